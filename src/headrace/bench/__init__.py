@@ -1,0 +1,1 @@
+"""Load generator: what a served model gives to its clients, measured from outside."""

@@ -1,0 +1,1 @@
+"""The `headrace` command: argument parsing and printing, nothing else."""

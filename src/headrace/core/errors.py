@@ -1,0 +1,187 @@
+"""
+Every error that Headrace raises on purpose, in one tree.
+
+    HeadraceError
+    ├── UserError                 the caller can fix it; never retried as it is
+    │   ├── InvalidRequest        400  a field is missing, of the wrong type or out of range
+    │   │   ├── PromptTooLong     400  the prompt alone does not fit; carries the exact counts
+    │   │   └── ContextTooLong    400  prompt + answer do not fit; carries the exact counts
+    │   ├── Unauthorized          401  the key is missing or wrong
+    │   ├── NotFound              404  no such route, model or adapter
+    │   ├── PayloadTooLarge       413  the body is over the limit
+    │   ├── SettingsError         -    a flag, environment variable or property is wrong: the start stops
+    │   ├── ModelNotFound         404  no model by that name, folder or file
+    │   ├── UnsupportedModel      422  the checkpoint uses a part that we do not run, which is named
+    │   ├── BrokenModel           422  a file of the checkpoint is truncated, malformed or missing
+    │   └── InsufficientMemory    507  weights + KV cache do not fit here; carries the sum
+    ├── Busy                      429  the queue is full; carries `retry_after_s`
+    ├── Unavailable               503  starting up or shutting down
+    ├── RequestAborted            499  the client went away, or a shutdown deadline passed
+    ├── EngineFailed              500  a step failed; the requests in it are lost, the server goes on
+    └── Internal                  500  our bug; the only one that is logged with a traceback
+
+The message is a sentence for people and safe to show to a client: what, which value, what was wanted,
+how to fix it. `facts` are the same as values, for logs and for dialects that word the message themselves.
+"""
+
+from typing import ClassVar
+
+
+class HeadraceError(Exception):
+    """Root of the tree."""
+
+    code: ClassVar[str] = "internal"
+    http_status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+
+
+class UserError(HeadraceError):
+    """The caller can fix it."""
+
+    code = "user_error"
+    http_status = 400
+
+
+class InvalidRequest(UserError):
+    """A field of the request is missing, has the wrong type or is out of range; `param` names it."""
+
+    code = "invalid_request"
+
+    def __init__(self, message: str, *, param: str | None = None, **facts: object) -> None:
+        super().__init__(message, param=param, **facts)
+        self.param = param
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt alone has more tokens than the server takes."""
+
+    code = "prompt_too_long"
+
+    def __init__(self, *, prompt_tokens: int, max_prompt_tokens: int) -> None:
+        super().__init__(
+            f"The prompt has {prompt_tokens} tokens, at most {max_prompt_tokens} are taken. Shorten the prompt.",
+            prompt_tokens=prompt_tokens,
+            max_prompt_tokens=max_prompt_tokens,
+        )
+        self.prompt_tokens = prompt_tokens
+        self.max_prompt_tokens = max_prompt_tokens
+
+
+class ContextTooLong(InvalidRequest):
+    """Prompt and answer together do not fit into the context (or can never fit into the KV cache)."""
+
+    code = "context_too_long"
+
+    def __init__(self, *, prompt_tokens: int, max_new_tokens: int, max_total_tokens: int) -> None:
+        super().__init__(
+            f"The prompt has {prompt_tokens} tokens and {max_new_tokens} new tokens were asked for: "
+            f"{prompt_tokens + max_new_tokens} in all, at most {max_total_tokens} fit. "
+            "Shorten the prompt or ask for fewer new tokens.",
+            prompt_tokens=prompt_tokens,
+            max_new_tokens=max_new_tokens,
+            max_total_tokens=max_total_tokens,
+        )
+        self.prompt_tokens = prompt_tokens
+        self.max_new_tokens = max_new_tokens
+        self.max_total_tokens = max_total_tokens
+
+
+class Unauthorized(UserError):
+    """The API key is missing or wrong."""
+
+    code = "unauthorized"
+    http_status = 401
+
+
+class NotFound(UserError):
+    """No such route, model or adapter."""
+
+    code = "not_found"
+    http_status = 404
+
+
+class PayloadTooLarge(UserError):
+    """The request body is over the limit."""
+
+    code = "payload_too_large"
+    http_status = 413
+
+
+class SettingsError(UserError):
+    """A flag, an environment variable or a property is wrong; the start stops with this sentence."""
+
+    code = "settings_error"
+
+
+class ModelNotFound(UserError):
+    """No model by that name, folder or file."""
+
+    code = "model_not_found"
+    http_status = 404
+
+
+class UnsupportedModel(UserError):
+    """The checkpoint uses a part that Headrace does not run; the message names the part."""
+
+    code = "unsupported_model"
+    http_status = 422
+
+
+class BrokenModel(UserError):
+    """A file of the checkpoint is truncated, malformed or missing."""
+
+    code = "broken_model"
+    http_status = 422
+
+
+class InsufficientMemory(UserError):
+    """Weights, workspace and KV cache do not fit into the memory that this process may use."""
+
+    code = "insufficient_memory"
+    http_status = 507
+
+
+class Busy(HeadraceError):
+    """The queue is full."""
+
+    code = "busy"
+    http_status = 429
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, **facts: object) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, **facts)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(HeadraceError):
+    """The server is starting up or shutting down."""
+
+    code = "unavailable"
+    http_status = 503
+    retryable = True
+
+
+class RequestAborted(HeadraceError):
+    """The client went away, or a shutdown deadline passed."""
+
+    code = "aborted"
+    http_status = 499
+
+
+class EngineFailed(HeadraceError):
+    """A step failed; the requests that were in it are lost, the server goes on."""
+
+    code = "engine_failed"
+    http_status = 500
+    retryable = True
+
+
+class Internal(HeadraceError):
+    """A bug of ours."""
+
+    code = "internal"

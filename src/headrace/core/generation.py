@@ -1,0 +1,228 @@
+"""
+What a request to generate text is, and what comes back, without any dialect.
+
+`wire` turns bytes into a `GenerationRequest` and `Chunk`s into bytes; `engine` does the work in between.
+These types are the only thing that the two have in common.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended."""
+
+    LENGTH = "length"
+    """`max_new_tokens` were generated, or the context is full."""
+    EOS = "eos_token"
+    """The model produced an end-of-sequence token (or one of `stop_token_ids`)."""
+    STOP = "stop_sequence"
+    """A stop string appeared; the text ends before it."""
+    ABORT = "abort"
+    """The client went away, or the server shut down before the end."""
+    ERROR = "error"
+    """The engine failed in the middle of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A constraint on the answer: a JSON schema, a regular expression, any JSON object or a Lark grammar (as text)."""
+
+    kind: Literal["json_schema", "json_object", "regex", "lark"]
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """
+    How to choose the tokens. Ranges are checked by the dialect (in its own words) and again by the engine.
+
+    The order in which they apply: logprobs are taken from the raw logits; then grammar mask, min_new_tokens,
+    logit bias, penalties, temperature, min-p, top-k, typical-p, top-p.
+    """
+
+    max_new_tokens: int | None = None
+    """None: until the context is full."""
+    min_new_tokens: int = 0
+    """No end-of-sequence token before this many tokens."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0 is off."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    """Over prompt and answer (Keskar et al. 2019)."""
+    presence_penalty: float = 0.0
+    """Over the answer (OpenAI)."""
+    frequency_penalty: float = 0.0
+    """Over the answer (OpenAI)."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    """None: a fresh one is drawn and reported in `Finish.seed`."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    """Keep the stop string at the end of the text."""
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    """Special tokens do not show in the text."""
+    n: int = 1
+    """Choices to return."""
+    best_of: int | None = None
+    """Candidates to generate, of which the `n` with the best mean logprob are returned; not while streaming."""
+    logprobs: int | None = None
+    """None: not wanted. 0: of the chosen token. k: of the k best tokens too."""
+    prompt_logprobs: int | None = None
+    """The same for each token of the prompt."""
+    grammar: Grammar | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompt:
+    """Messages for the chat template. `messages` and `tools` are plain JSON values in OpenAI's form."""
+
+    messages: Sequence[Mapping[str, object]]
+    tools: Sequence[Mapping[str, object]] | None = None
+    add_generation_prompt: bool = True
+    template: str | None = None
+    """Use this template in place of the model's own."""
+    template_values: Mapping[str, object] = field(default_factory=dict)
+    """More names for the template (`chat_template_kwargs`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One request, whatever dialect it came in."""
+
+    request_id: str
+    prompt: str | tuple[int, ...] | ChatPrompt
+    """Text (special tokens are added as the tokenizer does), token ids (used as they are), or a chat."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    truncate_prompt_tokens: int | None = None
+    """Keep only this many tokens at the end of the prompt."""
+    cache_salt: str = ""
+    """Requests with different salts never share prefix-cache blocks (tenants, adapters)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One alternative at one position."""
+
+    id: int
+    text: str
+    logprob: float
+    special: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """
+    One token of an answer or of a prompt.
+
+    `text` is what this token adds to the visible text: joined over the tokens of an answer (special ones left out
+    when `skip_special_tokens`) it is exactly the answer's text. It is empty while a character is incomplete; the
+    token that completes the character carries it whole. A special token's `text` is its own name (`</s>`).
+    """
+
+    id: int
+    text: str
+    logprob: float | None = None
+    """Natural logarithm, from the raw logits; None when not asked for, and for the first token of a prompt."""
+    special: bool = False
+    top: tuple[TokenLogprob, ...] = ()
+    """Best alternatives, best first."""
+    raw: bytes = b""
+    """The bytes that the token stands for, also where they are half a character."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The end of one choice."""
+
+    reason: FinishReason
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    """Prompt tokens whose KV came from the prefix cache."""
+    seed: int | None = None
+    """The seed that was used; None when greedy."""
+    stop: str | int | None = None
+    """The stop string or stop token that ended the answer."""
+    message: str | None = None
+    """What went wrong, when `reason` is ERROR or ABORT."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """
+    One streamed piece of one choice.
+
+    Joined over a choice, `text` is the answer. A chunk holds one or more tokens: several when text was held back
+    because it could still have become a stop string. The last chunk of a choice has `finish`.
+    """
+
+    index: int = 0
+    """Which of the `n` choices."""
+    text: str = ""
+    tokens: tuple[Token, ...] = ()
+    prompt: tuple[Token, ...] | None = None
+    """The prompt's tokens, in the first chunk of choice 0, if `prompt_logprobs` was asked for."""
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSpan:
+    """One token of a text that was tokenised: its id and the characters `start:stop` that it covers."""
+
+    id: int
+    text: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What a model server tells about the model that it serves."""
+
+    name: str
+    """As clients call it (`model` in OpenAI requests)."""
+    revision: str | None
+    family: str
+    dtype: str
+    """Weight format: bf16, w8a8 or w4a8."""
+    kv_dtype: str
+    device: str
+    """cpu or cuda, with the kernels chosen, e.g. `cpu (avx512)`."""
+    max_model_len: int
+    """Prompt + answer, in tokens."""
+    max_prompt_tokens: int
+    max_num_seqs: int
+    vocab_size: int
+    num_parameters: int
+    has_chat_template: bool
+    created_s: int
+    """When it was loaded, seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A moment's picture of the engine, for metrics, health and the console. Totals count since the start."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    """Blocks that can be handed out now, those of the prefix cache that nobody uses included."""
+    num_cached_blocks: int = 0
+    prompt_tokens_total: int = 0
+    cached_tokens_total: int = 0
+    output_tokens_total: int = 0
+    preemptions_total: int = 0
+    steps_total: int = 0
+    step_seconds_total: float = 0.0
+    tokens_in_flight: int = 0
+    """Tokens of KV cache held by running sequences."""

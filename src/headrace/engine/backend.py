@@ -1,0 +1,47 @@
+"""
+The seam between a server and whatever generates: `generate(request)` gives chunks.
+
+The server knows only this protocol. `AsyncEngine` (our own engine) implements it, and so do the adapters for others
+and `testing.EchoBackend`, which needs no model.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from headrace.core.generation import ChatPrompt, Chunk, EngineStats, GenerationRequest, ModelInfo, TextSpan
+
+
+class Backend(Protocol):
+    """Generates text for one model."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is served."""
+        ...
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        """
+        Stream the answer.
+
+        Nothing is queued before the first `__anext__`; that raises `InvalidRequest` (with exact counts), `Busy` or
+        `Unavailable` instead of giving a first chunk. After the first chunk errors come as a chunk whose `finish.reason`
+        is ERROR. Closing the iterator (`aclose`, or cancelling the task that reads it) aborts the request and frees its
+        blocks in the engine's next step. Every choice ends with exactly one chunk that has `finish`.
+        """
+        ...
+
+    def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
+        """The text after the chat template, and its tokens."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """How busy it is now."""
+        ...
+
+    async def start(self) -> None:
+        """Load and warm up: returns after a real token has been produced."""
+        ...
+
+    async def close(self, *, deadline_s: float) -> None:
+        """Refuse new requests, let running ones finish until the deadline, then abort the rest. Idempotent."""
+        ...

@@ -1,0 +1,101 @@
+"""
+What a network is: one frozen `ModelSpec` describes every decoder-only model that a runner can execute.
+
+A family (one small file in `families/`) maps a `config.json` or GGUF metadata to a `ModelSpec` and its tensor names to
+the canonical names below. Runners know only this file: nothing else tells Llama from Qwen.
+
+Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX" order of Hugging Face):
+
+    embed                       (vocab, hidden)
+    final_norm                  (hidden,)
+    lm_head                     (vocab, hidden)     absent when `tie_embeddings`
+    layers.{i}.attn_norm        (hidden,)
+    layers.{i}.q | k | v        (heads * head_dim, hidden)
+    layers.{i}.q_bias | k_bias | v_bias             when `qkv_bias`
+    layers.{i}.q_norm | k_norm  (head_dim,)         when `qk_norm`
+    layers.{i}.o                (hidden, heads * head_dim)
+    layers.{i}.o_bias           (hidden,)           when `o_bias`
+    layers.{i}.post_attn_norm   (hidden,)           when `sandwich_norms`
+    layers.{i}.mlp_norm         (hidden,)
+    layers.{i}.gate | up        (intermediate, hidden)
+    layers.{i}.down             (hidden, intermediate)
+    layers.{i}.post_mlp_norm    (hidden,)           when `sandwich_norms`
+
+Norm weights are final: a family whose norm is `x * (1 + w)` hands out `1 + w`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeSpec:
+    """
+    Rotary position embedding: how the inverse frequencies are made.
+
+    `kind` and its values follow `rope_scaling` of Hugging Face configs. `dynamic` (NTK) is resolved for the
+    context length that the server is started with, so that it does not depend on the request.
+    """
+
+    theta: float = 10000.0
+    kind: Literal["default", "linear", "dynamic", "llama3"] = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_positions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """One decoder-only transformer with RMSNorm, rotary positions, grouped-query attention and a gated MLP."""
+
+    family: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_positions: int
+    """Longest context that the checkpoint was made for (after rope scaling)."""
+    norm_eps: float
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    rope: RopeSpec = RopeSpec()
+    local_rope: RopeSpec | None = None
+    """Of the layers with a sliding window, where it differs (Gemma 3)."""
+    tie_embeddings: bool = False
+    qkv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: bool = False
+    """RMSNorm over each head of q and k before the rotary embedding (Qwen 3, Gemma 3)."""
+    sandwich_norms: bool = False
+    """A second norm after attention and after the MLP, before the residual is added (Gemma 3)."""
+    embedding_scale: float = 1.0
+    """Token embeddings are multiplied by this (Gemma: sqrt(hidden_size))."""
+    attention_scale: float = 0.0
+    """Scores are multiplied by this; 0 means head_dim ** -0.5."""
+    windows: tuple[int, ...] = ()
+    """Per layer: a token sees this many tokens back, itself included; 0 is all. Empty: 0 everywhere."""
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def scale(self) -> float:
+        """Factor of the attention scores."""
+        return self.attention_scale or self.head_dim**-0.5
+
+    def window(self, layer: int) -> int:
+        """Sliding window of a layer in tokens; 0 is none."""
+        return self.windows[layer] if self.windows else 0
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the matrices, norms and biases left out."""
+        attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
+        per_layer = attention + 3 * self.hidden_size * self.intermediate_size
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
+        return self.num_layers * per_layer + embeddings

@@ -1,0 +1,154 @@
+"""
+What crosses from the engine to a runner and back: one step.
+
+A step is one forward pass over a mixed batch of prompt chunks and decode tokens. Letters in shapes:
+`T` tokens in the step, `S` sequences, `R` logit rows, `N` blocks in a table, `K` alternatives.
+Plain numpy arrays, so that a native runner reads them without copying. No torch, no clock, no I/O here.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.models.spec import ModelSpec
+
+Int32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+
+SAMPLING_DTYPE = np.dtype(
+    [
+        ("seed", "<u8"),
+        ("position", "<u8"),
+        ("temperature", "<f4"),
+        ("top_p", "<f4"),
+        ("min_p", "<f4"),
+        ("typical_p", "<f4"),
+        ("repetition_penalty", "<f4"),
+        ("presence_penalty", "<f4"),
+        ("frequency_penalty", "<f4"),
+        ("top_k", "<i4"),
+        ("num_top", "<i4"),
+        ("target", "<i4"),
+    ]
+)
+"""
+How one logit row is turned into a token (56 bytes, the layout of the C++ struct `SamplingRow`).
+
+`seed`, `position`: the random number is a function of the two and of nothing else (counter based);
+`position` is the index of the token being drawn in its sequence (prompt included).
+`temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `typical_p` 1, penalties 1/0/0 are off.
+`num_top`: -1 no logprob wanted, 0 the chosen token's, k that of the k best too.
+`target`: -1 draw a token; >= 0 do not draw, report this token (prompt logprobs).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The tokens that penalties of logit row `row` look at: the prompt is `tokens[:num_prompt_tokens]`."""
+
+    row: int
+    tokens: Int32
+    num_prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """Add `values` to the logits `ids` of logit row `row` (-inf forbids)."""
+
+    row: int
+    ids: Int32
+    values: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Tokens allowed in logit row `row`: bit `i % 32` of word `i // 32`, little end first; ceil(vocab / 32) words."""
+
+    row: int
+    words: npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInput:
+    """
+    One batch. The tokens of a sequence lie together; sequences follow each other.
+
+    KV for every token is written before anything attends, so a chunk may attend to itself causally.
+    """
+
+    token_ids: Int32
+    """(T,)"""
+    query_starts: Int32
+    """(S + 1,) sequence `s` owns tokens `query_starts[s]:query_starts[s + 1]`."""
+    context_lens: Int32
+    """(S,) tokens of the sequence that are in the KV cache already = position of its first token here."""
+    block_tables: Int32
+    """(S, N) block ids, enough for context + chunk; the rest of a row is ignored. C-contiguous."""
+    rows: Int32
+    """(R,) ascending indices into the T tokens whose logits are wanted; others never reach the LM head."""
+    sampling: npt.NDArray[np.void]
+    """(R,) of `SAMPLING_DTYPE`."""
+    histories: tuple[History, ...] = ()
+    biases: tuple[Bias, ...] = ()
+    masks: tuple[Mask, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """What came of the logit rows of a step."""
+
+    token_ids: Int32
+    """(R,) the token drawn, or `target`."""
+    logprobs: Float32
+    """(R,) of that token from the raw logits; NaN where `num_top` is -1."""
+    top_ids: Int32
+    """(R, K) best tokens, best first, -1 after `num_top`; K is the largest `num_top` of the step (0 at least)."""
+    top_logprobs: Float32
+    """(R, K)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerLimits:
+    """What one runner can take; fixed when it is loaded, all workspaces are sized by it."""
+
+    num_blocks: int
+    block_tokens: int
+    max_step_tokens: int
+    max_step_sequences: int
+    max_step_rows: int
+    max_context_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerInfo:
+    """What was loaded and how, for logs, `/info` and `headrace doctor`."""
+
+    dtype: str
+    kv_dtype: str
+    device: str
+    weights_bytes: int
+    kv_cache_bytes: int
+    workspace_bytes: int
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+class Runner(Protocol):
+    """
+    Executes steps of one model. Not thread safe: one thread calls it.
+
+    `execute` must give each row the same answer whatever else is in the batch (batch invariance).
+    """
+
+    spec: ModelSpec
+    limits: RunnerLimits
+    info: RunnerInfo
+
+    def execute(self, step: StepInput) -> StepOutput:
+        """Run one step. Releases the GIL while it computes. Raises `EngineFailed` if the step cannot be run."""
+        ...
+
+    def close(self) -> None:
+        """Free weights and KV cache. Idempotent."""
+        ...

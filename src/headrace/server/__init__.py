@@ -1,0 +1,1 @@
+"""HTTP around one engine: what SageMaker calls a container."""
