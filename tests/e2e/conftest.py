@@ -1,0 +1,70 @@
+"""One real server with the real small model for the whole session, started as a user would."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+START_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running `headrace serve`."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log_path: Path
+
+    def stop(self) -> int:
+        """SIGTERM, then the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+
+def headrace_command() -> str:
+    return shutil.which("headrace", path=str(Path(sys.executable).parent)) or "headrace"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def serve(model: str | Path, folder: Path, *flags: str, env: dict[str, str] | None = None) -> Served:
+    """Start a server and wait until `/ping` is 200; the log lies in `folder`."""
+    port = free_port()
+    log_path = folder / f"serve-{port}.log"
+    command = [headrace_command(), "serve", str(model), "--port", str(port), *flags]
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
+    served = Served(f"http://127.0.0.1:{port}", process, log_path)
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        try:
+            if httpx.get(f"{served.url}/ping").status_code == 200:
+                return served
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    raise AssertionError(f"no server: {log_path.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def server(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`headrace serve` on the real model with default settings."""
+    served = serve(smollm2_path, tmp_path_factory.mktemp("serve"), "--served-model-name", "smollm2")
+    yield served
+    served.stop()

@@ -1,0 +1,55 @@
+"""Examples and the code blocks of the docs run as they are against a real server with the real model."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Served
+
+pytestmark = pytest.mark.model
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*/main.py"))
+PAGES = sorted((ROOT / "docs" / "dialects").glob("*.md"))
+BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def environment(server: Served) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "HEADRACE_URL": server.url, "PATH": path}
+
+
+def blocks() -> list[tuple[str, str, str]]:
+    found = []
+    for page in PAGES:
+        for number, match in enumerate(BLOCK.finditer(page.read_text()), start=1):
+            if "HEADRACE_URL" in match[2]:
+                found.append((f"{page.stem}-{number}", match[1], match[2]))
+    return found
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.parent.name)
+def test_the_example_runs(script: Path, server: Served) -> None:
+    done = subprocess.run([sys.executable, script], env=environment(server), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_offline_batch_example_runs(server: Served, smollm2_path: Path, tmp_path: Path) -> None:
+    script = ROOT / "examples" / "05-offline-batch" / "run.sh"
+    env = {**environment(server), "OUTPUT": str(tmp_path / "answers.jsonl")}
+    done = subprocess.run([script, smollm2_path], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(("language", "code"), [block[1:] for block in blocks()], ids=[block[0] for block in blocks()])
+def test_the_code_block_of_the_dialect_page_runs(language: str, code: str, server: Served) -> None:
+    command = [sys.executable, "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
+    done = subprocess.run(command, env=environment(server), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
