@@ -1,0 +1,306 @@
+"""
+A backend without a model: it answers with the words of the prompt.
+
+It keeps the whole `Backend` contract (limits, stop strings, logprobs, choices, seeds, cancellation, shutdown), is
+deterministic, and can be told to be slow or to fail. Servers and clients are tested against it, and the cost of the
+HTTP path is measured with it.
+"""
+
+import asyncio
+import json
+import math
+import re
+import time
+import zlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from headrace.core.errors import ContextTooLong, HeadraceError, InvalidRequest, PromptTooLong, Unavailable
+from headrace.core.generation import (
+    ChatPrompt,
+    Chunk,
+    EngineStats,
+    Finish,
+    FinishReason,
+    GenerationRequest,
+    ModelInfo,
+    SamplingParams,
+    TextSpan,
+    Token,
+    TokenLogprob,
+)
+
+VOCAB_SIZE = 50_000
+EOS_ID = 2
+EOS_TEXT = "</s>"
+FALLBACK_WORDS = ("Hello", " from", " the", " echo", ".")
+"""The answer to a prompt without words (token ids, an empty text)."""
+
+_PIECE = re.compile(r"\s*\S+|\s+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EchoScript:
+    """How the backend behaves from now on; replace `EchoBackend.script` between requests."""
+
+    delay_s: float = 0.0
+    """Wait before each token; 0 only yields to the event loop."""
+    refusal: HeadraceError | None = None
+    """Raised in place of the first chunk."""
+    fail_after_tokens: int | None = None
+    """End with an ERROR chunk after this many tokens."""
+    start_failure: HeadraceError | None = None
+    """Raised by `start`."""
+    start_delay_s: float = 0.0
+    """How long `start` takes."""
+
+
+class EchoBackend:
+    """A `Backend` that repeats the prompt, one word a token."""
+
+    def __init__(
+        self,
+        *,
+        name: str = "echo",
+        max_model_len: int = 2048,
+        max_prompt_tokens: int | None = None,
+        script: EchoScript | None = None,
+    ) -> None:
+        self.script = script or EchoScript()
+        self.requests: list[GenerationRequest] = []
+        """Everything that was asked, oldest first."""
+        self.aborted: list[str] = []
+        """Ids of the requests that were closed before their end."""
+        self._running: set[str] = set()
+        self._closing = False
+        self._stop_now = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._prompt_tokens = 0
+        self._output_tokens = 0
+        self._info = ModelInfo(
+            name=name,
+            revision="echo-1",
+            family="echo",
+            dtype="bf16",
+            kv_dtype="bf16",
+            device="cpu (echo)",
+            max_model_len=max_model_len,
+            max_prompt_tokens=max_prompt_tokens if max_prompt_tokens is not None else max_model_len - 1,
+            max_num_seqs=64,
+            vocab_size=VOCAB_SIZE,
+            num_parameters=0,
+            has_chat_template=True,
+            created_s=int(time.time()),
+        )
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is served."""
+        return self._info
+
+    def stats(self) -> EngineStats:
+        """How busy it is now; every running request holds one block."""
+        return EngineStats(
+            num_running=len(self._running),
+            num_blocks=64,
+            num_free_blocks=64 - len(self._running),
+            prompt_tokens_total=self._prompt_tokens,
+            output_tokens_total=self._output_tokens,
+            steps_total=self._output_tokens,
+        )
+
+    def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
+        """One token a word, with the space before it."""
+        text = prompt if isinstance(prompt, str) else _render(prompt)
+        spans = tuple(
+            TextSpan(id=_token_id(found.group()), text=found.group(), start=found.start(), stop=found.end())
+            for found in _PIECE.finditer(text)
+        )
+        return text, spans
+
+    async def start(self) -> None:
+        """Wait as the script says."""
+        await asyncio.sleep(self.script.start_delay_s)
+        if self.script.start_failure is not None:
+            raise self.script.start_failure
+
+    async def close(self, *, deadline_s: float) -> None:
+        """Let running requests finish until the deadline, then abort them."""
+        self._closing = True
+        try:
+            await asyncio.wait_for(self._idle.wait(), deadline_s)
+        except TimeoutError:
+            self._stop_now = True
+            await self._idle.wait()
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        """Answer with the words of the prompt; see `Backend.generate`."""
+        self._check(request)
+        self.requests.append(request)
+        self._running.add(request.request_id)
+        self._idle.clear()
+        open_choices = set(range(request.sampling.n))
+        try:
+            for chunk in self._chunks(request):
+                await asyncio.sleep(self.script.delay_s)
+                if self._stop_now:
+                    break
+                self._output_tokens += len(chunk.tokens)
+                if chunk.finish is not None:
+                    open_choices.discard(chunk.index)
+                yield chunk
+            for index in sorted(open_choices):
+                yield _aborted(index)
+        finally:
+            if open_choices:
+                self.aborted.append(request.request_id)
+            self._running.discard(request.request_id)
+            if not self._running:
+                self._idle.set()
+
+    def _check(self, request: GenerationRequest) -> None:
+        if self._closing:
+            raise Unavailable("The server is shutting down.")
+        if self.script.refusal is not None:
+            raise self.script.refusal
+        if request.sampling.n < 1:
+            raise InvalidRequest(f"n is {request.sampling.n}, at least 1 is wanted.", param="n")
+        prompt_tokens = len(self._prompt_pieces(request))
+        if prompt_tokens > self._info.max_prompt_tokens:
+            raise PromptTooLong(prompt_tokens=prompt_tokens, max_prompt_tokens=self._info.max_prompt_tokens)
+        max_new_tokens = request.sampling.max_new_tokens
+        if max_new_tokens is not None and prompt_tokens + max_new_tokens > self._info.max_model_len:
+            raise ContextTooLong(
+                prompt_tokens=prompt_tokens,
+                max_new_tokens=max_new_tokens,
+                max_total_tokens=self._info.max_model_len,
+            )
+        self._prompt_tokens += prompt_tokens
+
+    def _prompt_pieces(self, request: GenerationRequest) -> Sequence[str]:
+        if isinstance(request.prompt, tuple):
+            pieces: Sequence[str] = [f" {token_id}" for token_id in request.prompt]
+        else:
+            pieces = [span.text for span in self.tokenize(request.prompt)[1]]
+        keep = request.truncate_prompt_tokens
+        return pieces if keep is None else pieces[-keep:]
+
+    def _chunks(self, request: GenerationRequest) -> Iterator[Chunk]:
+        """The choices take turns, as they do in a batch."""
+        sampling = request.sampling
+        pieces = self._prompt_pieces(request)
+        room = self._info.max_model_len - len(pieces)
+        limit = room if sampling.max_new_tokens is None else sampling.max_new_tokens
+        words = _answer(request.prompt)
+        prompt = None
+        if sampling.prompt_logprobs is not None:
+            prompt = tuple(_token(piece, sampling.prompt_logprobs) for piece in pieces)
+        turns = [
+            _choice(index, words[index % len(words) :] + words[: index % len(words)], sampling, len(pieces), limit)
+            for index in range(sampling.n)
+        ]
+        if self.script.fail_after_tokens is not None:
+            turns = [_broken(turn, self.script.fail_after_tokens) for turn in turns]
+        for position in range(max(map(len, turns))):
+            for turn in turns:
+                if position < len(turn):
+                    yield replace(turn[position], prompt=prompt) if prompt is not None else turn[position]
+                    prompt = None
+
+
+def _choice(
+    index: int, words: tuple[str, ...], sampling: SamplingParams, prompt_tokens: int, limit: int
+) -> list[Chunk]:
+    """All chunks of one answer: one a word, cut at the first stop string, the last with its finish."""
+    ends_by_itself = len(words) < limit and not sampling.ignore_eos
+    pieces = list(words) if ends_by_itself else [words[position % len(words)] for position in range(limit)]
+    tokens = [_token(piece, sampling.logprobs) for piece in pieces]
+    reason, stop, end = FinishReason.LENGTH, None, len("".join(pieces))
+    if ends_by_itself:
+        tokens.append(_end_token(sampling))
+        reason = FinishReason.EOS
+    text = "".join(pieces)
+    found = min(((text.find(stop), stop) for stop in sampling.stop if stop in text), default=None)
+    if found is not None:
+        reason, stop = FinishReason.STOP, found[1]
+        end = found[0] + (len(stop) if sampling.include_stop else 0)
+    chunks: list[Chunk] = []
+    position = 0
+    for token in tokens:
+        visible = token.text if not token.special else ""
+        chunks.append(_chunk(index, token, visible[: max(0, end - position)], sampling))
+        position += len(visible)
+        if found is not None and position >= found[0] + len(found[1]):
+            break
+    finish = Finish(
+        reason=reason,
+        prompt_tokens=prompt_tokens,
+        output_tokens=len(chunks),
+        seed=None if sampling.temperature == 0.0 else (7 if sampling.seed is None else sampling.seed),
+        stop=stop,
+    )
+    return [*chunks[:-1], replace(chunks[-1], finish=finish)]
+
+
+def _chunk(index: int, token: Token, text: str, sampling: SamplingParams) -> Chunk:
+    if token.special:
+        return Chunk(index=index, text="" if sampling.skip_special_tokens else token.text, tokens=(token,))
+    return Chunk(index=index, text=text, tokens=(replace(token, text=text),))
+
+
+def _broken(chunks: list[Chunk], num_tokens: int) -> list[Chunk]:
+    """The same answer, failing after `num_tokens`."""
+    last = chunks[-1].finish
+    if len(chunks) <= num_tokens or last is None:
+        return chunks
+    finish = replace(last, reason=FinishReason.ERROR, output_tokens=num_tokens, message="The echo broke.", stop=None)
+    return [*chunks[:num_tokens], Chunk(index=chunks[0].index, finish=finish)]
+
+
+def _end_token(sampling: SamplingParams) -> Token:
+    logprob = -0.01 if sampling.logprobs is not None else None
+    return Token(EOS_ID, EOS_TEXT, logprob=logprob, special=True, raw=EOS_TEXT.encode())
+
+
+def _aborted(index: int) -> Chunk:
+    finish = Finish(
+        reason=FinishReason.ABORT, prompt_tokens=0, output_tokens=0, message="The server shut down before the end."
+    )
+    return Chunk(index=index, finish=finish)
+
+
+def _answer(prompt: str | tuple[int, ...] | ChatPrompt) -> tuple[str, ...]:
+    if isinstance(prompt, tuple):
+        return FALLBACK_WORDS
+    text = prompt if isinstance(prompt, str) else _content(prompt.messages[-1]) if prompt.messages else ""
+    return tuple(_PIECE.findall(text)) or FALLBACK_WORDS
+
+
+def _content(message: object) -> str:
+    content = message.get("content") if isinstance(message, dict) else None
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+def _render(prompt: ChatPrompt) -> str:
+    lines = [f"{message.get('role')}: {_content(message)}" for message in prompt.messages]
+    return "\n".join([*lines, "assistant:"] if prompt.add_generation_prompt else lines)
+
+
+def _token_id(text: str) -> int:
+    """A stable number for a word, above the special tokens."""
+    return 3 + zlib.crc32(text.encode()) % (VOCAB_SIZE - 3)
+
+
+def _token(text: str, logprobs: int | None) -> Token:
+    token_id = _token_id(text)
+    raw = text.encode()
+    if logprobs is None:
+        return Token(token_id, text, raw=raw)
+    logprob = -math.log(1 + token_id % 9)
+    others = tuple(
+        TokenLogprob(3 + (token_id + rank) % (VOCAB_SIZE - 3), f" other{rank}", logprob - rank)
+        for rank in range(1, logprobs)
+    )
+    top = (TokenLogprob(token_id, text, logprob), *others) if logprobs else ()
+    return Token(token_id, text, logprob=logprob, top=top, raw=raw)
