@@ -91,6 +91,7 @@ class StepInput:
     sampling: npt.NDArray[np.void]
     """(R,) of `SAMPLING_DTYPE`."""
     histories: tuple[History, ...] = ()
+    """At most one for a row; so are biases and masks."""
     biases: tuple[Bias, ...] = ()
     masks: tuple[Mask, ...] = ()
 
@@ -100,7 +101,7 @@ class StepOutput:
     """What came of the logit rows of a step."""
 
     token_ids: Int32
-    """(R,) the token drawn, or `target`."""
+    """(R,) the token drawn, or `target`. -1: none can be, because a logit is NaN or +inf or every token is forbidden."""
     logprobs: Float32
     """(R,) of that token from the raw logits; NaN where `num_top` is -1."""
     top_ids: Int32

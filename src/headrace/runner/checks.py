@@ -1,0 +1,69 @@
+"""
+Whether a step is one that a runner may execute: shapes, limits and block tables.
+
+The engine never makes a step that fails here; a failure is a bug of ours that must not read or write the KV cache of
+someone else. Runners written in Python call this on every step.
+"""
+
+import numpy as np
+
+from headrace.core.errors import EngineFailed
+from headrace.models.spec import ModelSpec
+from headrace.runner.step import Int32, RunnerLimits, StepInput
+
+
+def check_step(step: StepInput, spec: ModelSpec, limits: RunnerLimits) -> None:
+    """
+    Refuse a step that does not fit.
+
+    Raises:
+        EngineFailed: with what is wrong.
+    """
+    chunk_lens = np.diff(step.query_starts)
+    num_tokens, num_sequences, num_rows = len(step.token_ids), len(step.context_lens), len(step.rows)
+    _at_most("tokens", num_tokens, limits.max_step_tokens)
+    _at_most("sequences", num_sequences, limits.max_step_sequences)
+    _at_most("logit rows", num_rows, limits.max_step_rows)
+    _require(len(step.query_starts) == num_sequences + 1, "query_starts must have one entry more than context_lens")
+    _require(step.query_starts[0] == 0, "query_starts must begin at 0")
+    _require(step.query_starts[-1] == num_tokens, "query_starts must end at the number of tokens")
+    _require(bool((chunk_lens > 0).all()), "every sequence needs a token")
+    _require(len(step.sampling) == num_rows, "every logit row needs its sampling")
+    _require(bool((np.diff(step.rows) > 0).all()), "rows must ascend")
+    _require(_within(step.rows, num_tokens), "a logit row lies outside the step")
+    _require(_within(step.token_ids, spec.vocab_size), "a token id lies outside the vocabulary")
+    _at_most("tokens in a context", int((step.context_lens + chunk_lens).max()), limits.max_context_tokens)
+    _check_blocks(step, limits)
+
+
+def token_slots(block_table: Int32, num_tokens: int, block_tokens: int) -> Int32:
+    """Where the first `num_tokens` tokens of a sequence lie in the cache: `block * block_tokens + offset`."""
+    positions = np.arange(num_tokens, dtype=np.int32)
+    return block_table[positions // block_tokens] * block_tokens + positions % block_tokens
+
+
+def _check_blocks(step: StepInput, limits: RunnerLimits) -> None:
+    """Blocks exist, and no slot is written twice."""
+    written = []
+    for sequence, (context, chunk) in enumerate(zip(step.context_lens, np.diff(step.query_starts), strict=True)):
+        total = int(context + chunk)
+        num_blocks = -(-total // limits.block_tokens)
+        _require(num_blocks <= step.block_tables.shape[1], f"the block table of sequence {sequence} is too short")
+        table = step.block_tables[sequence]
+        _require(_within(table[:num_blocks], limits.num_blocks), f"sequence {sequence} names a block that is not there")
+        written.append(token_slots(table, total, limits.block_tokens)[context:])
+    slots = np.concatenate(written)
+    _require(len(np.unique(slots)) == len(slots), "two tokens of the step share a slot of the KV cache")
+
+
+def _within(values: Int32, stop: int) -> bool:
+    return bool(((values >= 0) & (values < stop)).all())
+
+
+def _at_most(what: str, count: int, limit: int) -> None:
+    _require(count <= limit, f"{count} {what}, at most {limit} fit")
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise EngineFailed(f"The step cannot be run: {what}.")
