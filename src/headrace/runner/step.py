@@ -101,7 +101,7 @@ class StepOutput:
     """What came of the logit rows of a step."""
 
     token_ids: Int32
-    """(R,) the token drawn, or `target`. -1: none can be, because a logit is NaN or +inf or every token is forbidden."""
+    """(R,) the token drawn, or `target`. -1: a logit is NaN or +inf, or all tokens are forbidden."""
     logprobs: Float32
     """(R,) of that token from the raw logits; NaN where `num_top` is -1."""
     top_ids: Int32
