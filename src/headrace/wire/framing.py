@@ -1,0 +1,97 @@
+"""JSON on the wire: decoding bodies with errors to act on, encoding, and the frames around streamed events."""
+
+import re
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from headrace.core.errors import InvalidRequest
+
+SSE_CONTENT_TYPE = "text/event-stream"
+JSONLINES_CONTENT_TYPE = "application/jsonlines"
+JSON_CONTENT_TYPE = "application/json"
+SSE_KEEP_ALIVE = b":\n\n"
+"""An SSE comment: clients skip it."""
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_WHERE = re.compile(r"^(?P<what>.*) - at `\$(?P<path>.*)`$")
+
+
+class MalformedBody(InvalidRequest):
+    """The body is not JSON at all; some dialects give it another status than a wrong field."""
+
+
+def to_json(value: object) -> bytes:
+    """Compact JSON in UTF-8; only what JSON must escape is escaped, infinities become null."""
+    return _encode(value)
+
+
+def json_number(value: float | None) -> bytes:
+    """A float (or null) as JSON, for byte templates."""
+    return _encode(value)
+
+
+def sse_event(data: bytes, *, space: bool = True) -> bytes:
+    """One server-sent event. TGI 1.0.3 wrote no space after the colon."""
+    return b"data: %b\n\n" % data if space else b"data:%b\n\n" % data
+
+
+def json_line(data: bytes) -> bytes:
+    """One line of JSON lines."""
+    return data + b"\n"
+
+
+def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """
+    Decode a request body into a typed struct.
+
+    Raises:
+        MalformedBody: not JSON (also NaN, invalid UTF-8, lone surrogates, nested too deep, empty).
+        InvalidRequest: a field has the wrong type; `param` is its path (`parameters.top_k`).
+    """
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _malformed(body, error) from error
+    except RecursionError as error:
+        raise MalformedBody("The body is nested too deep.") from error
+
+
+def field_names(body: bytes) -> frozenset[str]:
+    """The names at the top of a JSON object; empty when the body is anything else."""
+    try:
+        return frozenset(_decode_fields(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return frozenset()
+
+
+def unknown_fields(body: bytes, known: Iterable[str]) -> tuple[str, ...]:
+    """Top-level names in the body that a struct does not have, sorted."""
+    return tuple(sorted(field_names(body).difference(known)))
+
+
+def _malformed(body: bytes, error: Exception) -> MalformedBody:
+    if not body.strip():
+        return MalformedBody("The body is empty, a JSON object was expected.")
+    if isinstance(error, UnicodeDecodeError):
+        return MalformedBody("The body is not valid UTF-8.")
+    return MalformedBody(f"The body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}.")
+
+
+def _wrong_field(message: str) -> InvalidRequest:
+    found = _WHERE.match(message)
+    if found is None:
+        return InvalidRequest(f"{message}.")
+    path = found["path"].lstrip(".")
+    what = found["what"]
+    missing = re.match(r"^Object missing required field `(\w+)`$", what)
+    if missing is not None:
+        path = f"{path}.{missing[1]}".lstrip(".")
+        return InvalidRequest(f"`{path}` is missing.", param=path)
+    return InvalidRequest(f"`{path}`: {what[:1].lower()}{what[1:]}.", param=path)

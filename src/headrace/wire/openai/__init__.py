@@ -1,0 +1,1 @@
+"""OpenAI's models, completions and chat completions."""

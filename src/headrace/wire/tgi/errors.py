@@ -1,0 +1,61 @@
+"""
+Our errors in TGI's words: `{"error": ..., "error_type": ...}`.
+
+Source: TGI `router/src/infer/mod.rs` (InferError), `router/src/validation.rs` (ValidationError).
+"""
+
+import math
+
+from headrace.core.errors import (
+    Busy,
+    ContextTooLong,
+    EngineFailed,
+    HeadraceError,
+    Internal,
+    InvalidRequest,
+    PromptTooLong,
+    RequestAborted,
+)
+from headrace.wire.dialect import ErrorReply
+from headrace.wire.framing import MalformedBody, to_json
+
+
+def error_body(error: HeadraceError) -> bytes:
+    """The JSON object for an error, in a body and in a stream."""
+    text, error_type, _ = _in_tgi_words(error)
+    return to_json({"error": text, "error_type": error_type})
+
+
+def render_error(error: HeadraceError) -> ErrorReply:
+    """The whole response for an error before the first byte."""
+    _, _, status = _in_tgi_words(error)
+    headers: tuple[tuple[str, str], ...] = ()
+    if isinstance(error, Busy):
+        headers = (("retry-after", str(max(1, math.ceil(error.retry_after_s)))),)
+    return ErrorReply(status=status, body=error_body(error), headers=headers)
+
+
+def _in_tgi_words(error: HeadraceError) -> tuple[str, str, int]:
+    """The text, the `error_type` and the HTTP status."""
+    if isinstance(error, MalformedBody):
+        return f"Failed to parse the request body as JSON: {error.message}", "validation", 400
+    if isinstance(error, InvalidRequest):
+        return f"Input validation error: {_validation_text(error)}", "validation", 422
+    if isinstance(error, Busy):
+        return "Model is overloaded", "overloaded", 429
+    if isinstance(error, EngineFailed | Internal):
+        return f"Request failed during generation: {error.message}", "generation", 424
+    if isinstance(error, RequestAborted):
+        return "Incomplete generation", "incomplete_generation", 500
+    return error.message, error.code, error.http_status
+
+
+def _validation_text(error: InvalidRequest) -> str:
+    if isinstance(error, PromptTooLong):
+        return f"`inputs` must have less than {error.max_prompt_tokens} tokens. Given: {error.prompt_tokens}"
+    if isinstance(error, ContextTooLong):
+        return (
+            f"`inputs` tokens + `max_new_tokens` must be <= {error.max_total_tokens}. "
+            f"Given: {error.prompt_tokens} `inputs` tokens and {error.max_new_tokens} `max_new_tokens`"
+        )
+    return error.message

@@ -1,0 +1,91 @@
+"""TGI's other routes: `/info`, `/tokenize`, `/chat_tokenize`, `/health`. Source: TGI `router/src/server.rs`."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from headrace.core.generation import ModelInfo, TextSpan
+from headrace.wire.dialect import Limits
+from headrace.wire.framing import decode_body, to_json
+from headrace.wire.tgi.parameters import Version
+
+UNHEALTHY_BODY = b'{"error":"unhealthy","error_type":"healthcheck"}'
+"""Body of `/health` while nothing can be generated, with status 503."""
+
+_DTYPES = {"bf16": "torch.bfloat16"}
+
+
+class TokenizeBody(msgspec.Struct):
+    """The body of `/tokenize`; `parameters` are accepted and not read."""
+
+    inputs: str
+
+
+_tokenize_decoder = msgspec.json.Decoder(TokenizeBody)
+
+
+def parse_tokenize(body: bytes) -> str:
+    """
+    The text to tokenise.
+
+    Raises:
+        InvalidRequest: no JSON object with a string `inputs`.
+    """
+    return decode_body(body, _tokenize_decoder).inputs
+
+
+def render_tokenize(spans: Iterable[TextSpan]) -> bytes:
+    """The body of `/tokenize`."""
+    return to_json(_spans(spans))
+
+
+def render_chat_tokenize(text: str, spans: Iterable[TextSpan]) -> bytes:
+    """The body of `/chat_tokenize`: the tokens and the text after the chat template."""
+    return to_json({"tokenize_response": _spans(spans), "templated_text": text})
+
+
+def render_info(
+    model: ModelInfo, *, version: Version, limits: Limits, max_concurrent_requests: int, server_version: str
+) -> bytes:
+    """The body of `/info`."""
+    common: dict[str, object] = {
+        "max_concurrent_requests": max_concurrent_requests,
+        "max_best_of": limits.max_best_of,
+        "max_stop_sequences": limits.max_stop_sequences,
+    }
+    about_model = {"model_id": model.name, "model_sha": model.revision}
+    about_server = {"version": server_version, "sha": None, "docker_label": None}
+    if version == "3":
+        return to_json(
+            {
+                **about_model,
+                "model_pipeline_tag": "text-generation",
+                **common,
+                "max_input_tokens": model.max_prompt_tokens,
+                "max_total_tokens": model.max_model_len,
+                "validation_workers": 1,
+                "max_client_batch_size": limits.max_choices,
+                "router": "headrace",
+                **about_server,
+            }
+        )
+    return to_json(
+        {
+            **about_model,
+            "model_dtype": _DTYPES.get(model.dtype, model.dtype),
+            "model_device_type": model.device.split()[0],
+            "model_pipeline_tag": "text-generation",
+            **common,
+            "max_input_length": model.max_prompt_tokens,
+            "max_total_tokens": model.max_model_len,
+            "waiting_served_ratio": 1.2,
+            "max_batch_total_tokens": model.max_model_len * model.max_num_seqs,
+            "max_waiting_tokens": 20,
+            "validation_workers": 1,
+            **about_server,
+        }
+    )
+
+
+def _spans(spans: Iterable[TextSpan]) -> list[dict[str, object]]:
+    return [{"id": span.id, "text": span.text, "start": span.start, "stop": span.stop} for span in spans]

@@ -1,0 +1,196 @@
+"""TGI's answers: one object, an array of one object (`/`, `/invocations`), or one event for each token."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headrace.core.errors import HeadraceError
+from headrace.core.generation import Chunk, Finish, Token, TokenLogprob
+from headrace.wire.answers import Answer, Choice, failure_of, finite_logprob
+from headrace.wire.dialect import Timings
+from headrace.wire.framing import (
+    JSON_CONTENT_TYPE,
+    SSE_CONTENT_TYPE,
+    SSE_KEEP_ALIVE,
+    json_number,
+    sse_event,
+    to_json,
+)
+from headrace.wire.tgi.errors import error_body
+from headrace.wire.tgi.parameters import Version
+
+_FLAGS = {True: b"true", False: b"false"}
+_NO_TOKEN = Token(0, "", 0.0, special=True)
+"""Carries the end of an answer that has no token of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TgiOptions:
+    """What the request said about the form of the answer."""
+
+    version: Version
+    stream: bool
+    in_array: bool
+    details: bool
+    top_tokens: bool
+    prompt: str
+    """The prompt, to count its characters."""
+    return_full_text: bool
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the generated text."""
+        return self.prompt if self.return_full_text else ""
+
+
+@dataclass(frozen=True, slots=True)
+class TgiReply:
+    """Writes one TGI answer."""
+
+    options: TgiOptions
+
+    @property
+    def content_type(self) -> str:
+        """Server-sent events or JSON."""
+        return SSE_CONTENT_TYPE if self.options.stream else JSON_CONTENT_TYPE
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """TGI's `x-` headers; times are whole milliseconds."""
+        compute = ("x-compute-type", "cpu+optimized" if timings is None else timings.compute_type)
+        characters = ("x-compute-characters", str(len(self.options.prompt)))
+        if timings is None:
+            return (compute, characters, ("x-accel-buffering", "no")) if self.options.stream else (compute, characters)
+        return (compute, characters, *_timing_headers(timings, version=self.options.version))
+
+    def stream(self) -> "TgiStream":
+        """One event for each token."""
+        return TgiStream(self.options)
+
+    def render(self, answers: Sequence[Answer]) -> bytes:
+        """The body of an answer that was not streamed."""
+        (answer,) = answers
+        best, *others = answer.best_first()
+        body: dict[str, object] = {"generated_text": self.options.prefix + best.text}
+        if self.options.details:
+            body["details"] = self._details(best, others, answer.prompt)
+        return to_json([body] if self.options.in_array else body)
+
+    def _details(self, best: Choice, others: Sequence[Choice], prompt: tuple[Token, ...] | None) -> dict[str, object]:
+        details = self._sequence(best, prompt)
+        if others:
+            details["best_of_sequences"] = [
+                {"generated_text": self.options.prefix + other.text, **self._sequence(other, prompt)}
+                for other in others
+            ]
+        if self.options.top_tokens:
+            details["top_tokens"] = details.pop("top_tokens")
+        return details
+
+    def _sequence(self, choice: Choice, prompt: tuple[Token, ...] | None) -> dict[str, object]:
+        sequence: dict[str, object] = {
+            "finish_reason": choice.finish.reason.value,
+            "generated_tokens": choice.finish.output_tokens,
+            "seed": choice.finish.seed,
+            "prefill": [
+                {"id": token.id, "text": token.text, "logprob": finite_logprob(token.logprob)} for token in prompt or ()
+            ],
+            "tokens": [_token(token) for token in choice.tokens],
+        }
+        if self.options.top_tokens:
+            sequence["top_tokens"] = [[_token(top) for top in token.top] for token in choice.tokens]
+        return sequence
+
+
+class TgiStream:
+    """Writes one event for each token; the last one carries `generated_text` and `details`."""
+
+    keep_alive = SSE_KEEP_ALIVE
+
+    def __init__(self, options: TgiOptions) -> None:
+        self._options = options
+        self._texts: list[str] = []
+        self._num_events = 0
+        self._is_closed = False
+
+    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
+        """One event for each token of the chunk."""
+        del request
+        failure = failure_of(chunk.finish)
+        if failure is not None:
+            return self.error(failure)
+        self._texts.append(chunk.text)
+        if chunk.finish is None:
+            return [self._event(token, b"null", b"null") for token in chunk.tokens]
+        *before, last = chunk.tokens or (_NO_TOKEN,)
+        events = [self._event(token, b"null", b"null") for token in before]
+        self._is_closed = True
+        text = to_json(self._options.prefix + "".join(self._texts))
+        return [*events, self._event(last, text, self._details(chunk.finish))]
+
+    def end(self) -> Sequence[bytes]:
+        """Nothing: the last token's event is the end."""
+        return ()
+
+    def error(self, error: HeadraceError) -> Sequence[bytes]:
+        """An event with `error` and `error_type`."""
+        if self._is_closed:
+            return ()
+        self._is_closed = True
+        return [sse_event(error_body(error), space=self._options.version != "1.0")]
+
+    def _event(self, token: Token, generated_text: bytes, details: bytes) -> bytes:
+        self._num_events += 1
+        start = b"data:{" if self._options.version == "1.0" else b'data: {"index":%d,' % self._num_events
+        top = b""
+        if self._options.top_tokens and token.top:
+            top = b'"top_tokens":[%b],' % b",".join(_token_json(item) for item in token.top)
+        return b'%b"token":%b,%b"generated_text":%b,"details":%b}\n\n' % (
+            start,
+            _token_json(token),
+            top,
+            generated_text,
+            details,
+        )
+
+    def _details(self, finish: Finish) -> bytes:
+        if not self._options.details:
+            return b"null"
+        details: dict[str, object] = {
+            "finish_reason": finish.reason.value,
+            "generated_tokens": finish.output_tokens,
+            "seed": finish.seed,
+        }
+        if self._options.version != "1.0":
+            details["input_length"] = finish.prompt_tokens
+        return to_json(details)
+
+
+def _token(token: Token | TokenLogprob) -> dict[str, object]:
+    logprob = finite_logprob(token.logprob)
+    return {"id": token.id, "text": token.text, "logprob": logprob, "special": token.special}
+
+
+def _token_json(token: Token | TokenLogprob) -> bytes:
+    """The same as `_token`, in bytes: this runs for every token of every stream."""
+    return b'{"id":%d,"text":%b,"logprob":%b,"special":%b}' % (
+        token.id,
+        to_json(token.text),
+        json_number(finite_logprob(token.logprob)),
+        _FLAGS[token.special],
+    )
+
+
+def _timing_headers(timings: Timings, *, version: Version) -> Iterable[tuple[str, str]]:
+    per_token_s = timings.inference_s / max(1, timings.output_tokens)
+    times_s = {
+        "x-compute-time": timings.total_s,
+        "x-total-time": timings.total_s,
+        "x-validation-time": timings.validation_s,
+        "x-queue-time": timings.queue_s,
+        "x-inference-time": timings.inference_s,
+        "x-time-per-token": per_token_s,
+    }
+    for name, time_s in times_s.items():
+        yield name, str(int(time_s * 1000))
+    if version != "1.0":
+        yield "x-prompt-tokens", str(timings.prompt_tokens)
+        yield "x-generated-tokens", str(timings.output_tokens)
