@@ -1,4 +1,4 @@
-"""The repository keeps its own promises: tree in the README, file sizes, empty package files, links that lead somewhere."""
+"""The repository keeps its own promises: the README's tree, file sizes, package files, links."""
 
 import ast
 import re

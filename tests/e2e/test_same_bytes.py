@@ -1,0 +1,105 @@
+"""The promise of batch invariance, through HTTP on the real model: who else is there never changes an answer."""
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import httpx
+import pytest
+
+from .conftest import Served, serve
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
+
+SUBJECTS = (
+    "the sea",
+    "a fox",
+    "日本の山",
+    "emoji 🙂🚀",
+    "Python code",
+    "a recipe for bread",
+    "the year 1848",
+    "primes",
+)
+
+
+def requests(count: int) -> list[dict[str, object]]:
+    """Greedy requests of mixed prompt and answer lengths; every fourth shares a long prefix."""
+    chooser = random.Random(7)
+    prefix = "You are a careful writer. " * 20
+    made: list[dict[str, object]] = []
+    for number in range(count):
+        words = " ".join(chooser.choices(SUBJECTS, k=chooser.randint(1, 60)))
+        prompt = f"{prefix if number % 4 == 0 else ''}Write about {words} in {number} words:"
+        made.append({"model": "smollm2", "prompt": prompt, "max_tokens": chooser.randint(4, 48), "temperature": 0})
+    return made
+
+
+async def whole(client: httpx.AsyncClient, body: dict[str, object]) -> str:
+    response = await client.post("/v1/completions", json=body)
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["text"])
+
+
+async def streamed(client: httpx.AsyncClient, body: dict[str, object]) -> str:
+    text = ""
+    async with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as response:
+        assert response.status_code == 200
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                text += "".join(choice["text"] for choice in json.loads(line[6:])["choices"])
+    return text
+
+
+async def answers(url: str, bodies: list[dict[str, object]], *, together: bool, stream: bool) -> list[str]:
+    limits = httpx.Limits(max_connections=None)
+    ask = streamed if stream else whole
+    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as client:
+        if together:
+            return list(await asyncio.gather(*(ask(client, body) for body in bodies)))
+        return [await ask(client, body) for body in bodies]
+
+
+async def test_64_streams_give_the_bytes_of_each_request_alone(server: Served) -> None:
+    bodies = requests(64)
+
+    alone = await answers(server.url, bodies, together=False, stream=False)
+    together_streamed = await answers(server.url, bodies, together=True, stream=True)
+    together_whole = await answers(server.url, bodies, together=True, stream=False)
+
+    assert together_streamed == alone
+    assert together_whole == alone
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8"])
+async def test_neither_prefix_cache_nor_preemption_changes_an_answer(
+    dtype: str, smollm2_path: Path, tmp_path: Path
+) -> None:
+    bodies = requests(24)
+    plain = ["--dtype", dtype, "--served-model-name", "smollm2", "--max-model-len", "1024"]
+    # 1024 tokens of KV cache at most: 24 sequences cannot all stay, so some are preempted and computed again.
+    roomy = serve(smollm2_path, tmp_path, *plain, "--no-enable-prefix-caching")
+    try:
+        expected = await answers(roomy.url, bodies, together=False, stream=False)
+    finally:
+        roomy.stop()
+    kv_bytes = str(64 * 2**20)
+    tight = serve(smollm2_path, tmp_path, *plain, "--kv-cache-bytes", kv_bytes)
+    try:
+        first = await answers(tight.url, bodies, together=True, stream=True)
+        second = await answers(tight.url, bodies, together=True, stream=True)
+        metrics = httpx.get(f"{tight.url}/metrics").text
+    finally:
+        tight.stop()
+
+    assert first == expected
+    assert second == expected
+    assert counter(metrics, "headrace_cached_prompt_tokens_total") > 0
+
+
+def counter(metrics: str, name: str) -> float:
+    """Sum of a metric over its labels."""
+    lines = [line for line in metrics.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+    assert lines, f"{name} is not among the metrics"
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
