@@ -1,0 +1,172 @@
+"""
+The network in plain numpy and float32: the definition of right for every other runner, and far too slow to serve.
+
+Letters in shapes: `T` tokens of the step, `C` tokens of one sequence in the step, `P` positions that it can see,
+`H` query heads, `K` KV heads, `G` query heads for each KV head, `D` head size, `V` vocabulary.
+"""
+
+import numpy as np
+
+from headrace.models.rope import Float64, inverse_frequencies, resolve_dynamic
+from headrace.models.spec import ModelSpec, RopeSpec
+from headrace.models.weights import WeightSource
+from headrace.runner.checks import check_step, token_slots
+from headrace.runner.decoding import decode
+from headrace.runner.sampling import sample_rows
+from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
+
+
+class ReferenceRunner:
+    """
+    A `Runner` to compare with.
+
+    NOTE: BLAS may add in another order for another batch, so rows are the same in any batch only up to rounding.
+    """
+
+    def __init__(self, spec: ModelSpec, weights: WeightSource, limits: RunnerLimits) -> None:
+        self.spec = spec
+        self.limits = limits
+        self._weights = {name: decode(weights.load(name)) for name in weights.names()}
+        self._layers = [Layer(spec, index, self._weights, limits) for index in range(spec.num_layers)]
+        self._lm_head = self._weights["embed" if spec.tie_embeddings else "lm_head"]
+        self.info = RunnerInfo(
+            dtype="f32",
+            kv_dtype="f32",
+            device="cpu (numpy)",
+            weights_bytes=sum(weight.nbytes for weight in self._weights.values()),
+            kv_cache_bytes=sum(layer.keys.nbytes + layer.values.nbytes for layer in self._layers),
+            workspace_bytes=0,
+        )
+
+    def execute(self, step: StepInput) -> StepOutput:
+        """Run one step."""
+        return sample_rows(self.logits(step), step)
+
+    def logits(self, step: StepInput) -> Float32:
+        """Run one step up to its logits (R, V)."""
+        check_step(step, self.spec, self.limits)
+        sequences = _sequences(step, self.limits)
+        positions = np.concatenate([np.arange(len(slots) - size, len(slots)) for slots, size in sequences])
+        x = self._weights["embed"][step.token_ids] * np.float32(self.spec.embedding_scale)
+        for layer in self._layers:
+            x = layer.forward(x, positions, sequences)
+        x = rms_norm(x[step.rows], self._weights["final_norm"], self.spec.norm_eps)
+        return x @ self._lm_head.T
+
+    def close(self) -> None:
+        """Nothing outlives the object."""
+
+
+class Layer:
+    """One transformer layer with its own KV cache: `keys` and `values` are (slots, K, D)."""
+
+    def __init__(self, spec: ModelSpec, index: int, weights: dict[str, Float32], limits: RunnerLimits) -> None:
+        prefix = f"layers.{index}."
+        self._spec = spec
+        self._weights = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+        self._window = spec.window(index)
+        self._frequencies = _frequencies(spec, index, limits)
+        slots = limits.num_blocks * limits.block_tokens
+        self.keys = np.zeros((slots, spec.num_kv_heads, spec.head_dim), np.float32)
+        self.values = np.zeros_like(self.keys)
+
+    def forward(self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]]) -> Float32:
+        """
+        Attention and MLP, each added to `x` (T, hidden).
+
+        Args:
+            x: (T, hidden).
+            positions: (T,) of each token in its sequence.
+            sequences: for each, the slots of all its tokens up to the end of this step, and how many of them are new.
+        """
+        attended = self._attention(self._norm(x, "attn_norm"), positions, sequences)
+        x = x + (self._norm(attended, "post_attn_norm") if self._spec.sandwich_norms else attended)
+        fed = self._mlp(self._norm(x, "mlp_norm"))
+        return x + (self._norm(fed, "post_mlp_norm") if self._spec.sandwich_norms else fed)
+
+    def _attention(self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]]) -> Float32:
+        queries, keys, values = (self._heads(x, name) for name in "qkv")
+        if self._spec.qk_norm:
+            queries, keys = self._norm(queries, "q_norm"), self._norm(keys, "k_norm")
+        angles = positions[:, None] * self._frequencies
+        queries, keys = rotate(queries, angles), rotate(keys, angles)
+        new_slots = np.concatenate([slots[len(slots) - size :] for slots, size in sequences])
+        self.keys[new_slots], self.values[new_slots] = keys, values
+        starts = np.cumsum([size for _, size in sequences])[:-1]
+        chunks = zip(np.split(queries, starts), sequences, strict=True)
+        return self._linear(np.concatenate([self._attend(chunk, slots) for chunk, (slots, _) in chunks]), "o")
+
+    def _attend(self, queries: Float32, slots: Int32) -> Float32:
+        """Queries (C, H, D) of the last C positions of one sequence -> (C, H * D)."""
+        spec = self._spec
+        num_queries, num_positions = len(queries), len(slots)
+        grouped = queries.reshape(num_queries, spec.num_kv_heads, spec.group_size, spec.head_dim)
+        scores = np.einsum("ckgd,pkd->kgcp", grouped, self.keys[slots], optimize=True) * np.float32(spec.scale)
+        scores += _visibility(num_queries, num_positions, self._window)
+        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        scores /= scores.sum(axis=-1, keepdims=True)
+        attended = np.einsum("kgcp,pkd->ckgd", scores, self.values[slots], optimize=True)
+        joined: Float32 = attended.reshape(num_queries, spec.num_heads * spec.head_dim)
+        return joined
+
+    def _mlp(self, x: Float32) -> Float32:
+        activation = silu if self._spec.activation == "silu" else gelu_tanh
+        return self._linear(activation(self._linear(x, "gate")) * self._linear(x, "up"), "down")
+
+    def _heads(self, x: Float32, name: str) -> Float32:
+        """(T, hidden) -> (T, heads, D)."""
+        return self._linear(x, name).reshape(len(x), -1, self._spec.head_dim)
+
+    def _linear(self, x: Float32, name: str) -> Float32:
+        out: Float32 = x @ self._weights[name].T
+        bias = self._weights.get(f"{name}_bias")
+        return out if bias is None else out + bias
+
+    def _norm(self, x: Float32, name: str) -> Float32:
+        return rms_norm(x, self._weights[name], self._spec.norm_eps)
+
+
+def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
+    """Root mean square norm over the last axis."""
+    normed: Float32 = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight.reshape(-1)
+    return normed
+
+
+def rotate(heads: Float32, angles: Float64) -> Float32:
+    """Rotary embedding of (T, heads, D) by angles (T, D / 2); pairs are `i` and `i + D / 2`."""
+    cos, sin = np.cos(angles)[:, None].astype(np.float32), np.sin(angles)[:, None].astype(np.float32)
+    first, second = np.split(heads, 2, axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def silu(x: Float32) -> Float32:
+    """Source: Elfwing et al. 2017. Written with tanh, which does not overflow."""
+    activated: Float32 = x * (0.5 * np.tanh(0.5 * x) + 0.5)
+    return activated
+
+
+def gelu_tanh(x: Float32) -> Float32:
+    """The tanh approximation of GELU. Source: Hendrycks & Gimpel 2016."""
+    activated: Float32 = 0.5 * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)))
+    return activated
+
+
+def _sequences(step: StepInput, limits: RunnerLimits) -> list[tuple[Int32, int]]:
+    """For each sequence: the slots of all its tokens up to the end of this step, and how many of them are new."""
+    sizes = np.diff(step.query_starts)
+    pieces = zip(step.block_tables, step.context_lens, sizes, strict=True)
+    return [(token_slots(table, int(old + new), limits.block_tokens), int(new)) for table, old, new in pieces]
+
+
+def _frequencies(spec: ModelSpec, index: int, limits: RunnerLimits) -> Float64:
+    rope: RopeSpec = spec.local_rope if spec.local_rope is not None and spec.window(index) else spec.rope
+    resolved = resolve_dynamic(rope, spec.head_dim, limits.max_context_tokens)
+    return inverse_frequencies(resolved, spec.head_dim)
+
+
+def _visibility(num_queries: int, num_positions: int, window: int) -> Float32:
+    """(C, P): 0 where a query sees a position, else -inf."""
+    query = np.arange(num_positions - num_queries, num_positions)[:, None]
+    key = np.arange(num_positions)
+    visible = (key <= query) & ((key > query - window) if window else True)
+    return np.where(visible, np.float32(0), np.float32(-np.inf))
