@@ -1,0 +1,153 @@
+"""
+What a foreign setting can mean here, how its value is converted, and the reasons why some have no effect.
+
+A name is obeyed (`Fills`), has no effect (`NoEffect`, with the reason) or is read by a library (`UsedElsewhere`).
+The tables `container_options` and `container_env` are made of these.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from headrace.core.setting_rules import parse_size
+
+Converted = tuple[str | None, str]
+"""The text for our field (None: leave the field alone) and a remark for the notice, which may be empty."""
+
+
+def _same(raw: str) -> Converted:
+    return raw, ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fills:
+    """The name fills a field of `ServerSettings`."""
+
+    field: str
+    convert: Callable[[str], Converted] = _same
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """The name is accepted and does nothing; `quiet` are the values that ask for what happens anyway."""
+
+    why: str
+    quiet: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UsedElsewhere:
+    """A library that we use reads the name itself."""
+
+    by: str
+
+
+Meaning = Fills | NoEffect | UsedElsewhere
+
+
+def by_value(wanted: str, values: Mapping[str, Converted]) -> Callable[[str], Converted]:
+    """Look the value up; the error of an unknown one says `wanted`."""
+
+    def convert(raw: str) -> Converted:
+        found = values.get(raw.lower())
+        if found is None:
+            raise ValueError(wanted)
+        return found
+
+    return convert
+
+
+def read_megabytes(raw: str) -> Converted:
+    """A number of MiB as bytes."""
+    try:
+        return str(int(raw) * 1024 * 1024), ""
+    except ValueError:
+        raise ValueError("a whole number of megabytes") from None
+
+
+def read_bytes(raw: str) -> Converted:
+    """A number of bytes, with or without a unit."""
+    try:
+        return str(parse_size(raw, minimum=1)), ""
+    except ValueError:
+        raise ValueError("a number of bytes") from None
+
+
+_CONTEXT_REMARK = "0 and -1 mean the model's own"
+
+
+def _length(raw: str) -> Converted:
+    return (None, _CONTEXT_REMARK) if raw.lower() in ("0", "-1", "auto") else (raw, "")
+
+
+_FLOAT16 = "16-bit floats run as bf16 on a CPU"
+_DTYPES: dict[str, Converted] = {
+    "auto": ("auto", ""),
+    "bf16": ("bf16", ""),
+    "bfloat16": ("bf16", ""),
+    "fp16": ("bf16", _FLOAT16),
+    "float16": ("bf16", _FLOAT16),
+    "half": ("bf16", _FLOAT16),
+    "fp32": ("bf16", "32-bit floats run as bf16"),
+    "float32": ("bf16", "32-bit floats run as bf16"),
+    "float": ("bf16", "32-bit floats run as bf16"),
+    "int8": ("w8a8", ""),
+    "int4": ("w4a8", ""),
+    "w8a8": ("w8a8", ""),
+    "w4a8": ("w4a8", ""),
+}
+_8_BIT = "8-bit weights run as w8a8"
+_4_BIT = "4-bit weights run as w4a8"
+_IN_CHECKPOINT = "it names the format of a checkpoint, and checkpoints tell that themselves; choose with dtype"
+_QUANTIZERS: dict[str, Converted] = {
+    **dict.fromkeys(
+        ("bitsandbytes", "bitsandbytes8", "fp8", "smoothquant", "dynamic_int8", "static_int8", "eetq"), ("w8a8", _8_BIT)
+    ),
+    **dict.fromkeys(("bitsandbytes4", "bitsandbytes-nf4", "bitsandbytes-fp4"), ("w4a8", _4_BIT)),
+    **dict.fromkeys(("awq", "gptq", "squeezellm", "marlin", "exl2", "compressed-tensors"), (None, _IN_CHECKPOINT)),
+}
+_KV_DTYPES: dict[str, Converted] = {
+    "auto": ("auto", ""),
+    "bf16": ("bf16", ""),
+    "bfloat16": ("bf16", ""),
+    "int8": ("int8", ""),
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_e4m3fn"), ("int8", "8-bit KV is int8 on a CPU")),
+}
+_OTHER_ENGINE = "that engine is not part of this server; its own continuous batching takes its place"
+BATCHERS: dict[str, Converted] = {
+    "auto": ("auto", ""),
+    "native": ("native", ""),
+    **dict.fromkeys(("vllm", "lmi-dist", "scheduler", "trtllm", "neuronx", "deepspeed"), ("auto", _OTHER_ENGINE)),
+    "disable": ("auto", "batching cannot be turned off; ask for max_num_seqs=1 to run one request at a time"),
+}
+LOG_LEVELS: dict[str, Converted] = {
+    "10": ("debug", ""),
+    "20": ("info", ""),
+    "30": ("warning", ""),
+    "40": ("error", ""),
+    "50": ("error", ""),
+}
+
+DTYPE = Fills("dtype", by_value(f"one of {', '.join(_DTYPES)}", _DTYPES))
+QUANTIZE = Fills("dtype", by_value(f"one of {', '.join(_QUANTIZERS)}", _QUANTIZERS))
+KV_DTYPE = Fills("kv_dtype", by_value(f"one of {', '.join(_KV_DTYPES)}", _KV_DTYPES))
+MAX_MODEL_LEN = Fills("max_model_len", _length)
+MAX_PROMPT_TOKENS = Fills("max_prompt_tokens", _length)
+
+NOT_SPLIT = NoEffect(
+    "one process runs the model on the CPU, it is not split over devices", ("1", "max", "auto", "false")
+)
+NO_GPU = NoEffect("there is no GPU memory to manage; the KV cache is sized by kv_cache_bytes")
+NO_CODE = NoEffect("code that comes with a checkpoint is never run", ("false", "0"))
+NO_CUSTOM_CODE = NoEffect("custom handlers are not run by this version")
+NO_TIMEOUT = NoEffect("a request is never cut by the clock; a client that goes away ends it")
+NO_LOAD_TIMEOUT = NoEffect("loading shows its progress and is not cut by the clock")
+NO_WORKERS = NoEffect("one process serves all requests")
+NO_LORA = NoEffect("adapters are not supported by this version", ("false", "0"))
+NO_SPECULATION = NoEffect("there is no speculative decoding in this version", ("0",))
+NO_SESSIONS = NoEffect("sessions are not kept by this version", ("false", "0"))
+ROPE = NoEffect("the rope scaling of the checkpoint's config.json is used")
+COMPILER = NoEffect("it tunes a compiler or kernels that are not used here")
+ALWAYS = NoEffect("it is always on", ("true", "1"))
+PARSERS = NoEffect("tool calls and reasoning are recognised by the model's chat template")
+CACHED_ANSWERS = NoEffect("answers are streamed and not kept")
+TRACING = NoEffect("traces are not sent; see /metrics")

@@ -1,0 +1,179 @@
+"""
+Settings that come in the names of other model servers: SageMaker, TGI, LMI (DJL), vLLM and TorchServe containers.
+
+The tables `core.container_options` and `core.container_env` say for each name what happens: it is obeyed (it fills
+one of our fields, its value converted) or it has no effect here, with the reason. Nothing is dropped in silence:
+`read_container_names` gives a notice for every name that was found, unless its value asks for what happens anyway.
+
+Sources: djl-serving `serving/docs/lmi/`, `docs/configurations.md`; text-generation-inference `launcher/src/main.rs`
+and `sagemaker-entrypoint.sh`; the AWS vLLM container.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
+from headrace.core.container_meanings import QUANTIZE, Fills, Meaning, NoEffect, UsedElsewhere
+from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.core.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something about the settings that a person should be told once, at the start."""
+
+    name: str
+    """As it was given: `SM_NUM_GPUS`, `option.dtype`."""
+    kind: Literal["obeyed", "ignored", "unknown"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSettings:
+    """What the foreign names say."""
+
+    values: Mapping[str, tuple[str, str]]
+    """Field of ours → the name that set it, and the text to read."""
+    notices: tuple[Notice, ...]
+    is_lmi: bool
+    """Some of it came in LMI's form."""
+
+
+def read_container_names(
+    env: Mapping[str, str], properties: Mapping[str, str], *, container: bool
+) -> ContainerSettings:
+    """
+    Read all foreign names; where two fill the same field, properties beat the environment (as in DJL).
+
+    Args:
+        env: the environment; our own `HEADRACE_*` are not looked at.
+        properties: the content of `serving.properties`.
+        container: also read names that are too general elsewhere, such as `PORT`.
+    """
+    values: dict[str, tuple[str, str]] = {}
+    notices: list[Notice] = []
+    is_lmi = False
+    for found in [*_exact_first(_properties(properties)), *_exact_first(_environment(env, container=container))]:
+        is_lmi |= found.is_lmi
+        if not found.raw.strip() or isinstance(found.meaning, UsedElsewhere):
+            continue
+        if found.meaning is None:
+            notices.append(_unknown(found))
+        elif isinstance(found.meaning, NoEffect):
+            if found.raw.strip().lower() not in found.meaning.quiet:
+                notices.append(Notice(found.name, "ignored", f"{found.name} has no effect: {found.meaning.why}."))
+        elif found.meaning.field in values:
+            winner = values[found.meaning.field][0]
+            notices.append(
+                Notice(
+                    found.name, "ignored", f"{found.name} has no effect: {winner} sets {found.meaning.field} already."
+                )
+            )
+        else:
+            _obey(found, found.meaning, values, notices)
+    return ContainerSettings(values, tuple(notices), is_lmi)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """
+    Read a Java properties file.
+
+    `key=value`, `key: value` or `key value`; lines that begin with `#` or `!` are comments; a backslash at the end
+    joins the next line.
+    """
+    properties: dict[str, str] = {}
+    joined = ""
+    for raw in text.splitlines():
+        line = raw.strip()
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        joined += line
+        if joined.endswith("\\"):
+            joined = joined[:-1]
+            continue
+        key, value = _split_property(joined)
+        properties[key] = value
+        joined = ""
+    return properties
+
+
+def _split_property(line: str) -> tuple[str, str]:
+    cuts = [position for position in map(line.find, "=: \t") if position >= 0]
+    if not cuts:
+        return line, ""
+    key, rest = line[: min(cuts)], line[min(cuts) :].lstrip()
+    return key, rest[1:].strip() if rest[:1] in ("=", ":") else rest
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A foreign name with a value, and what the table says about it (None: nothing)."""
+
+    name: str
+    raw: str
+    meaning: Meaning | None
+    is_lmi: bool = False
+    family: Mapping[str, Meaning] | None = None
+    """The names among which a misspelt one is looked for."""
+    spelling: str = "{}"
+    """How a key of `family` is written in the source."""
+
+
+def _properties(properties: Mapping[str, str]) -> Iterator[_Found]:
+    for name, raw in properties.items():
+        key = name.strip().lower()
+        if key.startswith("option."):
+            option = key.removeprefix("option.")
+            yield _Found(name, raw, OPTIONS.get(option), True, OPTIONS, "option.{}")
+        elif key.startswith("env."):
+            yield _Found(name, raw, NoEffect("set the variable in the environment of the server"), True)
+        else:
+            yield _Found(name, raw, PROPERTIES.get(key), True, PROPERTIES)
+
+
+def _environment(env: Mapping[str, str], *, container: bool) -> Iterator[_Found]:
+    """Prefixed names first (they are the more exact ones), then the short names in order."""
+    for name in sorted(env):
+        if name.startswith("OPTION_"):
+            key = name.removeprefix("OPTION_").lower()
+            yield _Found(name, env[name], OPTIONS.get(key), True, OPTIONS, "OPTION_{}")
+        elif name.startswith("SM_VLLM_"):
+            key = name.removeprefix("SM_VLLM_").lower()
+            yield _Found(name, env[name], VLLM.get(key), False, VLLM, "SM_VLLM_{}")
+        elif name.startswith("SERVING_") and name not in ENVIRONMENT:
+            key = name.removeprefix("SERVING_").lower()
+            known = {key.lower(): meaning for key, meaning in PROPERTIES.items()}
+            yield _Found(name, env[name], known.get(key), True, known, "SERVING_{}")
+    for name, meaning in ENVIRONMENT.items():
+        if name in env and (container or name not in GENERAL_NAMES):
+            yield _Found(name, env[name], meaning)
+
+
+def _exact_first(found: Iterable[_Found]) -> list[_Found]:
+    """A quantiser says more about the weights than a dtype beside it."""
+    return sorted(found, key=lambda one: one.meaning is not QUANTIZE)
+
+
+def _obey(found: _Found, meaning: Fills, values: dict[str, tuple[str, str]], notices: list[Notice]) -> None:
+    try:
+        text, remark = meaning.convert(found.raw.strip())
+    except ValueError as error:
+        raise SettingsError(f"{found.name} is {found.raw!r}; wanted: {error}.", name=found.name) from None
+    if text is not None:
+        values[meaning.field] = (found.name, text)
+        is_secret = meaning.field == "api_key"
+        told = f"{found.name} sets {meaning.field}" + ("" if is_secret else f" to {text}")
+        notices.append(Notice(found.name, "obeyed", f"{told}{f': {remark}' if remark else ''}."))
+    elif remark:
+        notices.append(Notice(found.name, "ignored", f"{found.name}={found.raw.strip()} has no effect: {remark}."))
+
+
+def _unknown(found: _Found) -> Notice:
+    family = found.family or {}
+    style = str.upper if found.name.isupper() else str
+    spelled = {key: found.spelling.format(style(key)) for key in family}
+    near = get_close_matches(found.name, spelled.values(), n=1, cutoff=0.75)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return Notice(found.name, "unknown", f"{found.name} is not known here and has no effect.{hint}")

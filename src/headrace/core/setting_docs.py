@@ -1,0 +1,97 @@
+"""
+The settings as people read about them: one row a field, made from the fields themselves.
+
+Help texts of the command line and the settings page of the docs come from here.
+"""
+
+import ast
+import inspect
+import itertools
+import textwrap
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from headrace.core import settings as settings_module
+from headrace.core.container_env import ENVIRONMENT
+from headrace.core.container_meanings import Fills, Meaning
+from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.core.setting_rules import Rule, format_size
+from headrace.core.settings import ServerSettings, env_name, flag_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """All there is to say about one setting."""
+
+    name: str
+    flag: str
+    env: str
+    rule: Rule
+    default: object
+    default_text: str
+    """The default for people; empty where the help says it."""
+    help: str
+    """Meaning, unit, default and why, on one line."""
+    container_names: tuple[str, ...]
+    """Names of other servers that fill it."""
+
+
+@cache
+def setting_rows() -> tuple[SettingRow, ...]:
+    """One row for each field of `ServerSettings`, in order."""
+    helps = _field_docstrings()
+    return tuple(
+        SettingRow(
+            name=spec.name,
+            flag=flag_name(spec.name),
+            env=env_name(spec.name),
+            rule=spec.metadata["rule"],
+            default=spec.default,
+            default_text=_default_text(spec.name, spec.default),
+            help=helps[spec.name],
+            container_names=_container_names(spec.name),
+        )
+        for spec in fields(ServerSettings)
+    )
+
+
+def _field_docstrings() -> dict[str, str]:
+    """The string below each field; dataclasses do not keep them, the source does."""
+    source = Path(inspect.getfile(settings_module)).read_text(encoding="utf-8")
+    (body,) = [
+        node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "ServerSettings"
+    ]
+    found = {}
+    for statement, following in itertools.pairwise(body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            assert isinstance(following, ast.Expr), f"{statement.target.id} has no docstring"
+            assert isinstance(following.value, ast.Constant), f"{statement.target.id} has no docstring"
+            found[statement.target.id] = " ".join(textwrap.dedent(str(following.value.value)).split())
+    return found
+
+
+def _default_text(name: str, default: object) -> str:
+    if default in (None, "", ()):
+        return ""
+    if isinstance(default, bool):
+        return "true" if default else "false"
+    if name.endswith("_bytes") and isinstance(default, int):
+        return format_size(default)
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _container_names(field: str) -> tuple[str, ...]:
+    """Foreign names that fill `field`, as they are written."""
+    tables: tuple[tuple[dict[str, Meaning], str], ...] = (
+        (ENVIRONMENT, "{}"),
+        (OPTIONS, "option.{}"),
+        (PROPERTIES, "{}"),
+        ({key: meaning for key, meaning in VLLM.items() if key not in OPTIONS}, "SM_VLLM_{}"),
+    )
+    return tuple(
+        spelling.format(key.upper() if spelling.startswith("SM_VLLM") else key)
+        for table, spelling in tables
+        for key, meaning in table.items()
+        if isinstance(meaning, Fills) and meaning.field == field
+    )

@@ -1,0 +1,296 @@
+"""
+Every knob of the model server: one field = one flag = one environment name = one row in the docs.
+
+`ServerSettings` says what there is; `load_settings` fills it. Sources, strongest first: command line flags,
+`HEADRACE_*`, `serving.properties`, the names that containers already use (`core.container_names`), defaults.
+Nothing here reads the process environment or the disk: both are given.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from headrace.core import setting_rules as rules
+from headrace.core.container_names import Notice, read_container_names
+from headrace.core.errors import SettingsError
+from headrace.core.setting_rules import Rule, setting
+
+ENV_PREFIX = "HEADRACE_"
+FOREIGN_ENV_NAMES = frozenset({"HEADRACE_TEST_CACHE"})
+"""Names with our prefix that are not settings of the server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Settings of one model server. `None` and `auto` mean: found out at the start, from the model and the machine."""
+
+    model: str = setting(rules.text("an alias, a Hub id, a folder or a .gguf file"), "")
+    """What to serve: an alias (`smollm2`), a Hub id, a local folder or a `.gguf` file. There is no default."""
+
+    revision: str | None = setting(rules.text("a branch, tag or commit"), None)
+    """Branch, tag or commit of a Hub model. Default: its main branch."""
+
+    served_model_name: str | None = setting(rules.text("a name"), None)
+    """The name that clients use in `model`. Default: the name the model was asked for by."""
+
+    host: str = setting(rules.text("a host name or address"), "127.0.0.1")
+    """
+    Address to listen on. The default is loopback, because a server without a key should not be open to the network;
+    in a container it is 0.0.0.0.
+    """
+
+    port: int = setting(rules.integer(0, 65535), 8080)
+    """Port to listen on; 0 takes a free one. The default is SageMaker's."""
+
+    container: bool = setting(rules.boolean(), False)
+    """
+    Behave as a container: listen on 0.0.0.0 without asking for a key (the platform around it guards the port), and
+    read names that are too general elsewhere (`PORT`, `DTYPE`, …). Default: true when no model was named and
+    `/opt/ml/model` exists, which is how SageMaker starts a container.
+    """
+
+    allow_anonymous: bool = setting(rules.boolean(), False)
+    """Serve on an address other than loopback without `api_key`. Off, so that nobody opens a server by mistake."""
+
+    api_key: str | None = setting(rules.secret("a key"), None)
+    """Ask every request but `/ping` and `/health` for `Authorization: Bearer <key>`. Default: no key is wanted."""
+
+    cors_allow_origins: tuple[str, ...] = setting(rules.names(), ())
+    """Origins whose web pages may call the server, separated by commas; `*` for all. Default: none."""
+
+    dialect: str = setting(rules.choice("auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-17"), "auto")
+    """
+    How `/invocations` speaks; every other route has one dialect of its own. `auto` is `lmi-17` when the settings came
+    in LMI's form (`option.*`, `OPTION_*`), else `tgi-3`.
+    """
+
+    output_formatter: str | None = setting(
+        rules.choice("json", "jsonlines", "sse", "json_chat", "jsonlines_chat", "sse_chat", "none"), None
+    )
+    """LMI's output formatter: the form of the answer on `/invocations`. Default: the dialect's own."""
+
+    rolling_batch: str = setting(rules.choice("auto", "native"), "auto")
+    """Which engine batches the requests. `auto` takes the best one that can run here, which is `native`."""
+
+    dtype: str = setting(rules.choice("auto", "bf16", "w8a8", "w4a8"), "auto")
+    """
+    Weight format. `auto` keeps to the file: GGUF Q4_0 and Q4_1 run as w4a8, Q8_0 as w8a8, everything else as bf16.
+    """
+
+    kv_dtype: str = setting(rules.choice("auto", "bf16", "int8"), "auto")
+    """Format of the KV cache. `auto` is int8 with w8a8 and w4a8, bf16 with bf16."""
+
+    max_model_len: int | None = setting(rules.integer(2), None)
+    """Longest prompt + answer, tokens. Default: what the model was trained for, or less if memory does not allow it."""
+
+    max_prompt_tokens: int | None = setting(rules.integer(1), None)
+    """Longest prompt, tokens. Default: `max_model_len` - 1."""
+
+    max_num_seqs: int | None = setting(rules.integer(1), None)
+    """Sequences that run at the same time. Default: chosen by the engine."""
+
+    max_num_batched_tokens: int | None = setting(rules.integer(1), None)
+    """Token budget of one step, prompt chunks and running sequences together. Default: chosen by the engine."""
+
+    kv_cache_bytes: int | None = setting(rules.size(), None)
+    """Size of the KV cache. Default: what is left of the memory this process may use."""
+
+    threads: int | None = setting(rules.integer(1), None)
+    """Threads of a step. Default: the physical cores this process may use."""
+
+    isa: str | None = setting(rules.choice("avx512", "avx2", "portable"), None)
+    """Kernels to run. Default: the fastest that this CPU has."""
+
+    enable_prefix_caching: bool = setting(rules.boolean(), True)
+    """Keep the KV blocks of finished prompts, and use them again for prompts that begin alike."""
+
+    max_itl_ms: float | None = setting(rules.number(1, "milliseconds"), None)
+    """
+    How long a prompt chunk may hold up running streams: inter-token latency, milliseconds. Default: chosen by the
+    engine.
+    """
+
+    max_concurrent_requests: int = setting(rules.integer(1), 256)
+    """
+    Requests in the server at the same time, running and waiting; one more is answered 429 with `Retry-After`.
+    More than can run at once, so that the engine never idles, and few enough that the last one does not wait minutes.
+    """
+
+    max_best_of: int = setting(rules.integer(1), 8)
+    """Largest `n` and `best_of` of one request: each is a sequence of its own."""
+
+    max_stop_sequences: int = setting(rules.integer(0), 16)
+    """Largest number of stop strings of one request."""
+
+    max_top_n_tokens: int = setting(rules.integer(0), 20)
+    """Largest number of alternatives a token (`top_n_tokens`, `top_logprobs`). 20 is OpenAI's limit."""
+
+    max_body_bytes: int = setting(rules.size(), 25 * 1024 * 1024)
+    """Largest request body. The default is SageMaker's own limit."""
+
+    chat_template: str | None = setting(rules.text("a template or a file with one"), None)
+    """A Jinja chat template, or a file with one, in place of the model's own."""
+
+    shutdown_grace_s: float = setting(rules.number(0, "seconds"), 25.0)
+    """
+    After SIGTERM: time for running requests to finish, seconds; then they are aborted. The default leaves SageMaker's
+    30 s between SIGTERM and SIGKILL a reserve.
+    """
+
+    cache_dir: Path | None = setting(rules.folder(), None)  # noqa: RUF009 -- a field, as all others
+    """Folder for packed weights and downloaded models. Default: the user's cache folder."""
+
+    metrics: bool = setting(rules.boolean(), True)
+    """Serve Prometheus metrics on `/metrics`."""
+
+    web: bool = setting(rules.boolean(), True)
+    """Serve the chat page to browsers on `/`."""
+
+    log_format: str = setting(rules.choice("auto", "console", "json"), "auto")
+    """Form of the log. `auto` is `console` on a terminal, else `json`."""
+
+    log_level: str = setting(rules.choice("debug", "info", "warning", "error"), "info")
+    """The least important events that are logged."""
+
+    log_prompts: bool = setting(rules.boolean(), False)
+    """Log prompts and answers too. Off: they are the users' own."""
+
+    def __repr__(self) -> str:
+        shown = []
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            is_masked = spec.metadata["rule"].is_secret and value is not None
+            shown.append(f"{spec.name}={'***' if is_masked else repr(value)}")
+        return f"ServerSettings({', '.join(shown)})"
+
+
+def setting_names() -> tuple[str, ...]:
+    """All fields, in order."""
+    return tuple(spec.name for spec in fields(ServerSettings))
+
+
+def setting_rule(name: str) -> Rule:
+    """How the setting `name` is read."""
+    rule: Rule = ServerSettings.__dataclass_fields__[name].metadata["rule"]
+    return rule
+
+
+def env_name(name: str) -> str:
+    """The environment variable of the setting `name`."""
+    return ENV_PREFIX + name.upper()
+
+
+def flag_name(name: str) -> str:
+    """The command line flag of the setting `name`."""
+    return "--" + name.replace("_", "-")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server on `host`; a name other than localhost is taken to be reachable."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def load_settings(
+    overrides: Mapping[str, object],
+    env: Mapping[str, str],
+    properties: Mapping[str, str] | None = None,
+    *,
+    container: bool = False,
+) -> tuple[ServerSettings, list[Notice]]:
+    """
+    Put the sources together and check the result.
+
+    Args:
+        overrides: field name → value, from the command line; None means not given.
+        env: the environment.
+        properties: the content of `serving.properties`, if there is one.
+        container: whether the process looks like it was started as a container (`container_is_evident`); the setting
+            `container` overrules it.
+
+    Returns:
+        The settings, and what a person should be told: names that were obeyed, have no effect here, or are unknown.
+
+    Raises:
+        SettingsError: a value is not what is wanted, an own name is unknown, or values contradict each other.
+    """
+    values = _own_env(env)
+    values |= {
+        name: _read(name, flag_name(name), _text(value)) for name, value in overrides.items() if value is not None
+    }
+    is_container = bool(values.get("container", container))
+    foreign = read_container_names(env, properties or {}, container=is_container)
+    for name, (source, raw) in foreign.values.items():
+        if name not in values:
+            values[name] = _read(name, source, raw)
+    notices = list(foreign.notices)
+    if is_container:
+        values["container"] = True
+        values.setdefault("host", "0.0.0.0")  # noqa: S104 -- a container's port is published by its platform
+    if values.get("dialect", "auto") == "auto":
+        values["dialect"] = "lmi-17" if foreign.is_lmi else "tgi-3"
+    settings = ServerSettings(**values)
+    _check_together(settings)
+    return settings, notices
+
+
+def _own_env(env: Mapping[str, str]) -> dict[str, Any]:
+    """The values of `HEADRACE_*`; an empty one counts as not set."""
+    values: dict[str, Any] = {}
+    known = {env_name(name): name for name in setting_names()}
+    for variable, raw in env.items():
+        if not variable.startswith(ENV_PREFIX) or variable in FOREIGN_ENV_NAMES:
+            continue
+        if variable not in known:
+            near = get_close_matches(variable, known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else " `headrace serve --help` lists the settings."
+            raise SettingsError(f"{variable} is not a setting.{hint}", name=variable)
+        if raw.strip():
+            values[known[variable]] = _read(known[variable], variable, raw)
+    return values
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _read(name: str, source: str, raw: str) -> Any:
+    """Read `raw` by the rule of the field `name`; the sentence of the error names where the value came from."""
+    rule = setting_rule(name)
+    try:
+        return rule.read(raw)
+    except ValueError:
+        shown = "a value that cannot be read" if rule.is_secret else repr(raw)
+        near = get_close_matches(raw.strip().lower(), rule.choices, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        via = "" if source in (flag_name(name), env_name(name)) else f" (read as {flag_name(name)})"
+        message = f"{source} is {shown}{via}; wanted: {rule.wanted}.{hint}"
+        raise SettingsError(message, name=name, source=source) from None
+
+
+def _check_together(settings: ServerSettings) -> None:
+    """Refuse values that cannot be true at the same time."""
+    if not settings.model:
+        raise SettingsError(
+            "No model was named. Name one: `headrace serve smollm2`, or set HEADRACE_MODEL or HF_MODEL_ID.",
+            name="model",
+        )
+    longest, prompt = settings.max_model_len, settings.max_prompt_tokens
+    if longest is not None and prompt is not None and prompt >= longest:
+        raise SettingsError(
+            f"max_prompt_tokens is {prompt} and max_model_len is {longest}; the prompt must leave room for at least "
+            "one token of the answer. Lower the first or raise the second.",
+            name="max_prompt_tokens",
+        )
+    is_open = not is_loopback(settings.host) and settings.api_key is None
+    if is_open and not settings.allow_anonymous and not settings.container:
+        raise SettingsError(
+            f"host is {settings.host}, which others on the network can reach, and there is no api_key. "
+            "Set --api-key (or HEADRACE_API_KEY), or say --allow-anonymous if everybody may use the server.",
+            name="host",
+        )
