@@ -1,0 +1,222 @@
+"""What a family is, and what most families have in common."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, Literal
+
+from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.models.families.rope_config import rope_from_config, rope_from_gguf
+from headrace.models.fields import Fields
+from headrace.models.spec import ModelSpec
+
+LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "embed": "model.embed_tokens.weight",
+        "final_norm": "model.norm.weight",
+        "lm_head": "lm_head.weight",
+        "attn_norm": "input_layernorm.weight",
+        "q": "self_attn.q_proj.weight",
+        "k": "self_attn.k_proj.weight",
+        "v": "self_attn.v_proj.weight",
+        "o": "self_attn.o_proj.weight",
+        "q_bias": "self_attn.q_proj.bias",
+        "k_bias": "self_attn.k_proj.bias",
+        "v_bias": "self_attn.v_proj.bias",
+        "o_bias": "self_attn.o_proj.bias",
+        "q_norm": "self_attn.q_norm.weight",
+        "k_norm": "self_attn.k_norm.weight",
+        "mlp_norm": "post_attention_layernorm.weight",
+        "gate": "mlp.gate_proj.weight",
+        "up": "mlp.up_proj.weight",
+        "down": "mlp.down_proj.weight",
+    }
+)
+"""Names in Hugging Face checkpoints; those of a layer come after `model.layers.{i}.`."""
+
+GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "embed": "token_embd.weight",
+        "final_norm": "output_norm.weight",
+        "lm_head": "output.weight",
+        "attn_norm": "attn_norm.weight",
+        "q": "attn_q.weight",
+        "k": "attn_k.weight",
+        "v": "attn_v.weight",
+        "o": "attn_output.weight",
+        "q_bias": "attn_q.bias",
+        "k_bias": "attn_k.bias",
+        "v_bias": "attn_v.bias",
+        "o_bias": "attn_output.bias",
+        "q_norm": "attn_q_norm.weight",
+        "k_norm": "attn_k_norm.weight",
+        "post_attn_norm": "post_attention_norm.weight",
+        "mlp_norm": "ffn_norm.weight",
+        "gate": "ffn_gate.weight",
+        "up": "ffn_up.weight",
+        "down": "ffn_down.weight",
+        "post_mlp_norm": "post_ffw_norm.weight",
+    }
+)
+"""Names in GGUF files, the same for all families; those of a layer come after `blk.{i}.`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """How to read the checkpoints of one family."""
+
+    name: str
+    model_types: tuple[str, ...]
+    """`model_type` in config.json."""
+    spec_from_config: Callable[[Fields], ModelSpec]
+    gguf_architectures: tuple[str, ...] = ()
+    """`general.architecture` in GGUF files."""
+    spec_from_gguf: Callable[["GgufHeader"], ModelSpec] | None = None
+    tensors: Mapping[str, str] = field(default_factory=lambda: LLAMA_TENSORS)
+    norm_offset: float = 0.0
+    """Added to the norm weights of Hugging Face checkpoints (Gemma stores `w` of `x * (1 + w)`)."""
+    interleaved_gguf_rope: bool = False
+    """GGUF files hold the rows of q and k with the two halves of each rotary pair next to each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufHeader:
+    """What a family needs of a GGUF file."""
+
+    fields: Fields
+    """Metadata without the prefix `<architecture>.`."""
+    tensor_shapes: Mapping[str, tuple[int, int]]
+    rope_divisors: tuple[float, ...] | None
+    """The tensor `rope_freqs.weight`, where there is one."""
+
+
+def base_config_spec(config: Fields, family: str) -> ModelSpec:
+    """The parts of config.json that every family words alike; refuses what no family here supports."""
+    refuse_foreign_parts(config)
+    num_heads = config.whole("num_attention_heads")
+    hidden_size = config.whole("hidden_size")
+    head_dim = config.whole("head_dim", hidden_size // num_heads)
+    rope = rope_from_config(config)
+    max_positions = config.whole("max_position_embeddings", 2048)
+    if rope.kind in {"linear", "dynamic"}:
+        max_positions = int(max_positions * rope.factor)
+    spec = ModelSpec(
+        family=family,
+        num_layers=config.whole("num_hidden_layers"),
+        hidden_size=hidden_size,
+        intermediate_size=config.whole("intermediate_size"),
+        num_heads=num_heads,
+        num_kv_heads=config.whole("num_key_value_heads", num_heads),
+        head_dim=head_dim,
+        vocab_size=config.whole("vocab_size"),
+        max_positions=max_positions,
+        norm_eps=config.positive("rms_norm_eps", 1e-6),
+        rope=rope,
+        tie_embeddings=config.flag("tie_word_embeddings", default=False),
+    )
+    return checked(spec, config.source)
+
+
+def base_gguf_spec(header: GgufHeader, family: str) -> ModelSpec:
+    """The parts of GGUF metadata that every family words alike; refuses what no family here supports."""
+    fields = header.fields
+    refuse_foreign_gguf_parts(fields)
+    num_heads = fields.whole("attention.head_count")
+    hidden_size = fields.whole("embedding_length")
+    head_dim = fields.whole("attention.key_length", hidden_size // num_heads)
+    _refuse_uneven_heads(fields, head_dim)
+    vocab_size, _ = header.tensor_shapes.get(GGUF_TENSORS["embed"], (0, 0))
+    if not vocab_size:
+        raise BrokenModel(f"{fields.source} has no tensor {GGUF_TENSORS['embed']}.")
+    spec = ModelSpec(
+        family=family,
+        num_layers=fields.whole("block_count"),
+        hidden_size=hidden_size,
+        intermediate_size=fields.whole("feed_forward_length"),
+        num_heads=num_heads,
+        num_kv_heads=fields.whole("attention.head_count_kv", num_heads),
+        head_dim=head_dim,
+        vocab_size=vocab_size,
+        max_positions=fields.whole("context_length"),
+        norm_eps=fields.positive("attention.layer_norm_rms_epsilon"),
+        rope=rope_from_gguf(fields, head_dim, header.rope_divisors),
+        tie_embeddings=GGUF_TENSORS["lm_head"] not in header.tensor_shapes,
+    )
+    return checked(spec, fields.source)
+
+
+def checked(spec: ModelSpec, source: str) -> ModelSpec:
+    """Refuse sizes that cannot belong to a network."""
+    if spec.num_heads % spec.num_kv_heads:
+        raise BrokenModel(f"{source}: {spec.num_heads} query heads cannot share {spec.num_kv_heads} key heads evenly.")
+    if spec.head_dim % 2 or spec.head_dim < 4:
+        raise BrokenModel(f"{source}: the head size is {spec.head_dim}, wanted an even number of at least 4.")
+    return spec
+
+
+def require_activation(config: Fields, wanted: Literal["silu", "gelu_tanh"], *, key: str = "hidden_act") -> None:
+    """Refuse any activation but the one that the family is run with."""
+    names = {"silu": ("silu", "swish"), "gelu_tanh": ("gelu_pytorch_tanh",)}[wanted]
+    config.refuse(key, "the activation", unless=names)
+
+
+def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[bool, ...]) -> ModelSpec:
+    """Give the layers that slide the window; `layer_types` says which, `default` where it is absent."""
+    slides = default
+    kinds = config.texts("layer_types")
+    if kinds:
+        unknown = set(kinds) - {"full_attention", "sliding_attention"}
+        if unknown:
+            raise UnsupportedModel(f"{config.source}: layers of type {', '.join(sorted(unknown))} are not supported.")
+        if len(kinds) != spec.num_layers:
+            raise BrokenModel(
+                f"{config.source}: layer_types has {len(kinds)} entries for {spec.num_layers} layers (num_hidden_layers)."
+            )
+        slides = tuple(kind == "sliding_attention" for kind in kinds)
+    if not any(slides):
+        return spec
+    return replace(spec, windows=tuple(window if sliding else 0 for sliding in slides))
+
+
+def refuse_foreign_parts(config: Fields) -> None:
+    """Refuse parts that would silently give wrong answers if they were ignored."""
+    quantization = config.sub("quantization_config")
+    if quantization.values:
+        method = quantization.values.get("quant_method", "unnamed")
+        raise UnsupportedModel(
+            f"{config.source}: weights quantised with {method} (quantization_config) are not supported. "
+            "Use the unquantised checkpoint or a GGUF file; Headrace quantises on its own (--dtype w8a8 or w4a8).",
+            quant_method=method,
+        )
+    for key in ("num_local_experts", "num_experts", "n_routed_experts"):
+        config.refuse(key, "a mixture of experts", unless=(0, 1))
+    config.refuse("vision_config", "an image encoder")
+    config.refuse("audio_config", "an audio encoder")
+    config.refuse("partial_rotary_factor", "a rotary embedding of a part of each head", unless=(1.0, 1))
+    config.refuse("attn_logit_softcapping", "softcapping of attention scores")
+    config.refuse("final_logit_softcapping", "softcapping of logits")
+    config.refuse("mlp_bias", "biases in the MLP", unless=(False,))
+    config.refuse("clip_qkv", "clipping of q, k and v")
+    config.refuse("attention_sinks", "attention sinks", unless=(False,))
+    config.refuse("use_bidirectional_attention", "attention in both directions", unless=(False,))
+
+
+def refuse_foreign_gguf_parts(fields: Fields) -> None:
+    """The same for GGUF metadata."""
+    fields.refuse("expert_count", "a mixture of experts", unless=(0,))
+    fields.refuse("attn_logit_softcapping", "softcapping of attention scores", unless=(0.0,))
+    fields.refuse("final_logit_softcapping", "softcapping of logits", unless=(0.0,))
+    fields.refuse("logit_scale", "scaling of logits", unless=(0.0, 1.0))
+    fields.refuse("residual_scale", "scaling of residuals", unless=(0.0, 1.0))
+    fields.refuse("embedding_scale", "scaling of embeddings", unless=(0.0, 1.0))
+    fields.refuse("attention.scale", "a scale of attention scores", unless=(0.0,))
+
+
+def _refuse_uneven_heads(fields: Fields, head_dim: int) -> None:
+    if fields.whole("attention.value_length", head_dim) != head_dim:
+        raise UnsupportedModel(f"{fields.source}: value heads of another size than key heads are not supported.")
+    rotary = fields.whole("rope.dimension_count", head_dim)
+    if rotary != head_dim:
+        raise UnsupportedModel(
+            f"{fields.source}: a rotary embedding of {rotary} of the {head_dim} values of a head is not supported."
+        )

@@ -1,0 +1,106 @@
+"""Gemma 3, text only: norms around both halves of a layer, scaled embeddings, five local layers to one global one."""
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from headrace.models.families.family import (
+    LLAMA_TENSORS,
+    Family,
+    GgufHeader,
+    base_config_spec,
+    base_gguf_spec,
+    layer_windows,
+    require_activation,
+)
+from headrace.models.families.rope_config import rope_from_scaling
+from headrace.models.fields import Fields
+from headrace.models.spec import ModelSpec, RopeSpec
+
+GLOBAL_THETA: Final = 1_000_000.0
+LOCAL_THETA: Final = 10_000.0
+PATTERN: Final = 6
+"""Every sixth layer sees the whole context."""
+DEFAULTS: Final = {
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "max_position_embeddings": 131_072,
+    "tie_word_embeddings": True,
+}
+"""What transformers assumes where a config leaves it out. Source: transformers `Gemma3TextConfig`."""
+LAYERS_OF_27B: Final = 62
+"""The 27B model scales its scores by hidden size / heads, all others by the head size. Source: llama.cpp gemma3."""
+
+
+def spec_from_config(config: Fields) -> ModelSpec:
+    """A `gemma3_text` config, in the form of transformers 4 or 5."""
+    present = {key: value for key, value in config.values.items() if value is not None}
+    config = Fields(DEFAULTS | present, config.source)
+    require_activation(config, "gelu_tanh", key="hidden_activation")
+    config.refuse("attention_bias", "biases in attention", unless=(False,))
+    max_positions = config.whole("max_position_embeddings")
+    without_rope = {key: value for key, value in config.values.items() if not key.startswith("rope_")}
+    spec = base_config_spec(Fields(without_rope, config.source), "gemma3")
+    spec = replace(
+        _gemma(spec),
+        rope=_rope(config, "full_attention", max_positions),
+        local_rope=_rope(config, "sliding_attention", max_positions),
+        attention_scale=config.positive("query_pre_attn_scalar") ** -0.5,
+    )
+    pattern = config.whole("sliding_window_pattern", PATTERN)
+    return layer_windows(config, spec, config.whole("sliding_window"), _sliding(spec.num_layers, pattern))
+
+
+def spec_from_gguf(header: GgufHeader) -> ModelSpec:
+    """GGUF files leave out the pattern of layers and the theta of the local ones: they are the same in all sizes."""
+    spec = _gemma(base_gguf_spec(header, "gemma3"))
+    window = header.fields.whole("attention.sliding_window")
+    local_theta = header.fields.positive("rope.freq_base_swa", LOCAL_THETA)
+    scalar = spec.hidden_size // spec.num_heads if spec.num_layers == LAYERS_OF_27B else spec.head_dim
+    return replace(
+        spec,
+        windows=tuple(window if sliding else 0 for sliding in _sliding(spec.num_layers, PATTERN)),
+        local_rope=RopeSpec(theta=local_theta),
+        attention_scale=scalar**-0.5,
+    )
+
+
+def _gemma(spec: ModelSpec) -> ModelSpec:
+    return replace(
+        spec,
+        activation="gelu_tanh",
+        qk_norm=True,
+        sandwich_norms=True,
+        embedding_scale=math.sqrt(spec.hidden_size),
+    )
+
+
+def _sliding(num_layers: int, pattern: int) -> tuple[bool, ...]:
+    return tuple((layer + 1) % pattern != 0 for layer in range(num_layers))
+
+
+def _rope(config: Fields, layer_type: str, max_positions: int) -> RopeSpec:
+    scaling = config.sub("rope_parameters").sub(layer_type)
+    if scaling.values:
+        theta = GLOBAL_THETA if layer_type == "full_attention" else LOCAL_THETA
+        return rope_from_scaling(scaling, scaling.positive("rope_theta", theta), max_positions)
+    if layer_type == "sliding_attention":
+        return RopeSpec(theta=config.positive("rope_local_base_freq", LOCAL_THETA))
+    return rope_from_scaling(config.sub("rope_scaling"), config.positive("rope_theta", GLOBAL_THETA), max_positions)
+
+
+GEMMA3: Final = Family(
+    name="gemma3",
+    model_types=("gemma3_text",),
+    spec_from_config=spec_from_config,
+    gguf_architectures=("gemma3",),
+    spec_from_gguf=spec_from_gguf,
+    tensors=dict(LLAMA_TENSORS)
+    | {
+        "post_attn_norm": "post_attention_layernorm.weight",
+        "mlp_norm": "pre_feedforward_layernorm.weight",
+        "post_mlp_norm": "post_feedforward_layernorm.weight",
+    },
+    norm_offset=1.0,
+)

@@ -1,0 +1,42 @@
+"""Llama 2 and 3, SmolLM 1 and 2, and everything else that calls itself `llama`."""
+
+from dataclasses import replace
+from typing import Final
+
+from headrace.models.families.family import (
+    Family,
+    GgufHeader,
+    base_config_spec,
+    base_gguf_spec,
+    require_activation,
+)
+from headrace.models.fields import Fields
+from headrace.models.spec import ModelSpec
+
+
+def spec_from_config(config: Fields) -> ModelSpec:
+    """Llama: `attention_bias` puts a bias on all four attention matrices."""
+    require_activation(config, "silu")
+    spec = base_config_spec(config, "llama")
+    biased = config.flag("attention_bias", default=False)
+    return replace(spec, qkv_bias=biased, o_bias=biased)
+
+
+def spec_from_gguf(header: GgufHeader) -> ModelSpec:
+    """GGUF files of this architecture also hold Mistral models without a sliding window."""
+    spec = base_gguf_spec(header, "llama")
+    return replace(
+        spec,
+        qkv_bias="blk.0.attn_q.bias" in header.tensor_shapes,
+        o_bias="blk.0.attn_output.bias" in header.tensor_shapes,
+    )
+
+
+LLAMA: Final = Family(
+    name="llama",
+    model_types=("llama",),
+    spec_from_config=spec_from_config,
+    gguf_architectures=("llama",),
+    spec_from_gguf=spec_from_gguf,
+    interleaved_gguf_rope=True,
+)
