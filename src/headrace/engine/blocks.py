@@ -1,0 +1,151 @@
+"""
+The paged KV cache's bookkeeping: which block belongs to whom, which may be reused, which holds which tokens.
+
+Called by the scheduler only. It knows block numbers and hashes, not tensors and not sequences.
+
+A block is in one of three states:
+
+    used      num_refs > 0: one or more sequences have it in their table
+    cached    num_refs == 0 and it has a hash: its KV is still good for a prompt with the same beginning
+    blank     num_refs == 0 and no hash
+
+Cached and blank blocks are both free. They form one doubly linked ring (two integer lists, no node objects):
+blank blocks at the front, then cached ones from least to most recently used. So every operation is O(1) a block
+and what is worth most is evicted last.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+from headrace.core.errors import Internal
+
+HASH_BYTES = 16
+
+
+def root_hash(salt: str) -> bytes:
+    """Return the parent of every first block under this salt; different salts never share blocks."""
+    return blake2b(salt.encode(), digest_size=HASH_BYTES, person=b"headrace.root").digest()
+
+
+def chain_hash(parent: bytes, token_bytes: bytes) -> bytes:
+    """Return the hash of a full block: a function of all tokens up to its end, and of the salt."""
+    return blake2b(parent + token_bytes, digest_size=HASH_BYTES).digest()
+
+
+class BlockPool:
+    """Hands out blocks `0..num_blocks - 1`, counts references, finds cached ones by hash."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.num_free = num_blocks
+        self._end = num_blocks  # sentinel of the ring
+        self._next = [*range(1, num_blocks + 1), 0]
+        self._prev = [num_blocks, *range(num_blocks)]
+        self._num_refs = [0] * num_blocks
+        self._hashes: list[bytes | None] = [None] * num_blocks
+        self._by_hash: dict[bytes, int] = {}
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that can be found by hash, used ones included."""
+        return len(self._by_hash)
+
+    def is_free(self, block: int) -> bool:
+        """Whether nobody uses the block (it may be cached)."""
+        return self._num_refs[block] == 0
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` blocks, blank ones first, then the least recently used cached ones. The caller has checked `num_free`."""
+        assert count <= self.num_free, f"{count} blocks asked for, {self.num_free} free"
+        blocks = []
+        for _ in range(count):
+            block = self._next[self._end]
+            self._unlink(block)
+            self._forget(block)
+            self._num_refs[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def find(self, block_hash: bytes) -> int | None:
+        """Return the block that holds these tokens' KV, if there is one."""
+        return self._by_hash.get(block_hash)
+
+    def share(self, block: int) -> None:
+        """Add a reference to a block that `find` gave."""
+        if self._num_refs[block] == 0:
+            self._unlink(block)
+        self._num_refs[block] += 1
+
+    def register(self, block: int, block_hash: bytes) -> None:
+        """
+        Make a full, computed block findable.
+
+        A second block with the same contents stays private: tables are append-only, so duplicates are not merged.
+        """
+        if block_hash not in self._by_hash and self._hashes[block] is None:
+            self._by_hash[block_hash] = block
+            self._hashes[block] = block_hash
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """Drop one reference to each. Called with a whole table, whose tail is then evicted before its head."""
+        for block in reversed(blocks):
+            self._num_refs[block] -= 1
+            if self._num_refs[block] == 0:
+                self._link(block, at_front=self._hashes[block] is None)
+
+    def drop_cache(self) -> None:
+        """Forget every hash; used blocks stay with their owners."""
+        for block in list(self._by_hash.values()):
+            self._forget(block)
+
+    def check_integrity(self, tables: Iterable[Sequence[int]] | None = None) -> None:
+        """
+        Raise `Internal` if the books do not balance. O(blocks): for tests and idle moments.
+
+        Args:
+            tables: The block tables of all live sequences; if given, references are compared with them.
+        """
+        ring = self._walk()
+        if len(ring) != self.num_free or len(set(ring)) != len(ring):
+            raise Internal(f"{len(ring)} blocks in the free ring, {self.num_free} counted.")
+        if set(ring) != {block for block, refs in enumerate(self._num_refs) if refs == 0}:
+            raise Internal("The free ring is not the set of blocks without references.")
+        if any(refs < 0 for refs in self._num_refs):
+            raise Internal("A block was freed more often than it was taken.")
+        if {h: b for b, h in enumerate(self._hashes) if h is not None} != self._by_hash:
+            raise Internal("The hash index and the blocks' hashes differ.")
+        if tables is not None:
+            counted = Counter(block for table in tables for block in table)
+            if any(counted[block] != refs for block, refs in enumerate(self._num_refs)):
+                raise Internal("Block references and sequences' tables differ.")
+
+    def _walk(self) -> list[int]:
+        ring = []
+        block = self._next[self._end]
+        while block != self._end and len(ring) <= self.num_blocks:
+            if self._prev[self._next[block]] != block:
+                raise Internal(f"The free ring is torn at block {block}.")
+            ring.append(block)
+            block = self._next[block]
+        return ring
+
+    def _forget(self, block: int) -> None:
+        block_hash = self._hashes[block]
+        if block_hash is not None:
+            del self._by_hash[block_hash]
+            self._hashes[block] = None
+
+    def _unlink(self, block: int) -> None:
+        before, after = self._prev[block], self._next[block]
+        self._next[before] = after
+        self._prev[after] = before
+        self.num_free -= 1
+
+    def _link(self, block: int, *, at_front: bool) -> None:
+        before = self._end if at_front else self._prev[self._end]
+        after = self._next[before]
+        self._next[before] = self._prev[after] = block
+        self._prev[block] = before
+        self._next[block] = after
+        self.num_free += 1
