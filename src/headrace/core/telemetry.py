@@ -1,0 +1,135 @@
+"""
+The log, and what is recorded of a request (`core.metrics` counts the same record).
+
+Logging is structlog: events are `noun.verb` in the past tense, facts are keys with units. One line a request at its
+end (`log_request`); prompts only when a setting says so.
+"""
+
+import logging
+import sys
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import structlog
+
+_SECRET_MARKS = ("api_key", "authorization", "token=", "password", "secret")
+
+
+def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:  # noqa: A002
+    """
+    Send our events, and those of libraries, to `stream` (stderr by default).
+
+    Args:
+        format: `console` for people, `json` for machines (one object a line), `auto` by whether the stream is a
+            terminal.
+        level: the least important events that are kept.
+        stream: where to.
+    """
+    target = stream or sys.stderr
+    is_console = format == "console" or (format == "auto" and target.isatty())
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if is_console else "iso", utc=not is_console),
+        mask_secrets,
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=target.isatty()) if is_console else structlog.processors.JSONRenderer()
+    )
+    number = logging.getLevelNamesMapping()[level.upper()]
+    tracebacks = [] if is_console else [structlog.processors.format_exc_info]
+    structlog.configure(
+        processors=[*shared, *tracebacks, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(target),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=[*shared, *tracebacks])
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(number, logging.WARNING))
+
+
+def get_logger() -> Any:
+    """The logger that `setup_logging` configured."""
+    return structlog.get_logger()
+
+
+def mask_secrets(_logger: object, _method: str, event: Any) -> Any:
+    """Replace the values of keys that name a secret."""
+    for key in event:
+        if any(mark in key.lower() for mark in _SECRET_MARKS):
+            event[key] = "***"
+    return event
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestRecord:
+    """One request, as it is logged and counted at its end. Times are seconds of a monotonic clock."""
+
+    request_id: str
+    route: str
+    dialect: str
+    started_s: float
+    stream: bool = False
+    status: int = 0
+    """The HTTP status; 499 when the client went away before the first byte."""
+    first_s: float | None = None
+    """When the first chunk came."""
+    last_s: float = 0.0
+    """When the last chunk came."""
+    ended_s: float = 0.0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    max_new_tokens: int | None = None
+    finish: str | None = None
+    """The finish reason, or what happened in its place: `disconnected`, `error`."""
+    error: str | None = None
+    """The code of the error that was answered, if one was."""
+    message: str | None = None
+    ignored: tuple[str, ...] = ()
+    prompts: tuple[str, ...] | None = None
+    """Only when prompts are to be logged."""
+    answer: str | None = None
+    """Only when prompts are to be logged."""
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to the first token."""
+        return None if self.first_s is None else self.first_s - self.started_s
+
+    @property
+    def total_s(self) -> float:
+        """From the request's head to its last byte."""
+        return self.ended_s - self.started_s
+
+
+def log_request(logger: Any, record: RequestRecord) -> None:
+    """The one line of a request; a failure of ours is an error, one of the caller's a warning."""
+    facts: dict[str, object] = {
+        "request_id": record.request_id,
+        "route": record.route,
+        "dialect": record.dialect,
+        "status": record.status,
+        "stream": record.stream,
+        "prompt_tokens": record.prompt_tokens,
+        "output_tokens": record.output_tokens,
+        "cached_tokens": record.cached_tokens,
+        "ttft_ms": None if record.ttft_s is None else round(record.ttft_s * 1e3, 1),
+        "total_ms": round(record.total_s * 1e3, 1),
+        "finish": record.finish,
+    }
+    optional = {
+        "error": record.error,
+        "message": record.message,
+        "ignored_fields": record.ignored,
+        "prompts": record.prompts,
+        "answer": record.answer,
+    }
+    facts |= {name: value for name, value in optional.items() if value}
+    level = logger.error if record.status >= 500 else logger.warning if record.error else logger.info
+    level("request.finished", **facts)
