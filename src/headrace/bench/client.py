@@ -1,0 +1,132 @@
+"""One request of the load from the moment it is due to its record, in any of the dialects."""
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+
+from headrace.bench.dialects import PATHS, Asking, Event, Unreadable, error_text, parse_line, request_body
+from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
+from headrace.bench.measure import Failure, RequestRecord
+from headrace.bench.workload import PlannedRequest
+
+
+@dataclass(slots=True)
+class Answer:
+    """A stream put together: text, when it came, what the server counted."""
+
+    text: str = ""
+    text_at_s: list[float] = field(default_factory=list)
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    is_whole: bool = False
+    error: str | None = None
+
+    def add(self, event: Event, at_s: float) -> None:
+        """Take one event in."""
+        if event.text:
+            self.text += event.text
+            self.text_at_s.append(at_s)
+        self.prompt_tokens = self.prompt_tokens if event.prompt_tokens is None else event.prompt_tokens
+        self.output_tokens = self.output_tokens if event.output_tokens is None else event.output_tokens
+        self.cached_tokens = self.cached_tokens if event.cached_tokens is None else event.cached_tokens
+        self.is_whole |= event.is_last
+        self.error = self.error or event.error
+
+
+def read_answer(exchange: Exchange) -> Answer:
+    """
+    Put the pieces of a streamed body together. A line counts as come when its last byte came.
+
+    Done after the answer's end, so that reading JSON does not delay the timestamps of other streams.
+
+    Raises:
+        Unreadable: a line is not in a form that we know.
+    """
+    answer = Answer()
+    pending = b""
+    for piece in exchange.pieces:
+        *lines, pending = (pending + piece.data).split(b"\n")
+        for line in lines:
+            event = parse_line(line)
+            if event is not None:
+                answer.add(event, piece.at_s)
+    if pending.strip() and (event := parse_line(pending)) is not None:
+        answer.add(event, exchange.pieces[-1].at_s)
+    if "json" in exchange.headers.get("content-type", "") and not answer.error:
+        answer.is_whole = True  # JSON lines have no end marker of their own; HTTP framing says that the body is whole
+    return answer
+
+
+class LoadClient:
+    """Sends planned requests and keeps the clock; `start_s` is the zero of all times."""
+
+    def __init__(self, http: HttpClient, asking: Asking) -> None:
+        self._http = http
+        self._asking = asking
+        self.start_s = time.perf_counter()
+
+    def now_s(self) -> float:
+        """Seconds since the start of the run."""
+        return time.perf_counter() - self.start_s
+
+    async def ask(self, planned: PlannedRequest, *, due_s: float) -> RequestRecord:
+        """Send one request and wait for the end of its answer; what goes wrong is in the record, never raised."""
+        body = request_body(self._asking, planned.question, planned.max_tokens)
+        sent_s = self.now_s()
+        answer, failure, message = Answer(), None, ""
+        try:
+            exchange = await self._http.fetch("POST", PATHS[self._asking.api], body, accept=_ACCEPT)
+            if exchange.status == 200:
+                answer = read_answer(exchange)
+                failure, message = judge(answer)
+            else:
+                failure, message = judge_status(exchange.status, exchange.content())
+        except (ConnectionFailed, Truncated, Unreadable, TimeoutError) as error:
+            failure, message = _FAILURES[type(error)], str(error) or "no whole answer in time"
+        return RequestRecord(
+            index=planned.index,
+            due_s=due_s,
+            sent_s=sent_s,
+            end_s=self.now_s(),
+            text_at_s=tuple(at_s - self.start_s for at_s in answer.text_at_s),
+            prompt_tokens=answer.prompt_tokens,
+            output_tokens=answer.output_tokens,
+            cached_tokens=answer.cached_tokens,
+            text_chars=len(answer.text),
+            failure=failure,
+            message=message,
+        )
+
+
+_ACCEPT = "text/event-stream, application/jsonlines, application/json"
+
+_FAILURES: dict[type[BaseException], Failure] = {
+    ConnectionFailed: Failure.CONNECT,
+    Truncated: Failure.TRUNCATED,
+    Unreadable: Failure.UNREADABLE,
+    TimeoutError: Failure.TIMEOUT,
+    asyncio.TimeoutError: Failure.TIMEOUT,
+}
+
+
+def judge(answer: Answer) -> tuple[Failure | None, str]:
+    """Whether a 200 was a whole answer."""
+    if answer.error:
+        return Failure.STREAM_ERROR, answer.error
+    if not answer.is_whole:
+        return Failure.TRUNCATED, "the stream ended without its last event"
+    return None, ""
+
+
+def judge_status(status: int, body: bytes) -> tuple[Failure, str]:
+    """What another status means, and the server's own words."""
+    try:
+        words = error_text(json.loads(body))
+    except ValueError:
+        words = body[:300].decode("utf-8", errors="replace").strip()
+    message = f"HTTP {status}: {words}"
+    if status in {429, 503}:
+        return Failure.BUSY, message
+    return (Failure.SERVER_ERROR if status >= 500 else Failure.CLIENT_ERROR), message

@@ -1,0 +1,173 @@
+"""
+The forms in which a load is sent and answered. Pure: values to bytes, stream lines to events.
+
+Every form streams. A line is one line of the body, of server-sent events (`data: {...}`) or of JSON lines; what a
+server leaves out (usage, details) is None here and never guessed.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from headrace.bench.workload import Question
+
+
+class Api(StrEnum):
+    """Which route is asked, and in whose words."""
+
+    CHAT = "openai-chat"
+    COMPLETIONS = "openai-completions"
+    TGI = "tgi"
+    SAGEMAKER = "sagemaker"
+
+
+PATHS = {
+    Api.CHAT: "/v1/chat/completions",
+    Api.COMPLETIONS: "/v1/completions",
+    Api.TGI: "/generate_stream",
+    Api.SAGEMAKER: "/invocations",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """What is the same in every request of a run."""
+
+    api: Api
+    model: str
+    temperature: float = 0.0
+    ignore_eos: bool = False
+    """Ask the server to go on to `max_tokens` (vLLM's, llama.cpp's and our extension; TGI has no such field)."""
+
+
+def request_body(asking: Asking, question: Question, max_tokens: int) -> bytes:
+    """The JSON body of one request."""
+    if asking.api in {Api.CHAT, Api.COMPLETIONS}:
+        return json.dumps(_openai_body(asking, question, max_tokens)).encode()
+    parameters: dict[str, Any] = {"max_new_tokens": max_tokens, "details": True}
+    if asking.temperature > 0:
+        parameters |= {"do_sample": True, "temperature": asking.temperature}
+    if asking.ignore_eos and asking.api is Api.SAGEMAKER:
+        parameters["ignore_eos_token"] = True
+    body: dict[str, Any] = {"inputs": question.text, "parameters": parameters}
+    if asking.api is Api.SAGEMAKER:
+        body["stream"] = True
+    return json.dumps(body).encode()
+
+
+def _openai_body(asking: Asking, question: Question, max_tokens: int) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": asking.model,
+        "max_tokens": max_tokens,
+        "temperature": asking.temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if asking.ignore_eos:
+        body["ignore_eos"] = True
+    if asking.api is Api.COMPLETIONS:
+        return {**body, "prompt": question.text}
+    return {**body, "messages": list(question.messages) or [{"role": "user", "content": question.text}]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What one line of a stream said."""
+
+    text: str = ""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    is_last: bool = False
+    """The answer is whole after this line."""
+    error: str | None = None
+
+
+class Unreadable(Exception):  # noqa: N818 - a verdict about a line, turned into a Failure at once
+    """The line is not in the form that was asked for."""
+
+
+def parse_line(line: bytes) -> Event | None:
+    """
+    Read one line of a stream of any of the forms; None for lines that say nothing (blank, comments, event names).
+
+    Raises:
+        Unreadable: the line is neither of these nor JSON.
+    """
+    line = line.strip()
+    if line.startswith(b"data:"):
+        line = line[5:].lstrip()
+        if line == b"[DONE]":
+            return Event(is_last=True)
+    elif not line.startswith(b"{"):
+        if not line or line.startswith((b":", b"event:", b"id:", b"retry:")):
+            return None
+        raise Unreadable(f"a line of the stream is not JSON: {line[:80]!r}")
+    try:
+        value = msgspec.json.decode(line)
+    except msgspec.DecodeError as error:
+        raise Unreadable(f"a line of the stream is not JSON: {line[:80]!r}") from error
+    return _event(value)
+
+
+def _event(value: Any) -> Event:
+    if not isinstance(value, dict):
+        raise Unreadable(f"a line of the stream is not an object: {str(value)[:80]}")
+    if value.get("error"):
+        return Event(error=error_text(value), is_last=True)
+    if "choices" in value:
+        return _openai_event(value)
+    if "token" in value or "generated_text" in value:
+        return _generate_event(value)
+    if "outputs" in value:
+        return Event(text="".join(map(str, value["outputs"])))
+    raise Unreadable(f"a line of the stream has no choices, token or outputs: {sorted(value)}")
+
+
+def _openai_event(value: dict[str, Any]) -> Event:
+    usage = value.get("usage") or {}
+    text = ""
+    for choice in value["choices"]:
+        delta = choice.get("delta")
+        text += (choice.get("text") if delta is None else delta.get("content")) or ""
+    return Event(
+        text=text,
+        prompt_tokens=usage.get("prompt_tokens"),
+        output_tokens=usage.get("completion_tokens"),
+        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+    )
+
+
+def _generate_event(value: dict[str, Any]) -> Event:
+    """TGI and LMI say the same but for `special` / `special_token`, and the names inside `details`."""
+    token = value.get("token") or {}
+    details = value.get("details") or {}
+    if details.get("finish_reason") == "error":
+        return Event(error=str(details.get("error") or "the server ended the answer with an error"), is_last=True)
+    return Event(
+        text=_generated_piece(value, token),
+        prompt_tokens=details.get("input_length"),
+        output_tokens=details.get("generated_tokens"),
+        is_last=value.get("generated_text") is not None,
+    )
+
+
+def _generated_piece(value: dict[str, Any], token: dict[str, Any]) -> str:
+    """The new text: the token's, or all of it from a server that does not stream."""
+    if "token" not in value:
+        return str(value.get("generated_text") or "")
+    is_special = token.get("special") or token.get("special_token")
+    return "" if is_special else str(token.get("text", ""))
+
+
+def error_text(value: Any) -> str:
+    """The sentence in an error body of any dialect, cut at 300 characters."""
+    if isinstance(value, dict):
+        inner = value.get("error") or value.get("message") or value.get("detail") or value
+        if isinstance(inner, dict):
+            inner = inner.get("message") or inner
+        value = inner
+    return str(value)[:300]

@@ -1,0 +1,39 @@
+"""The machine and the versions that a result was made with, for its file."""
+
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def describe_environment() -> dict[str, object]:
+    """Machine, operating system, versions, load average, and the time."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "tool_version": _version("headrace"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": cpu_name(),
+        "cpus_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load_average_1_min": round(os.getloadavg()[0], 2),
+        "command": sys.argv[1:],
+    }
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name where the system tells it, else its architecture."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

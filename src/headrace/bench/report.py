@@ -1,0 +1,151 @@
+"""A result as people read it (a table, one column for each level of load) and as programs do (one JSON object)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from headrace.bench.dialects import Asking
+from headrace.bench.measure import Spread, Summary
+from headrace.bench.run import ServerFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelReport:
+    """One level of load: its name, its figures, and what they cost in CPU time."""
+
+    label: str
+    summary: Summary
+    tool_cpu_s: float
+    server_cpu_s: float | None
+    first_failures: tuple[str, ...] = ()
+    """The server's words, each once."""
+
+    @property
+    def tool_share(self) -> float:
+        """CPU time of the load tool as a share of one core."""
+        return self.tool_cpu_s / self.summary.duration_s if self.summary.duration_s > 0 else 0.0
+
+    @property
+    def server_cpu_s_per_1k_tokens(self) -> float | None:
+        """CPU seconds of the server for 1,000 output tokens."""
+        if self.server_cpu_s is None or not self.summary.output_tokens:
+            return None
+        return 1000 * self.server_cpu_s / self.summary.output_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that a run of `headrace bench` found out."""
+
+    url: str
+    asking: Asking
+    facts: ServerFacts
+    settings: dict[str, object]
+    environment: dict[str, object]
+    levels: tuple[LevelReport, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values. Times are seconds, names carry their units."""
+        return {
+            "url": self.url,
+            "server": asdict(self.facts),
+            "request": asdict(self.asking),
+            "settings": self.settings,
+            "environment": self.environment,
+            "levels": [
+                {
+                    "load": level.label,
+                    **asdict(level.summary),
+                    "tool_cpu_s": level.tool_cpu_s,
+                    "server_cpu_s": level.server_cpu_s,
+                    "server_cpu_s_per_1k_output_tokens": level.server_cpu_s_per_1k_tokens,
+                    "first_failures": list(level.first_failures),
+                }
+                for level in self.levels
+            ],
+        }
+
+
+def print_report(report: Report, console: Console) -> None:
+    """The table, and what a reader must know to believe it."""
+    table = Table(title=f"{report.asking.model or 'model'} at {report.url} ({report.asking.api})", title_justify="left")
+    table.add_column("")
+    for level in report.levels:
+        table.add_column(level.label, justify="right")
+    for name, cell in _ROWS:
+        cells = [cell(level) for level in report.levels]
+        if any(cells):
+            table.add_row(name, *(text or "-" for text in cells))
+    console.print(table)
+    for line in caveats(report.levels):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def caveats(levels: Sequence[LevelReport]) -> list[str]:
+    """Sentences about what in these figures is not as it seems."""
+    lines = []
+    if any(level.summary.tokens_counted_by != "server usage" for level in levels):
+        lines.append("The server does not count tokens: pieces of streamed text are counted, which can hold several.")
+    for level in levels:
+        lag = level.summary.send_lag_s
+        if lag is not None and lag.p99 > 0.05:
+            lines.append(
+                f"{level.label}: requests were sent up to {lag.max:.2f} s late: the load tool was a limit too."
+            )
+        if level.tool_share > 0.5:
+            lines.append(
+                f"{level.label}: the load tool used {level.tool_share:.0%} of a core that the server may miss."
+            )
+        lines.extend(f"{level.label}: failed: {message}" for message in level.first_failures)
+    return lines
+
+
+def _ms(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    return " / ".join(f"{1000 * value:,.1f}" for value in (spread.p50, spread.p90, spread.p99))
+
+
+def _requests(level: LevelReport) -> str:
+    summary = level.summary
+    failed = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.failures.items()))
+    return f"{summary.num_succeeded} of {summary.num_requests}" + (f" ({failed})" if failed else "")
+
+
+def _number(value: float | None, form: str = ",.1f") -> str:
+    return "" if value is None else format(value, form)
+
+
+def _goodput(level: LevelReport) -> str:
+    goodput = level.summary.goodput
+    return "" if goodput is None else f"{goodput.requests_per_s:.2f} ({goodput.fraction:.0%})"
+
+
+def _cost(level: LevelReport) -> str:
+    cost = level.summary.cost
+    if cost is None:
+        return ""
+    total = "" if cost.per_1k_total_tokens is None else f" ({cost.per_1k_total_tokens:.6f} of all tokens)"
+    return f"{cost.per_1k_output_tokens:.6f}{total}"
+
+
+_ROWS: tuple[tuple[str, Callable[[LevelReport], str]], ...] = (
+    ("answered", _requests),
+    ("duration, s", lambda level: _number(level.summary.duration_s)),
+    ("requests/s", lambda level: _number(level.summary.requests_per_s, ",.2f")),
+    ("output tokens/s", lambda level: _number(level.summary.output_tokens_per_s)),
+    ("all tokens/s", lambda level: _number(level.summary.total_tokens_per_s)),
+    ("prompt tokens", lambda level: _number(level.summary.prompt_tokens, ",d")),
+    ("  of them cached", lambda level: _number(level.summary.cached_tokens, ",d")),
+    ("output tokens", lambda level: _number(level.summary.output_tokens, ",d")),
+    ("time to first token, ms p50 / p90 / p99", lambda level: _ms(level.summary.ttft_s)),
+    ("between tokens, ms p50 / p90 / p99", lambda level: _ms(level.summary.itl_s)),
+    ("per output token, ms p50 / p90 / p99", lambda level: _ms(level.summary.tpot_s)),
+    ("whole answer, ms p50 / p90 / p99", lambda level: _ms(level.summary.e2e_s)),
+    ("good requests/s", _goodput),
+    ("cost of 1,000 output tokens", _cost),
+    ("server CPU s per 1,000 tokens", lambda level: _number(level.server_cpu_s_per_1k_tokens, ",.3f")),
+    ("load tool, share of a core", lambda level: f"{level.tool_share:.0%}"),
+)

@@ -1,0 +1,173 @@
+"""Drive a load against a server: find out what it is, warm it up, run each level, collect records."""
+
+import asyncio
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from headrace.bench.client import LoadClient
+from headrace.bench.dialects import Api, Asking
+from headrace.bench.http1 import ConnectionFailed, HttpClient, Truncated
+from headrace.bench.measure import RequestRecord
+from headrace.bench.workload import (
+    Dataset,
+    PlannedRequest,
+    Question,
+    Synthetic,
+    WordScale,
+    Workload,
+    fit_word_scale,
+    make_text,
+)
+from headrace.core.errors import Unavailable, UserError
+
+OnRecord = Callable[[RequestRecord], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """What the server says about itself."""
+
+    models: tuple[str, ...] = ()
+    info: dict[str, object] = field(default_factory=dict)
+    software: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelResult:
+    """All that was seen at one level of load."""
+
+    records: tuple[RequestRecord, ...]
+    tool_cpu_s: float
+    """CPU time of the load tool itself."""
+    server_cpu_s: float | None
+    """CPU time of the server process, where its `/metrics` tell it."""
+
+
+async def discover(http: HttpClient) -> ServerFacts:
+    """
+    Ask `/v1/models` and `/info` who is there; a server that knows neither is fine.
+
+    Raises:
+        Unavailable: nobody listens.
+    """
+    try:
+        models = await _get_json(http, "/v1/models")
+        info = await _get_json(http, "/info")
+        version = await _get_json(http, "/version")
+    except (ConnectionFailed, Truncated, TimeoutError) as error:
+        raise Unavailable(f"No server answers: {error}. Is it running, and is the URL right?") from error
+    rows = models.get("data")
+    names = tuple(str(row["id"]) for row in rows if "id" in row) if isinstance(rows, list) else ()
+    return ServerFacts(models=names, info=info, software=str(version.get("version", "")))
+
+
+def choose_api(facts: ServerFacts, source: Synthetic | Dataset) -> Api:
+    """The form to ask in when none was named: OpenAI's where it is served, then TGI's, then SageMaker's."""
+    if facts.models:
+        has_messages = isinstance(source, Dataset) and any(question.messages for question, _ in source.rows)
+        return Api.CHAT if has_messages else Api.COMPLETIONS
+    return Api.TGI if "model_id" in facts.info else Api.SAGEMAKER
+
+
+async def calibrate(client: LoadClient) -> WordScale:
+    """
+    Find how many tokens a word costs here, by two short requests whose prompt the server counts; they warm it up too.
+
+    A server that does not count gets one token for each word.
+
+    Raises:
+        UserError: the server refuses even these; nothing can be measured.
+    """
+    counts: list[tuple[int, int]] = []
+    for num_words in (32, 96):
+        planned = PlannedRequest(
+            index=-1, arrival_s=0, question=Question(text=make_text(num_words, random.Random(num_words))), max_tokens=2
+        )
+        record = await client.ask(planned, due_s=client.now_s())
+        if record.failure is not None:
+            raise UserError(f"The server does not answer a short request ({record.failure}): {record.message}")
+        if record.prompt_tokens is None:
+            return WordScale()
+        counts.append((num_words, record.prompt_tokens))
+    return fit_word_scale(*counts)
+
+
+async def run_level(http: HttpClient, asking: Asking, workload: Workload, on_record: OnRecord) -> LevelResult:
+    """Run one level of load to its end."""
+    server_before_s = await server_cpu_s(http)
+    tool_before_s = time.process_time()
+    client = LoadClient(http, asking)
+    records: list[RequestRecord] = []
+
+    def keep(record: RequestRecord) -> None:
+        records.append(record)
+        on_record(record)
+
+    if workload.arrivals.kind == "closed":
+        await _closed_loop(client, workload, keep)
+    else:
+        await _open_loop(client, workload, keep)
+    tool_cpu_s = time.process_time() - tool_before_s
+    server_after_s = await server_cpu_s(http)
+    known = server_before_s is not None and server_after_s is not None
+    return LevelResult(
+        records=tuple(sorted(records, key=lambda record: record.index)),
+        tool_cpu_s=tool_cpu_s,
+        server_cpu_s=(server_after_s or 0) - (server_before_s or 0) if known else None,
+    )
+
+
+async def warm_up(client: LoadClient, workload: Workload, num_requests: int) -> None:
+    """Send a few requests of the same kind, with another seed, and forget them."""
+    other = replace(workload, seed=workload.seed + 1_000_003, num_requests=num_requests, duration_s=None)
+    await asyncio.gather(*(client.ask(planned, due_s=client.now_s()) for planned in other.requests()))
+
+
+async def server_cpu_s(http: HttpClient) -> float | None:
+    """`process_cpu_seconds_total` of the server's Prometheus metrics; None where there are none."""
+    try:
+        exchange = await http.fetch("GET", "/metrics")
+    except (ConnectionFailed, Truncated, TimeoutError):
+        return None
+    found = re.search(rb"^process_cpu_seconds_total(?:\{[^}]*\})? (\S+)", exchange.content(), re.MULTILINE)
+    return float(found[1]) if exchange.status == 200 and found else None
+
+
+async def _closed_loop(client: LoadClient, workload: Workload, keep: OnRecord) -> None:
+    requests = workload.requests()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(workload.arrivals.concurrency):
+            group.create_task(_one_user(client, requests, workload.duration_s, keep))
+
+
+async def _one_user(
+    client: LoadClient, requests: Iterator[PlannedRequest], duration_s: float | None, keep: OnRecord
+) -> None:
+    while duration_s is None or client.now_s() < duration_s:
+        planned = next(requests, None)
+        if planned is None:
+            return
+        keep(await client.ask(planned, due_s=client.now_s()))
+
+
+async def _open_loop(client: LoadClient, workload: Workload, keep: OnRecord) -> None:
+    async def send(planned: PlannedRequest) -> None:
+        keep(await client.ask(planned, due_s=planned.arrival_s))
+
+    async with asyncio.TaskGroup() as group:
+        for planned in workload.requests():
+            await asyncio.sleep(planned.arrival_s - client.now_s())
+            group.create_task(send(planned))
+
+
+async def _get_json(http: HttpClient, path: str) -> dict[str, object]:
+    exchange = await http.fetch("GET", path)
+    try:
+        value = json.loads(exchange.content()) if exchange.status == 200 else {}
+    except ValueError:
+        value = {}
+    return value if isinstance(value, dict) else {}
