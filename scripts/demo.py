@@ -100,7 +100,8 @@ def ask(url: str) -> str:
         if chunk.get("usage"):
             output_tokens = chunk["usage"]["completion_tokens"]
     tokens_per_s = (output_tokens - 1) / max(last_s - first_s, 1e-9)
-    print(f"\n\n  time to first token {(first_s - started_s) * 1e3:.0f} ms, {output_tokens} tokens, {tokens_per_s:.0f} tokens/s")
+    first_ms = (first_s - started_s) * 1e3
+    print(f"\n\n  time to first token {first_ms:.0f} ms, {output_tokens} tokens, {tokens_per_s:.0f} tokens/s")
     return answer
 
 

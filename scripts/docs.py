@@ -1,0 +1,145 @@
+"""
+Write the generated pages of `docs/`: settings, container names, metrics and errors, from the code that they describe.
+
+python scripts/docs.py            write them
+python scripts/docs.py --check    exit 1 if one of them is not what the code says
+"""
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headrace.core import errors
+from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
+from headrace.core.container_meanings import Fills, Meaning, NoEffect
+from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.metrics import Metrics
+from headrace.core.setting_docs import setting_rows
+from headrace.core.settings import flag_name
+
+DOCS = Path(__file__).parent.parent / "docs"
+NOTE = "<!-- Made by scripts/docs.py; change the code that it describes instead. -->\n"
+
+
+def escape(text: str) -> str:
+    """A text inside a table cell."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def settings_page() -> Iterator[str]:
+    """One section a setting."""
+    yield "# Settings\n"
+    yield "One setting is one flag of `headrace serve`, one environment variable and one row here."
+    yield "Strongest first: the flag, the `HEADRACE_*` variable, `serving.properties` in the model's folder,"
+    yield "the [names of other servers](container-names.md), the default."
+    yield "A value that cannot be read stops the start with one sentence; so does an unknown `HEADRACE_*` name.\n"
+    yield "| setting | values | default | meaning |"
+    yield "|---|---|---|---|"
+    for row in setting_rows():
+        default = f"`{row.default_text}`" if row.default_text else ""
+        names = f"`{row.flag}`<br>`{row.env}`"
+        yield f"| {names} | {escape(row.rule.wanted)} | {default} | {escape(row.help)} |"
+
+
+def meaning_text(meaning: Meaning) -> str:
+    """What a foreign name does here."""
+    match meaning:
+        case Fills():
+            return f"sets `{flag_name(meaning.field)}`"
+        case NoEffect():
+            return f"no effect: {meaning.why}"
+    return f"read by {meaning.by}"
+
+
+def container_names_page() -> Iterator[str]:
+    """Every foreign name, by where it comes from."""
+    yield "# Names of other servers\n"
+    yield "Headrace reads the configuration that people already have for TGI, LMI (DJL), vLLM and SageMaker containers."
+    yield "A name is obeyed, or accepted with a warning that says why it has no effect."
+    yield "An unknown `option.*` or `OPTION_*` warns with the nearest known name.\n"
+    tables: tuple[tuple[str, dict[str, Meaning], str], ...] = (
+        ("Environment variables", ENVIRONMENT, "{}"),
+        ("`option.*` in `serving.properties`, `OPTION_*` in the environment", OPTIONS, "option.{}"),
+        ("Other keys of `serving.properties`, `SERVING_*` in the environment", PROPERTIES, "{}"),
+        ("`SM_VLLM_*` in the environment", VLLM, "SM_VLLM_{}"),
+    )
+    for title, table, spelling in tables:
+        yield f"## {title}\n"
+        yield "| name | here |"
+        yield "|---|---|"
+        for key, meaning in table.items():
+            name = spelling.format(key.upper() if spelling.startswith("SM_VLLM") else key)
+            note = " (as a container only)" if table is ENVIRONMENT and key in GENERAL_NAMES else ""
+            yield f"| `{name}` | {escape(meaning_text(meaning))}{note} |"
+        yield ""
+
+
+def metrics_page() -> Iterator[str]:
+    """Every metric, under each of its names."""
+    yield "# Metrics\n"
+    yield "`GET /metrics` gives them in Prometheus' text format."
+    yield "Names that begin with `tgi_` and `vllm:` are the same numbers under the names that dashboards look for.\n"
+    info = ModelInfo(
+        name="m", revision=None, family="llama", dtype="bf16", kv_dtype="bf16", device="cpu", max_model_len=1,
+        max_prompt_tokens=1, max_num_seqs=1, vocab_size=1, num_parameters=1, has_chat_template=False, created_s=0,
+    )  # fmt: skip
+    yield "| metric | kind | meaning |"
+    yield "|---|---|---|"
+    for metric in Metrics(stats=EngineStats, info=lambda: info).collect():
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        yield f"| `{name}` | {metric.type} | {escape(metric.documentation)} |"
+
+
+def tree(kind: type[errors.HeadraceError]) -> Iterator[type[errors.HeadraceError]]:
+    """A class and all below it, parents first."""
+    yield kind
+    for child in kind.__subclasses__():
+        yield from tree(child)
+
+
+def errors_page() -> Iterator[str]:
+    """Every error that is raised on purpose."""
+    yield "# Errors\n"
+    yield "Every error says what is wrong, which value, what was wanted and how to fix it."
+    yield "Each dialect words and wraps them as its clients expect; the [dialect pages](dialects/index.md) show how."
+    yield "On the command line they are one sentence on standard error:"
+    yield "exit code 2 if the caller can fix it, 1 otherwise.\n"
+    yield "| error | code | HTTP | worth a retry | meaning |"
+    yield "|---|---|---|---|---|"
+    for kind in tree(errors.HeadraceError):
+        meaning = (inspect.getdoc(kind) or "").splitlines()[0]
+        retry = "yes" if kind.retryable else "no"
+        yield f"| `{kind.__name__}` | `{kind.code}` | {kind.http_status} | {retry} | {escape(meaning)} |"
+
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {
+    "settings.md": settings_page,
+    "container-names.md": container_names_page,
+    "metrics.md": metrics_page,
+    "errors.md": errors_page,
+}
+
+
+def main() -> int:
+    """Write or check the pages."""
+    parser = argparse.ArgumentParser(description="Write the generated pages of the docs.")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
+    check = parser.parse_args().check
+    stale = []
+    for name, page in PAGES.items():
+        text = NOTE + "\n".join(page()).rstrip() + "\n"
+        path = DOCS / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if not check:
+                path.write_text(text, encoding="utf-8")
+    if check and stale:
+        print(f"Out of date: {', '.join(stale)}. Run: python scripts/docs.py")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
