@@ -19,11 +19,12 @@ The server finds a dialect (`wire.registry`), lets it `parse` a body, runs the r
         return parsed.reply.render(collector.answers())   # raises what went wrong inside the stream
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import Busy, HeadraceError
 from headrace.core.generation import Chunk, GenerationRequest, ModelInfo
 from headrace.wire.answers import Answer
 
@@ -159,3 +160,10 @@ class Dialect(Protocol):
     def render_error(self, error: HeadraceError) -> ErrorReply:
         """Any error of ours in the dialect's form."""
         ...
+
+
+def retry_headers(error: HeadraceError) -> tuple[tuple[str, str], ...]:
+    """`Retry-After` in whole seconds, for an error that says when to come back."""
+    if isinstance(error, Busy):
+        return (("retry-after", str(max(1, math.ceil(error.retry_after_s)))),)
+    return ()

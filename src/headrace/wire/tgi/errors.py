@@ -4,8 +4,6 @@ Our errors in TGI's words: `{"error": ..., "error_type": ...}`.
 Source: TGI `router/src/infer/mod.rs` (InferError), `router/src/validation.rs` (ValidationError).
 """
 
-import math
-
 from headrace.core.errors import (
     Busy,
     ContextTooLong,
@@ -16,7 +14,7 @@ from headrace.core.errors import (
     PromptTooLong,
     RequestAborted,
 )
-from headrace.wire.dialect import ErrorReply
+from headrace.wire.dialect import ErrorReply, retry_headers
 from headrace.wire.framing import MalformedBody, to_json
 
 
@@ -29,10 +27,7 @@ def error_body(error: HeadraceError) -> bytes:
 def render_error(error: HeadraceError) -> ErrorReply:
     """The whole response for an error before the first byte."""
     _, _, status = _in_tgi_words(error)
-    headers: tuple[tuple[str, str], ...] = ()
-    if isinstance(error, Busy):
-        headers = (("retry-after", str(max(1, math.ceil(error.retry_after_s)))),)
-    return ErrorReply(status=status, body=error_body(error), headers=headers)
+    return ErrorReply(status=status, body=error_body(error), headers=retry_headers(error))
 
 
 def _in_tgi_words(error: HeadraceError) -> tuple[str, str, int]:

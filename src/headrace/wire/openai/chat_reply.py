@@ -1,0 +1,176 @@
+"""Answers to `/v1/chat/completions`, whole and streamed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headrace.core.errors import HeadraceError
+from headrace.core.generation import Chunk, Finish, Token
+from headrace.wire.answers import Answer, Choice, failure_of, usage_of
+from headrace.wire.dialect import Timings
+from headrace.wire.framing import to_json
+from headrace.wire.openai.envelope import Envelope, UsageMeter, finish_reason
+from headrace.wire.openai.logprobs import chat_logprobs, visible
+from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, Delta, TextDelta, ToolStream
+from headrace.wire.openai.tools import ToolPlan
+
+KIND = "chat.completion"
+CHUNK_KIND = "chat.completion.chunk"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """What the request said about the form of the answer."""
+
+    envelope: Envelope
+    plan: ToolPlan
+    num_top_logprobs: int | None
+    """None: no logprobs."""
+    with_special: bool
+
+    def call_id(self, choice: int, call: int) -> str:
+        """The id of a tool call."""
+        return f"call_{self.envelope.id.removeprefix('chatcmpl-')}_{choice}_{call}"
+
+    def reason(self, finish: Finish, num_calls: int) -> str:
+        """`finish_reason`; a call that was forced by name ends with `stop`, as OpenAI's does."""
+        reason = finish_reason(finish)
+        return "tool_calls" if reason == "stop" and num_calls and self.plan.mode != "named" else reason
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """Writes one answer."""
+
+    options: ChatOptions
+
+    @property
+    def content_type(self) -> str:
+        """JSON or a stream."""
+        return self.options.envelope.content_type
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """More response headers."""
+        return self.options.envelope.headers(timings)
+
+    def stream(self) -> "ChatStream":
+        """An object for each chunk."""
+        return ChatStream(self.options)
+
+    def render(self, answers: Sequence[Answer]) -> bytes:
+        """The whole body."""
+        (answer,) = answers
+        choices = [self._choice(choice) for choice in answer.choices]
+        return self.options.envelope.body(KIND, choices, usage_of(answers))
+
+    def _choice(self, choice: Choice) -> dict[str, object]:
+        tool_stream = ToolStream(self.options.plan)
+        deltas = [*tool_stream.feed(choice.text), *tool_stream.finish()]
+        message: dict[str, object] = {"role": "assistant", "content": None, "refusal": None}
+        text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+        calls = [delta for delta in deltas if isinstance(delta, CallStart)]
+        if text or not calls:
+            message["content"] = text
+        if calls:
+            message["tool_calls"] = [self._call(choice.index, call, deltas) for call in calls]
+        logprobs = None
+        if self.options.num_top_logprobs is not None:
+            tokens = visible(choice.tokens, with_special=self.options.with_special)
+            logprobs = chat_logprobs(tokens, num_top=self.options.num_top_logprobs)
+        return {
+            "index": choice.index,
+            "message": message,
+            "logprobs": logprobs,
+            "finish_reason": self.options.reason(choice.finish, tool_stream.num_calls),
+        }
+
+    def _call(self, choice: int, call: CallStart, deltas: Sequence[Delta]) -> dict[str, object]:
+        pieces = [delta.text for delta in deltas if isinstance(delta, ArgumentsDelta) and delta.index == call.index]
+        return {
+            "id": self.options.call_id(choice, call.index),
+            "type": "function",
+            "function": {"name": call.name, "arguments": "".join(pieces)},
+        }
+
+
+@dataclass(slots=True)
+class _StreamedChoice:
+    """What a stream remembers of one choice."""
+
+    tool_stream: ToolStream
+    tokens: list[Token] = field(default_factory=list)
+    """Whose logprobs have not been sent yet."""
+
+
+class ChatStream:
+    """Writes the role, then an object for each delta, then the finish reason."""
+
+    def __init__(self, options: ChatOptions) -> None:
+        self._options = options
+        self._envelope = options.envelope
+        self._head, self._tail = options.envelope.frame(CHUNK_KIND)
+        self._meter = UsageMeter()
+        self._choices: dict[int, _StreamedChoice] = {}
+        self._is_closed = False
+        self.keep_alive = options.envelope.keep_alive
+
+    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
+        """The chunk as objects, or as an error event."""
+        failure = failure_of(chunk.finish)
+        if failure is not None:
+            return self.error(failure)
+        events: list[bytes] = []
+        choice = self._choices.get(chunk.index)
+        if choice is None:
+            choice = self._choices[chunk.index] = _StreamedChoice(ToolStream(self._options.plan))
+            events.append(self._event(chunk.index, b'{"role":"assistant","content":""}', b"null", b"null"))
+        if self._options.num_top_logprobs is not None:
+            choice.tokens.extend(visible(chunk.tokens, with_special=self._options.with_special))
+        deltas = choice.tool_stream.feed(chunk.text)
+        if chunk.finish is not None:
+            deltas += choice.tool_stream.finish()
+        events.extend(
+            self._event(chunk.index, self._delta(chunk.index, delta), self._take_logprobs(choice), b"null")
+            for delta in deltas
+        )
+        if chunk.finish is not None:
+            self._meter.add(request, chunk.finish)
+            reason = to_json(self._options.reason(chunk.finish, choice.tool_stream.num_calls))
+            events.append(self._event(chunk.index, b"{}", self._take_logprobs(choice), reason))
+        return events
+
+    def end(self) -> Sequence[bytes]:
+        """The usage, if wanted, and `[DONE]`."""
+        if self._is_closed:
+            return ()
+        self._is_closed = True
+        usage = [self._envelope.usage_event(CHUNK_KIND, self._meter.usage)] if self._envelope.include_usage else []
+        return [*usage, *self._envelope.end_events]
+
+    def error(self, error: HeadraceError) -> Sequence[bytes]:
+        """An object with `error`."""
+        if self._is_closed:
+            return ()
+        self._is_closed = True
+        return self._envelope.error_events(error)
+
+    def _delta(self, choice: int, delta: Delta) -> bytes:
+        if isinstance(delta, TextDelta):
+            return b'{"content":%b}' % to_json(delta.text)
+        if isinstance(delta, CallStart):
+            return b'{"tool_calls":[{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":""}}]}' % (
+                delta.index,
+                to_json(self._options.call_id(choice, delta.index)),
+                to_json(delta.name),
+            )
+        return b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (delta.index, to_json(delta.text))
+
+    def _take_logprobs(self, choice: _StreamedChoice) -> bytes:
+        if self._options.num_top_logprobs is None or not choice.tokens:
+            return b"null"
+        logprobs = to_json(chat_logprobs(choice.tokens, num_top=self._options.num_top_logprobs))
+        choice.tokens.clear()
+        return logprobs
+
+    def _event(self, index: int, delta: bytes, logprobs: bytes, reason: bytes) -> bytes:
+        choice = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (index, delta, logprobs, reason)
+        return b"".join((self._head, choice, self._tail))

@@ -1,0 +1,122 @@
+"""What OpenAI's answers have in common: ids, usage, finish reasons, and the frame of streamed objects."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.core.errors import HeadraceError
+from headrace.core.generation import Finish, FinishReason
+from headrace.wire.answers import Usage
+from headrace.wire.dialect import Timings
+from headrace.wire.framing import (
+    JSON_CONTENT_TYPE,
+    JSONLINES_CONTENT_TYPE,
+    SSE_CONTENT_TYPE,
+    SSE_KEEP_ALIVE,
+    json_line,
+    sse_event,
+    to_json,
+)
+from headrace.wire.openai.errors import error_body
+from headrace.wire.openai.parameters import Framing
+
+DONE = sse_event(b"[DONE]")
+
+_FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.EOS: "stop", FinishReason.STOP: "stop"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """The parts of an answer that are the same in each of its objects."""
+
+    id: str
+    created_s: int
+    model: str
+    framing: Framing
+    stream: bool
+    include_usage: bool
+
+    @property
+    def content_type(self) -> str:
+        """Of a stream or of a whole body."""
+        if not self.stream:
+            return JSON_CONTENT_TYPE
+        return SSE_CONTENT_TYPE if self.framing == "sse" else JSONLINES_CONTENT_TYPE
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """Streams must not be buffered by a proxy."""
+        del timings
+        return (("x-accel-buffering", "no"), ("cache-control", "no-cache")) if self.stream else ()
+
+    def body(self, kind: str, choices: Sequence[object], usage: Usage) -> bytes:
+        """A whole answer."""
+        return to_json({**self._head(kind), "choices": choices, "usage": usage_object(usage)})
+
+    def frame(self, kind: str) -> tuple[bytes, bytes]:
+        """What stands before and after the one choice of a streamed object, frame included."""
+        head = to_json(self._head(kind))[:-1] + b',"choices":['
+        tail = b'],"usage":null}' if self.include_usage else b"]}"
+        if self.framing == "sse":
+            return b"data: " + head, tail + b"\n\n"
+        return head, tail + b"\n"
+
+    def usage_event(self, kind: str, usage: Usage) -> bytes:
+        """The object at the end of a stream that has no choices, but `usage`."""
+        return self._framed(to_json({**self._head(kind), "choices": [], "usage": usage_object(usage)}))
+
+    def error_events(self, error: HeadraceError) -> list[bytes]:
+        """The end of a stream that failed."""
+        event = self._framed(error_body(error))
+        return [event, DONE] if self.framing == "sse" else [event]
+
+    @property
+    def end_events(self) -> list[bytes]:
+        """The end of a stream that went well."""
+        return [DONE] if self.framing == "sse" else []
+
+    @property
+    def keep_alive(self) -> bytes:
+        """Between events."""
+        return SSE_KEEP_ALIVE if self.framing == "sse" else b""
+
+    def _head(self, kind: str) -> dict[str, object]:
+        return {"id": self.id, "object": kind, "created": self.created_s, "model": self.model}
+
+    def _framed(self, data: bytes) -> bytes:
+        return sse_event(data) if self.framing == "sse" else json_line(data)
+
+
+def usage_object(usage: Usage) -> dict[str, object]:
+    """`usage`."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def finish_reason(finish: Finish) -> str:
+    """`finish_reason` of a choice without tool calls."""
+    return _FINISH_REASONS[finish.reason]
+
+
+class UsageMeter:
+    """Adds up the usage of a stream: prompts once for each request, output for each choice."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[int, Finish] = {}
+        self._output_tokens = 0
+
+    def add(self, request: int, finish: Finish) -> None:
+        """Count a choice that has finished."""
+        self._prompts.setdefault(request, finish)
+        self._output_tokens += finish.output_tokens
+
+    @property
+    def usage(self) -> Usage:
+        """So far."""
+        return Usage(
+            prompt_tokens=sum(finish.prompt_tokens for finish in self._prompts.values()),
+            output_tokens=self._output_tokens,
+            cached_tokens=sum(finish.cached_tokens for finish in self._prompts.values()),
+        )

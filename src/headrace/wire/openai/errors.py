@@ -1,0 +1,63 @@
+"""Our errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`."""
+
+from headrace.core.errors import (
+    Busy,
+    ContextTooLong,
+    HeadraceError,
+    InvalidRequest,
+    ModelNotFound,
+    PromptTooLong,
+    Unauthorized,
+    UserError,
+)
+from headrace.wire.dialect import ErrorReply, retry_headers
+from headrace.wire.framing import to_json
+
+
+def error_body(error: HeadraceError) -> bytes:
+    """The JSON object for an error, in a body and in a stream."""
+    param = error.param if isinstance(error, InvalidRequest) else None
+    if isinstance(error, ModelNotFound):
+        param = "model"
+    return to_json({"error": {"message": _message(error), "type": _type(error), "param": param, "code": _code(error)}})
+
+
+def render_error(error: HeadraceError) -> ErrorReply:
+    """The whole response for an error before the first byte."""
+    return ErrorReply(status=error.http_status, body=error_body(error), headers=retry_headers(error))
+
+
+def _message(error: HeadraceError) -> str:
+    """OpenAI's words where clients match on them (`maximum context length`)."""
+    if isinstance(error, ContextTooLong):
+        return (
+            f"This model's maximum context length is {error.max_total_tokens} tokens. However, you requested "
+            f"{error.prompt_tokens + error.max_new_tokens} tokens ({error.prompt_tokens} in the messages, "
+            f"{error.max_new_tokens} in the completion). Please reduce the length of the messages or completion."
+        )
+    if isinstance(error, PromptTooLong):
+        return (
+            f"This model's maximum context length is {error.max_prompt_tokens} tokens for the prompt. However, your "
+            f"messages resulted in {error.prompt_tokens} tokens. Please reduce the length of the messages."
+        )
+    return error.message
+
+
+def _type(error: HeadraceError) -> str:
+    if isinstance(error, Busy):
+        return "rate_limit_error"
+    if isinstance(error, UserError):
+        return "invalid_request_error"
+    return "server_error"
+
+
+def _code(error: HeadraceError) -> str | None:
+    if isinstance(error, ContextTooLong | PromptTooLong):
+        return "context_length_exceeded"
+    if isinstance(error, Busy):
+        return "rate_limit_exceeded"
+    if isinstance(error, Unauthorized):
+        return "invalid_api_key"
+    if type(error) is InvalidRequest:
+        return None
+    return error.code

@@ -1,0 +1,62 @@
+"""Logprobs in OpenAI's two forms: lists side by side (completions) and one object a token (chat)."""
+
+from collections.abc import Iterable, Sequence
+
+from headrace.core.generation import Token
+from headrace.wire.answers import finite_logprob
+
+
+def visible(tokens: Iterable[Token], *, with_special: bool) -> list[Token]:
+    """The tokens that make up the text: the end-of-sequence token is no part of it."""
+    return [token for token in tokens if with_special or not token.special]
+
+
+def chat_logprobs(tokens: Sequence[Token], *, num_top: int) -> dict[str, object]:
+    """`choices[].logprobs` of a chat completion."""
+    return {"content": [_chat_token(token, num_top) for token in tokens], "refusal": None}
+
+
+def completion_logprobs(
+    tokens: Sequence[Token], *, num_top: int, offset: int, with_special: bool
+) -> tuple[dict[str, object], int]:
+    """`choices[].logprobs` of a completion that goes on at character `offset`; and the offset after it."""
+    offsets: list[int] = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += 0 if token.special and not with_special else len(token.text)
+    logprobs: dict[str, object] = {
+        "tokens": [_name(token) for token in tokens],
+        "token_logprobs": [finite_logprob(token.logprob) for token in tokens],
+        "top_logprobs": [_top(token, num_top) for token in tokens] if num_top else None,
+        "text_offset": offsets,
+    }
+    return logprobs, offset
+
+
+def _chat_token(token: Token, num_top: int) -> dict[str, object]:
+    return {
+        "token": _name(token),
+        "logprob": finite_logprob(token.logprob),
+        "bytes": list(token.raw or token.text.encode()),
+        "top_logprobs": [
+            {"token": top.text, "logprob": finite_logprob(top.logprob), "bytes": list(top.text.encode())}
+            for top in token.top[:num_top]
+        ],
+    }
+
+
+def _top(token: Token, num_top: int) -> dict[str, float | None] | None:
+    if token.logprob is None:
+        return None
+    best = {top.text: finite_logprob(top.logprob) for top in token.top[:num_top]}
+    return {**best, _name(token): finite_logprob(token.logprob)}
+
+
+def _name(token: Token) -> str:
+    r"""The token's text; half a character is written as OpenAI does, `bytes:\xf0\x9f`."""
+    if not token.raw:
+        return token.text
+    try:
+        return token.raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.raw)

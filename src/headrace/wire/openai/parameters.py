@@ -1,0 +1,220 @@
+"""
+What completions and chat completions have in common: sampling fields, their ranges, the model's name.
+
+The names are OpenAI's and vLLM's extra ones. Unknown fields are accepted and named in the log, as vLLM does.
+Source: OpenAI API reference; vLLM `entrypoints/openai/protocol.py`.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from headrace.core.errors import InvalidRequest, ModelNotFound
+from headrace.core.generation import Grammar, SamplingParams
+from headrace.wire.dialect import RequestContext
+from headrace.wire.framing import to_json
+from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
+
+Framing = Literal["sse", "jsonlines"]
+"""jsonlines is how LMI streams chat: the same objects, one a line, without `[DONE]`."""
+
+
+class StreamOptions(msgspec.Struct):
+    """`stream_options`."""
+
+    include_usage: bool | None = None
+
+
+class CommonFields(msgspec.Struct, kw_only=True):
+    """Fields of both bodies; a null is the same as a field that is not there."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: str | list[str] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    user: str | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    cache_salt: str | None = None
+    guided_json: str | dict[str, object] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+
+def check_model(fields: CommonFields, context: RequestContext) -> None:
+    """
+    Compare the `model` that was asked for with what is served.
+
+    Raises:
+        ModelNotFound: the server insists on names, and this is none of them.
+    """
+    name = fields.model
+    accepted = context.accepted_models
+    if name is None or accepted is None or name in accepted or name == context.model.name:
+        return
+    raise ModelNotFound(f"The model `{name}` does not exist. Served here: `{context.model.name}`.")
+
+
+def is_stream(fields: CommonFields) -> bool:
+    """
+    Whether a stream was asked for.
+
+    Raises:
+        InvalidRequest: `stream_options` without `stream`.
+    """
+    if fields.stream_options is not None and not fields.stream:
+        text = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+        raise InvalidRequest(text, param="stream_options")
+    return bool(fields.stream)
+
+
+def include_usage(fields: CommonFields) -> bool:
+    """Whether a stream is to end with a chunk that has `usage`."""
+    return fields.stream_options is not None and bool(fields.stream_options.include_usage)
+
+
+def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_tokens: int | None) -> SamplingParams:
+    """
+    Check the common fields and turn them into ours.
+
+    Raises:
+        InvalidRequest: a value out of range, in OpenAI's words.
+    """
+    _check_ranges(fields, context)
+    top_p = 1.0 if fields.top_p is None else fields.top_p
+    temperature = 1.0 if fields.temperature is None else fields.temperature
+    return SamplingParams(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=fields.min_tokens or 0,
+        temperature=effective_temperature(temperature) if top_p > 0.0 else 0.0,
+        top_k=clamp_count(max(0, fields.top_k or 0)),
+        top_p=top_p if top_p > 0.0 else 1.0,
+        min_p=fields.min_p or 0.0,
+        typical_p=1.0 if fields.typical_p is None else fields.typical_p,
+        repetition_penalty=1.0 if fields.repetition_penalty is None else fields.repetition_penalty,
+        presence_penalty=fields.presence_penalty or 0.0,
+        frequency_penalty=fields.frequency_penalty or 0.0,
+        logit_bias=_logit_bias(fields, context),
+        seed=None if fields.seed is None else fields.seed & LARGEST_SEED,
+        stop=_stop(fields.stop),
+        stop_token_ids=_stop_token_ids(fields, context),
+        include_stop=bool(fields.include_stop_str_in_output),
+        ignore_eos=bool(fields.ignore_eos),
+        skip_special_tokens=fields.skip_special_tokens is not False,
+        n=1 if fields.n is None else fields.n,
+        grammar=_guided(fields),
+    )
+
+
+def check_range(
+    name: str, value: float | None, *, low: float | None = None, high: float | None = None, above: float | None = None
+) -> None:
+    """
+    Check `low <= value <= high` and `value > above`; None passes.
+
+    Raises:
+        InvalidRequest: in OpenAI's words.
+    """
+    if value is None:
+        return
+    kind = "integer" if isinstance(value, int) else "decimal"
+    wanted = None
+    if low is not None and value < low:
+        wanted = f"{kind} below minimum value. Expected a value >= {low:g}"
+    elif above is not None and value <= above:
+        wanted = f"{kind} below minimum value. Expected a value > {above:g}"
+    elif high is not None and value > high:
+        wanted = f"{kind} above maximum value. Expected a value <= {high:g}"
+    if wanted is not None:
+        raise InvalidRequest(f"Invalid '{name}': {wanted}, but got {value} instead.", param=name)
+
+
+def schema_grammar(schema: object, *, param: str) -> Grammar:
+    """
+    A JSON schema, given as an object or as text, as a grammar.
+
+    Raises:
+        InvalidRequest: it is neither.
+    """
+    if isinstance(schema, str):
+        try:
+            schema = msgspec.json.decode(schema)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidRequest(f"Invalid '{param}': not valid JSON: {error}.", param=param) from error
+    if not isinstance(schema, dict | bool):
+        raise InvalidRequest(f"Invalid '{param}': a JSON schema must be an object.", param=param)
+    return Grammar("json_schema", to_json(schema).decode())
+
+
+def _check_ranges(fields: CommonFields, context: RequestContext) -> None:
+    check_range("temperature", fields.temperature, low=0, high=2)
+    check_range("top_p", fields.top_p, low=0, high=1)
+    check_range("n", fields.n, low=1, high=context.limits.max_choices)
+    check_range("presence_penalty", fields.presence_penalty, low=-2, high=2)
+    check_range("frequency_penalty", fields.frequency_penalty, low=-2, high=2)
+    check_range("top_k", fields.top_k, low=-1)
+    check_range("min_p", fields.min_p, low=0, high=1)
+    check_range("typical_p", fields.typical_p, above=0, high=1)
+    check_range("repetition_penalty", fields.repetition_penalty, above=0)
+    check_range("min_tokens", fields.min_tokens, low=0)
+    check_range("truncate_prompt_tokens", fields.truncate_prompt_tokens, low=1, high=context.model.max_prompt_tokens)
+
+
+def _logit_bias(fields: CommonFields, context: RequestContext) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for key, bias in (fields.logit_bias or {}).items():
+        check_range(f"logit_bias.{key}", bias, low=-100, high=100)
+        if not (key.isascii() and key.isdigit() and len(key) < 12 and int(key) < context.model.vocab_size):
+            wanted = f"Expected token ids from 0 to {context.model.vocab_size - 1} as keys"
+            raise InvalidRequest(f"Invalid 'logit_bias': {wanted}, but got '{key[:40]}'.", param="logit_bias")
+        biases[int(key)] = bias
+    return biases
+
+
+def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if "" in stops:
+        raise InvalidRequest("Invalid 'stop': a stop sequence must not be empty.", param="stop")
+    return stops
+
+
+def _stop_token_ids(fields: CommonFields, context: RequestContext) -> tuple[int, ...]:
+    for token_id in fields.stop_token_ids or ():
+        check_range("stop_token_ids", token_id, low=0, high=context.model.vocab_size - 1)
+    return tuple(fields.stop_token_ids or ())
+
+
+def _guided(fields: CommonFields) -> Grammar | None:
+    """VLLM's `guided_*`: at most one of them."""
+    grammars: list[Grammar] = []
+    if fields.guided_json is not None:
+        grammars.append(schema_grammar(fields.guided_json, param="guided_json"))
+    if fields.guided_regex is not None:
+        grammars.append(Grammar("regex", fields.guided_regex))
+    if fields.guided_grammar is not None:
+        grammars.append(Grammar("lark", fields.guided_grammar))
+    if fields.guided_choice is not None:
+        choices = " | ".join(to_json(choice).decode() for choice in fields.guided_choice if choice)
+        if not choices:
+            raise InvalidRequest("Invalid 'guided_choice': give at least one string.", param="guided_choice")
+        grammars.append(Grammar("lark", f"start: {choices}"))
+    if len(grammars) > 1:
+        raise InvalidRequest("Give only one of guided_json, guided_regex, guided_choice and guided_grammar.")
+    return grammars[0] if grammars else None
