@@ -1,31 +1,542 @@
 #include "sampling.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
 #include <limits>
 
-namespace headrace {
+// A fused multiply-add would round once where numpy rounds twice, so this file is compiled with -ffp-contract=off too.
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
 
+// The loops over the vocabulary are compiled for several CPUs; integers and maxima make all of them agree to the bit.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define HEADRACE_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define HEADRACE_CLONES
+#endif
+
+namespace headrace {
 namespace {
+
 constexpr int32_t kBlock = 64;
+constexpr int32_t kFirstGuess = 64;  // best tokens that are tried first as the nucleus of top-p
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kGreedyTemperature = 1e-5f;
+constexpr float kMaxTemperature = 1e30f;
+constexpr float kLowestExponent = -60.0f;
+constexpr float kNoMassExponent = -28.5f;  // exp of less rounds to mass 0
+constexpr int32_t kMassBits = 40;
+constexpr uint64_t kBestMass = uint64_t{1} << kMassBits;
+constexpr double kRounder = 4503599627370496.0;       // 2^52: adding it rounds to an integer
+constexpr uint64_t kRounderBits = 0x4330000000000000;  // its bits; the integer appears below them
+constexpr float kSmallRounder = 12582912.0f;           // 1.5 * 2^23, the same for single precision
+constexpr int32_t kSmallRounderBits = 0x4B400000;
+
+template <typename To, typename From>
+inline To bits_of(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(To));
+  return to;
 }
+
+// exp(exponent) * 2^40 as an integer; `masses` in runner/sampling.py has the same operations.
+inline uint64_t mass_of(float exponent) {
+  float x = exponent > kLowestExponent ? exponent : kLowestExponent;
+  float rounded = x * 1.44269504f + kSmallRounder;
+  float power = rounded - kSmallRounder;
+  float r = x - power * 0.693359375f;
+  r = r - power * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  float value = p * (r * r) + r + 1.0f;
+  int32_t power_bits = (bits_of<int32_t>(rounded) - kSmallRounderBits + kMassBits + 127) << 23;
+  float scaled = value * bits_of<float>(power_bits);
+  return bits_of<uint64_t>(static_cast<double>(scaled) + kRounder) - kRounderBits;
+}
+
+// --- loops over the vocabulary, eight tokens at a time
+
+typedef float Floats __attribute__((vector_size(32)));
+typedef int32_t Ints __attribute__((vector_size(32)));
+typedef double Doubles __attribute__((vector_size(64)));
+typedef uint64_t Masses __attribute__((vector_size(64)));
+constexpr int32_t kLanes = 8;
+
+// `mass_of` for eight exponents.
+[[gnu::always_inline]] inline void get_masses(const Floats& exponents, Masses& masses) {
+  Floats x = exponents > kLowestExponent ? exponents : Floats{} + kLowestExponent;
+  Floats rounded = x * 1.44269504f + kSmallRounder;
+  Floats power = rounded - kSmallRounder;
+  Floats r = x - power * 0.693359375f;
+  r = r - power * -2.12194440e-4f;
+  Floats p = Floats{} + 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  Floats value = p * (r * r) + r + 1.0f;
+  Ints power_bits = (reinterpret_cast<Ints>(rounded) - kSmallRounderBits + kMassBits + 127) << 23;
+  Floats scaled = value * reinterpret_cast<Floats>(power_bits);
+  masses = reinterpret_cast<Masses>(__builtin_convertvector(scaled, Doubles) + kRounder) - kRounderBits;
+}
+
+// The logits of a block; a block that is not whole is copied and filled up with -inf.
+[[gnu::always_inline]] inline const float* whole_block(const float* logits, int32_t vocab, int32_t start,
+                                                       float* padded) {
+  if (start + kBlock <= vocab) return logits + start;
+  std::fill_n(padded, kBlock, -kInfinity);
+  std::copy_n(logits + start, vocab - start, padded);
+  return padded;
+}
+
+[[gnu::always_inline]] inline uint64_t sum_of(const Masses& masses) {
+  uint64_t sum = 0;
+  for (int32_t lane = 0; lane < kLanes; ++lane) sum += masses[lane];
+  return sum;
+}
+
+// Best logit of each block. False if a logit is NaN or +inf.
+HEADRACE_CLONES bool find_block_max(const float* logits, int32_t vocab, float* block_max) {
+  Ints bad{};
+  for (int32_t start = 0; start < vocab; start += kBlock) {
+    float padded[kBlock];
+    const float* block = whole_block(logits, vocab, start, padded);
+    Floats best = Floats{} - kInfinity;
+    for (int32_t i = 0; i < kBlock; i += kLanes) {
+      Floats values;
+      std::memcpy(&values, block + i, sizeof(values));
+      bad |= ~(values < kInfinity);
+      best = values > best ? values : best;
+    }
+    float block_best = best[0];
+    for (int32_t lane = 1; lane < kLanes; ++lane) block_best = std::max(block_best, best[lane]);
+    block_max[start / kBlock] = block_best;
+  }
+  int32_t any_bad = 0;
+  for (int32_t lane = 0; lane < kLanes; ++lane) any_bad |= bad[lane];
+  return any_bad == 0;
+}
+
+// Mass of each block for exponents (logit - best) * inverse_temperature; returns the mass of all.
+HEADRACE_CLONES uint64_t find_block_mass(const float* logits, int32_t vocab, float best, float inverse_temperature,
+                                         uint64_t* block_mass) {
+  uint64_t total = 0;
+  for (int32_t start = 0; start < vocab; start += kBlock) {
+    float padded[kBlock];
+    const float* block = whole_block(logits, vocab, start, padded);
+    Masses sums{};
+    for (int32_t i = 0; i < kBlock; i += kLanes) {
+      Floats values;
+      std::memcpy(&values, block + i, sizeof(values));
+      Masses masses;
+      get_masses((values - best) * inverse_temperature, masses);
+      sums += masses;
+    }
+    block_mass[start / kBlock] = sum_of(sums);
+    total += block_mass[start / kBlock];
+  }
+  return total;
+}
+
+// Mass of the tokens whose exponent is at least `lowest`.
+HEADRACE_CLONES uint64_t find_mass_above(const float* logits, int32_t vocab, float best, float inverse_temperature,
+                                         float lowest) {
+  Masses sums{};
+  for (int32_t start = 0; start < vocab; start += kBlock) {
+    float padded[kBlock];
+    const float* block = whole_block(logits, vocab, start, padded);
+    for (int32_t i = 0; i < kBlock; i += kLanes) {
+      Floats values;
+      std::memcpy(&values, block + i, sizeof(values));
+      Floats exponents = (values - best) * inverse_temperature;
+      Masses masses;
+      get_masses(exponents >= lowest ? exponents : Floats{} + kLowestExponent, masses);
+      sums += masses;
+    }
+  }
+  return sum_of(sums);
+}
+
+// 64 random bits from seed and position: the first half of Philox4x32-10 (Salmon et al. 2011).
+uint64_t random_bits(uint64_t seed, uint64_t position) {
+  uint32_t c0 = static_cast<uint32_t>(position), c1 = static_cast<uint32_t>(position >> 32), c2 = 0, c3 = 0;
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    uint64_t low = uint64_t{c0} * 0xD2511F53u, high = uint64_t{c2} * 0xCD9E8D57u;
+    c0 = static_cast<uint32_t>(high >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(high);
+    c2 = static_cast<uint32_t>(low >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(low);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return c0 | uint64_t{c1} << 32;
+}
+
+uint64_t random_below(const SamplingRow& row, uint64_t total) {
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(random_bits(row.seed, row.position)) * total) >> 64);
+}
+
+// The mass that `share` of `total` is; at least 1.
+uint64_t share_of(float share, uint64_t total) {
+  double mass = std::nearbyint(static_cast<double>(share) * static_cast<double>(total));
+  return mass < 1.0 ? 1 : static_cast<uint64_t>(mass);
+}
+
+// One row of logits with what is known about it.
+class Row {
+ public:
+  Row(const float* logits, int32_t vocab, SampleScratch& scratch)
+      : logits_(logits), vocab_(vocab), num_blocks_((vocab + kBlock - 1) / kBlock), scratch_(scratch) {}
+
+  // Looks at all logits; false if no token can be drawn from them. To be called again when they have changed.
+  bool scan() {
+    bool is_finite = find_block_max(logits_, vocab_, scratch_.block_max.data());
+    best_ = *std::max_element(scratch_.block_max.begin(), scratch_.block_max.begin() + num_blocks_);
+    return is_finite && best_ > -kInfinity;
+  }
+
+  int32_t argmax() const {
+    auto block = std::find(scratch_.block_max.begin(), scratch_.block_max.end(), best_) - scratch_.block_max.begin();
+    return static_cast<int32_t>(std::find(logits_ + block * kBlock, logits_ + vocab_, best_) - logits_);
+  }
+
+  // Makes `logprob` known and writes the best alternatives.
+  void report_best(int32_t num_top, SampleResult& result) {
+    uint64_t total = find_block_mass(logits_, vocab_, best_, 1.0f, scratch_.block_mass.data());
+    log_total_ = std::log(static_cast<double>(total) / static_cast<double>(kBestMass));
+    num_top = std::min(num_top, vocab_);
+    if (num_top == 0) return;
+    gather_best(num_top);
+    order_by_logit();
+    auto sooner = [this](int32_t a, int32_t b) { return is_sooner(a, b); };
+    int32_t* order = scratch_.order.data();
+    std::partial_sort(order, order + num_top, order + num_candidates_, sooner);
+    for (int32_t i = 0; i < num_top; ++i) {
+      result.top_ids[i] = scratch_.ids[order[i]];
+      result.top_logprobs[i] = logprob(result.top_ids[i]);
+    }
+  }
+
+  float logprob(int32_t id) const { return static_cast<float>(static_cast<double>(logits_[id] - best_) - log_total_); }
+
+  int32_t choose(const SamplingRow& row) { return row.temperature >= kGreedyTemperature ? draw(row) : argmax(); }
+
+ private:
+  int32_t draw(const SamplingRow& row) {
+    inverse_temperature_ = 1.0f / std::min(row.temperature, kMaxTemperature);
+    bool is_cut_by_rank = row.top_k > 0 && row.top_k < vocab_;
+    if (is_cut_by_rank) {
+      gather_best(row.top_k);
+      order_by_logit();
+      keep_count(row.top_k);
+      weigh();
+    } else if (row.min_p > 0) {
+      gather_above(std::max(kNoMassExponent, std::log(std::min(row.min_p, 1.0f)) - 1e-3f));
+      weigh();
+    } else if (row.typical_p < 1) {
+      gather_above(kNoMassExponent);
+      weigh();
+    } else if (row.top_p < 1) {
+      return draw_from_nucleus(row);
+    } else {
+      return draw_from_all(row);
+    }
+    if (row.min_p > 0) {
+      uint64_t least = share_of(std::min(row.min_p, 1.0f), kBestMass);
+      keep_if([this, least](int32_t i) { return scratch_.masses[i] >= least; });
+    }
+    if (row.typical_p < 1) {
+      order_by_typicality();
+      keep_mass(share_of(row.typical_p, candidate_mass()));
+    }
+    if (row.top_p < 1) {
+      order_by_logit();
+      keep_mass(share_of(row.top_p, candidate_mass()));
+    }
+    return draw_from_candidates(row);
+  }
+
+  float exponent(int32_t id) const { return (logits_[id] - best_) * inverse_temperature_; }
+
+  // --- candidates: `ids` ascending and their `masses`
+
+  // Candidates are the `count` best tokens and perhaps some more, but none that is worse than one left out.
+  void gather_best(int32_t count) {
+    float threshold = -kInfinity;
+    if (count <= num_blocks_) {  // that many blocks have a token at least as good as the count-th best block
+      auto begin = scratch_.selection.begin();
+      std::copy_n(scratch_.block_max.begin(), num_blocks_, begin);
+      std::nth_element(begin, begin + (count - 1), begin + num_blocks_, std::greater<float>());
+      threshold = begin[count - 1];
+    }
+    gather([threshold](float logit) { return logit >= threshold; });
+  }
+
+  // Candidates are all tokens whose exponent is at least `lowest`, and perhaps a few more.
+  void gather_above(float lowest) {
+    double threshold = best_ + lowest * 1.0001 / inverse_temperature_;
+    gather([threshold](float logit) { return logit >= threshold; });
+  }
+
+  template <typename Predicate>
+  void gather(Predicate is_wanted) {
+    int32_t* ids = scratch_.ids.data();
+    int32_t count = 0;
+    for (int32_t block = 0; block < num_blocks_; ++block) {
+      if (!is_wanted(scratch_.block_max[block])) continue;
+      int32_t stop = std::min((block + 1) * kBlock, vocab_);
+      for (int32_t id = block * kBlock; id < stop; ++id) {
+        ids[count] = id;
+        count += is_wanted(logits_[id]);
+      }
+    }
+    num_candidates_ = count;
+  }
+
+  void weigh() {
+    for (int32_t i = 0; i < num_candidates_; ++i) scratch_.masses[i] = mass_of(exponent(scratch_.ids[i]));
+  }
+
+  uint64_t candidate_mass() const {
+    uint64_t total = 0;
+    for (int32_t i = 0; i < num_candidates_; ++i) total += scratch_.masses[i];
+    return total;
+  }
+
+  template <typename Predicate>
+  void keep_if(Predicate is_kept) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < num_candidates_; ++i) {
+      if (!is_kept(i)) continue;
+      scratch_.ids[count] = scratch_.ids[i];
+      scratch_.masses[count] = scratch_.masses[i];
+      ++count;
+    }
+    num_candidates_ = count;
+  }
+
+  // --- orders: a smaller key is sooner, of equals the lower id
+
+  bool is_sooner(int32_t a, int32_t b) const {
+    return scratch_.keys[a] < scratch_.keys[b] || (scratch_.keys[a] == scratch_.keys[b] && a < b);
+  }
+
+  void order_by_logit() {
+    for (int32_t i = 0; i < num_candidates_; ++i) {
+      scratch_.keys[i] = -static_cast<double>(logits_[scratch_.ids[i]]);
+      scratch_.order[i] = i;
+    }
+  }
+
+  // Meister et al. 2022: sooner is what is closer to the expected surprise. As log p = exponent - log Z, both
+  // the surprise of a token and its mean may leave out log Z.
+  void order_by_typicality() {
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < num_candidates_; ++i) {
+      double weighted = static_cast<double>(scratch_.masses[i]) * surprise(i);
+      sum += bits_of<uint64_t>(weighted + kRounder) - kRounderBits;
+    }
+    double mean = static_cast<double>(sum) / static_cast<double>(candidate_mass());
+    for (int32_t i = 0; i < num_candidates_; ++i) {
+      scratch_.keys[i] = std::fabs(surprise(i) - mean);
+      scratch_.order[i] = i;
+    }
+  }
+
+  double surprise(int32_t i) const { return -static_cast<double>(std::max(exponent(scratch_.ids[i]), kLowestExponent)); }
+
+  // Keeps the first `count` in the order.
+  void keep_count(int32_t count) {
+    if (count >= num_candidates_) return;
+    int32_t* order = scratch_.order.data();
+    auto sooner = [this](int32_t a, int32_t b) { return is_sooner(a, b); };
+    std::nth_element(order, order + (count - 1), order + num_candidates_, sooner);
+    keep_until(order[count - 1]);
+  }
+
+  // Keeps the shortest beginning of the order that has mass `wanted`, which is at most that of all candidates.
+  void keep_mass(uint64_t wanted) {
+    int32_t* order = scratch_.order.data();
+    auto sooner = [this](int32_t a, int32_t b) { return is_sooner(a, b); };
+    int32_t low = 0, high = num_candidates_;  // the first `low` have too little, the first `high` enough
+    uint64_t mass_before_low = 0;
+    while (high - low > 1) {
+      int32_t middle = low + (high - low) / 2;
+      std::nth_element(order + low, order + middle, order + high, sooner);
+      uint64_t mass = mass_before_low;
+      for (int32_t i = low; i < middle; ++i) mass += scratch_.masses[order[i]];
+      if (mass >= wanted) {
+        high = middle;
+      } else {
+        low = middle;
+        mass_before_low = mass;
+      }
+    }
+    keep_until(order[low]);
+  }
+
+  void keep_until(int32_t last) {
+    double last_key = scratch_.keys[last];
+    keep_if([this, last, last_key](int32_t i) {
+      return scratch_.keys[i] < last_key || (scratch_.keys[i] == last_key && i <= last);
+    });
+  }
+
+  // --- draws: the token, by id, at which the sum of masses passes a random point
+
+  int32_t draw_from_candidates(const SamplingRow& row) const {
+    uint64_t point = random_below(row, candidate_mass());
+    int32_t i = 0;
+    for (uint64_t sum = scratch_.masses[0]; sum <= point; sum += scratch_.masses[i]) ++i;
+    return scratch_.ids[i];
+  }
+
+  // Top-p alone: most often a few best tokens have the wanted share of the mass of the whole vocabulary.
+  int32_t draw_from_nucleus(const SamplingRow& row) {
+    uint64_t total = find_block_mass(logits_, vocab_, best_, inverse_temperature_, scratch_.block_mass.data());
+    uint64_t wanted = share_of(row.top_p, total);
+    gather_best(std::min(kFirstGuess, num_blocks_));
+    weigh();
+    if (candidate_mass() < wanted) {
+      gather_above(find_lowest(wanted));
+      weigh();
+    }
+    order_by_logit();
+    keep_mass(wanted);
+    return draw_from_candidates(row);
+  }
+
+  // An exponent such that the tokens above it have mass `wanted`, and not many more tokens than that takes.
+  float find_lowest(uint64_t wanted) const {
+    float too_high = 0, low_enough = kNoMassExponent;
+    while (too_high - low_enough > 0.25f) {
+      float middle = 0.5f * (too_high + low_enough);
+      bool is_enough = find_mass_above(logits_, vocab_, best_, inverse_temperature_, middle) >= wanted;
+      (is_enough ? low_enough : too_high) = middle;
+    }
+    return low_enough;
+  }
+
+  int32_t draw_from_all(const SamplingRow& row) {
+    uint64_t total = find_block_mass(logits_, vocab_, best_, inverse_temperature_, scratch_.block_mass.data());
+    uint64_t point = random_below(row, total);
+    int32_t block = 0;
+    for (; point >= scratch_.block_mass[block]; ++block) point -= scratch_.block_mass[block];
+    int32_t id = block * kBlock;
+    for (uint64_t mass = mass_of(exponent(id)); point >= mass; mass = mass_of(exponent(id))) {
+      point -= mass;
+      ++id;
+    }
+    return id;
+  }
+
+  const float* logits_;
+  int32_t vocab_;
+  int32_t num_blocks_;
+  SampleScratch& scratch_;
+  float best_ = 0;
+  float inverse_temperature_ = 1;
+  double log_total_ = 0;
+  int32_t num_candidates_ = 0;
+};
+
+void apply_mask(float* logits, int32_t vocab, const uint32_t* mask) {
+  for (int32_t start = 0; start < vocab; start += 32) {
+    uint32_t word = mask[start / 32];
+    if (word == ~uint32_t{0}) continue;
+    int32_t size = std::min(32, vocab - start);
+    for (int32_t i = 0; i < size; ++i) logits[start + i] = (word >> i & 1) ? logits[start + i] : -kInfinity;
+  }
+}
+
+// Repetition penalty over prompt and answer, frequency and presence penalty over the answer.
+// `counts` is 0 for unseen tokens, 1 for seen ones, and has 2 added for each time in the answer.
+void apply_penalties(float* logits, const SamplingRow& row, const RowExtras& extras, int32_t* counts) {
+  const int32_t* history = extras.history;
+  for (int32_t i = 0; i < extras.history_size; ++i) {
+    if (counts[history[i]] == 0) {
+      float& logit = logits[history[i]];
+      logit = logit > 0 ? logit / row.repetition_penalty : logit * row.repetition_penalty;
+      counts[history[i]] = 1;
+    }
+    if (i >= extras.num_prompt_tokens) counts[history[i]] += 2;
+  }
+  for (int32_t i = 0; i < extras.history_size; ++i) {
+    int32_t count = counts[history[i]] / 2;
+    counts[history[i]] = 0;
+    if (count == 0) continue;
+    float& logit = logits[history[i]];
+    logit = logit - static_cast<float>(count) * row.frequency_penalty;
+    logit = logit - row.presence_penalty;
+  }
+}
+
+bool has_any(const RowExtras& extras) {
+  return extras.mask != nullptr || extras.num_biases > 0 || extras.history_size > 0;
+}
+
+void adjust(float* logits, int32_t vocab, const SamplingRow& row, const RowExtras& extras, int32_t* counts) {
+  if (extras.mask != nullptr) apply_mask(logits, vocab, extras.mask);
+  for (int32_t i = 0; i < extras.num_biases; ++i) logits[extras.bias_ids[i]] += extras.bias_values[i];
+  if (extras.history_size > 0) apply_penalties(logits, row, extras, counts);
+}
+
+// The token of the row as mask, biases and penalties leave it; -1 if there is none.
+int32_t choose_adjusted(const float* logits, int32_t vocab, const SamplingRow& row, const RowExtras& extras,
+                        SampleScratch& scratch) {
+  float* adjusted = scratch.adjusted.data();
+  std::copy_n(logits, vocab, adjusted);
+  adjust(adjusted, vocab, row, extras, scratch.counts.data());
+  Row adjusted_row(adjusted, vocab, scratch);
+  return adjusted_row.scan() ? adjusted_row.choose(row) : -1;
+}
+
+}  // namespace
 
 SampleScratch::SampleScratch(int32_t vocab)
-    : block_max((vocab + kBlock - 1) / kBlock), block_mass(block_max.size()), counts(vocab), selection(block_max.size()),
-      ids(vocab), masses(vocab), keys(vocab), order(vocab) {}
+    : block_max((vocab + kBlock - 1) / kBlock),
+      block_mass(block_max.size()),
+      adjusted(vocab),
+      counts(vocab),
+      selection(block_max.size()),
+      ids(vocab + 1),  // gathering writes one past the last candidate
+      masses(vocab),
+      keys(vocab),
+      order(vocab) {}
 
 size_t SampleScratch::bytes(int32_t vocab) {
-  size_t blocks = (static_cast<size_t>(vocab) + kBlock - 1) / kBlock;
+  size_t tokens = vocab, blocks = (tokens + kBlock - 1) / kBlock;
   return blocks * (2 * sizeof(float) + sizeof(uint64_t)) +
-         static_cast<size_t>(vocab) * (3 * sizeof(int32_t) + sizeof(uint64_t) + sizeof(double));
+         tokens * (sizeof(float) + 3 * sizeof(int32_t) + sizeof(uint64_t) + sizeof(double)) + sizeof(int32_t);
 }
 
-// Greedy only until the sampler is complete.
-void sample_row(float* logits, int32_t vocab, const SamplingRow& row, const RowExtras&, SampleScratch&,
+void sample_row(const float* logits, int32_t vocab, const SamplingRow& row, const RowExtras& extras, SampleScratch& scratch,
                 SampleResult& result) {
-  result.token = row.target >= 0 ? row.target : static_cast<int32_t>(std::max_element(logits, logits + vocab) - logits);
+  result.token = -1;
   result.logprob = std::numeric_limits<float>::quiet_NaN();
   std::fill_n(result.top_ids, result.top_capacity, -1);
   std::fill_n(result.top_logprobs, result.top_capacity, result.logprob);
+  Row raw(logits, vocab, scratch);
+  if (!raw.scan()) return;
+  if (row.num_top >= 0) raw.report_best(row.num_top, result);
+  if (row.target >= 0) {
+    result.token = row.target;
+  } else if (has_any(extras)) {
+    result.token = choose_adjusted(logits, vocab, row, extras, scratch);
+  } else {
+    result.token = raw.choose(row);
+  }
+  if (row.num_top >= 0 && result.token >= 0) result.logprob = raw.logprob(result.token);
 }
 
 }  // namespace headrace

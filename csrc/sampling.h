@@ -60,6 +60,7 @@ class SampleScratch {
 
   std::vector<float> block_max;      // best logit of each block of tokens
   std::vector<uint64_t> block_mass;  // mass of each block of tokens
+  std::vector<float> adjusted;       // the row after mask, biases and penalties
   std::vector<int32_t> counts;       // per token, zero between rows
   std::vector<float> selection;      // copy of block_max to partition
   std::vector<int32_t> ids;          // candidates, ascending
@@ -68,8 +69,8 @@ class SampleScratch {
   std::vector<int32_t> order;        // permutation of the candidates
 };
 
-// Samples one row. `logits` (vocab floats) are overwritten where mask, biases or penalties change them.
-void sample_row(float* logits, int32_t vocab, const SamplingRow& row, const RowExtras& extras,
-                SampleScratch& scratch, SampleResult& result);
+// Samples one row of `vocab` logits.
+void sample_row(const float* logits, int32_t vocab, const SamplingRow& row, const RowExtras& extras, SampleScratch& scratch,
+                SampleResult& result);
 
 }  // namespace headrace

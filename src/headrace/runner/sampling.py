@@ -60,7 +60,7 @@ def sample_rows(logits: Float32, step: StepInput) -> StepOutput:
             adjusted = adjust(raw, row, histories.get(index), biases.get(index), masks.get(index))
             token = _draw(adjusted, row) if _is_usable(adjusted) else NO_TOKEN
         output.token_ids[index] = token
-        if row["num_top"] >= 0 and token != NO_TOKEN:
+        if row["num_top"] >= 0:
             _report(raw, token, int(row["num_top"]), index, output)
     return output
 
@@ -111,14 +111,15 @@ def _report(raw: Float32, token: int, num_top: int, index: int, output: StepOutp
     log_total = math.log(int(masses(relative).sum()) / 2**MASS_BITS)
     logprobs = (relative.astype(np.float64) - log_total).astype(np.float32)
     best = _by_logit(raw)[:num_top]
-    output.logprobs[index] = logprobs[token]
+    if token != NO_TOKEN:
+        output.logprobs[index] = logprobs[token]
     output.top_ids[index, : len(best)] = best
     output.top_logprobs[index, : len(best)] = logprobs[best]
 
 
 def _draw(logits: Float32, row: np.void) -> int:
     """The token: the best one if greedy, else a random one of those that the filters leave."""
-    if row["temperature"] < GREEDY_TEMPERATURE:
+    if not row["temperature"] >= GREEDY_TEMPERATURE:
         return int(np.argmax(logits))
     inverse_temperature = np.float32(1) / min(row["temperature"], np.float32(MAX_TEMPERATURE))
     exponents = np.maximum((logits - logits.max()) * inverse_temperature, np.float32(LOWEST_EXPONENT))
@@ -132,10 +133,10 @@ def _draw(logits: Float32, row: np.void) -> int:
 def _filter(logits: Float32, exponents: Float32, mass: UInt64, row: np.void) -> Int64:
     """Ids that min-p, top-k, typical-p and top-p leave, each working on what the one before left; best first."""
     kept = _by_logit(logits)
-    if row["min_p"] > 0:
-        kept = kept[mass[kept] >= _share(row["min_p"], 1 << MASS_BITS)]
     if row["top_k"] > 0:
         kept = kept[: row["top_k"]]
+    if row["min_p"] > 0:  # may come after top-k: both keep a beginning of the same order
+        kept = kept[mass[kept] >= _share(min(row["min_p"], np.float32(1)), 1 << MASS_BITS)]
     if row["typical_p"] < 1:
         surprise = -exponents[kept].astype(np.float64)
         mean = np.rint(mass[kept].astype(np.float64) * surprise).astype(np.uint64).sum().astype(np.float64)
