@@ -13,7 +13,7 @@ from headrace.core.errors import BrokenModel, UnsupportedModel
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Named values of one file. A key that is there with the value None counts as absent, as in Hugging Face configs."""
+    """Named values of one file. A key with the value None counts as absent, as in Hugging Face configs."""
 
     values: Mapping[str, object]
     source: str

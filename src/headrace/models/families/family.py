@@ -169,9 +169,7 @@ def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[b
         if unknown:
             raise UnsupportedModel(f"{config.source}: layers of type {', '.join(sorted(unknown))} are not supported.")
         if len(kinds) != spec.num_layers:
-            raise BrokenModel(
-                f"{config.source}: layer_types has {len(kinds)} entries for {spec.num_layers} layers (num_hidden_layers)."
-            )
+            raise BrokenModel(f"{config.source}: layer_types has {len(kinds)} entries for {spec.num_layers} layers.")
         slides = tuple(kind == "sliding_attention" for kind in kinds)
     if not any(slides):
         return spec

@@ -1,0 +1,159 @@
+"""
+Turns a list of messages into the text that a model was trained on, with the Jinja template of its checkpoint.
+
+Templates come from strangers, so they run in a sandbox. The conventions (trimmed blocks, `raise_exception`,
+`strftime_now`, `tojson`, loop controls, `{% generation %}`) are those of transformers' `apply_chat_template`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headrace.core.errors import InvalidRequest, SettingsError
+from headrace.core.generation import ChatPrompt
+from headrace.models.chat_builtins import BUILT_IN_TEMPLATES
+
+if TYPE_CHECKING:
+    import jinja2
+
+MAX_PROMPT_CHARACTERS: Final = 64 * 1024 * 1024
+"""A template that writes more than this has run away."""
+
+
+class ChatTemplate:
+    """The chat template of one model; safe to use from several threads."""
+
+    def __init__(
+        self,
+        templates: str | Mapping[str, str],
+        *,
+        special_names: Mapping[str, str] | None = None,
+        source: str = "the checkpoint",
+    ) -> None:
+        """
+        Wrap templates without compiling them yet.
+
+        Args:
+            templates: Jinja source, or several by name (`default`, `tool_use`).
+            special_names: `bos_token` and so on, as the template sees them.
+            source: where the template came from, for messages.
+        """
+        self.templates = {"default": templates} if isinstance(templates, str) else dict(templates)
+        self.source = source
+        self._special_names = dict(special_names or {})
+
+    def render(self, prompt: ChatPrompt) -> str:
+        """
+        The text of a chat.
+
+        Raises:
+            InvalidRequest: the template refuses the messages (with its own words), or cannot be run on them.
+        """
+        text = prompt.template if prompt.template is not None else self._choose(prompt)
+        values = {
+            **self._special_names,
+            **prompt.template_values,
+            "messages": [_with_plain_content(message) for message in prompt.messages],
+            "tools": prompt.tools,
+            "documents": None,
+            "add_generation_prompt": prompt.add_generation_prompt,
+        }
+        return _render(_compiled(text, self.source), values)
+
+    def check(self) -> None:
+        """Compile every template; raises `InvalidRequest` if one does not parse."""
+        for text in self.templates.values():
+            _compiled(text, self.source)
+
+    def _choose(self, prompt: ChatPrompt) -> str:
+        if prompt.tools and "tool_use" in self.templates:
+            return self.templates["tool_use"]
+        if "default" in self.templates:
+            return self.templates["default"]
+        names = ", ".join(sorted(self.templates))
+        raise InvalidRequest(f"{self.source} has several chat templates ({names}) and none is called default.")
+
+
+def override_template(wanted: str, special_names: Mapping[str, str]) -> ChatTemplate:
+    """
+    The template that a person asked for: the name of a built-in one, the path of a file, or Jinja source.
+
+    Raises:
+        SettingsError: it is none of these, or does not parse.
+    """
+    text, source = BUILT_IN_TEMPLATES.get(wanted), f"the built-in chat template {wanted}"
+    if text is None and "{" in wanted:
+        text, source = wanted, "the chat template that was given"
+    if text is None:
+        text, source = _read_template(Path(wanted).expanduser()), f"the chat template {wanted}"
+    template = ChatTemplate(text, special_names=special_names, source=source)
+    try:
+        template.check()
+    except InvalidRequest as exc:
+        raise SettingsError(exc.message) from exc
+    return template
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        names = ", ".join(sorted(BUILT_IN_TEMPLATES))
+        raise SettingsError(
+            f"The chat template {str(path)!r} is neither a readable file nor a built-in name ({names}): {exc}. "
+            "Give a path, a name, or the Jinja source itself."
+        ) from exc
+
+
+def _with_plain_content(message: Mapping[str, object]) -> dict[str, object]:
+    """Content in parts becomes one text: the templates of text models want a string."""
+    content = message.get("content")
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return dict(message)
+    texts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        text = part.get("text") if isinstance(part, Mapping) else part
+        if kind not in {None, "text"} or not isinstance(text, str):
+            raise InvalidRequest(
+                f"A message has a content part of type {kind!r}; this model takes text only.", param="messages"
+            )
+        texts.append(text)
+    return {**message, "content": "\n".join(texts)}
+
+
+def _compiled(text: str, source: str) -> "jinja2.Template":
+    import jinja2
+
+    from headrace.models.chat_sandbox import compile_template
+
+    try:
+        return compile_template(text)
+    except jinja2.TemplateSyntaxError as exc:
+        raise InvalidRequest(
+            f"In {source}, line {exc.lineno} is not valid Jinja: {exc.message}.", param="chat_template"
+        ) from exc
+
+
+def _render(template: "jinja2.Template", values: Mapping[str, object]) -> str:
+    import jinja2
+
+    try:
+        return "".join(_bounded(template.generate(values)))
+    except jinja2.TemplateError as exc:
+        raise InvalidRequest(exc.message or "The chat template refused the messages.", param="messages") from exc
+    except Exception as exc:
+        # A template is foreign code: anything can come out of it.
+        raise InvalidRequest(
+            f"The chat template cannot be run on these messages: {type(exc).__name__}: {exc}.", param="messages"
+        ) from exc
+
+
+def _bounded(pieces: Iterable[str]) -> Iterator[str]:
+    """Stop a template that has run away."""
+    num_characters = 0
+    for piece in pieces:
+        num_characters += len(piece)
+        if num_characters > MAX_PROMPT_CHARACTERS:
+            raise OverflowError(f"it wrote more than {MAX_PROMPT_CHARACTERS} characters")
+        yield piece

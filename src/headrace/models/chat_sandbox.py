@@ -1,0 +1,91 @@
+"""
+The Jinja environment that chat templates run in.
+
+Apart from `chat`, so that Jinja is only imported when a chat is rendered.
+"""
+
+import json
+from datetime import datetime
+from functools import lru_cache
+from typing import Final
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_REPEATED: Final = 1_000_000
+"""Longest text or list that a template may make with `*`."""
+MAX_POWER: Final = 64
+_COMPILED_TEMPLATES: Final = 16
+
+
+@lru_cache(maxsize=_COMPILED_TEMPLATES)
+def compile_template(text: str) -> jinja2.Template:
+    """Compile a template; raises `jinja2.TemplateSyntaxError`."""
+    return _ENVIRONMENT.from_string(text)
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks what the assistant wrote, for training; here it only has to be understood."""
+
+    tags = {"generation"}  # noqa: RUF012 - Jinja declares it so
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, which limits `range`, with limits on `*` and `**` too."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
+        if operator == "*":
+            for sequence, times in ((left, right), (right, left)):
+                if isinstance(sequence, str | list | tuple) and isinstance(times, int):
+                    _refuse_above(len(sequence) * times, MAX_REPEATED)
+        elif isinstance(right, int):
+            _refuse_above(right, MAX_POWER)
+        return super().call_binop(context, operator, left, right)
+
+
+def _refuse_above(value: int, limit: int) -> None:
+    if value > limit:
+        raise SecurityError(f"The chat template asks for {value} of something, at most {limit} are allowed.")
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.now().astimezone().strftime(layout)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML, which a model has not been trained on."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _environment() -> _Sandbox:
+    # A prompt is not HTML: escaping would change it.
+    environment = _Sandbox(
+        trim_blocks=True, lstrip_blocks=True, autoescape=False, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+    return environment
+
+
+_ENVIRONMENT: Final = _environment()

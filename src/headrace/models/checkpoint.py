@@ -1,0 +1,21 @@
+"""What the files of one checkpoint say, whatever their format."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.models.model import GenerationDefaults
+from headrace.models.spec import ModelSpec
+from headrace.models.tokenizer import Tokenizer
+from headrace.models.weights import WeightSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint that has been read."""
+
+    spec: ModelSpec
+    weights: WeightSource
+    tokenizer: Tokenizer
+    templates: Mapping[str, str]
+    """Chat templates by name; empty where the checkpoint has none."""
+    defaults: GenerationDefaults

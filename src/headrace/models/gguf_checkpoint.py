@@ -1,0 +1,42 @@
+"""Reads a whole checkpoint from one GGUF file."""
+
+from pathlib import Path
+from typing import Final
+
+from headrace.core.errors import UnsupportedModel
+from headrace.models.checkpoint import Checkpoint
+from headrace.models.gguf_file import open_gguf
+from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
+from headrace.models.gguf_tokenizer import read_gguf_tokenizer
+from headrace.models.model import GenerationDefaults
+
+_TEMPLATE: Final = "tokenizer.chat_template"
+
+
+def read_gguf_checkpoint(path: Path) -> Checkpoint:
+    """
+    Read everything but the weights.
+
+    Raises:
+        BrokenModel: the file is truncated or malformed; says where.
+        UnsupportedModel: names the part that is not supported.
+    """
+    file = open_gguf(path)
+    if file.metadata.get("split.count", 1) != 1:
+        raise UnsupportedModel(
+            f"{path} is one part of a split GGUF file; join the parts with llama-gguf-split --merge."
+        )
+    family, spec = read_gguf_spec(file)
+    tokenizer = read_gguf_tokenizer(file, spec.vocab_size)
+    templates = {
+        key.removeprefix(_TEMPLATE).removeprefix(".") or "default": value
+        for key, value in file.metadata.items()
+        if key.startswith(_TEMPLATE) and isinstance(value, str)
+    }
+    return Checkpoint(
+        spec=spec,
+        weights=GgufWeights(file, family, spec),
+        tokenizer=tokenizer,
+        templates=templates,
+        defaults=GenerationDefaults(eos_token_ids=tokenizer.eos_token_ids),
+    )

@@ -1,0 +1,221 @@
+"""
+Makes a tokenizer from the vocabulary of a GGUF file.
+
+Two kinds of vocabulary: `gpt2` (byte-level BPE with a list of merges) and `llama` (SentencePiece BPE with scores).
+Source: llama.cpp `src/llama-vocab.cpp`, and the tokenizer.json files of the same models.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.models.fields import Fields
+from headrace.models.gguf_file import GgufFile
+from headrace.models.pretokenizers import PRE_TOKENIZERS, byte_level_parts
+from headrace.models.tokenizer import SPACE_MARK, Tokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_PREFIX: Final = "tokenizer.ggml."
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_ENDS: Final = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
+"""Control tokens that end an answer whatever the metadata says; files often name just one of theirs."""
+_SPECIAL_NAMES: Final = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+
+
+def read_gguf_tokenizer(file: GgufFile, vocab_size: int) -> Tokenizer:
+    """
+    The tokenizer of a GGUF file.
+
+    Raises:
+        BrokenModel: the file has no vocabulary, or one that does not hold together.
+        UnsupportedModel: a vocabulary or pre-tokenizer of a kind that is not known, by name.
+    """
+    source = str(file.path)
+    values = {key.removeprefix(_PREFIX): value for key, value in file.metadata.items() if key.startswith(_PREFIX)}
+    fields = Fields(values, f"{source}, {_PREFIX[:-1]}")
+    tokens = _strings(fields, "tokens")
+    types = _numbers(fields, "token_type", len(tokens), default=_NORMAL)
+    backend = _backend(fields, tokens, types)
+    _add_tokens(backend, tokens, types)
+    bos = _token_id(fields, "bos_token_id", len(tokens))
+    eos = _eos_ids(fields, tokens, types)
+    _set_ends(backend, fields, tokens, bos, eos)
+    return Tokenizer(
+        backend,
+        vocab_size=vocab_size,
+        bos_token_id=bos,
+        eos_token_ids=eos,
+        special_names=_special_names(fields, tokens),
+        source=source,
+    )
+
+
+def _backend(fields: Fields, tokens: list[str], types: list[float]) -> "tokenizers.Tokenizer":
+    model = fields.text("model")
+    try:
+        if model == "gpt2":
+            return _byte_level_bpe(fields, tokens)
+        if model == "llama":
+            return _sentencepiece_bpe(fields, tokens, types)
+    except (BrokenModel, UnsupportedModel):
+        raise
+    except Exception as exc:
+        # `tokenizers` raises nothing more exact.
+        raise BrokenModel(f"{fields.source}: the vocabulary does not hold together: {exc}.") from exc
+    raise UnsupportedModel(
+        f"{fields.source}: a vocabulary of type {model!r} is not supported (gpt2 and llama are).", tokenizer=model
+    )
+
+
+def _byte_level_bpe(fields: Fields, tokens: list[str]) -> "tokenizers.Tokenizer":
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models
+
+    pre = fields.text("pre", "default")
+    if pre not in PRE_TOKENIZERS:
+        known = ", ".join(sorted(PRE_TOKENIZERS))
+        raise UnsupportedModel(f"{fields.source}: the pre-tokenizer {pre!r} is not supported; these are: {known}.")
+    rules = PRE_TOKENIZERS[pre]
+    merges = _merges(fields)
+    vocab = {token: index for index, token in enumerate(tokens)}
+    backend = Backend(models.BPE(vocab=vocab, merges=merges, ignore_merges=rules.ignore_merges))
+    backend.normalizer, backend.pre_tokenizer = byte_level_parts(rules)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _merges(fields: Fields) -> list[tuple[str, str]]:
+    try:
+        return [(left, right) for left, right in (merge.split(" ") for merge in _strings(fields, "merges"))]
+    except ValueError as exc:
+        raise BrokenModel(f"{fields.source}: merges holds an entry that is not two pieces and a space.") from exc
+
+
+def _sentencepiece_bpe(fields: Fields, tokens: list[str], types: list[float]) -> "tokenizers.Tokenizer":
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, normalizers
+
+    scores = _numbers(fields, "scores", len(tokens), default=0.0)
+    vocab = {token: index for index, token in enumerate(tokens)}
+    pieces = {token: scores[index] for token, index in vocab.items() if types[index] in {_NORMAL, _USER_DEFINED}}
+    unknown = _token_id(fields, "unknown_token_id", len(tokens))
+    backend = Backend(
+        models.BPE(
+            vocab=vocab,
+            merges=merges_by_score(vocab, pieces),
+            unk_token=None if unknown is None else tokens[unknown],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    spaces = normalizers.Replace(" ", SPACE_MARK)
+    steps = [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if fields.flag("add_space_prefix", default=True):
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE_MARK), spaces])
+        steps.append(decoders.Strip(" ", 1, 0))
+    else:
+        backend.normalizer = spaces
+    backend.decoder = decoders.Sequence(steps)
+    return backend
+
+
+def merges_by_score(vocab: dict[str, int], scores: dict[str, float]) -> list[tuple[str, str]]:
+    """
+    The merges that a SentencePiece BPE vocabulary stands for: the pair that makes the best piece goes first.
+
+    Ties go by the ids of the halves, as in the converter of transformers, so that both give the same tokens.
+    """
+    ranked: list[tuple[float, int, int, int, str, str]] = []
+    for order, (piece, score) in enumerate(scores.items()):
+        for cut in range(1, len(piece)):
+            left = vocab.get(piece[:cut])
+            if left is None:
+                continue
+            right = vocab.get(piece[cut:])
+            if right is not None:
+                ranked.append((-score, order, left, right, piece[:cut], piece[cut:]))
+    ranked.sort()
+    return [entry[4:] for entry in ranked]
+
+
+def _add_tokens(backend: "tokenizers.Tokenizer", tokens: list[str], types: list[float]) -> None:
+    """Control tokens are found in a text before anything else, and so are those that the user defined."""
+    from tokenizers import AddedToken
+
+    special = [token for token, kind in zip(tokens, types, strict=True) if kind in {_CONTROL, _UNKNOWN} and token]
+    plain = [token for token, kind in zip(tokens, types, strict=True) if kind == _USER_DEFINED and token]
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in plain])
+
+
+def _set_ends(
+    backend: "tokenizers.Tokenizer", fields: Fields, tokens: list[str], bos: int | None, eos: Iterable[int]
+) -> None:
+    from tokenizers import processors
+
+    sentencepiece = fields.text("model") == "llama"
+    by_default = sentencepiece or PRE_TOKENIZERS[fields.text("pre", "default")].add_bos
+    template, names = ["$A"], []
+    if bos is not None and fields.flag("add_bos_token", default=by_default):
+        template.insert(0, "$BOS")
+        names.append(("$BOS", bos))
+    last = next(iter(eos), None)
+    if last is not None and fields.flag("add_eos_token", default=False):
+        template.append("$EOS")
+        names.append(("$EOS", last))
+    single = [tokens[dict(names)[part]] if part in dict(names) else part for part in template]
+    if names:
+        special = [(tokens[index], index) for _, index in names]
+        backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
+    elif not sentencepiece:
+        backend.post_processor = processors.ByteLevel(trim_offsets=False)
+
+
+def _eos_ids(fields: Fields, tokens: list[str], types: list[float]) -> list[int]:
+    named = [_token_id(fields, key, len(tokens)) for key in ("eos_token_id", "eot_token_id", "eom_token_id")]
+    ids = {token: index for index, token in enumerate(tokens) if types[index] == _CONTROL}
+    ends = [ids.get(name) for name in _ENDS]
+    return list(dict.fromkeys(index for index in named + ends if index is not None))
+
+
+def _special_names(fields: Fields, tokens: list[str]) -> dict[str, str]:
+    ids = {name: _token_id(fields, key, len(tokens)) for name, key in _SPECIAL_NAMES.items()}
+    return {name: tokens[index] for name, index in ids.items() if index is not None}
+
+
+def _token_id(fields: Fields, key: str, num_tokens: int) -> int | None:
+    if not fields.has(key):
+        return None
+    index = fields.whole(key, minimum=0)
+    if index >= num_tokens:
+        raise BrokenModel(f"{fields.source}: {key} is {index}, the vocabulary has {num_tokens} tokens.", key=key)
+    return index
+
+
+def _strings(fields: Fields, key: str) -> list[str]:
+    """A list of strings; decoded in one go, which is several times faster than one by one."""
+    raw = fields.values.get(key)
+    if not isinstance(raw, list) or not raw or not all(isinstance(item, bytes) for item in raw):
+        raise BrokenModel(f"{fields.source} has no list {key}, so the tokenizer cannot be built.", key=key)
+    try:
+        joined = b"\0".join(raw).decode().split("\0")
+        return joined if len(joined) == len(raw) else [item.decode() for item in raw]
+    except UnicodeDecodeError as exc:
+        raise BrokenModel(f"{fields.source}: {key} holds a string that is not UTF-8.", key=key) from exc
+
+
+def _numbers(fields: Fields, key: str, length: int, *, default: float) -> list[float]:
+    values = fields.values.get(key)
+    if values is None:
+        return [default] * length
+    listed = values.tolist() if hasattr(values, "tolist") else None
+    if not isinstance(listed, list) or len(listed) != length:
+        raise BrokenModel(f"{fields.source}: {key} must hold one number for each of the {length} tokens.", key=key)
+    return listed

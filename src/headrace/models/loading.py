@@ -1,0 +1,81 @@
+"""Finds a model by name and reads everything about it but the weights, which are mapped."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.core.progress import Progress, no_progress
+from headrace.models.chat import ChatTemplate, override_template
+from headrace.models.chat_builtins import LLAMA2
+from headrace.models.checkpoint import Checkpoint
+from headrace.models.gguf_checkpoint import read_gguf_checkpoint
+from headrace.models.model import Model
+from headrace.models.rope import resolve_dynamic
+from headrace.models.spec import ModelSpec
+from headrace.models.tokenizer import ByteForm
+
+LLAMA2_VOCAB_SIZES = range(32000, 32065)
+"""Llama 2 and its children that added a few tokens."""
+
+
+def load_model(
+    ref: str,
+    *,
+    revision: str | None = None,
+    max_model_len: int | None = None,
+    cache_dir: Path | None = None,
+    chat_template: str | None = None,
+    progress: Progress = no_progress,
+) -> Model:
+    """
+    Find a model, download it if need be, and read it.
+
+    Args:
+        ref: an alias (`smollm2`), a Hub id, a folder, or a `.gguf` file.
+        revision: branch, tag or commit of a Hub id.
+        max_model_len: the context in tokens that it will be used with; fixes dynamic rope scaling.
+        cache_dir: where downloads go; by default `$HEADRACE_HOME` or `~/.cache/headrace`.
+        chat_template: in place of the model's own: a built-in name, a path, or Jinja source.
+        progress: told of downloads.
+
+    Raises:
+        ModelNotFound: no such model, or it cannot be fetched; says how to fix it.
+        UnsupportedModel: names the part that is not supported.
+        BrokenModel: names the file that is missing, truncated or malformed.
+        SettingsError: `chat_template` is wrong.
+    """
+    path = Path(ref)
+    checkpoint = read_gguf_checkpoint(path)
+    return Model(
+        name=path.stem,
+        path=path,
+        revision=revision,
+        spec=_resolved(checkpoint.spec, max_model_len),
+        weights=checkpoint.weights,
+        tokenizer=checkpoint.tokenizer,
+        chat_template=_chat_template(checkpoint, chat_template),
+        defaults=checkpoint.defaults,
+    )
+
+
+def _resolved(spec: ModelSpec, max_model_len: int | None) -> ModelSpec:
+    """Dynamic rope scaling is fixed for the context that the server will offer."""
+    return replace(spec, rope=resolve_dynamic(spec.rope, spec.head_dim, max_model_len or spec.max_positions))
+
+
+def _chat_template(checkpoint: Checkpoint, override: str | None) -> ChatTemplate | None:
+    special_names = checkpoint.tokenizer.special_names
+    if override is not None:
+        return override_template(override, special_names)
+    if checkpoint.templates:
+        return ChatTemplate(checkpoint.templates, special_names=special_names)
+    if _looks_like_llama2(checkpoint):
+        return ChatTemplate(LLAMA2, special_names=special_names, source="the built-in chat template llama2")
+    return None
+
+
+def _looks_like_llama2(checkpoint: Checkpoint) -> bool:
+    return (
+        checkpoint.spec.family == "llama"
+        and checkpoint.spec.vocab_size in LLAMA2_VOCAB_SIZES
+        and checkpoint.tokenizer.form is ByteForm.SENTENCEPIECE
+    )

@@ -1,0 +1,36 @@
+"""A model that has been found and read, ready for a runner."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.models.chat import ChatTemplate
+from headrace.models.spec import ModelSpec
+from headrace.models.tokenizer import Tokenizer
+from headrace.models.weights import WeightSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationDefaults:
+    """How the makers of a model want it sampled (`generation_config.json`); None where they do not say."""
+
+    eos_token_ids: frozenset[int] = frozenset()
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Everything about one checkpoint. Weights are mapped, not yet read."""
+
+    name: str
+    """How it was asked for, short: alias, Hub id, name of the folder or file."""
+    path: Path
+    """The folder, or the `.gguf` file."""
+    revision: str | None
+    spec: ModelSpec
+    weights: WeightSource
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    defaults: GenerationDefaults
