@@ -8,6 +8,7 @@ fields what it is: `messages` is a chat, `prompt` a completion, anything else is
 from headrace.core.errors import SettingsError
 from headrace.wire.dialect import Dialect
 from headrace.wire.framing import field_names
+from headrace.wire.lmi.dialect import Formatter, Lmi
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.completions import OpenAICompletions
 from headrace.wire.tgi.dialect import Tgi
@@ -15,33 +16,61 @@ from headrace.wire.tgi.dialect import Tgi
 _DIALECTS: dict[str, Dialect] = {
     "tgi-3": Tgi(version="3"),
     "tgi-1.0": Tgi(version="1.0"),
+    "lmi-17": Lmi(version="17"),
+    "lmi-0.27": Lmi(version="0.27"),
+    "lmi-0.26": Lmi(version="0.26"),
+    "lmi-0.25": Lmi(version="0.25"),
     "openai": OpenAIChat(),
 }
 
 DIALECT_NAMES = tuple(_DIALECTS)
 DEFAULT_DIALECT = "tgi-3"
 
+_FORMATTERS: dict[str, Formatter] = {
+    "json": "json",
+    "jsonlines": "jsonlines",
+    "sse": "sse",
+    "json_chat": "json",
+    "jsonlines_chat": "jsonlines",
+    "sse_chat": "sse",
+}
+"""`option.output_formatter`; chat bodies are known by their fields, so that the `_chat` forms need nothing more."""
 
-def get_dialect(name: str) -> Dialect:
+
+def get_dialect(name: str, *, output_formatter: str | None = None, tgi_compat: bool = False) -> Dialect:
     """
     The dialect by its name in the settings.
 
+    Args:
+        name: one of `DIALECT_NAMES`.
+        output_formatter: LMI's `option.output_formatter`.
+        tgi_compat: LMI's `option.tgi_compat`.
+
     Raises:
-        SettingsError: no dialect has that name.
+        SettingsError: a name that is not known, or LMI's options with another dialect.
     """
-    if name not in _DIALECTS:
+    dialect = _DIALECTS.get(name)
+    if dialect is None:
         raise SettingsError(f"Dialect '{name}' is not known. Choose one of: {', '.join(_DIALECTS)}.")
-    return _DIALECTS[name]
+    if output_formatter is None and not tgi_compat:
+        return dialect
+    if not isinstance(dialect, Lmi):
+        raise SettingsError(f"output_formatter and tgi_compat belong to the lmi dialects, but the dialect is '{name}'.")
+    if output_formatter is not None and output_formatter not in _FORMATTERS:
+        known = ", ".join(_FORMATTERS)
+        raise SettingsError(f"output_formatter '{output_formatter}' is not supported. Choose one of: {known}.")
+    formatter = None if output_formatter is None else _FORMATTERS[output_formatter]
+    return dialect.configured(formatter=formatter, tgi_compat=tgi_compat)
 
 
 def select_dialect(body: bytes, configured: Dialect) -> Dialect:
     """The dialect of a body on `/invocations`, when `configured` is that of the settings."""
     names = field_names(body)
-    in_lines = configured.name.startswith("lmi")
+    framing = configured.openai_framing if isinstance(configured, Lmi) else "sse"
     if "inputs" in names:
         return configured
     if "messages" in names:
-        return OpenAIChat(framing="jsonlines" if in_lines else "sse")
+        return OpenAIChat(framing=framing)
     if "prompt" in names:
-        return OpenAICompletions(framing="jsonlines" if in_lines else "sse")
+        return OpenAICompletions(framing=framing)
     return configured

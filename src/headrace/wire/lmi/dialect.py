@@ -1,0 +1,119 @@
+"""
+The LMI dialects, by what changed on the wire.
+
+`lmi-0.25` (DJL 0.25), `lmi-0.26`, `lmi-0.27` (0.27 to 0.34, LMI v9 to v16) and `lmi-17` (v17 and later).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.generation import GenerationRequest
+from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.framing import decode_body, unknown_fields
+from headrace.wire.lmi.errors import render_error
+from headrace.wire.lmi.parameters import NO_EFFECT, LmiBody, LmiParameters, Version, prompts_of, sampling_params
+from headrace.wire.lmi.reply import LmiReply
+from headrace.wire.lmi.tokens import LmiOptions
+
+Formatter = Literal["json", "jsonlines", "sse"]
+
+_decoder = msgspec.json.Decoder(LmiBody)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lmi:
+    """One version of LMI with its settings."""
+
+    version: Version = "17"
+    formatter: Formatter | None = None
+    """`option.output_formatter`; None: what the version does by itself."""
+    tgi_compat: bool = False
+    """`option.tgi_compat`: a list of one object, streams as server-sent events, TGI's names in tokens."""
+
+    @property
+    def name(self) -> str:
+        """`lmi-0.25` to `lmi-17`."""
+        return f"lmi-{self.version}"
+
+    @property
+    def openai_framing(self) -> Literal["sse", "jsonlines"]:
+        """How a chat on the same route streams: lines, unless server-sent events were asked for."""
+        return "sse" if self.formatter == "sse" or self.tgi_compat else "jsonlines"
+
+    def configured(self, *, formatter: Formatter | None, tgi_compat: bool) -> "Lmi":
+        """The same version with other settings."""
+        return replace(self, formatter=formatter, tgi_compat=tgi_compat)
+
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """
+        Understand a body with `inputs`.
+
+        Raises:
+            InvalidRequest: in DJL's words where it has any.
+            NotFound: a LoRA adapter was named.
+        """
+        decoded = decode_body(body, _decoder)
+        parameters = decoded.parameters or LmiParameters()
+        prompts = prompts_of(decoded, context)
+        is_batch = isinstance(decoded.inputs, list)
+        form, stream = self._form(parameters, wants_stream=bool(decoded.stream))
+        if is_batch or parameters.num_candidates > 1:
+            form, stream = "json", False
+        if parameters.decoder_input_details and stream and self.version not in {"0.25", "0.26"}:
+            text = "`decoder_input_details` cannot be used with streaming."
+            raise InvalidRequest(text, param="decoder_input_details")
+        shows_tokens = stream and form != "json" and self.version != "0.25"
+        sampling = sampling_params(parameters, context, version=self.version, shows_tokens=shows_tokens)
+        options = LmiOptions(
+            version=self.version,
+            form=form,
+            stream=stream,
+            is_batch=is_batch,
+            in_array=self.tgi_compat,
+            details=self.tgi_compat if parameters.details is None else parameters.details,
+            top_tokens=bool(parameters.top_n_tokens),
+            with_special=not sampling.skip_special_tokens,
+            prompts=prompts,
+            return_full_text=bool(parameters.return_full_text) and self.version not in {"0.25", "0.26"},
+        )
+        requests = tuple(
+            GenerationRequest(
+                request_id=f"{context.request_id}-{number}" if is_batch else context.request_id,
+                prompt=prompt,
+                sampling=sampling,
+                truncate_prompt_tokens=parameters.truncate,
+            )
+            for number, prompt in enumerate(prompts)
+        )
+        ignored = (f"parameters.{name}" for name in NO_EFFECT if getattr(parameters, name) is not None)
+        return ParsedRequest(
+            requests=requests,
+            stream=stream,
+            reply=LmiReply(options),
+            ignored=(*unknown_fields(body, LmiBody.__struct_fields__), *ignored),
+        )
+
+    def render_error(self, error: HeadraceError) -> ErrorReply:
+        """`{"error", "code"}` or `{"code", "type", "message"}`."""
+        return render_error(error)
+
+    def _form(self, parameters: LmiParameters, *, wants_stream: bool) -> tuple[Formatter, bool]:
+        """
+        Which formatter writes the answer, and whether it streams.
+
+        Up to 0.26 the formatter alone decided, and all of them wrote token by token. 0.26 with `details` or `stream`
+        is read as lines by its clients.
+        """
+        if self.version == "0.25":
+            return self.formatter or "json", True
+        if self.version == "0.26":
+            lines = bool(parameters.details) or wants_stream
+            return self.formatter or ("jsonlines" if lines else "json"), True
+        if self.formatter in {"jsonlines", "sse"}:
+            return self.formatter, True
+        if not wants_stream or self.formatter == "json":
+            return "json", False
+        return ("sse" if self.tgi_compat else "jsonlines"), True

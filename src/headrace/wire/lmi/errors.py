@@ -1,0 +1,49 @@
+"""
+Our errors in DJL Serving's forms.
+
+The handler's own (`{"error", "code"}` with 424) for a request that it cannot take, and the front end's
+(`{"code", "type", "message"}`) for the rest. A full queue is 429, not DJL's 503: clients retry it.
+Source: DJL Serving `async_utils.py`, `NettyUtils.sendError`, `lmi_input_output_schema.md`.
+"""
+
+from headrace.core.errors import (
+    Busy,
+    EngineFailed,
+    HeadraceError,
+    InsufficientMemory,
+    InvalidRequest,
+    ModelNotFound,
+    NotFound,
+    PayloadTooLarge,
+    RequestAborted,
+    Unauthorized,
+    Unavailable,
+)
+from headrace.wire.dialect import ErrorReply, retry_headers
+from headrace.wire.framing import to_json
+
+_FAILED_DEPENDENCY = 424
+
+_EXCEPTIONS: dict[type[HeadraceError], str] = {
+    Busy: "WlmCapacityException",
+    Unavailable: "ServiceUnavailableException",
+    NotFound: "ResourceNotFoundException",
+    ModelNotFound: "ModelNotFoundException",
+    PayloadTooLarge: "BadRequestException",
+    Unauthorized: "BadRequestException",
+    InsufficientMemory: "WlmOutOfMemoryException",
+    RequestAborted: "TranslateException",
+}
+
+
+def render_error(error: HeadraceError) -> ErrorReply:
+    """The whole response for an error before the first byte."""
+    if isinstance(error, InvalidRequest):
+        text = f"Input Parsing failed. Ensure that the request payload is valid. {error.message}"
+        return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json({"error": text, "code": _FAILED_DEPENDENCY}))
+    if isinstance(error, EngineFailed):
+        body = {"code": _FAILED_DEPENDENCY, "message": "invoke handler failure", "error": error.message}
+        return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json(body))
+    kind = _EXCEPTIONS.get(type(error), "InternalServerException")
+    body = {"code": error.http_status, "type": kind, "message": error.message}
+    return ErrorReply(status=error.http_status, body=to_json(body), headers=retry_headers(error))

@@ -1,0 +1,207 @@
+"""
+LMI's request body: DJL's names, defaults and sampling rules.
+
+Source: DJL Serving `lmi_input_output_schema.md`; `vllm_rolling_batch.py` of 0.29 and 0.35 (when a draw is made);
+`rolling_batch/lmi_dist_rolling_batch.py` of 0.25 and 0.26.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from headrace.core.errors import InvalidRequest, NotFound
+from headrace.core.generation import SamplingParams
+from headrace.wire.dialect import RequestContext
+from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
+
+Version = Literal["0.25", "0.26", "0.27", "17"]
+
+DEFAULT_MAX_NEW_TOKENS = 30
+
+NO_EFFECT = ("watermark", "early_stopping", "length_penalty", "len_penalty", "spaces_between_special_tokens")
+"""Parameters that containers take and that change nothing here."""
+
+
+class LmiParameters(msgspec.Struct):
+    """`parameters`; a null is the same as a field that is not there."""
+
+    do_sample: bool | None = None
+    seed: int | None = None
+    random_seed: int | None = None
+    temperature: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    min_length: int | None = None
+    stop_sequences: list[str] | None = None
+    stop: list[str] | bool | None = None
+    """TGI's name for `stop_sequences`; TensorRT-LLM's flag of this name has no effect."""
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos_token: bool | None = None
+    skip_special_tokens: bool | None = None
+    details: bool | None = None
+    decoder_input_details: bool | None = None
+    return_full_text: bool | None = None
+    top_n_tokens: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    num_beams: int | None = None
+    beam_width: int | None = None
+    truncate: int | None = None
+    watermark: bool | None = None
+    early_stopping: bool | None = None
+    length_penalty: float | None = None
+    len_penalty: float | None = None
+    spaces_between_special_tokens: bool | None = None
+
+    @property
+    def num_candidates(self) -> int:
+        """Sequences of which the best one is answered and the others are listed."""
+        return max(self.n or 1, self.best_of or 1)
+
+    @property
+    def num_top(self) -> int:
+        """Alternatives per token."""
+        return max(self.top_n_tokens or 0, self.logprobs or 0)
+
+
+class LmiBody(msgspec.Struct):
+    """The body of `/invocations` and `/predictions/{model}`."""
+
+    inputs: str | list[str]
+    parameters: LmiParameters | None = None
+    stream: bool | None = None
+    adapters: str | list[str] | None = None
+    model: str | None = None
+
+
+def prompts_of(body: LmiBody, context: RequestContext) -> tuple[str, ...]:
+    """
+    The prompts: one, or a client-side batch.
+
+    Raises:
+        InvalidRequest: an empty prompt or too many of them.
+        NotFound: a LoRA adapter was named.
+    """
+    prompts = (body.inputs,) if isinstance(body.inputs, str) else tuple(body.inputs)
+    if not prompts or "" in prompts:
+        raise InvalidRequest("The 'inputs' field does not contain any content.", param="inputs")
+    if len(prompts) > context.limits.max_choices:
+        text = f"'inputs' has {len(prompts)} prompts, at most {context.limits.max_choices} are taken at once."
+        raise InvalidRequest(text, param="inputs")
+    adapters = (body.adapters,) if isinstance(body.adapters, str) else tuple(body.adapters or ())
+    named = next((adapter for adapter in adapters if adapter), None)
+    if named is not None:
+        raise NotFound(f"Adapter {named} is not registered: this server has no LoRA adapters.")
+    return prompts
+
+
+def sampling_params(
+    parameters: LmiParameters, context: RequestContext, *, version: Version, shows_tokens: bool
+) -> SamplingParams:
+    """
+    Check the parameters and turn them into ours.
+
+    Raises:
+        InvalidRequest: a value out of range.
+    """
+    _check(parameters, context)
+    seed = parameters.random_seed if parameters.seed is None else parameters.seed
+    given = parameters.max_new_tokens
+    wants_tokens = shows_tokens or bool(parameters.details) or parameters.num_candidates > 1
+    stop = parameters.stop if isinstance(parameters.stop, list) else ()
+    return SamplingParams(
+        max_new_tokens=DEFAULT_MAX_NEW_TOKENS if given is None else given,
+        min_new_tokens=parameters.min_new_tokens or parameters.min_length or 0,
+        temperature=_temperature(parameters, version),
+        top_k=clamp_count(max(0, parameters.top_k or 0)),
+        top_p=1.0 if parameters.top_p is None else parameters.top_p,
+        min_p=parameters.min_p or 0.0,
+        typical_p=1.0 if parameters.typical_p is None else parameters.typical_p,
+        repetition_penalty=1.0 if parameters.repetition_penalty is None else parameters.repetition_penalty,
+        presence_penalty=parameters.presence_penalty or 0.0,
+        frequency_penalty=parameters.frequency_penalty or 0.0,
+        seed=None if seed is None else seed & LARGEST_SEED,
+        stop=(*(parameters.stop_sequences or ()), *stop),
+        stop_token_ids=tuple(parameters.stop_token_ids or ()),
+        include_stop=_includes_stop(parameters, version),
+        ignore_eos=bool(parameters.ignore_eos_token),
+        skip_special_tokens=parameters.skip_special_tokens is not False,
+        n=parameters.num_candidates,
+        logprobs=parameters.num_top if wants_tokens else None,
+        prompt_logprobs=_prompt_logprobs(parameters),
+    )
+
+
+def _temperature(parameters: LmiParameters, version: Version) -> float:
+    """Up to DJL 0.31 a draw needs `do_sample: true`; later a temperature asks for it, too."""
+    if parameters.do_sample is None:
+        inferred = 0.0 if version != "17" or parameters.temperature is None else parameters.temperature
+        return effective_temperature(inferred)
+    if not parameters.do_sample:
+        return 0.0
+    return effective_temperature(1.0 if parameters.temperature is None else parameters.temperature)
+
+
+def _includes_stop(parameters: LmiParameters, version: Version) -> bool:
+    """lmi-dist (0.25, 0.26) keeps the stop sequence in the text, as TGI does; vLLM cuts it off."""
+    if parameters.include_stop_str_in_output is None:
+        return version in {"0.25", "0.26"}
+    return parameters.include_stop_str_in_output
+
+
+def _prompt_logprobs(parameters: LmiParameters) -> int | None:
+    if parameters.decoder_input_details and parameters.details:
+        return parameters.prompt_logprobs or 0
+    return None
+
+
+def _check(parameters: LmiParameters, context: RequestContext) -> None:
+    limits = context.limits
+    for name, low, high in (
+        ("temperature", 0.0, None),
+        ("top_k", -1, None),
+        ("top_p", 0.0, 1.0),
+        ("min_p", 0.0, 1.0),
+        ("typical_p", 0.0, 1.0),
+        ("repetition_penalty", 0.0, None),
+        ("presence_penalty", -2.0, 2.0),
+        ("frequency_penalty", -2.0, 2.0),
+        ("max_new_tokens", 1, None),
+        ("min_new_tokens", 0, None),
+        ("min_length", 0, None),
+        ("truncate", 1, context.model.max_prompt_tokens),
+        ("top_n_tokens", 0, limits.max_logprobs),
+        ("logprobs", 0, limits.max_logprobs),
+        ("prompt_logprobs", 0, limits.max_logprobs),
+        ("n", 1, limits.max_best_of),
+        ("best_of", 1, limits.max_best_of),
+    ):
+        _check_range(name, getattr(parameters, name), low, high)
+    for name in ("top_p", "typical_p", "repetition_penalty"):
+        if getattr(parameters, name) == 0:
+            raise InvalidRequest(f"`{name}` must be > 0. Given: 0", param=name)
+    for name in ("num_beams", "beam_width"):
+        if (getattr(parameters, name) or 1) != 1:
+            raise InvalidRequest(f"`{name}` must be 1: beam search is not supported.", param=name)
+    for token_id in parameters.stop_token_ids or ():
+        _check_range("stop_token_ids", token_id, 0, context.model.vocab_size - 1)
+    stops = [*(parameters.stop_sequences or ()), *(parameters.stop if isinstance(parameters.stop, list) else ())]
+    if "" in stops:
+        raise InvalidRequest("`stop_sequences` must not hold an empty string.", param="stop_sequences")
+
+
+def _check_range(name: str, value: float | None, low: float, high: float | None) -> None:
+    if value is None or (value >= low and (high is None or value <= high)):
+        return
+    wanted = f">= {low:g}" if high is None else f">= {low:g} and <= {high:g}"
+    raise InvalidRequest(f"`{name}` must be {wanted}. Given: {value}", param=name)

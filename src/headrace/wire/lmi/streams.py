@@ -1,0 +1,144 @@
+"""LMI's streams: fragments of one JSON object, and one JSON object for each token."""
+
+from collections.abc import Sequence
+
+from headrace.core.errors import HeadraceError
+from headrace.core.generation import Chunk, Finish, Token
+from headrace.wire.answers import failure_of
+from headrace.wire.framing import SSE_KEEP_ALIVE, json_line, to_json
+from headrace.wire.lmi.tokens import LmiOptions, spaced_json
+
+_HEAD = b'{"generated_text": "'
+_TAIL = b'"}'
+_NO_TOKEN = Token(0, "", None)
+
+
+class FragmentStream:
+    """
+    The `json` formatter of 0.25 and 0.26: one JSON object, of which the text is written as it comes.
+
+    Head, tail and pieces of text are separate, as the published clients strip the first two by character sets.
+    """
+
+    keep_alive = b""
+
+    def __init__(self, options: LmiOptions) -> None:
+        self._options = options
+        self._tokens: list[Token] = []
+        self._has_begun = False
+        self._is_closed = False
+
+    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
+        """The escaped text, after the head if it is the first."""
+        failure = failure_of(chunk.finish)
+        if failure is not None:
+            return self.error(failure)
+        parts = self._begun()
+        if self._options.details:
+            self._tokens.extend(chunk.tokens)
+        if chunk.text:
+            parts.append(to_json(chunk.text)[1:-1])
+        if chunk.finish is not None:
+            parts.append(self._tail(chunk.finish, request))
+            self._is_closed = True
+        return parts
+
+    def end(self) -> Sequence[bytes]:
+        """Nothing: the last chunk closes the object."""
+        return ()
+
+    def error(self, error: HeadraceError) -> Sequence[bytes]:
+        """The object's end, with `error` and `code` in it."""
+        if self._is_closed:
+            return ()
+        parts = self._begun()
+        self._is_closed = True
+        return [*parts, b'", "error": %b, "code": 424}' % to_json(error.message)]
+
+    def _begun(self) -> list[bytes]:
+        if self._has_begun:
+            return []
+        self._has_begun = True
+        return [_HEAD]
+
+    def _tail(self, finish: Finish, request: int) -> bytes:
+        if not self._options.details or self._options.version == "0.25":
+            return _TAIL
+        return b'", "details": %b}' % spaced_json(self._options.stream_details(finish, request, self._tokens))
+
+
+class LineStream:
+    """The `jsonlines` and `sse` formatters: a line for each token, the last one with the whole text."""
+
+    def __init__(self, options: LmiOptions) -> None:
+        self._options = options
+        self._texts: list[str] = []
+        self._is_closed = False
+        self.keep_alive = SSE_KEEP_ALIVE if options.form == "sse" else b""
+
+    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
+        """One line for each token of the chunk."""
+        failure = failure_of(chunk.finish)
+        if failure is not None:
+            return self.error(failure)
+        self._is_closed = chunk.finish is not None
+        if self._options.version == "0.25":
+            return [self._framed(b'{"outputs": [%b]}' % to_json(chunk.text))] if chunk.text or chunk.finish else ()
+        self._texts.append(chunk.text)
+        if chunk.finish is None:
+            return [self._line(token, chunk.index) for token in chunk.tokens]
+        *before, last = self._with_textless_end(chunk.tokens)
+        lines = [self._line(token, chunk.index) for token in before]
+        return [*lines, self._last_line(last, chunk.index, chunk.finish, request)]
+
+    def end(self) -> Sequence[bytes]:
+        """Nothing: the last chunk has it all."""
+        return ()
+
+    def error(self, error: HeadraceError) -> Sequence[bytes]:
+        """A line whose `finish_reason` is `error` (17: a line with `error`)."""
+        if self._is_closed:
+            return ()
+        self._is_closed = True
+        if self._options.version == "0.25":
+            return [self._framed(spaced_json({"outputs": [""], "error": error.message, "code": 424}))]
+        if self._options.version == "17":
+            written: dict[str, object] = {"error": {"message": error.message, "type": error.code, "code": 424}}
+            return [self._framed(spaced_json(written))]
+        name, flag = ("logprob", "special") if self._options.in_array else ("log_prob", "special_token")
+        token = {"id": -1, "text": "", name: -1, flag: True, "error_msg": error.message}
+        details = {"finish_reason": "error", "generated_tokens": None, "inputs": None}
+        return [self._framed(spaced_json({"token": token, "generated_text": "", "details": details}))]
+
+    def _with_textless_end(self, tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+        """
+        The tokens of the last chunk, at least one.
+
+        NOTE: readers of 0.26's `details` look for `generated_text` only on a line whose token has no `text`; that line
+        is the end-of-sequence token, or an empty one when the answer ended without it.
+        """
+        if not tokens:
+            return (_NO_TOKEN,)
+        if self._options.version == "0.26" and self._options.details and self._options.text_of(tokens[-1]):
+            return (*tokens, _NO_TOKEN)
+        return tokens
+
+    def _line(self, token: Token, index: int) -> bytes:
+        written = self._options.token_json(token)
+        if self._options.version == "17":
+            line = b'{"index": %d, "token": %b, "generated_text": null, "details": null}' % (index, written)
+        else:
+            line = b'{"token": %b}' % written
+        return self._framed(line)
+
+    def _last_line(self, token: Token, index: int, finish: Finish, request: int) -> bytes:
+        text = self._options.prefix(request) + "".join(self._texts)
+        line: dict[str, object] = {"token": self._options.token(token), "generated_text": text}
+        if self._options.details:
+            line["details"] = self._options.stream_details(finish, request, [])
+        if self._options.version == "17":
+            line = {"index": index, **line, "details": line.get("details")}
+        return self._framed(spaced_json(line))
+
+    def _framed(self, line: bytes) -> bytes:
+        return b"data: %b\n\n" % line if self._options.form == "sse" else json_line(line)

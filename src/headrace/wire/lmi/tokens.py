@@ -1,0 +1,114 @@
+"""How each LMI version writes a token and the details of a sequence. Python's JSON spacing, as the originals."""
+
+import json
+from dataclasses import dataclass
+
+from headrace.core.generation import Finish, FinishReason, Token, TokenLogprob
+from headrace.wire.answers import Choice, finite_logprob
+from headrace.wire.framing import json_number, to_json
+from headrace.wire.lmi.parameters import Version
+
+_VLLM_REASONS = {FinishReason.LENGTH: "length", FinishReason.EOS: "stop", FinishReason.STOP: "stop"}
+
+
+def spaced_json(value: object) -> bytes:
+    """JSON as Python's `json.dumps(value, ensure_ascii=False)` writes it."""
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LmiOptions:
+    """What the request and the settings said about the form of the answer."""
+
+    version: Version
+    form: str
+    """json, jsonlines or sse."""
+    stream: bool
+    is_batch: bool
+    """`inputs` was a list."""
+    in_array: bool
+    """`tgi_compat`: a list of one object, and TGI's names in tokens."""
+    details: bool
+    top_tokens: bool
+    with_special: bool
+    prompts: tuple[str, ...]
+    return_full_text: bool
+
+    def prefix(self, request: int) -> str:
+        """What stands before the generated text."""
+        return self.prompts[request] if self.return_full_text else ""
+
+    def reason(self, finish: Finish) -> str:
+        """`finish_reason`: TGI's words up to 16, vLLM's from 17."""
+        return _VLLM_REASONS[finish.reason] if self.version == "17" else finish.reason.value
+
+    def text_of(self, token: Token | TokenLogprob) -> str:
+        """A special token adds nothing to the text, and shows none."""
+        return "" if token.special and not self.with_special else token.text
+
+    def token(self, token: Token | TokenLogprob, *, is_prompt: bool = False) -> dict[str, object]:
+        """One token as an object."""
+        text = token.text if is_prompt else self.text_of(token)
+        logprob = finite_logprob(token.logprob)
+        written: dict[str, object]
+        if self.version == "17" or self.in_array:
+            written = {"id": token.id, "text": text, "logprob": logprob}
+            return {**written, "special": True} if self.in_array and token.special else written
+        written = {"id": token.id, "text": text, "log_prob": logprob}
+        if token.special:
+            written["special_token"] = True
+        return self._without_falsy(written) if self.version == "0.26" else written
+
+    def _without_falsy(self, token: dict[str, object]) -> dict[str, object]:
+        """
+        0.26 leaves out what is empty or 0.
+
+        NOTE: a logprob of exactly 0 is kept, and an empty text is where no details were asked for: published clients
+        read both without asking whether they are there.
+        """
+        always = ("log_prob",) if self.details else ("log_prob", "text")
+        return {key: value for key, value in token.items() if value or (key in always and value is not None)}
+
+    def token_json(self, token: Token) -> bytes:
+        """The same as `token` in bytes: this runs for every token of every stream."""
+        if token.special or self.version == "0.26":
+            return spaced_json(self.token(token))
+        return b'{"id": %d, "text": %b, "%b": %b}' % (
+            token.id,
+            to_json(token.text),
+            b"logprob" if self.version == "17" or self.in_array else b"log_prob",
+            json_number(finite_logprob(token.logprob)),
+        )
+
+    def stream_details(self, finish: Finish, request: int, tokens: list[Token]) -> dict[str, object]:
+        """`details` on the last line of a stream."""
+        details: dict[str, object] = {"finish_reason": self.reason(finish)}
+        if self.version == "0.26":
+            if self.form == "json":
+                details["tokens"] = [self.token(token) for token in tokens]
+        elif self.version == "17":
+            details["seed"] = finish.seed
+            details["generated_tokens"] = finish.output_tokens
+            details["input_length"] = finish.prompt_tokens
+        else:
+            details["generated_tokens"] = finish.output_tokens
+            details["inputs"] = self.prompts[request]
+        return details
+
+    def sequence_details(self, choice: Choice, prompt: tuple[Token, ...] | None, request: int) -> dict[str, object]:
+        """`details` of a whole answer."""
+        tokens = [self.token(token) for token in choice.tokens]
+        prefill = [self.token(token, is_prompt=True) for token in prompt or ()]
+        details: dict[str, object] = {
+            "finish_reason": self.reason(choice.finish),
+            "generated_tokens": choice.finish.output_tokens,
+        }
+        if self.version == "17":
+            details.update(seed=choice.finish.seed, prefill=prefill, tokens=tokens)
+        else:
+            details.update(inputs=self.prompts[request], tokens=tokens)
+            if prompt is not None:
+                details["prefill"] = prefill
+        if self.top_tokens:
+            details["top_tokens"] = [[self.token(top) for top in token.top] for token in choice.tokens]
+        return details
