@@ -62,14 +62,18 @@ class PromptTooLong(InvalidRequest):
 
     code = "prompt_too_long"
 
-    def __init__(self, *, prompt_tokens: int, max_prompt_tokens: int) -> None:
+    def __init__(self, *, prompt_tokens: int, max_prompt_tokens: int, is_exact: bool = True) -> None:
+        counted = f"{prompt_tokens}" if is_exact else f"at least {prompt_tokens}"
         super().__init__(
-            f"The prompt has {prompt_tokens} tokens, at most {max_prompt_tokens} are taken. Shorten the prompt.",
+            f"The prompt has {counted} tokens, at most {max_prompt_tokens} are taken. Shorten the prompt.",
             prompt_tokens=prompt_tokens,
             max_prompt_tokens=max_prompt_tokens,
+            is_exact=is_exact,
         )
         self.prompt_tokens = prompt_tokens
         self.max_prompt_tokens = max_prompt_tokens
+        self.is_exact = is_exact
+        """False: the prompt was refused before it was tokenised, and `prompt_tokens` is a lower bound."""
 
 
 class ContextTooLong(InvalidRequest):

@@ -1,0 +1,119 @@
+"""
+One choice of a request inside the engine: its sequence, its text, its place in a grammar, its times.
+"""
+
+from dataclasses import dataclass, field
+
+from headrace.core.generation import Chunk, Finish, FinishReason, Token, TokenLogprob
+from headrace.engine.answer import AnswerText
+from headrace.engine.detokenizer import TokenTable
+from headrace.engine.observer import ChoiceReport
+from headrace.engine.row_extras import RowExtras
+from headrace.engine.sequence import Sequence
+from headrace.engine.stop import StopMatch
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Choice:
+    """Owned by the engine thread once it was added; `owner` is whoever wants the chunks."""
+
+    request_id: str
+    index: int
+    owner: object
+    sequence: Sequence
+    text: AnswerText
+    end_ids: frozenset[int]
+    """Tokens that end the answer."""
+    extras: RowExtras | None = None
+    reported_seed: int | None = None
+    prompt: list[Token] = field(default_factory=list)
+    """Scored so far."""
+    arrived_s: float = 0.0
+    admitted_s: float | None = None
+    first_token_s: float | None = None
+    logprob_sum: float = 0.0
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of the tokens generated; what `best_of` ranks by."""
+        return self.logprob_sum / max(1, self.sequence.num_output_tokens)
+
+    def take_token(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Chunk | None:
+        """
+        Add a token that was drawn; return what can be shown, with `finish` if the answer ended.
+
+        The caller takes the sequence out of the scheduler if there is a `finish`.
+        """
+        sequence = self.sequence
+        sequence.append(token_id)
+        if logprob is not None:
+            self.logprob_sum += logprob
+        if token_id in self.end_ids:
+            self.text.push_end(token_id, logprob, top)
+            return self.finish(FinishReason.EOS, stop=token_id)
+        match = self.text.push(token_id, logprob, top)
+        if match is not None:
+            return self.finish(FinishReason.STOP, match=match)
+        if self.extras is not None and self.extras.grammar is not None:
+            self.extras.grammar.accept(token_id)
+            if self.extras.grammar.error is not None:
+                return self.finish(FinishReason.ERROR, message=f"The grammar failed: {self.extras.grammar.error}")
+            if self.extras.grammar.is_complete:
+                return self.finish(FinishReason.EOS)
+        if sequence.num_tokens >= sequence.max_total_tokens:
+            return self.finish(FinishReason.LENGTH)
+        text, tokens = self.text.release()
+        if not tokens:
+            return None
+        return Chunk(index=self.index, text=text, tokens=tokens, prompt=self._take_prompt())
+
+    def finish(
+        self,
+        reason: FinishReason,
+        *,
+        match: StopMatch | None = None,
+        stop: int | None = None,
+        message: str | None = None,
+    ) -> Chunk:
+        """Return the last chunk, with everything that was held back."""
+        text, tokens = self.text.finish(match)
+        sequence = self.sequence
+        finish = Finish(
+            reason=reason,
+            prompt_tokens=sequence.num_prompt_tokens,
+            output_tokens=sequence.num_output_tokens,
+            cached_tokens=sequence.num_cached_tokens,
+            seed=self.reported_seed,
+            stop=match.string if match is not None else stop,
+            message=message,
+        )
+        return Chunk(index=self.index, text=text, tokens=tokens, prompt=self._take_prompt(), finish=finish)
+
+    def report(self, reason: FinishReason, now_s: float) -> ChoiceReport:
+        """Return the numbers for the observer."""
+        sequence = self.sequence
+        return ChoiceReport(
+            request_id=self.request_id,
+            index=self.index,
+            reason=reason,
+            prompt_tokens=sequence.num_prompt_tokens,
+            cached_tokens=sequence.num_cached_tokens,
+            output_tokens=sequence.num_output_tokens,
+            num_preemptions=sequence.num_preemptions,
+            queue_s=None if self.admitted_s is None else self.admitted_s - self.arrived_s,
+            ttft_s=None if self.first_token_s is None else self.first_token_s - self.arrived_s,
+            total_s=now_s - self.arrived_s,
+        )
+
+    def _take_prompt(self) -> tuple[Token, ...] | None:
+        """Return the scored prompt with the first chunk; None in all others."""
+        if not self.prompt:
+            return None
+        prompt, self.prompt = tuple(self.prompt), []
+        return prompt
+
+
+def prompt_token(table: TokenTable, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Token:
+    """Return a token of a scored prompt."""
+    raw, _ = table.entry(token_id)
+    return Token(token_id, table.text(token_id), logprob, token_id in table.special_ids, top, raw)

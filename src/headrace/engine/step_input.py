@@ -1,0 +1,186 @@
+"""
+Turns a plan into the arrays that a runner reads.
+
+What stays the same from step to step (block tables, sampling rows) lies in persistent arrays, one row per slot, and is
+written when a sequence is admitted or gets a block. A step only gathers rows, so that 64 decoding sequences cost a few
+numpy calls. A sequence may have any number of logit rows in a step (none while its prompt is read, many while a prompt
+is scored), so that several drawn or verified tokens per sequence fit in here later.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.generation import SamplingParams
+from headrace.engine.row_extras import RowExtras
+from headrace.engine.scheduler import StepPlan
+from headrace.engine.sequence import Sequence
+from headrace.runner.step import SAMPLING_DTYPE, Bias, History, Mask, RunnerLimits, StepInput
+
+Int32 = npt.NDArray[np.int32]
+SamplingRows = npt.NDArray[np.void]
+
+_SEED_MASK = 2**64 - 1
+
+
+@dataclass(slots=True)
+class RowUses:
+    """What each logit row of a step is for."""
+
+    drawing: list[Sequence] = field(default_factory=list)
+    """Sequences that draw a token; decoding ones first, whose row number is their place."""
+    draw_rows: list[int] = field(default_factory=list)
+    scoring: list[tuple[Sequence, int, int]] = field(default_factory=list)
+    """Sequence, first row, number of rows that score its prompt."""
+
+
+class StepBuilder:
+    """Builds the `StepInput` of each step. One per engine."""
+
+    def __init__(self, limits: RunnerLimits, *, max_num_seqs: int) -> None:
+        max_blocks = -(-limits.max_context_tokens // limits.block_tokens)
+        self._tables = np.zeros((max_num_seqs, max_blocks), np.int32)
+        self._table_lens = [0] * max_num_seqs
+        self._sampling = np.zeros(max_num_seqs, SAMPLING_DTYPE)
+        self._extras: dict[int, RowExtras] = {}
+        """By slot."""
+
+    def admit(self, sequence: Sequence, extras: RowExtras | None) -> None:
+        """Fill a slot's persistent rows. Called whenever a sequence gets a slot."""
+        slot = sequence.slot
+        self._sampling[slot] = sampling_row(sequence.params, sequence.seed)
+        self._table_lens[slot] = 0
+        self._extras.pop(slot, None)
+        if extras is not None:
+            self._extras[slot] = extras
+
+    def build(self, plan: StepPlan) -> tuple[StepInput, RowUses]:
+        """Gather the arrays of one step."""
+        sequences = plan.sequences
+        for sequence in sequences:
+            if len(sequence.blocks) != self._table_lens[sequence.slot]:
+                self._write_table(sequence)
+        slots = np.array([s.slot for s in sequences], np.int64)
+        starts = np.zeros(len(sequences) + 1, np.int32)
+        np.cumsum(plan.counts, out=starts[1:])
+        most_blocks = max(len(s.blocks) for s in sequences)
+        rows, sampling, uses = self._rows(plan, slots, starts)
+        histories, biases, masks = self._extra_rows(uses)
+        step = StepInput(
+            token_ids=_token_ids(plan),
+            query_starts=starts,
+            context_lens=np.array([s.num_computed_tokens for s in sequences], np.int32),
+            block_tables=np.ascontiguousarray(self._tables[slots, :most_blocks]),
+            rows=rows,
+            sampling=sampling,
+            histories=histories,
+            biases=biases,
+            masks=masks,
+        )
+        return step, uses
+
+    def _write_table(self, sequence: Sequence) -> None:
+        slot, blocks = sequence.slot, sequence.blocks
+        written = self._table_lens[slot]
+        self._tables[slot, written : len(blocks)] = blocks[written:]
+        self._table_lens[slot] = len(blocks)
+
+    def _rows(self, plan: StepPlan, slots: npt.NDArray[np.int64], starts: Int32) -> tuple[Int32, SamplingRows, RowUses]:
+        num_decodes = plan.num_decodes
+        decoding = plan.sequences[:num_decodes]
+        uses = RowUses(drawing=list(decoding), draw_rows=list(range(num_decodes)))
+        rows = [np.arange(num_decodes, dtype=np.int32)]
+        sampling = self._sampling[slots[:num_decodes]]
+        sampling["position"] = [s.num_tokens for s in decoding]
+        samplings = [sampling]
+        num_rows = num_decodes
+        for index in range(num_decodes, len(plan.sequences)):
+            sequence, count, start = plan.sequences[index], plan.counts[index], int(starts[index])
+            first, num_scored = _scored(sequence, count)
+            if num_scored:
+                uses.scoring.append((sequence, num_rows, num_scored))
+                offset = start + first - sequence.num_computed_tokens
+                rows.append(np.arange(offset, offset + num_scored, dtype=np.int32))
+                samplings.append(_scoring_rows(sequence, first, num_scored))
+                num_rows += num_scored
+            if _draws(sequence, count):
+                uses.drawing.append(sequence)
+                uses.draw_rows.append(num_rows)
+                rows.append(np.array([start + count - 1], np.int32))
+                drawn = self._sampling[slots[index : index + 1]]
+                drawn["position"] = sequence.num_tokens
+                samplings.append(drawn)
+                num_rows += 1
+        if len(rows) == 1:
+            return rows[0], sampling, uses
+        return np.concatenate(rows), np.concatenate(samplings), uses
+
+    def _extra_rows(self, uses: RowUses) -> tuple[tuple[History, ...], tuple[Bias, ...], tuple[Mask, ...]]:
+        if not self._extras:
+            return (), (), ()
+        histories, biases, masks = [], [], []
+        for sequence, row in zip(uses.drawing, uses.draw_rows, strict=True):
+            extras = self._extras.get(sequence.slot)
+            if extras is None:
+                continue
+            if (history := extras.history(sequence, row)) is not None:
+                histories.append(history)
+            if (bias := extras.row_bias(sequence, row)) is not None:
+                biases.append(bias)
+            if (mask := extras.row_mask(row)) is not None:
+                masks.append(mask)
+        return tuple(histories), tuple(biases), tuple(masks)
+
+    def release(self, slot: int) -> None:
+        """Forget what a slot's sequence brought."""
+        self._extras.pop(slot, None)
+
+
+def sampling_row(params: SamplingParams, seed: int) -> SamplingRows:
+    """Return the (1,) row of `SAMPLING_DTYPE` for these parameters; `position` is set in each step."""
+    row = np.zeros(1, SAMPLING_DTYPE)
+    row["seed"] = np.uint64(seed & _SEED_MASK)
+    for name in ("temperature", "top_p", "min_p", "typical_p", "top_k"):
+        row[name] = getattr(params, name)
+    for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+        row[name] = getattr(params, name)
+    row["num_top"] = -1 if params.logprobs is None else params.logprobs
+    row["target"] = -1
+    return row
+
+
+def _token_ids(plan: StepPlan) -> Int32:
+    decoded = np.array([s.tokens[s.num_computed_tokens] for s in plan.sequences[: plan.num_decodes]], np.int32)
+    if plan.num_decodes == len(plan.sequences):
+        return decoded
+    chunks = [decoded]
+    for sequence, count in zip(plan.sequences[plan.num_decodes :], plan.counts[plan.num_decodes :], strict=True):
+        start = sequence.num_computed_tokens
+        chunks.append(sequence.tokens[start : start + count])
+    return np.concatenate(chunks)
+
+
+def _draws(sequence: Sequence, count: int) -> bool:
+    """Whether the chunk reaches the newest token and the sequence may get another one."""
+    end = sequence.num_computed_tokens + count
+    return end == sequence.num_tokens < sequence.max_total_tokens
+
+
+def _scored(sequence: Sequence, count: int) -> tuple[int, int]:
+    """Return the first position of the chunk that scores the prompt token after it, and how many do."""
+    if not sequence.scores_prompt:
+        return 0, 0
+    first = max(sequence.num_computed_tokens, sequence.num_scored_tokens)
+    last = min(sequence.num_computed_tokens + count, sequence.num_prompt_tokens - 1)
+    return first, max(0, last - first)
+
+
+def _scoring_rows(sequence: Sequence, first: int, count: int) -> SamplingRows:
+    rows = np.zeros(count, SAMPLING_DTYPE)
+    rows["position"] = np.arange(first + 1, first + 1 + count)
+    rows["target"] = sequence.tokens[first + 1 : first + 1 + count]
+    rows["num_top"] = sequence.params.prompt_logprobs
+    for name in ("top_p", "typical_p", "repetition_penalty"):
+        rows[name] = 1
+    return rows

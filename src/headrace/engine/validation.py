@@ -1,0 +1,113 @@
+"""
+Which requests are refused, and with which numbers.
+
+Dialects check what they must word themselves; everything is checked again here, before anything is queued.
+"""
+
+import math
+
+from headrace.core.errors import ContextTooLong, InvalidRequest, PromptTooLong
+from headrace.core.generation import SamplingParams
+from headrace.engine.config import EngineLimits
+
+_MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
+
+
+def check_sampling(params: SamplingParams, limits: EngineLimits, *, vocab_size: int) -> None:
+    """Raise `InvalidRequest` for the first field that is out of range."""
+    _check_numbers(params)
+    _check_choices(params, limits)
+    _check_stops(params, limits, vocab_size)
+    for name in ("logprobs", "prompt_logprobs"):
+        count = getattr(params, name)
+        if count is not None:
+            _require(0 <= count <= limits.max_logprobs, name, count, f"between 0 and {limits.max_logprobs}")
+    for token_id, value in params.logit_bias.items():
+        _require(0 <= token_id < vocab_size, "logit_bias", token_id, f"a token id below {vocab_size}")
+        _require(not math.isnan(value) and value < math.inf, "logit_bias", value, "a number")
+
+
+def check_lengths(num_prompt_tokens: int, params: SamplingParams, limits: EngineLimits, *, capacity_tokens: int) -> int:
+    """
+    Return the number of tokens at which a sequence ends: prompt and answer together.
+
+    Args:
+        num_prompt_tokens: Exact count.
+        params: Of the request.
+        limits: Of the engine.
+        capacity_tokens: What the KV cache can hold when the request is alone in it.
+
+    Raises:
+        PromptTooLong: The prompt alone is too long.
+        ContextTooLong: It is the two together.
+    """
+    max_total_tokens = min(limits.max_model_len, capacity_tokens)
+    max_prompt_tokens = min(limits.max_prompt_tokens, max_total_tokens - 1)
+    if num_prompt_tokens > max_prompt_tokens:
+        raise PromptTooLong(prompt_tokens=num_prompt_tokens, max_prompt_tokens=max_prompt_tokens)
+    if params.max_new_tokens is None:
+        return max_total_tokens
+    if num_prompt_tokens + params.max_new_tokens > max_total_tokens:
+        raise ContextTooLong(
+            prompt_tokens=num_prompt_tokens,
+            max_new_tokens=params.max_new_tokens,
+            max_total_tokens=max_total_tokens,
+        )
+    return num_prompt_tokens + params.max_new_tokens
+
+
+def check_token_ids(token_ids: tuple[int, ...], *, vocab_size: int) -> None:
+    """Raise `InvalidRequest` if a prompt of token ids is empty or has an id that the model does not know."""
+    _require(len(token_ids) > 0, "prompt", "", "at least one token")
+    low, high = min(token_ids), max(token_ids)
+    _require(low >= 0, "prompt", low, "token ids of 0 or more")
+    _require(high < vocab_size, "prompt", high, f"token ids below {vocab_size}")
+
+
+def _check_numbers(params: SamplingParams) -> None:
+    positive = "a number above 0"
+    _require(_is_finite(params.temperature) and params.temperature >= 0, "temperature", params.temperature, "0 or more")
+    _require(params.top_k >= 0, "top_k", params.top_k, "0 (off) or more")
+    for name in ("top_p", "typical_p"):
+        value = getattr(params, name)
+        _require(0 < value <= 1, name, value, "above 0 and at most 1")
+    _require(0 <= params.min_p <= 1, "min_p", params.min_p, "between 0 and 1")
+    penalty = params.repetition_penalty
+    _require(_is_finite(penalty) and penalty > 0, "repetition_penalty", penalty, positive)
+    for name in ("presence_penalty", "frequency_penalty"):
+        value = getattr(params, name)
+        _require(-2 <= value <= 2, name, value, "between -2 and 2")
+    if params.seed is not None:
+        _require(_MIN_SEED <= params.seed <= _MAX_SEED, "seed", params.seed, "a 64-bit integer")
+    if params.max_new_tokens is not None:
+        _require(params.max_new_tokens >= 0, "max_new_tokens", params.max_new_tokens, "0 or more")
+        most = params.max_new_tokens
+        _require(
+            params.min_new_tokens <= most, "min_new_tokens", params.min_new_tokens, f"at most max_new_tokens ({most})"
+        )
+    _require(params.min_new_tokens >= 0, "min_new_tokens", params.min_new_tokens, "0 or more")
+
+
+def _check_choices(params: SamplingParams, limits: EngineLimits) -> None:
+    most = limits.max_best_of
+    _require(1 <= params.n <= most, "n", params.n, f"between 1 and {most}")
+    if params.best_of is not None:
+        wanted = f"between n ({params.n}) and {most}"
+        _require(params.n <= params.best_of <= most, "best_of", params.best_of, wanted)
+
+
+def _check_stops(params: SamplingParams, limits: EngineLimits, vocab_size: int) -> None:
+    most = limits.max_stop_strings
+    _require(len(params.stop) <= most, "stop", len(params.stop), f"at most {most} strings")
+    _require(all(params.stop), "stop", "", "strings that are not empty")
+    for token_id in params.stop_token_ids:
+        _require(0 <= token_id < vocab_size, "stop_token_ids", token_id, f"a token id below {vocab_size}")
+
+
+def _is_finite(value: float) -> bool:
+    return math.isfinite(value)
+
+
+def _require(is_met: bool, name: str, value: object, wanted: str) -> None:
+    if not is_met:
+        raise InvalidRequest(f"`{name}` is {value!r}, wanted: {wanted}.", param=name, value=value)

@@ -1,0 +1,142 @@
+"""Makes engines on the fake runner, and reads whole answers."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+
+import tokenizers
+
+from headrace.core.generation import Chunk, Finish, GenerationRequest, ModelInfo, SamplingParams, Token
+from headrace.engine.async_engine import AsyncEngine, TextParts
+from headrace.engine.config import EngineLimits
+from headrace.engine.observer import EngineObserver
+from headrace.models.chat import ChatTemplate
+from headrace.models.tokenizer import Tokenizer, byte_characters
+from headrace.runner.fake import FAKE_LIMITS, FAKE_SPEC, FakeRunner, Script
+from headrace.runner.step import RunnerLimits, StepInput
+
+EOS = 256
+BOS = 257
+VOCAB_SIZE = 264
+SPEC = replace(FAKE_SPEC, vocab_size=VOCAB_SIZE)
+LIMITS = EngineLimits(
+    max_model_len=512,
+    max_prompt_tokens=400,
+    max_num_seqs=64,
+    max_num_batched_tokens=256,
+    max_step_s=None,
+)
+
+
+@cache
+def byte_tokenizer() -> Tokenizer:
+    """One token a byte, whose id is the byte; 256 is `<eos>`, 257 `<bos>`."""
+    vocab = {character: byte for character, byte in byte_characters().items()}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[]))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.add_special_tokens(["<eos>", "<bos>"])
+    return Tokenizer(backend, vocab_size=VOCAB_SIZE, bos_token_id=BOS, eos_token_ids=[EOS])
+
+
+def runner_limits(num_blocks: int = 512, **changes: int) -> RunnerLimits:
+    return replace(FAKE_LIMITS, num_blocks=num_blocks, **changes)
+
+
+def make_engine(
+    *,
+    limits: EngineLimits = LIMITS,
+    room: RunnerLimits | None = None,
+    script: Script | None = None,
+    bias: Mapping[int, float] | None = None,
+    fail_on_steps: Collection[int] = (),
+    before_step: Callable[[StepInput], None] | None = None,
+    chat_template: ChatTemplate | None = None,
+    observer: EngineObserver | None = None,
+) -> AsyncEngine:
+    """An engine that is not started."""
+    runner = FakeRunner(
+        SPEC,
+        room or runner_limits(),
+        script=script,
+        bias=bias,
+        fail_on_steps=fail_on_steps,
+        before_step=before_step,
+    )
+    tokenizer = byte_tokenizer()
+    info = ModelInfo(
+        name="fake",
+        revision=None,
+        family="fake",
+        dtype="fake",
+        kv_dtype="fake",
+        device="fake",
+        max_model_len=limits.max_model_len,
+        max_prompt_tokens=limits.max_prompt_tokens,
+        max_num_seqs=limits.max_num_seqs,
+        vocab_size=VOCAB_SIZE,
+        num_parameters=0,
+        has_chat_template=chat_template is not None,
+        created_s=int(time.time()),
+    )
+    parts = TextParts(tokenizer=tokenizer, chat_template=chat_template, eos_token_ids=tokenizer.eos_token_ids)
+    return AsyncEngine(runner, parts, limits, info, observer=observer)
+
+
+@asynccontextmanager
+async def running(engine: AsyncEngine) -> AsyncIterator[AsyncEngine]:
+    """Start an engine, and check its books after use."""
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close(deadline_s=5)
+        engine._engine.scheduler.check_integrity()
+        assert engine._engine.scheduler.pool.num_free == engine._engine.scheduler.pool.num_blocks
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    tokens: tuple[Token, ...]
+    finish: Finish
+    prompt: tuple[Token, ...] | None
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.tokens]
+
+
+def request(prompt: str | tuple[int, ...] = "hello", request_id: str = "r", salt: str = "", **sampling: object):
+    return GenerationRequest(request_id=request_id, prompt=prompt, sampling=SamplingParams(**sampling), cache_salt=salt)
+
+
+async def ask_all(engine: AsyncEngine, wanted: GenerationRequest) -> list[Answer]:
+    """Every choice of a request, by index."""
+    chunks: dict[int, list[Chunk]] = {}
+    async for chunk in engine.generate(wanted):
+        chunks.setdefault(chunk.index, []).append(chunk)
+    return [_answer(chunks[index]) for index in sorted(chunks)]
+
+
+async def ask(engine: AsyncEngine, wanted: GenerationRequest) -> Answer:
+    (answer,) = await ask_all(engine, wanted)
+    return answer
+
+
+def _answer(chunks: list[Chunk]) -> Answer:
+    finishes = [chunk.finish for chunk in chunks if chunk.finish is not None]
+    assert len(finishes) == 1
+    assert chunks[-1].finish is not None
+    prompts = [chunk.prompt for chunk in chunks if chunk.prompt is not None]
+    assert len(prompts) <= 1
+    return Answer(
+        text="".join(chunk.text for chunk in chunks),
+        tokens=tuple(token for chunk in chunks for token in chunk.tokens),
+        finish=finishes[0],
+        prompt=prompts[0] if prompts else None,
+        chunks=tuple(chunks),
+    )
