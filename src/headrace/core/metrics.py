@@ -63,8 +63,8 @@ class Metrics:
 
     stats: Callable[[], EngineStats]
     info: Callable[[], ModelInfo | None]
-    in_flight: int = 0
-    """Requests that are being answered now."""
+    in_flight: Callable[[], int]
+    """How many requests are being answered now."""
     by_status: dict[tuple[str, str], int] = field(default_factory=dict)
     """(dialect, HTTP status) → requests."""
     by_finish: dict[str, int] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class Metrics:
                 "Share of the KV cache in use, 0 to 1.",
                 share,
             ),
-            (("headrace_requests_in_flight",), "Requests that are being answered now.", self.in_flight),
+            (("headrace_requests_in_flight",), "Requests that are being answered now.", self.in_flight()),
         )
         counters = (
             (

@@ -61,7 +61,7 @@ class ServerSettings:
     cors_allow_origins: tuple[str, ...] = setting(rules.names(), ())
     """Origins whose web pages may call the server, separated by commas; `*` for all. Default: none."""
 
-    dialect: str = setting(rules.choice("auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-17"), "auto")
+    dialect: str = setting(rules.choice("auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-17", "openai"), "auto")
     """
     How `/invocations` speaks; every other route has one dialect of its own. `auto` is `lmi-17` when the settings came
     in LMI's form (`option.*`, `OPTION_*`), else `tgi-3`.
@@ -90,10 +90,10 @@ class ServerSettings:
     """Longest prompt, tokens. Default: `max_model_len` - 1."""
 
     max_num_seqs: int | None = setting(rules.integer(1), None)
-    """Sequences that run at the same time. Default: chosen by the engine."""
+    """Sequences that run at the same time. Default: 64."""
 
     max_num_batched_tokens: int | None = setting(rules.integer(1), None)
-    """Token budget of one step, prompt chunks and running sequences together. Default: chosen by the engine."""
+    """Token budget of one step, prompt chunks and running sequences together. Default: 512."""
 
     kv_cache_bytes: int | None = setting(rules.size(), None)
     """Size of the KV cache. Default: what is left of the memory this process may use."""
@@ -107,10 +107,10 @@ class ServerSettings:
     enable_prefix_caching: bool = setting(rules.boolean(), True)
     """Keep the KV blocks of finished prompts, and use them again for prompts that begin alike."""
 
-    max_itl_ms: float | None = setting(rules.number(1, "milliseconds"), None)
+    max_itl_ms: float | None = setting(rules.number(0, "milliseconds"), None)
     """
-    How long a prompt chunk may hold up running streams: inter-token latency, milliseconds. Default: chosen by the
-    engine.
+    How long a prompt chunk may hold up running streams: inter-token latency, milliseconds; 0 is no limit. Default:
+    100, which reads as a steady flow.
     """
 
     max_concurrent_requests: int = setting(rules.integer(1), 256)

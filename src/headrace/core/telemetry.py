@@ -34,7 +34,11 @@ def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO |
         mask_secrets,
     ]
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=target.isatty()) if is_console else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(
+            colors=target.isatty(), sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+        )
+        if is_console
+        else structlog.processors.JSONRenderer()
     )
     number = logging.getLevelNamesMapping()[level.upper()]
     tracebacks = [] if is_console else [structlog.processors.format_exc_info]

@@ -1,0 +1,64 @@
+"""The HTTP application of one model server: its routes and its middleware, each as one list."""
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
+
+from headrace.core.settings import ServerSettings
+from headrace.engine.backend import Backend
+from headrace.server.auth import RequireKey
+from headrace.server.errors import EXCEPTION_HANDLERS
+from headrace.server.openai_routes import openai_routes
+from headrace.server.pages import page_routes
+from headrace.server.sagemaker import sagemaker_routes
+from headrace.server.service import Service
+from headrace.server.tgi_routes import tgi_routes
+
+
+def create_app(settings: ServerSettings, backend: Backend | None = None) -> Starlette:
+    """
+    Make the application.
+
+    Args:
+        settings: of the server.
+        backend: a backend that was started. Without one the application says that it is loading, until
+            `app.state.service.attach(backend)`.
+    """
+    return app_of(Service(settings, backend))
+
+
+def app_of(service: Service) -> Starlette:
+    """The application around a service."""
+    app = Starlette(
+        routes=_routes(service), middleware=_middleware(service.settings), exception_handlers=EXCEPTION_HANDLERS
+    )
+    app.state.service = service
+    return app
+
+
+def _routes(service: Service) -> list[Route]:
+    return [
+        *openai_routes(service),
+        *tgi_routes(service),
+        *sagemaker_routes(service),
+        *(page_routes() if service.settings.web else ()),
+    ]
+
+
+def _middleware(settings: ServerSettings) -> list[Middleware]:
+    middleware = []
+    if settings.cors_allow_origins:
+        # Before the key: a preflight request carries none.
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.cors_allow_origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["x-request-id", "retry-after"],
+            )
+        )
+    if settings.api_key is not None:
+        middleware.append(Middleware(RequireKey, api_key=settings.api_key))
+    return middleware

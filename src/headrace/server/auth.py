@@ -1,0 +1,40 @@
+"""The bearer key, if the server has one."""
+
+import hmac
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from headrace.core.errors import Unauthorized
+from headrace.server.errors import render_error_for, send_error
+
+OPEN_PATHS = frozenset({"/ping", "/health"})
+"""Health checks carry no key."""
+PAGE_PATHS = ("/web/",)
+"""The chat page asks its user for the key."""
+
+
+class RequireKey:
+    """Middleware: every request but health checks and the chat page itself has to bring the key."""
+
+    def __init__(self, app: ASGIApp, *, api_key: str) -> None:
+        self._app = app
+        self._wanted = api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401."""
+        if scope["type"] != "http" or self._is_open(scope) or self._has_key(scope):
+            await self._app(scope, receive, send)
+            return
+        error = Unauthorized("The API key is missing or wrong. Send it as `Authorization: Bearer <key>`.")
+        await send_error(send, render_error_for(scope["path"], error), ((b"www-authenticate", b"Bearer"),))
+
+    def _is_open(self, scope: Scope) -> bool:
+        path = scope["path"]
+        return path in OPEN_PATHS or path.startswith(PAGE_PATHS) or (path == "/" and scope["method"] in ("GET", "HEAD"))
+
+    def _has_key(self, scope: Scope) -> bool:
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                scheme, _, key = value.partition(b" ")
+                return scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._wanted)
+        return False

@@ -1,0 +1,24 @@
+"""Which dialect each route of a server speaks, from its settings."""
+
+from headrace.core.settings import ServerSettings
+from headrace.server.generate import ChooseDialect
+from headrace.wire.dialect import Dialect
+from headrace.wire.registry import get_dialect, select_dialect
+from headrace.wire.tgi.dialect import Route, Tgi
+from headrace.wire.tgi.parameters import Version
+
+
+def tgi_version(settings: ServerSettings) -> Version:
+    """TGI's routes speak the version that the settings name, else the current one."""
+    return "1.0" if settings.dialect == "tgi-1.0" else "3"
+
+
+def tgi_dialect(settings: ServerSettings, route: Route) -> Dialect:
+    """TGI on one kind of route."""
+    return Tgi(version=tgi_version(settings), route=route)
+
+
+def invocations_dialect(settings: ServerSettings) -> tuple[Dialect, ChooseDialect]:
+    """The dialect of `/invocations`, and how a body may choose another."""
+    configured = get_dialect(settings.dialect)
+    return configured, lambda body: select_dialect(body, configured)

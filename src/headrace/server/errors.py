@@ -1,0 +1,70 @@
+"""Errors before the first byte as HTTP responses, in the dialect that the path belongs to."""
+
+from dataclasses import replace
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ExceptionHandler, Send
+
+from headrace.core.errors import HeadraceError, Internal, NotFound
+from headrace.core.telemetry import get_logger
+from headrace.wire.dialect import ErrorReply
+from headrace.wire.openai.errors import render_error as render_openai_error
+from headrace.wire.tgi.errors import render_error as render_tgi_error
+
+GENERATION_PATHS = "/invocations, /generate, /generate_stream, /v1/chat/completions, /v1/completions"
+
+
+def render_error_for(path: str, error: HeadraceError) -> ErrorReply:
+    """OpenAI's form below `/v1`, TGI's elsewhere; the generation routes have dialects of their own."""
+    return render_openai_error(error) if path.startswith("/v1/") else render_tgi_error(error)
+
+
+def response_of(reply: ErrorReply) -> Response:
+    """The reply as a Starlette response."""
+    return Response(reply.body, status_code=reply.status, headers=dict(reply.headers), media_type=reply.content_type)
+
+
+async def send_error(send: Send, reply: ErrorReply, extra: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    """Send the reply as a whole response."""
+    headers = [
+        (b"content-type", reply.content_type.encode()),
+        (b"content-length", str(len(reply.body)).encode()),
+        *((name.encode(), value.encode()) for name, value in reply.headers),
+        *extra,
+    ]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+async def _headrace_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HeadraceError)
+    return response_of(render_error_for(request.url.path, error))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """A path or method that is not served."""
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        reason = NotFound(f"{request.method} {path} is not served; use {allowed}.")
+    else:
+        reason = NotFound(f"{request.method} {path} is not served. Generation: {GENERATION_PATHS}.")
+    reply = replace(render_error_for(path, reason), status=error.status_code)
+    response = response_of(reply)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    get_logger().error("request.crashed", path=request.url.path, exc_info=error)
+    return response_of(render_error_for(request.url.path, Internal("Something went wrong inside the server.")))
+
+
+EXCEPTION_HANDLERS: dict[object, ExceptionHandler] = {
+    HeadraceError: _headrace_error,
+    HTTPException: _http_error,
+    Exception: _bug,
+}

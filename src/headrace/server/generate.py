@@ -1,0 +1,263 @@
+"""
+The one path of every generation, whatever route and dialect: body → request → chunks → bytes.
+
+An error before the first byte has the dialect's HTTP status; one after it is the dialect's error event. A client that
+hangs up closes the backend's iterator, which aborts the request. Each request is logged and counted once, at its end.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from time import perf_counter
+from typing import cast
+
+from starlette.types import Receive, Scope, Send
+
+from headrace.core.errors import HeadraceError, Internal
+from headrace.core.generation import Chunk, GenerationRequest
+from headrace.core.telemetry import RequestRecord, get_logger, log_request
+from headrace.engine.backend import Backend
+from headrace.server.exchange import Exchange, Headers, watching
+from headrace.server.limits import ClientGone, read_body
+from headrace.server.service import Service, new_request_id
+from headrace.wire.answers import Collector, failure_of
+from headrace.wire.dialect import Dialect, ParsedRequest, StreamRenderer, Timings
+
+ChooseDialect = Callable[[bytes], Dialect]
+"""Finds the dialect of a body; raises `HeadraceError` if there is none."""
+
+CLIENT_GONE_STATUS = 499
+"""What the log says when nobody was left to answer. Source: nginx."""
+
+
+class GenerationRoute:
+    """An ASGI endpoint that generates."""
+
+    def __init__(self, service: Service, *, route: str, dialect: Dialect, choose: ChooseDialect | None = None) -> None:
+        """
+        Make the endpoint.
+
+        Args:
+            service: what all routes share.
+            route: the path, for the log.
+            dialect: the dialect of the route; of its errors only, where `choose` looks at the body.
+            choose: finds the dialect by the body.
+        """
+        self._service = service
+        self._route = route
+        self._dialect = dialect
+        self._choose = choose
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        record = RequestRecord(
+            request_id=new_request_id(), route=self._route, dialect=self._dialect.name, started_s=perf_counter()
+        )
+        exchange = Exchange(send, (("x-request-id", _client_request_id(scope) or record.request_id),))
+        try:
+            await self._answer(scope, receive, exchange, record)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not exchange.is_gone or task is None:
+                record.finish = "aborted"
+                raise
+            task.uncancel()
+            record.finish = "disconnected"
+        finally:
+            record.ended_s = perf_counter()
+            record.status = record.status or CLIENT_GONE_STATUS
+            self._service.metrics.count(record)
+            log_request(get_logger(), record)
+
+    async def _answer(self, scope: Scope, receive: Receive, exchange: Exchange, record: RequestRecord) -> None:
+        dialect = self._dialect
+        answer: _Answer | None = None
+        try:
+            backend = self._service.backend
+            with self._service.gate.enter():
+                body = await read_body(scope, receive, max_bytes=self._service.settings.max_body_bytes)
+                dialect = self._choose(body) if self._choose is not None else dialect
+                record.dialect = dialect.name
+                parsed = dialect.parse(body, self._service.context(record.request_id))
+                answer = _Answer(self._service, backend, parsed, exchange, record)
+                async with watching(receive, exchange):
+                    await answer.run()
+        except HeadraceError as error:
+            await _tell(error, dialect, answer, exchange, record)
+        except ClientGone:
+            record.finish = "disconnected"
+        except Exception:  # noqa: BLE001 -- the edge: a bug of ours is logged once and told to the client
+            get_logger().exception("request.crashed", request_id=record.request_id)
+            bug = Internal(f"Something went wrong inside the server (request {record.request_id}).")
+            await _tell(bug, dialect, answer, exchange, record)
+
+
+class _Answer:
+    """What happens between a parsed request and the last byte."""
+
+    def __init__(
+        self, service: Service, backend: Backend, parsed: ParsedRequest, exchange: Exchange, record: RequestRecord
+    ) -> None:
+        self._service = service
+        self._backend = backend
+        self._parsed = parsed
+        self._exchange = exchange
+        self._record = record
+        self._parsed_s = perf_counter()
+        self._texts: list[str] | None = None
+        self._is_one_stream = len(parsed.requests) == 1 and parsed.requests[0].sampling.n == 1
+        self.renderer: StreamRenderer | None = None
+        sampling = parsed.requests[0].sampling
+        record.stream = parsed.stream
+        record.ignored = parsed.ignored
+        record.max_new_tokens = sampling.max_new_tokens
+        if service.settings.log_prompts:
+            record.prompts = tuple(str(request.prompt) for request in parsed.requests)
+            self._texts = []
+
+    async def run(self) -> None:
+        """Answer as the request asked to."""
+        try:
+            async with aclosing(merge(self._backend, self._parsed.requests)) as chunks:
+                await (self._stream(chunks) if self._parsed.stream else self._whole(chunks))
+        finally:
+            if self._texts is not None:
+                self._record.answer = "".join(self._texts)
+
+    async def _stream(self, chunks: AsyncGenerator[tuple[int, Chunk], None]) -> None:
+        exchange, reply = self._exchange, self._parsed.reply
+        renderer = self.renderer = reply.stream()
+        more = reply.headers(None)
+        headers: Headers = (("content-type", reply.content_type), *more)
+        if not any(name == "cache-control" for name, _ in more):
+            headers = (*headers, ("cache-control", "no-cache"))
+        exchange.begin_stream(headers, keep_alive=renderer.keep_alive)
+        write, render = exchange.write, renderer.chunk
+        async for number, chunk in chunks:
+            self._note(chunk)
+            failure = failure_of(chunk.finish)
+            if failure is not None:
+                raise failure
+            for piece in render(chunk, request=number):
+                await write(piece)
+        for piece in renderer.end():
+            await write(piece)
+        self._record.status = 200
+        await exchange.finish()
+
+    async def _whole(self, chunks: AsyncGenerator[tuple[int, Chunk], None]) -> None:
+        collector = Collector(self._parsed.requests)
+        async for number, chunk in chunks:
+            self._note(chunk)
+            collector.add(chunk, request=number)
+        reply = self._parsed.reply
+        body = reply.render(collector.answers())
+        self._record.status = 200
+        await self._exchange.whole(200, body, (("content-type", reply.content_type), *reply.headers(self._timings())))
+
+    def _note(self, chunk: Chunk) -> None:
+        """Count a chunk: when it came, and at the end what it sums up to."""
+        record = self._record
+        now_s = perf_counter()
+        if record.first_s is None:
+            record.first_s = now_s
+        elif self._is_one_stream:
+            self._service.metrics.itl_s.observe(now_s - record.last_s)
+        record.last_s = now_s
+        record.output_tokens += len(chunk.tokens)
+        if self._texts is not None:
+            self._texts.append(chunk.text)
+        finish = chunk.finish
+        if finish is not None:
+            if chunk.index == 0:
+                record.prompt_tokens += finish.prompt_tokens
+                record.cached_tokens += finish.cached_tokens
+            if self._is_one_stream:
+                record.output_tokens = finish.output_tokens
+            record.finish = finish.reason.value
+
+    def _timings(self) -> Timings:
+        record, now_s = self._record, perf_counter()
+        return Timings(
+            total_s=now_s - record.started_s,
+            validation_s=self._parsed_s - record.started_s,
+            queue_s=0.0,
+            inference_s=now_s - self._parsed_s,
+            prompt_tokens=record.prompt_tokens,
+            output_tokens=record.output_tokens,
+        )
+
+
+async def merge(backend: Backend, requests: Sequence[GenerationRequest]) -> AsyncGenerator[tuple[int, Chunk], None]:
+    """The chunks of all requests as they come, each with the number of its request; closing it aborts them all."""
+    if len(requests) == 1:
+        async with aclosing(_generate(backend, requests[0])) as chunks:
+            async for chunk in chunks:
+                yield 0, chunk
+        return
+    ready: asyncio.Queue[tuple[int, Chunk] | Exception | None] = asyncio.Queue()
+    pumps = [asyncio.create_task(_pump(backend, number, one, ready)) for number, one in enumerate(requests)]
+    try:
+        num_open = len(pumps)
+        while num_open:
+            item = await ready.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                num_open -= 1
+            else:
+                yield item
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _pump(
+    backend: Backend,
+    number: int,
+    request: GenerationRequest,
+    ready: "asyncio.Queue[tuple[int, Chunk] | Exception | None]",
+) -> None:
+    try:
+        async with aclosing(_generate(backend, request)) as chunks:
+            async for chunk in chunks:
+                ready.put_nowait((number, chunk))
+    except Exception as error:  # noqa: BLE001 -- raised again by whoever reads the queue
+        ready.put_nowait(error)
+    else:
+        ready.put_nowait(None)
+
+
+def _generate(backend: Backend, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+    """The backend's iterator; that it can be closed is a part of its contract."""
+    return cast("AsyncGenerator[Chunk, None]", backend.generate(request))
+
+
+async def _tell(
+    error: HeadraceError, dialect: Dialect, answer: _Answer | None, exchange: Exchange, record: RequestRecord
+) -> None:
+    """Tell the client what went wrong: with a status if that is still possible, else inside the stream."""
+    record.error = error.code
+    record.message = error.message
+    if not exchange.is_started:
+        reply = dialect.render_error(error)
+        record.status = reply.status
+        headers: Headers = (("content-type", reply.content_type), *reply.headers)
+        await exchange.whole(reply.status, reply.body, headers)
+        return
+    record.status = 200
+    record.finish = "error" if record.finish is None else record.finish
+    if not exchange.is_finished and answer is not None and answer.renderer is not None:
+        for piece in answer.renderer.error(error):
+            await exchange.write(piece)
+        await exchange.finish()
+
+
+def _client_request_id(scope: Scope) -> str | None:
+    """The client's own id, to be given back; only if it is harmless in a header and a log."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and 0 < len(value) <= 128:
+            text = value.decode("latin-1")
+            return text if text.isascii() and text.isprintable() else None
+    return None

@@ -1,0 +1,86 @@
+"""What a server takes at once: the size of one body, and the number of requests."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.types import Receive, Scope
+
+from headrace.core.errors import Busy, PayloadTooLarge
+from headrace.core.setting_rules import format_size
+
+
+class ClientGone(Exception):  # noqa: N818 -- a fact, not a failure: there is nobody to tell
+    """The client hung up before its request was complete."""
+
+
+async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
+    """
+    Read the whole body, never holding more than `max_bytes` of it.
+
+    Raises:
+        PayloadTooLarge: the body is, or says it is, larger.
+        ClientGone: the client went away before its end.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > max_bytes:
+            raise _too_large(int(value), max_bytes)
+    parts: list[bytes] = []
+    num_bytes = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        num_bytes += len(part)
+        if num_bytes > max_bytes:
+            raise _too_large(num_bytes, max_bytes)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _too_large(num_bytes: int, max_bytes: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"The request body has {num_bytes} bytes or more, at most {format_size(max_bytes)} are taken. "
+        "Send less, or start the server with a larger max_body_bytes.",
+        num_bytes=num_bytes,
+        max_bytes=max_bytes,
+    )
+
+
+class Gate:
+    """Counts the requests inside and turns away those that are too many."""
+
+    def __init__(self, max_inside: int) -> None:
+        self._max_inside = max_inside
+        self.inside = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def wait_empty(self) -> None:
+        """Return once nobody is inside."""
+        await self._empty.wait()
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """
+        Be inside for a while.
+
+        Raises:
+            Busy: as many as allowed are inside already.
+        """
+        if self.inside >= self._max_inside:
+            raise Busy(
+                f"{self.inside} requests are being answered or waiting, which is all that the server takes. "
+                "Try again in a moment.",
+                retry_after_s=1.0,
+            )
+        self.inside += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self.inside -= 1
+            if not self.inside:
+                self._empty.set()

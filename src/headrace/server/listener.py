@@ -1,0 +1,57 @@
+"""The socket of a server, bound before anything slow begins, so that a port in use is told at once."""
+
+import errno
+import socket
+
+from headrace.core.errors import SettingsError
+
+BACKLOG = 2048
+"""Connections that wait to be accepted. Source: uvicorn's default."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """
+    Listen on `host:port`; connections queue up from now on.
+
+    Raises:
+        SettingsError: the address is in use, not allowed, not known or not ours.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise SettingsError(
+            f"host {host} cannot be looked up ({error.strerror}). Check --host.", name="host"
+        ) from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise SettingsError(_sentence(error, host, port), name="port") from error
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a program on this machine reaches the server."""
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):  # noqa: S104 -- shown, not bound
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _sentence(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"Port {port} on {host} is in use. Stop the program that listens there "
+            f"(`ss -ltnp 'sport = :{port}'` shows it), or choose another port with --port; 0 takes a free one."
+        )
+    if error.errno == errno.EACCES:
+        return f"Port {port} may not be used by this user. Choose one from 1024 up with --port."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is not an address of this machine. Check --host."
+    return f"{host}:{port} cannot be listened on: {error.strerror}."

@@ -1,0 +1,216 @@
+"""
+A server's life: bind, listen, load, serve, stop in order.
+
+It listens before it loads, so that a port in use is told at once and `/ping` answers 503 in the meantime. The first
+SIGTERM or SIGINT stops it gracefully (running requests may finish within `shutdown_grace_s`), a second one at once.
+
+Exit codes: 0 stopped as asked, 1 failed, 2 something the caller can fix (told in one sentence), 128 + n killed by a
+second signal n.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+import uvicorn
+import uvloop
+
+from headrace.core.container_names import Notice
+from headrace.core.errors import HeadraceError, UserError
+from headrace.core.progress import Progress, no_progress
+from headrace.core.settings import ServerSettings
+from headrace.core.telemetry import get_logger, setup_logging
+from headrace.engine.backend import Backend
+from headrace.server.app import app_of
+from headrace.server.engine_config import engine_config
+from headrace.server.listener import bind, url_of
+from headrace.server.service import Service
+
+LoadBackend = Callable[[ServerSettings, Progress], Backend]
+"""Blocks until a backend is loaded; it is started afterwards."""
+
+_FLUSH_S = 2.0
+"""After the last request has ended: time for its last bytes to leave."""
+
+
+def load_engine(settings: ServerSettings, progress: Progress) -> Backend:
+    """Our own engine on the model that the settings name."""
+    from headrace.engine.assembly import assemble
+
+    return assemble(engine_config(settings), progress)
+
+
+def run_server(
+    settings: ServerSettings,
+    *,
+    notices: Iterable[Notice] = (),
+    progress: Progress = no_progress,
+    load: LoadBackend = load_engine,
+) -> int:
+    """
+    Serve until a signal says stop.
+
+    Args:
+        settings: of the server.
+        notices: about the settings, to be logged first.
+        progress: told how far loading is.
+        load: makes the backend, in a thread of its own.
+
+    Returns:
+        The exit code; a reason to fail has been written to stderr.
+    """
+    setup_logging(format=settings.log_format, level=settings.log_level)
+    for notice in notices:
+        log = get_logger().info if notice.kind == "obeyed" else get_logger().warning
+        log(f"setting.{notice.kind}", name=notice.name, message=notice.message)
+    try:
+        with bind(settings.host, settings.port) as listener:
+            life = _Life(settings, listener, load, progress)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(life.live())
+    except HeadraceError as error:
+        print(f"Error: {error.message}", file=sys.stderr, flush=True)
+        return 2 if isinstance(error, UserError) else 1
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn that leaves the signals to us: it would raise them again at its end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Life:
+    """One run of a server."""
+
+    def __init__(
+        self, settings: ServerSettings, listener: socket.socket, load: LoadBackend, progress: Progress
+    ) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._load = load
+        self._progress = progress
+        self._service = Service(settings)
+        self._stop = asyncio.Event()
+        self._started_s = perf_counter()
+        config = uvicorn.Config(
+            app_of(self._service),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+        )
+        self._uvicorn = _Uvicorn(config)
+
+    async def live(self) -> int:
+        """From listening to the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
+        get_logger().info("server.listening", url=url_of(self._listener), model=self._settings.model)
+        backend = None
+        try:
+            backend = await self._started_backend()
+            if backend is not None:
+                await self._stop.wait()
+        finally:
+            self._service.close()
+            self._uvicorn.should_exit = True
+            if backend is not None:
+                await self._close(backend)
+            await self._let_go(serving)
+        return 0
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set():
+            get_logger().warning("server.killed", signal=signal.Signals(number).name)
+            sys.stderr.flush()
+            os._exit(128 + number)
+        get_logger().info("server.stopping", signal=signal.Signals(number).name, in_flight=self._service.gate.inside)
+        self._stop.set()
+
+    async def _started_backend(self) -> Backend | None:
+        """Load in a thread and start; None if a signal came first."""
+        loading = asyncio.create_task(self._load_and_start())
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not loading.done():
+            loading.cancel()
+            return None
+        backend = loading.result()
+        # What was made while loading stays: collections need not look at it again.
+        gc.collect()
+        gc.freeze()
+        self._service.attach(backend)
+        info = backend.info
+        get_logger().info(
+            "server.ready",
+            url=url_of(self._listener),
+            model=info.name,
+            dtype=info.dtype,
+            device=info.device,
+            max_model_len=info.max_model_len,
+            start_ms=round((perf_counter() - self._started_s) * 1e3),
+        )
+        return backend
+
+    async def _load_and_start(self) -> Backend:
+        backend = await _in_daemon_thread(lambda: self._load(self._settings, self._progress))
+        await backend.start()
+        return backend
+
+    async def _close(self, backend: Backend) -> None:
+        """Let running requests finish until the deadline; say how many did."""
+        at_stop = self._service.gate.inside
+        aborted_before = self._service.metrics.by_finish.get("abort", 0)
+        await backend.close(deadline_s=self._settings.shutdown_grace_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._service.gate.wait_empty(), _FLUSH_S)
+        aborted = self._service.metrics.by_finish.get("abort", 0) - aborted_before
+        log = get_logger().warning if aborted else get_logger().info
+        log("server.stopped", finished=at_stop - aborted, aborted=aborted)
+
+    async def _let_go(self, serving: "asyncio.Task[None]") -> None:
+        """Wait for the last bytes; connections that do not close are dropped."""
+        try:
+            async with asyncio.timeout(_FLUSH_S):
+                await asyncio.shield(serving)
+        except TimeoutError:
+            self._uvicorn.force_exit = True
+            await serving
+
+
+async def _in_daemon_thread(work: Callable[[], Backend]) -> Backend:
+    """Run `work` in a thread that does not keep the process alive (a download cannot be interrupted)."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Backend] = loop.create_future()
+
+    def tell(set_outcome: Callable[..., None], outcome: object) -> None:
+        if not done.cancelled():
+            set_outcome(outcome)
+
+    def run() -> None:
+        try:
+            backend = work()
+        except BaseException as error:  # noqa: BLE001 -- crosses the thread as it is
+            loop.call_soon_threadsafe(tell, done.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(tell, done.set_result, backend)
+
+    threading.Thread(target=run, name="load", daemon=True).start()
+    return await done

@@ -1,0 +1,32 @@
+"""OpenAI's routes below `/v1`."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.server.generate import GenerationRoute
+from headrace.server.service import Service
+from headrace.wire.openai.chat import OpenAIChat
+from headrace.wire.openai.completions import OpenAICompletions
+from headrace.wire.openai.models import render_model, render_models
+
+_JSON = "application/json"
+
+
+def openai_routes(service: Service) -> list[Route]:
+    """Models, completions and chat completions."""
+
+    async def models(_request: Request) -> Response:
+        return Response(render_models(service.backend.info), media_type=_JSON)
+
+    async def model(request: Request) -> Response:
+        return Response(render_model(service.backend.info, request.path_params["name"]), media_type=_JSON)
+
+    chat = GenerationRoute(service, route="/v1/chat/completions", dialect=OpenAIChat())
+    completions = GenerationRoute(service, route="/v1/completions", dialect=OpenAICompletions())
+    return [
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{name:path}", model, methods=["GET"]),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completions, methods=["POST"]),
+    ]

@@ -1,0 +1,31 @@
+"""
+The container contract of SageMaker: `/ping` and `/invocations`.
+
+Source: SageMaker developer guide, "Custom inference code with hosting services".
+"""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headrace.server.dialects import invocations_dialect
+from headrace.server.generate import GenerationRoute
+from headrace.server.service import Phase, Service
+
+_STATUS = {Phase.LOADING: "Loading", Phase.READY: "Healthy", Phase.CLOSING: "Closing"}
+
+
+def sagemaker_routes(service: Service) -> list[Route]:
+    """`/ping` and `/invocations`."""
+
+    async def ping(_request: Request) -> Response:
+        info = service.info()
+        body = {"status": _STATUS[service.phase], "model": None if info is None else info.name}
+        return JSONResponse(body, status_code=200 if service.phase is Phase.READY else 503)
+
+    dialect, choose = invocations_dialect(service.settings)
+    invocations = GenerationRoute(service, route="/invocations", dialect=dialect, choose=choose)
+    return [
+        Route("/ping", ping, methods=["GET", "POST"]),
+        Route("/invocations", invocations, methods=["POST"]),
+    ]

@@ -1,0 +1,87 @@
+"""
+One model server as its routes see it: the backend, whether it is ready, and what counts for all requests.
+
+The backend comes after the server listens (loading takes a while, health checks do not wait), so routes ask
+`Service.backend`, which refuses politely until there is one.
+"""
+
+import time
+import uuid
+from enum import StrEnum
+
+from headrace.core.errors import Unavailable
+from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.metrics import Metrics
+from headrace.core.settings import ServerSettings
+from headrace.engine.backend import Backend
+from headrace.server.limits import Gate
+from headrace.wire.dialect import Limits, RequestContext
+
+
+class Phase(StrEnum):
+    """Where a server is in its life."""
+
+    LOADING = "loading"
+    READY = "ready"
+    """A real token has been produced."""
+    CLOSING = "closing"
+
+
+class Service:
+    """What all routes of one server share."""
+
+    def __init__(self, settings: ServerSettings, backend: Backend | None = None) -> None:
+        """A backend that is given here has been started."""
+        self.settings = settings
+        self.phase = Phase.LOADING if backend is None else Phase.READY
+        self.gate = Gate(settings.max_concurrent_requests)
+        self.limits = Limits(
+            max_best_of=settings.max_best_of,
+            max_stop_sequences=settings.max_stop_sequences,
+            max_top_n_tokens=settings.max_top_n_tokens,
+            max_logprobs=max(settings.max_top_n_tokens, 20),
+        )
+        self.metrics = Metrics(stats=self.stats, info=self.info, in_flight=lambda: self.gate.inside)
+        self._backend = backend
+
+    def attach(self, backend: Backend) -> None:
+        """Take a backend that has been started: the server is ready."""
+        self._backend = backend
+        self.phase = Phase.READY
+
+    def close(self) -> None:
+        """Refuse new requests from now on."""
+        self.phase = Phase.CLOSING
+
+    @property
+    def backend(self) -> Backend:
+        """
+        The backend, while requests are taken.
+
+        Raises:
+            Unavailable: the model is still loading, or the server is shutting down.
+        """
+        if self.phase is Phase.CLOSING:
+            raise Unavailable("The server is shutting down.")
+        if self._backend is None:
+            raise Unavailable("The model is still loading. Try again in a moment; /ping is 200 when it is ready.")
+        return self._backend
+
+    def info(self) -> ModelInfo | None:
+        """What is served; None while it loads."""
+        return None if self._backend is None else self._backend.info
+
+    def stats(self) -> EngineStats:
+        """How busy the engine is."""
+        return EngineStats() if self._backend is None else self._backend.stats()
+
+    def context(self, request_id: str) -> RequestContext:
+        """What a dialect has to know to parse a body."""
+        return RequestContext(
+            request_id=request_id, created_s=int(time.time()), model=self.backend.info, limits=self.limits
+        )
+
+
+def new_request_id() -> str:
+    """An id that no other request has."""
+    return uuid.uuid4().hex

@@ -1,0 +1,108 @@
+"""
+TGI's routes. Source: TGI `router/src/server.rs`.
+
+`GET /` is the chat page for a browser and TGI's health answer for everybody else.
+"""
+
+import asyncio
+from importlib.metadata import version as package_version
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace.core.errors import InvalidRequest, NotFound
+from headrace.core.generation import ChatPrompt
+from headrace.server.dialects import tgi_dialect, tgi_version
+from headrace.server.generate import GenerationRoute
+from headrace.server.limits import read_body
+from headrace.server.pages import PAGE_HEADERS, is_browser, read_page
+from headrace.server.service import Phase, Service, new_request_id
+from headrace.wire.openai.chat import OpenAIChat
+from headrace.wire.tgi.dialect import Route as TgiRoute
+from headrace.wire.tgi.pages import (
+    UNHEALTHY_BODY,
+    parse_tokenize,
+    render_chat_tokenize,
+    render_info,
+    render_tokenize,
+)
+
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_JSON = "application/json"
+
+
+def tgi_routes(service: Service) -> list[Route]:
+    """All routes of TGI."""
+    pages = _TgiPages(service)
+    return [
+        Route("/", pages.root, methods=["GET"]),
+        Route("/", _generation(service, "/", "compat"), methods=["POST"]),
+        Route("/generate", _generation(service, "/generate", "generate"), methods=["POST"]),
+        Route("/generate_stream", _generation(service, "/generate_stream", "generate_stream"), methods=["POST"]),
+        Route("/health", pages.health, methods=["GET"]),
+        Route("/info", pages.info, methods=["GET"]),
+        Route("/tokenize", pages.tokenize, methods=["POST"]),
+        Route("/chat_tokenize", pages.chat_tokenize, methods=["POST"]),
+        Route("/metrics", pages.metrics, methods=["GET"]),
+    ]
+
+
+def _generation(service: Service, path: str, route: TgiRoute) -> GenerationRoute:
+    return GenerationRoute(service, route=path, dialect=tgi_dialect(service.settings, route))
+
+
+class _TgiPages:
+    """The routes that do not generate."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def root(self, request: Request) -> Response:
+        """The chat page, or TGI's health answer."""
+        if self._service.settings.web and is_browser(request):
+            return Response(read_page("index.html"), media_type="text/html", headers=PAGE_HEADERS)
+        return await self.health(request)
+
+    async def health(self, _request: Request) -> Response:
+        """200 without a body while requests are taken."""
+        if self._service.phase is Phase.READY:
+            return Response(status_code=200)
+        return Response(UNHEALTHY_BODY, status_code=503, media_type=_JSON)
+
+    async def info(self, _request: Request) -> Response:
+        """What is served, and its limits."""
+        body = render_info(
+            self._service.backend.info,
+            version=tgi_version(self._service.settings),
+            limits=self._service.limits,
+            max_concurrent_requests=self._service.settings.max_concurrent_requests,
+            server_version=package_version("headrace"),
+        )
+        return Response(body, media_type=_JSON)
+
+    async def tokenize(self, request: Request) -> Response:
+        """The tokens of a text."""
+        text = parse_tokenize(await self._body(request))
+        _, spans = await asyncio.to_thread(self._service.backend.tokenize, text)
+        return Response(render_tokenize(spans), media_type=_JSON)
+
+    async def chat_tokenize(self, request: Request) -> Response:
+        """The tokens of a chat, after the chat template."""
+        body = await self._body(request)
+        parsed = OpenAIChat().parse(body, self._service.context(new_request_id()))
+        prompt = parsed.requests[0].prompt
+        if not isinstance(prompt, ChatPrompt):
+            raise InvalidRequest("`messages` is missing.", param="messages")
+        text, spans = await asyncio.to_thread(self._service.backend.tokenize, prompt)
+        return Response(render_chat_tokenize(text, spans), media_type=_JSON)
+
+    async def metrics(self, _request: Request) -> Response:
+        """Prometheus metrics."""
+        if not self._service.settings.metrics:
+            raise NotFound("Metrics are turned off here (metrics=false).")
+        return Response(self._service.metrics.render(), media_type=_METRICS_TYPE)
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._service.settings.max_body_bytes
+        return await read_body(request.scope, request.receive, max_bytes=limit)
