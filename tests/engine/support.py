@@ -33,7 +33,7 @@ LIMITS = EngineLimits(
 @cache
 def byte_tokenizer() -> Tokenizer:
     """One token a byte, whose id is the byte; 256 is `<eos>`, 257 `<bos>`."""
-    vocab = {character: byte for character, byte in byte_characters().items()}
+    vocab = byte_characters()
     backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[]))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = tokenizers.decoders.ByteLevel()

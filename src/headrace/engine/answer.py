@@ -2,7 +2,8 @@
 The visible side of one sequence: its tokens become text, stop strings are looked for, chunks come out.
 
 A token is held back while its last character is incomplete (if the answer ends there, U+FFFD is added to it) or while
-its text could still become a stop string; then it is released with its final text. So the released tokens' texts always join to exactly the released text.
+its text could still become a stop string; then it is released with its final text. So the released tokens' texts
+always join to exactly the released text.
 """
 
 from collections import deque
@@ -103,7 +104,8 @@ class AnswerText:
     def _release(self, safe: int, keep_from: int) -> Released:
         """Release the tokens before number `keep_from` whose text ends at or before character `safe`."""
         held = self._held
-        text, tokens = [], []
+        text: list[str] = []
+        tokens: list[Token] = []
         while held and len(tokens) < keep_from and held[0].end <= safe:
             first = held.popleft()
             tokens.append(first.token)

@@ -24,9 +24,10 @@ class Backend(Protocol):
         Stream the answer.
 
         Nothing is queued before the first `__anext__`; that raises `InvalidRequest` (with exact counts), `Busy` or
-        `Unavailable` instead of giving a first chunk. After the first chunk errors come as a chunk whose `finish.reason`
-        is ERROR. Closing the iterator (`aclose`, or cancelling the task that reads it) aborts the request and frees its
-        blocks in the engine's next step. Every choice ends with exactly one chunk that has `finish`.
+        `Unavailable` instead of giving a first chunk. After the first chunk errors come as a chunk whose
+        `finish.reason` is ERROR. Closing the iterator (`aclose`, or cancelling the task that reads it) aborts the
+        request and frees its blocks in the engine's next step. Every choice ends with exactly one chunk that has
+        `finish`.
         """
         ...
 

@@ -56,7 +56,7 @@ class BlockPool:
         return self._num_refs[block] == 0
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks, blank ones first, then the least recently used cached ones. The caller has checked `num_free`."""
+        """Take blocks, blank ones first, then the least recently used cached ones; there must be enough free."""
         assert count <= self.num_free, f"{count} blocks asked for, {self.num_free} free"
         blocks = []
         for _ in range(count):
@@ -121,7 +121,7 @@ class BlockPool:
                 raise Internal("Block references and sequences' tables differ.")
 
     def _walk(self) -> list[int]:
-        ring = []
+        ring: list[int] = []
         block = self._next[self._end]
         while block != self._end and len(ring) <= self.num_blocks:
             if self._prev[self._next[block]] != block:

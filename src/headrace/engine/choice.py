@@ -1,6 +1,4 @@
-"""
-One choice of a request inside the engine: its sequence, its text, its place in a grammar, its times.
-"""
+"""One choice of a request inside the engine: its sequence, its text, its place in a grammar, its times."""
 
 from dataclasses import dataclass, field
 
@@ -48,24 +46,31 @@ class Choice:
         sequence.append(token_id)
         if logprob is not None:
             self.logprob_sum += logprob
-        if token_id in self.end_ids:
-            self.text.push_end(token_id, logprob, top)
-            return self.finish(FinishReason.EOS, stop=token_id)
-        match = self.text.push(token_id, logprob, top)
-        if match is not None:
-            return self.finish(FinishReason.STOP, match=match)
-        if self.extras is not None and self.extras.grammar is not None:
-            self.extras.grammar.accept(token_id)
-            if self.extras.grammar.error is not None:
-                return self.finish(FinishReason.ERROR, message=f"The grammar failed: {self.extras.grammar.error}")
-            if self.extras.grammar.is_complete:
-                return self.finish(FinishReason.EOS)
+        ended = self._end_of(token_id, logprob, top)
+        if ended is not None:
+            return ended
         if sequence.num_tokens >= sequence.max_total_tokens:
             return self.finish(FinishReason.LENGTH)
         text, tokens = self.text.release()
         if not tokens:
             return None
         return Chunk(index=self.index, text=text, tokens=tokens, prompt=self._take_prompt())
+
+    def _end_of(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Chunk | None:
+        """Add the token to the text; return the last chunk if the token itself ends the answer."""
+        if token_id in self.end_ids:
+            self.text.push_end(token_id, logprob, top)
+            return self.finish(FinishReason.EOS, stop=token_id)
+        match = self.text.push(token_id, logprob, top)
+        if match is not None:
+            return self.finish(FinishReason.STOP, match=match)
+        if self.extras is None or self.extras.grammar is None:
+            return None
+        grammar = self.extras.grammar
+        grammar.accept(token_id)
+        if grammar.error is not None:
+            return self.finish(FinishReason.ERROR, message=f"The grammar failed: {grammar.error}")
+        return self.finish(FinishReason.EOS) if grammar.is_complete else None
 
     def finish(
         self,
