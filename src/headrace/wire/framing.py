@@ -86,12 +86,12 @@ def _malformed(body: bytes, error: Exception) -> MalformedBody:
 
 def _wrong_field(message: str) -> InvalidRequest:
     found = _WHERE.match(message)
-    if found is None:
-        return InvalidRequest(f"{message}.")
-    path = found["path"].lstrip(".")
-    what = found["what"]
+    path = "" if found is None else found["path"].lstrip(".")
+    what = message if found is None else found["what"]
     missing = re.match(r"^Object missing required field `(\w+)`$", what)
     if missing is not None:
         path = f"{path}.{missing[1]}".lstrip(".")
         return InvalidRequest(f"`{path}` is missing.", param=path)
+    if not path:
+        return InvalidRequest(f"{what}.")
     return InvalidRequest(f"`{path}`: {what[:1].lower()}{what[1:]}.", param=path)

@@ -105,7 +105,7 @@ class OpenAICompletions:
 def _sampling(
     fields: CompletionsBody, context: RequestContext, *, stream: bool, prompts: list[Prompt]
 ) -> SamplingParams:
-    check_range("max_tokens", fields.max_tokens, low=1)
+    check_range("max_tokens", fields.max_tokens, low=0)
     check_range("logprobs", fields.logprobs, low=0, high=context.limits.max_logprobs)
     max_new_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
     sampling = sampling_params(fields, context, max_new_tokens=max_new_tokens)

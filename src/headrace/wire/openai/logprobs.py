@@ -54,9 +54,8 @@ def _top(token: Token, num_top: int) -> dict[str, float | None] | None:
 
 def _name(token: Token) -> str:
     r"""The token's text; half a character is written as OpenAI does, `bytes:\xf0\x9f`."""
-    if not token.raw:
-        return token.text
     try:
-        return token.raw.decode()
+        token.raw.decode()
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.raw)
+    return token.text

@@ -1,0 +1,95 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.errors import InvalidRequest
+from headrace.wire.framing import (
+    MalformedBody,
+    decode_body,
+    field_names,
+    json_line,
+    sse_event,
+    to_json,
+    unknown_fields,
+)
+
+
+class Inner(msgspec.Struct):
+    number: int
+
+
+class Outer(msgspec.Struct):
+    inner: Inner
+    text: str = ""
+
+
+DECODER = msgspec.json.Decoder(Outer)
+
+
+def test_a_good_body_is_decoded():
+    assert decode_body(b'{"inner": {"number": 3}, "more": 1}', DECODER) == Outer(inner=Inner(number=3))
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "The body is empty, a JSON object was expected."),
+        (b"  ", "The body is empty, a JSON object was expected."),
+        (b'{"inner"', "The body is not valid JSON: Input data was truncated."),
+        (b'{"inner": {"number": NaN}}', "The body is not valid JSON: invalid character (byte 21)."),
+        (b'{"text": "\xff"}', "The body is not valid UTF-8."),
+        (b'{"text": "\\ud800"}', "The body is not valid JSON: Input data was truncated."),
+        (b'{"x": ' + b"[" * 5000 + b"]" * 5000 + b"}", "The body is nested too deep."),
+    ],
+)
+def test_a_malformed_body_says_what_is_wrong(body, text):
+    with pytest.raises(MalformedBody) as caught:
+        decode_body(body, DECODER)
+    assert caught.value.message == text
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "text"),
+    [
+        (b'{"inner": {"number": "3"}}', "inner.number", "`inner.number`: expected `int`, got `str`."),
+        (b'{"inner": {"number": 3.0}}', "inner.number", "`inner.number`: expected `int`, got `float`."),
+        (b'{"inner": {"number": true}}', "inner.number", "`inner.number`: expected `int`, got `bool`."),
+        (b'{"inner": {}}', "inner.number", "`inner.number` is missing."),
+        (b"{}", "inner", "`inner` is missing."),
+        (b"[]", None, "Expected `object`, got `array`."),
+        (b'{"inner": {"number": 1e999}}', "inner.number", "`inner.number`: number out of range."),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_path(body, param, text):
+    with pytest.raises(InvalidRequest) as caught:
+        decode_body(body, DECODER)
+    assert (caught.value.param, caught.value.message) == (param, text)
+    assert not isinstance(caught.value, MalformedBody)
+
+
+def test_unknown_fields_are_named():
+    assert unknown_fields(b'{"b": 1, "a": 2, "c": 3}', ("a",)) == ("b", "c")
+    assert field_names(b"[1]") == frozenset()
+
+
+def test_events_and_lines_are_framed():
+    assert sse_event(b"{}") == b"data: {}\n\n"
+    assert sse_event(b"{}", space=False) == b"data:{}\n\n"
+    assert json_line(b"{}") == b"{}\n"
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_no_frame_is_broken_by_a_text(text):
+    encoded = to_json(text)
+    assert b"\n" not in encoded
+    assert b"\r" not in encoded
+    assert msgspec.json.decode(encoded) == text
+
+
+@given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode))
+def test_any_bytes_are_decoded_or_refused(data):
+    try:
+        decode_body(data, DECODER)
+    except InvalidRequest as error:
+        assert error.message.endswith(".")
