@@ -1,5 +1,6 @@
 """Finds a model by name and reads everything about it but the weights, which are mapped."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +9,10 @@ from headrace.models.chat import ChatTemplate, override_template
 from headrace.models.chat_builtins import LLAMA2
 from headrace.models.checkpoint import Checkpoint
 from headrace.models.gguf_checkpoint import read_gguf_checkpoint
+from headrace.models.hf_checkpoint import read_hf_checkpoint
 from headrace.models.model import Model
 from headrace.models.rope import resolve_dynamic
+from headrace.models.sources import home_folder, locate
 from headrace.models.spec import ModelSpec
 from headrace.models.tokenizer import ByteForm
 
@@ -43,11 +46,12 @@ def load_model(
         BrokenModel: names the file that is missing, truncated or malformed.
         SettingsError: `chat_template` is wrong.
     """
-    path = Path(ref)
-    checkpoint = read_gguf_checkpoint(path)
+    home = cache_dir if cache_dir is not None else home_folder(os.environ)
+    located = locate(ref, revision=revision, home=home, progress=progress)
+    checkpoint = _read(located.path)
     return Model(
-        name=path.stem,
-        path=path,
+        name=located.name,
+        path=located.path,
         revision=revision,
         spec=_resolved(checkpoint.spec, max_model_len),
         weights=checkpoint.weights,
@@ -55,6 +59,10 @@ def load_model(
         chat_template=_chat_template(checkpoint, chat_template),
         defaults=checkpoint.defaults,
     )
+
+
+def _read(path: Path) -> Checkpoint:
+    return read_gguf_checkpoint(path) if path.suffix == ".gguf" else read_hf_checkpoint(path)
 
 
 def _resolved(spec: ModelSpec, max_model_len: int | None) -> ModelSpec:

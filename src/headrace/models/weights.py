@@ -1,8 +1,8 @@
 """
 Weights of a checkpoint as a runner asks for them: canonical name in, raw bytes with their encoding out.
 
-Readers (`safetensors_reader`, `gguf_reader`) implement `WeightSource`; runners pack what they get into their own layout.
-Nothing is decoded here that a runner can take as it is: a Q4_1 tensor stays Q4_1.
+Readers (`safetensors_reader`, `gguf_reader`) implement `WeightSource`; runners pack what they get into
+their own layout. Nothing is decoded here that a runner can take as it is: a Q4_1 tensor stays Q4_1.
 """
 
 from collections.abc import Iterable

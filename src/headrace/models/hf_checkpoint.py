@@ -1,0 +1,85 @@
+"""Reads a whole checkpoint from a Hugging Face folder: config.json, safetensors, tokenizer.json, chat template."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace.core.errors import BrokenModel
+from headrace.models.checkpoint import Checkpoint
+from headrace.models.families.registry import from_config
+from headrace.models.fields import Fields
+from headrace.models.hf_tokenizer import read_hf_tokenizer
+from headrace.models.model import GenerationDefaults
+from headrace.models.safetensors_reader import SafetensorsWeights
+
+
+def read_hf_checkpoint(folder: Path) -> Checkpoint:
+    """
+    Read everything but the weights.
+
+    Raises:
+        BrokenModel: names the file that is missing, truncated or malformed.
+        UnsupportedModel: names the part that is not supported.
+    """
+    config = _read_json(folder / "config.json", required=True)
+    generation = _read_json(folder / "generation_config.json")
+    settings = _read_json(folder / "tokenizer_config.json")
+    family, spec = from_config(config)
+    weights = SafetensorsWeights(folder, family, spec)
+    tokenizer = read_hf_tokenizer(
+        folder, settings=settings, config=config, generation=generation, vocab_size=spec.vocab_size
+    )
+    return Checkpoint(
+        spec=spec,
+        weights=weights,
+        tokenizer=tokenizer,
+        templates=read_templates(folder, settings),
+        defaults=GenerationDefaults(
+            eos_token_ids=tokenizer.eos_token_ids,
+            temperature=_optional(generation, "temperature"),
+            top_p=_optional(generation, "top_p"),
+            top_k=generation.whole("top_k", minimum=0) if generation.has("top_k") else None,
+            repetition_penalty=_optional(generation, "repetition_penalty"),
+        ),
+    )
+
+
+def read_templates(folder: Path, settings: Fields) -> dict[str, str]:
+    """Chat templates by name: files of their own go before `tokenizer_config.json`, as in transformers."""
+    single = folder / "chat_template.jinja"
+    named = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    if single.is_file():
+        return {path.stem: _read_text(path) for path in named} | {"default": _read_text(single)}
+    older = _read_json(folder / "chat_template.json")
+    value = older.values.get("chat_template") or settings.values.get("chat_template")
+    if isinstance(value, str):
+        return {"default": value}
+    entries = value if isinstance(value, list) else []
+    return {
+        entry["name"]: entry["template"]
+        for entry in entries
+        if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
+    }
+
+
+def _optional(fields: Fields, key: str) -> float | None:
+    return fields.number(key) if fields.has(key) else None
+
+
+def _read_json(path: Path, *, required: bool = False) -> Fields:
+    if not required and not path.is_file():
+        return Fields({}, str(path))
+    try:
+        value = json.loads(_read_text(path))
+    except (ValueError, RecursionError) as exc:
+        raise BrokenModel(f"{path} is not valid JSON: {exc}.", path=str(path)) from exc
+    if not isinstance(value, dict):
+        raise BrokenModel(f"{path} must hold a JSON object.", path=str(path))
+    return Fields(value, str(path))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise BrokenModel(f"{path} cannot be read: {exc}.", path=str(path)) from exc

@@ -1,0 +1,169 @@
+"""
+Models on the Hugging Face Hub: downloading, and what lies in its cache.
+
+`huggingface_hub` does the work and honours its own environment (`HF_TOKEN`, `HF_HUB_OFFLINE`, `HF_HOME` ...).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headrace.core.errors import HeadraceError, ModelNotFound
+from headrace.core.progress import Progress
+
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRepoInfo, HFCacheInfo
+
+_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_GGUF_ID: Final = re.compile(rf"({_ID.pattern})/(.+\.gguf)")
+_WANTED: Final = ("*.json", "*.safetensors", "*.jinja")
+_UNWANTED: Final = ("*/*", "consolidated*")
+"""Folders hold other formats, `consolidated` is Mistral's second copy of the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubRef:
+    """A model on the Hub, or one GGUF file of it."""
+
+    repo_id: str
+    file_name: str | None = None
+
+
+def parse_hub_ref(ref: str) -> HubRef | None:
+    """`org/name` or `org/name/file.gguf`; None for anything else."""
+    if match := _GGUF_ID.fullmatch(ref):
+        return HubRef(match[1], match[2])
+    return HubRef(ref) if _ID.fullmatch(ref) else None
+
+
+def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Path:
+    """
+    The folder (or GGUF file) of a model in the Hub's cache, downloaded if need be.
+
+    Raises:
+        ModelNotFound: no such model, no permission, no network; says how to fix it.
+    """
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    from headrace.models.hub_progress import progress_bars
+
+    bars = progress_bars(progress, ref.repo_id)
+    try:
+        if ref.file_name is not None:
+            return Path(hf_hub_download(ref.repo_id, ref.file_name, revision=revision, tqdm_class=bars))
+        return Path(
+            snapshot_download(
+                ref.repo_id,
+                revision=revision,
+                allow_patterns=list(_WANTED),
+                ignore_patterns=list(_UNWANTED),
+                tqdm_class=bars,
+            )
+        )
+    except Exception as exc:
+        # The library lets the errors of its HTTP client through, which differ from version to version.
+        raise translate(exc, ref.repo_id, revision) from exc
+
+
+def translate(exc: Exception, repo_id: str, revision: str | None) -> HeadraceError:
+    """Our error for one of `huggingface_hub`, with what to do about it."""
+    for kind, message in _failures():
+        if isinstance(exc, kind):
+            return ModelNotFound(message(repo_id, revision or "main", exc), model=repo_id)
+    return ModelNotFound(f"{repo_id} could not be downloaded from the Hub: {type(exc).__name__}: {exc}", model=repo_id)
+
+
+_Message = Callable[[str, str, Exception], str]
+
+
+def _failures() -> tuple[tuple[type[Exception], _Message], ...]:
+    """Errors of the Hub, the most exact first, and our sentence for each."""
+    from huggingface_hub import errors
+
+    return (
+        (
+            errors.GatedRepoError,
+            lambda repo, _revision, _exc: (
+                f"{repo} is gated: accept its terms on https://huggingface.co/{repo}, "
+                "then set HF_TOKEN to a token of that account."
+            ),
+        ),
+        (
+            errors.RepositoryNotFoundError,
+            lambda repo, _revision, _exc: (
+                f"There is no model {repo} on the Hub, or it is private. "
+                "Check the spelling; for a private model set HF_TOKEN."
+            ),
+        ),
+        (
+            errors.RevisionNotFoundError,
+            lambda repo, revision, _exc: f"{repo} has no branch, tag or commit {revision!r}.",
+        ),
+        (
+            errors.LocalEntryNotFoundError,
+            _not_in_cache,
+        ),
+        (
+            errors.OfflineModeIsEnabled,
+            _not_in_cache,
+        ),
+        (
+            errors.EntryNotFoundError,
+            lambda repo, revision, _exc: f"{repo} has no such file in revision {revision!r}.",
+        ),
+        (
+            errors.HFValidationError,
+            lambda repo, _revision, exc: f"{repo!r} is not a valid name of a model on the Hub: {exc}",
+        ),
+        (
+            errors.HfHubHTTPError,
+            lambda repo, _revision, exc: f"The Hub refused to give {repo}: {exc}",
+        ),
+        (
+            OSError,
+            lambda repo, _revision, exc: f"{repo} could not be downloaded or stored: {exc}. Check network and disk.",
+        ),
+    )
+
+
+def _not_in_cache(repo: str, _revision: str, _exc: Exception) -> str:
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return (
+            f"{repo} is not (or not wholly) in the cache {constants.HF_HUB_CACHE} and HF_HUB_OFFLINE is set. "
+            "Unset it to download the model."
+        )
+    return (
+        f"{repo} is not in the cache {constants.HF_HUB_CACHE} and the Hub cannot be reached. "
+        "Check the network (or HF_ENDPOINT), or give the path of a local folder."
+    )
+
+
+def cached_models() -> "list[CachedRepoInfo]":
+    """Models in the cache of the Hub."""
+    cache = _scan()
+    return [] if cache is None else sorted(cache.repos, key=lambda repo: repo.repo_id)
+
+
+def remove_from_cache(repo_id: str) -> int | None:
+    """Delete all revisions of a model from the cache; bytes freed, or None if it is not there."""
+    cache = _scan()
+    for repo in [] if cache is None else cache.repos:
+        if repo.repo_id == repo_id and repo.repo_type == "model" and cache is not None:
+            strategy = cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
+            strategy.execute()
+            return strategy.expected_freed_size
+    return None
+
+
+def _scan() -> "HFCacheInfo | None":
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        return scan_cache_dir()
+    except CacheNotFound:
+        return None

@@ -1,0 +1,28 @@
+"""Progress of the Hub's downloads: it speaks in `tqdm` bars, we in `Progress`."""
+
+import io
+from typing import Any, Final
+
+from tqdm.std import tqdm  # type: ignore[import-untyped]
+
+from headrace.core.progress import Progress
+
+_TRANSFER: Final = "Downloading bytes"
+"""A second bar for the same bytes, as they come over the wire."""
+
+
+def progress_bars(progress: Progress, repo_id: str) -> type[Any]:
+    """A class of bars that report to `progress` and print nothing."""
+
+    class Bars(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options.pop("name", None)
+            super().__init__(*args, **(options | {"file": io.StringIO(), "disable": False}))
+
+        def display(self, *_args: Any, **_options: Any) -> bool:
+            if self.total and self.desc != _TRANSFER:
+                unit = "bytes" if self.unit == "B" else "files"
+                progress(f"Downloading {repo_id} ({unit})", min(int(self.n), int(self.total)), int(self.total), unit)
+            return True
+
+    return Bars

@@ -1,0 +1,220 @@
+"""
+Weights of a Hugging Face checkpoint by canonical name: one safetensors file or several with an index.
+
+Files are memory mapped; nothing is read before a runner asks for it.
+Source: https://huggingface.co/docs/safetensors (format), transformers (index).
+"""
+
+import hashlib
+import json
+import mmap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.models.families.family import Family
+from headrace.models.shapes import Shape, expected_shapes
+from headrace.models.spec import ModelSpec
+from headrace.models.weights import Encoding, RawTensor
+
+INDEX: Final = "model.safetensors.index.json"
+SINGLE: Final = "model.safetensors"
+_ENCODINGS: Final = {"F32": (Encoding.F32, 4), "F16": (Encoding.F16, 2), "BF16": (Encoding.BF16, 2)}
+_LENGTH_BYTES: Final = 8
+_MAX_HEADER_BYTES: Final = 100_000_000
+"""The limit of the safetensors library."""
+_NORMS: Final = frozenset(
+    {"final_norm", "attn_norm", "mlp_norm", "q_norm", "k_norm", "post_attn_norm", "post_mlp_norm"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where one tensor lies."""
+
+    file: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: npt.NDArray[np.uint8]
+    """Its bytes, memory mapped."""
+
+
+class SafetensorsWeights:
+    """A `WeightSource` over the safetensors files of a folder."""
+
+    def __init__(self, folder: Path, family: Family, spec: ModelSpec) -> None:
+        self._folder = folder
+        self._norm_offset = family.norm_offset
+        tensors, self._fingerprint = _open_folder(folder)
+        prefix = _name_prefix(tensors, family)
+        self._shapes = expected_shapes(spec)
+        self._tensors = {
+            name: self._find(tensors, stored_name(name, family.tensors).removeprefix(prefix), shape)
+            for name, shape in self._shapes.items()
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the sizes, times and headers of the files."""
+        return self._fingerprint
+
+    @property
+    def dominant_encoding(self) -> Encoding:
+        """By the number of weights in layers."""
+        weights: dict[Encoding, int] = {}
+        for name, tensor in self._tensors.items():
+            if name.startswith("layers."):
+                encoding, item_bytes = _ENCODINGS[tensor.dtype]
+                weights[encoding] = weights.get(encoding, 0) + tensor.data.size // item_bytes
+        return max(weights, key=weights.__getitem__)
+
+    def names(self) -> Iterable[str]:
+        """All that the spec asks for: the constructor checks that they are there."""
+        return self._tensors.keys()
+
+    def load(self, name: str) -> RawTensor:
+        """One tensor as it lies in its file; norms of Gemma come as F32 with their 1 added."""
+        if name not in self._tensors:
+            raise BrokenModel(f"{self._folder} has no weight {name}.", name=name)
+        tensor = self._tensors[name]
+        num_rows, num_columns = self._shapes[name]
+        encoding, _ = _ENCODINGS[tensor.dtype]
+        if self._norm_offset and name.rpartition(".")[2] in _NORMS:
+            values = as_float32(tensor.data, encoding) + np.float32(self._norm_offset)
+            return RawTensor(Encoding.F32, num_rows, num_columns, values.view(np.uint8).reshape(num_rows, -1))
+        return RawTensor(encoding, num_rows, num_columns, tensor.data.reshape(num_rows, -1))
+
+    def _find(self, tensors: Mapping[str, StoredTensor], stored: str, shape: Shape) -> StoredTensor:
+        tensor = tensors.get(stored)
+        if tensor is None:
+            raise BrokenModel(f"{self._folder} has no tensor {stored}, which this network needs.", tensor=stored)
+        wanted = shape if len(tensor.shape) > 1 else shape[1:]
+        if tensor.shape != wanted or (len(tensor.shape) == 1 and shape[0] != 1):
+            raise BrokenModel(
+                f"{tensor.file}: tensor {stored} has shape {list(tensor.shape)}, wanted {list(shape)}.", tensor=stored
+            )
+        if tensor.dtype not in _ENCODINGS:
+            raise UnsupportedModel(
+                f"{tensor.file}: tensor {stored} has type {tensor.dtype}; BF16, F16 and F32 are supported.",
+                tensor=stored,
+            )
+        return tensor
+
+
+def as_float32(data: npt.NDArray[np.uint8], encoding: Encoding) -> npt.NDArray[np.float32]:
+    """Numbers of a plain encoding as float32."""
+    if encoding is Encoding.BF16:
+        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    return data.view("<f2" if encoding is Encoding.F16 else "<f4").astype(np.float32)
+
+
+def stored_name(name: str, tensors: Mapping[str, str]) -> str:
+    """The name in the checkpoint of a canonical one."""
+    prefix, _, part = name.rpartition(".")
+    return f"model.{prefix}.{tensors[part]}" if prefix else tensors[part]
+
+
+def _name_prefix(tensors: Mapping[str, StoredTensor], family: Family) -> str:
+    """Checkpoints of the bare network (`AutoModel`) leave out the `model.` in front."""
+    embed = family.tensors["embed"]
+    bare = embed not in tensors and embed.removeprefix("model.") in tensors
+    return "model." if bare else ""
+
+
+def _open_folder(folder: Path) -> tuple[dict[str, StoredTensor], str]:
+    digest = hashlib.blake2b(digest_size=16)
+    tensors: dict[str, StoredTensor] = {}
+    for file in _files(folder):
+        content = _map(file)
+        header, start = _header(file, content)
+        stat = file.stat()
+        digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns} ".encode() + content[:start])
+        for name, entry in header.items():
+            if name != "__metadata__":
+                tensors[name] = _place(file, content, start, name, entry)
+    return tensors, digest.hexdigest()
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / INDEX
+    if index.is_file():
+        names = _indexed_files(index)
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise BrokenModel(f"{folder} lacks {', '.join(missing)}, which {INDEX} names. Download it again.")
+        return [folder / name for name in names]
+    single = folder / SINGLE
+    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    if files:
+        return files
+    if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
+        raise UnsupportedModel(
+            f"{folder} holds weights as Python pickles (.bin or .pth), which can run code when they are read. "
+            "Convert them to safetensors."
+        )
+    raise BrokenModel(f"{folder} holds no weights: neither {INDEX} nor {SINGLE} is there.")
+
+
+def _indexed_files(index: Path) -> list[str]:
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise BrokenModel(f"{index} is not a valid index of safetensors files.") from exc
+    if not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise BrokenModel(f"{index} names files outside its folder.")
+    return names
+
+
+def _map(file: Path) -> mmap.mmap:
+    if file.stat().st_size < _LENGTH_BYTES:
+        raise BrokenModel(f"{file} is truncated: it has {file.stat().st_size} bytes. Download it again.")
+    with file.open("rb") as opened:
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _header(file: Path, content: mmap.mmap) -> tuple[dict[str, object], int]:
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    start = _LENGTH_BYTES + length
+    if length > _MAX_HEADER_BYTES or start > len(content):
+        raise BrokenModel(f"{file} is truncated or not a safetensors file: its header has {length} bytes.")
+    try:
+        header = json.loads(content[_LENGTH_BYTES:start])
+    except (ValueError, RecursionError) as exc:
+        raise BrokenModel(f"{file} has a header that is not JSON: {exc}. Download it again.") from exc
+    if not isinstance(header, dict):
+        raise BrokenModel(f"{file} has a header that is not a JSON object.")
+    return header, start
+
+
+def _place(file: Path, content: mmap.mmap, start: int, name: str, entry: object) -> StoredTensor:
+    try:
+        dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]  # type: ignore[index]
+        lengths_are_whole = all(type(number) is int and number >= 0 for number in (*shape, first, last))
+    except (KeyError, TypeError, ValueError) as exc:
+        raise BrokenModel(f"{file}: the entry of tensor {name} is malformed.", tensor=name) from exc
+    if not lengths_are_whole or not isinstance(dtype, str) or first > last:
+        raise BrokenModel(f"{file}: the entry of tensor {name} is malformed.", tensor=name)
+    if start + last > len(content):
+        raise BrokenModel(
+            f"{file} is truncated: tensor {name} ends at byte {start + last}, the file has {len(content)}. "
+            "Download it again.",
+            tensor=name,
+        )
+    num_bytes = last - first
+    if dtype in _ENCODINGS and num_bytes != _product(shape) * _ENCODINGS[dtype][1]:
+        raise BrokenModel(f"{file}: tensor {name} has {num_bytes} bytes, which is not its shape {list(shape)}.")
+    data = np.frombuffer(content, np.uint8, num_bytes, start + first)
+    return StoredTensor(file, name, dtype, shape, data)
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    product = 1
+    for extent in shape:
+        product *= extent
+    return product
