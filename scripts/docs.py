@@ -1,12 +1,14 @@
 """
-Write the generated pages of `docs/`: settings, container names, metrics and errors, from the code that they describe.
+Write the generated pages of `docs/` (settings, container names, metrics, errors) and the README's tree, from the code.
 
 python scripts/docs.py            write them
 python scripts/docs.py --check    exit 1 if one of them is not what the code says
 """
 
 import argparse
+import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +22,10 @@ from headrace.core.metrics import Metrics
 from headrace.core.setting_docs import setting_rows
 from headrace.core.settings import flag_name
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+TREE = re.compile(r"(?<=<!-- tree -->\n).*?(?=<!-- /tree -->)", re.DOTALL)
 NOTE = "<!-- Made by scripts/docs.py; change the code that it describes instead. -->\n"
 
 
@@ -88,7 +93,7 @@ def metrics_page() -> Iterator[str]:
     )  # fmt: skip
     yield "| metric | kind | meaning |"
     yield "|---|---|---|"
-    for metric in Metrics(stats=EngineStats, info=lambda: info).collect():
+    for metric in Metrics(stats=EngineStats, info=lambda: info, in_flight=lambda: 0).collect():
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         yield f"| `{name}` | {metric.type} | {escape(metric.documentation)} |"
 
@@ -115,6 +120,40 @@ def errors_page() -> Iterator[str]:
         yield f"| `{kind.__name__}` | `{kind.code}` | {kind.http_status} | {retry} | {escape(meaning)} |"
 
 
+def first_sentence(path: Path) -> str:
+    """What a source file says of itself at its top."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix in {".py", ".pyi"}:
+        about = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        opening = re.match(r"(?:<!doctype html>\s*)?((?:\s*(?://|\*|/\*|<!--).*\n)+)", text, re.IGNORECASE)
+        about = re.sub(
+            r"^\s*(?:///?|/\*\*?|\*/?|<!--)|(?:\*/|-->)\s*$", "", opening[1] if opening else "", flags=re.MULTILINE
+        )
+    paragraph = " ".join(re.split(r"\n\s*\n", about.strip())[0].split())
+    if not paragraph and path.with_suffix(".h").exists() and path.suffix == ".cpp":
+        return first_sentence(path.with_suffix(".h"))
+    return re.split(r"(?<=[.;])\s", paragraph)[0].rstrip(".;")
+
+
+def tree_block() -> Iterator[str]:
+    """Each source file with one line on what it is, folder by folder."""
+    suffixes = {".py", ".pyi", ".js", ".css", ".html", ".h", ".inl", ".cpp"}
+    files = [path for top in ("src/headrace", "csrc") for path in (ROOT / top).rglob("*") if path.suffix in suffixes]
+    by_folder: dict[Path, list[Path]] = {}
+    for path in sorted(files):
+        by_folder.setdefault(path.parent, []).append(path)
+    yield "```text"
+    for folder, members in sorted(by_folder.items()):
+        package = folder / "__init__.py"
+        about = f"  {first_sentence(package)}" if package in members else ""
+        yield f"{folder.relative_to(ROOT).as_posix()}/{about}"
+        for path in members:
+            if path != package:
+                yield f"  {path.name:24}{first_sentence(path)}"
+    yield "```\n"
+
+
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "settings.md": settings_page,
     "container-names.md": container_names_page,
@@ -124,16 +163,17 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def main() -> int:
-    """Write or check the pages."""
+    """Write or check the pages and the tree."""
     parser = argparse.ArgumentParser(description="Write the generated pages of the docs.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     check = parser.parse_args().check
+    wanted = {DOCS / name: NOTE + "\n".join(page()).rstrip() + "\n" for name, page in PAGES.items()}
+    tree = "\n".join(tree_block())
+    wanted[README] = TREE.sub(lambda _: tree, README.read_text(encoding="utf-8"))
     stale = []
-    for name, page in PAGES.items():
-        text = NOTE + "\n".join(page()).rstrip() + "\n"
-        path = DOCS / name
+    for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            stale.append(name)
+            stale.append(path.name)
             if not check:
                 path.write_text(text, encoding="utf-8")
     if check and stale:

@@ -20,19 +20,6 @@ def source_files() -> list[Path]:
     return sorted(python + native)
 
 
-def tree_in_readme() -> set[str]:
-    """Paths that the README's tree names: `path  what it is`, one a line, under the heading "The tree"."""
-    text = (ROOT / "README.md").read_text()
-    block = text.split("## The tree", 1)[1].split("```", 2)[1]
-    return {line.split()[0] for line in block.splitlines()[1:] if line.strip() and not line.startswith(" ")}
-
-
-def test_the_tree_in_the_readme_is_the_tree_on_disk() -> None:
-    files = {path.relative_to(ROOT).as_posix() for path in source_files() if path.name != "__init__.py"}
-    shown = {path.removeprefix("src/") for path in files}
-    assert tree_in_readme() == {path for path in shown if not path.endswith("py.typed")}
-
-
 def test_no_source_file_is_longer_than_a_reader_can_hold() -> None:
     long = {str(path): n for path in source_files() if (n := len(path.read_text().splitlines())) > MAX_LINES}
     assert not long
@@ -52,6 +39,6 @@ def test_links_in_the_docs_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page}: {target}"
 
 
-def test_generated_pages_are_up_to_date() -> None:
+def test_generated_pages_and_the_tree_in_the_readme_are_up_to_date() -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts" / "docs.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
