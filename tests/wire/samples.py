@@ -93,7 +93,8 @@ def line_objects(parts: Iterable[bytes]) -> list[dict]:
 
 
 pieces = st.lists(
-    st.text(st.characters(codec="utf-8"), max_size=6) | st.sampled_from(['"', "\\", "\n", "\n\n", "</s>", "é", "😀", "中"]),
+    st.text(st.characters(codec="utf-8"), max_size=6)
+    | st.sampled_from(['"', "\\", "\n", "\n\n", "</s>", "é", "😀", "中"]),
     min_size=1,
     max_size=12,
 )
