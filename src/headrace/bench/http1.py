@@ -10,7 +10,7 @@ No redirects, no proxies, no compression, no cookies.
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
@@ -56,7 +56,7 @@ class Exchange:
         while not self.status:
             await self._change()
 
-    async def body(self) -> AsyncIterator[bytes]:
+    async def body(self) -> AsyncGenerator[bytes, None]:
         """The body as it arrives. Raises `Truncated` at the place where it breaks off."""
         position = 0
         while True:

@@ -1,0 +1,168 @@
+"""
+A file of prompts through an engine: JSON lines in, JSON lines out, in the same order.
+
+Every line of the output belongs to the line of the input with the same number, also where it failed. So a run that was
+broken off can go on: as many lines as the output has are done.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import IO, Any, cast
+from uuid import uuid4
+
+import msgspec
+
+from headrace.cli.answers import answer_values, collect
+from headrace.cli.sources import Source
+from headrace.core.errors import HeadraceError, InvalidRequest, SettingsError
+from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
+
+_SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One line of the input."""
+
+    index: int
+    id: object
+    """As the line says; None without."""
+    request: GenerationRequest | None
+    error: InvalidRequest | None = None
+    """Why there is no request."""
+
+
+def parse_items(lines: Iterable[str], base: SamplingParams) -> Iterator[Item]:
+    """
+    Read the input: `{"prompt": "..."}` or `{"messages": [...]}`, with `id` and any sampling option by its name.
+
+    Blank lines are left out. A line that cannot be read gives an item with an error; the others still run.
+    """
+    kept = (line for line in lines if line.strip())
+    for index, line in enumerate(kept):
+        item_id: object = None
+        try:
+            row = _row(line)
+            item_id = row.pop("id", None)
+            yield Item(index=index, id=item_id, request=_request(row, base))
+        except InvalidRequest as error:
+            yield Item(index=index, id=item_id, request=None, error=error)
+
+
+def _row(line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise InvalidRequest(f"The line is not JSON: {error}.") from error
+    if not isinstance(row, dict):
+        raise InvalidRequest(f"The line is {line.strip()[:40]}; wanted: an object with 'prompt' or 'messages'.")
+    return row
+
+
+def _request(row: dict[str, Any], base: SamplingParams) -> GenerationRequest:
+    prompt = _prompt(row.pop("prompt", None), row.pop("messages", None))
+    unknown = sorted(row.keys() - _SAMPLING_NAMES)
+    if unknown:
+        raise InvalidRequest(
+            f"{unknown[0]!r} is not a name that a line can have: id, prompt, messages, or a sampling option."
+        )
+    try:
+        sampling = msgspec.convert({**asdict(base), **row}, type=SamplingParams, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"A sampling option is wrong: {error}.") from error
+    return GenerationRequest(request_id=uuid4().hex, prompt=prompt, sampling=sampling)
+
+
+def _prompt(prompt: object, messages: object) -> str | ChatPrompt:
+    if isinstance(prompt, str) and messages is None:
+        return prompt
+    if prompt is None and isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
+        return ChatPrompt(messages=messages)
+    raise InvalidRequest("The line needs either a text 'prompt' or a list 'messages' of objects.")
+
+
+def lines_done(output: Path, items: list[Item]) -> int:
+    """
+    How many items the output already has. A last line that was cut off by a crash is removed.
+
+    Raises:
+        SettingsError: the output does not belong to this input.
+    """
+    if not output.exists():
+        return 0
+    content = output.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        with output.open("r+b") as file:
+            file.truncate(len(whole))
+    rows = [_output_row(line, output) for line in whole.splitlines()]
+    agrees = len(rows) <= len(items) and all(
+        row.get("index") == item.index and row.get("id") == item.id for row, item in zip(rows, items, strict=False)
+    )
+    if not agrees:
+        raise SettingsError(f"{output} has answers to another input. Name another --output, or say --overwrite.")
+    return len(rows)
+
+
+def _output_row(line: bytes, output: Path) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise SettingsError(f"{output} is not the output of a batch. Name another --output, or say --overwrite.")
+    return row
+
+
+class OrderedWriter:
+    """Writes lines in the order of their numbers, however they come."""
+
+    def __init__(self, file: IO[str], *, first: int) -> None:
+        self._file = file
+        self._next = first
+        self._waiting: dict[int, str] = {}
+
+    def put(self, index: int, line: str) -> None:
+        """Write the line, or keep it until those before it are there."""
+        self._waiting[index] = line
+        while self._next in self._waiting:
+            self._file.write(self._waiting.pop(self._next) + "\n")
+            self._next += 1
+        self._file.flush()
+
+
+OnDone = Callable[[dict[str, Any]], None]
+
+
+async def run_items(
+    source: Source, items: Iterable[Item], writer: OrderedWriter, *, num_in_flight: int, on_done: OnDone
+) -> None:
+    """Keep `num_in_flight` requests in the engine, so that it can always fill its batch, until all items are done."""
+    remaining = iter(items)
+
+    async def work() -> None:
+        for item in remaining:
+            row = await _answer_item(source, item)
+            writer.put(item.index, json.dumps(row, ensure_ascii=False))
+            on_done(row)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(num_in_flight):
+            group.create_task(work())
+
+
+async def _answer_item(source: Source, item: Item) -> dict[str, Any]:
+    head = {"index": item.index, **({} if item.id is None else {"id": item.id})}
+    try:
+        if item.request is None:
+            assert item.error is not None
+            raise item.error
+        async with aclosing(cast("AsyncGenerator[Chunk, None]", source.generate(item.request))) as chunks:
+            answers = await collect(cast("AsyncIterator[Chunk]", chunks))
+        return {**head, **answer_values(answers)}
+    except HeadraceError as error:
+        return {**head, "error": {"code": error.code, "message": error.message}}

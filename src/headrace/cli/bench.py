@@ -1,0 +1,221 @@
+"""`headrace bench`: measure a running server under load."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.bench.dialects import Api
+from headrace.bench.measure import Objectives, RequestRecord, parse_objectives
+from headrace.bench.report import print_report
+from headrace.bench.session import BenchOptions, OnRecord, run_benchmark
+from headrace.bench.workload import Arrivals, Dataset, Synthetic, parse_dataset, parse_lengths
+from headrace.cli.group import Examples
+from headrace.core.errors import SettingsError
+
+EXAMPLES = """
+headrace bench http://127.0.0.1:8080                       one user after the other, 20 s
+headrace bench URL -c 1,8,32                               a column for each number of users
+headrace bench URL --rate 2,4,8 --duration 60              requests arrive at random, so many a second
+headrace bench URL -c 8 --prompt-tokens 64-1024 --output-tokens ~200 --requests 200
+headrace bench URL --dataset chats.jsonl --slo ttft:500,tpot:50 --price-per-hour 0.40
+headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
+"""
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
+@click.argument("url")
+@click.option(
+    "--concurrency", "-c", metavar="N[,N…]", help="Closed loop: so many users, each sends when answered.  [default: 1]"
+)
+@click.option("--rate", metavar="R[,R…]", help="Open loop: so many requests a second, answered or not.")
+@click.option(
+    "--arrivals",
+    type=click.Choice(["poisson", "constant"]),
+    default="poisson",
+    show_default=True,
+    help="With --rate: at random as independent users, or evenly.",
+)
+@click.option("--requests", "num_requests", type=click.IntRange(min=1), help="Requests of each level.")
+@click.option(
+    "--duration",
+    "duration_s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds in which each level sends.  [default: 20, without --requests]",
+)
+@click.option(
+    "--warmup",
+    "warmup_requests",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Requests before each level that do not count.",
+)
+@click.option(
+    "--prompt-tokens",
+    default="128",
+    show_default=True,
+    metavar="LENGTH",
+    help="128, 64-256 (uniform) or ~200 (exponential, mean 200).",
+)
+@click.option(
+    "--output-tokens", default="128", show_default=True, metavar="LENGTH", help="The same for the longest answers."
+)
+@click.option(
+    "--shared-prefix-tokens",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="So many tokens at the front of every prompt are the same.",
+)
+@click.option(
+    "--dataset",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='JSON lines with "prompt" or "messages", optional "max_tokens", in place of random words.',
+)
+@click.option(
+    "--api", type=click.Choice([api.value for api in Api]), help="Which route to ask.  [default: what the server has]"
+)
+@click.option("--model", help="The model to ask for.  [default: the server's first]")
+@click.option("--api-key", envvar="HEADRACE_API_KEY", help="Sent as a bearer token.  [env: HEADRACE_API_KEY]")
+@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 is greedy.")
+@click.option(
+    "--ignore-eos/--respect-eos",
+    default=None,
+    help="Whether answers go on to their full length.  [default: ignore with random words, respect with --dataset]",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same load.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="Seconds after which an answer has failed.",
+)
+@click.option(
+    "--slo", metavar="NAME:MS,…", help="Count answers that keep these limits: ttft, tpot, e2e in milliseconds."
+)
+@click.option(
+    "--price-per-hour", type=click.FloatRange(min=0), help="Price of the machine, for the cost of 1,000 tokens."
+)
+@click.option("--json", "as_json", is_flag=True, help="The last line of stdout is the result as one JSON object.")
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the result as JSON to this file too."
+)
+def bench(*, as_json: bool, output: Path | None, **given: Any) -> None:
+    """
+    Send load to the server at URL and measure what its clients see.
+
+    Time to first token, gaps between tokens, tokens a second, failures by kind. Works with any server that streams in
+    OpenAI's, TGI's or SageMaker's form. docs/bench.md has the method and its limits.
+    """
+    from rich.console import Console
+
+    options = read_options(given)
+    with _showing(options) as on_record:
+        report = _run(options, on_record)
+    width = None if sys.stdout.isatty() else 120
+    print_report(report, Console(width=width))
+    value = report.as_json()
+    if output is not None:
+        output.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def read_options(given: dict[str, Any]) -> BenchOptions:
+    """
+    The options as the load tool takes them.
+
+    Raises:
+        SettingsError: they contradict each other or cannot be read.
+    """
+    duration_s = given["duration_s"]
+    if duration_s is None and given["num_requests"] is None:
+        duration_s = 20.0
+    ignore_eos = given["ignore_eos"]
+    return BenchOptions(
+        url=given["url"],
+        levels=_levels(given["concurrency"], given["rate"], given["arrivals"]),
+        source=_source(given),
+        api=None if given["api"] is None else Api(given["api"]),
+        model=given["model"],
+        api_key=given["api_key"],
+        num_requests=given["num_requests"],
+        duration_s=duration_s,
+        warmup_requests=given["warmup_requests"],
+        seed=given["seed"],
+        temperature=given["temperature"],
+        ignore_eos=given["dataset"] is None if ignore_eos is None else ignore_eos,
+        timeout_s=given["timeout_s"],
+        objectives=parse_objectives(given["slo"]) if given["slo"] else Objectives(),
+        price_per_hour=given["price_per_hour"],
+    )
+
+
+def _levels(concurrency: str | None, rate: str | None, arrivals: Any) -> tuple[Arrivals, ...]:
+    if concurrency is not None and rate is not None:
+        raise SettingsError("Give either --concurrency (closed loop) or --rate (open loop), not both.")
+    try:
+        if rate is not None:
+            return tuple(Arrivals(kind=arrivals, rate_per_s=_above_zero(float(part))) for part in rate.split(","))
+        users = (concurrency or "1").split(",")
+        return tuple(Arrivals(kind="closed", concurrency=int(_above_zero(int(part)))) for part in users)
+    except ValueError:
+        raise SettingsError(
+            "--concurrency takes whole numbers from 1 up such as 1,8,32; --rate numbers above 0 such as 0.5,2."
+        ) from None
+
+
+def _above_zero(number: float) -> float:
+    if not 0 < number < 1e6:
+        raise ValueError(number)
+    return number
+
+
+def _source(given: dict[str, Any]) -> Synthetic | Dataset:
+    output_tokens = parse_lengths(given["output_tokens"])
+    if given["dataset"] is None:
+        return Synthetic(
+            prompt_tokens=parse_lengths(given["prompt_tokens"]),
+            output_tokens=output_tokens,
+            shared_prefix_tokens=given["shared_prefix_tokens"],
+        )
+    with given["dataset"].open(encoding="utf-8") as lines:
+        return parse_dataset(lines, output_tokens)
+
+
+def _run(options: BenchOptions, on_record: OnRecord) -> Any:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run_benchmark(options, on_record))
+
+
+@contextmanager
+def _showing(options: BenchOptions) -> Iterator[OnRecord]:
+    """A line that counts answers while they come, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _, __: None
+        return
+    from rich.console import Console
+
+    counts: dict[str, tuple[int, int, int]] = {}
+    total = "" if options.num_requests is None else f" of {options.num_requests}"
+    with Console(stderr=True).status("Asking the server who it is …") as status:
+
+        def on_record(label: str, record: RequestRecord) -> None:
+            num_done, num_failed, num_tokens = counts.get(label, (0, 0, 0))
+            num_failed += record.failure is not None
+            counts[label] = (num_done + 1, num_failed, num_tokens + record.num_output_tokens)
+            failed = f", {num_failed} failed" if num_failed else ""
+            speed = counts[label][2] / max(record.end_s, 1e-9)
+            status.update(f"{label}: {num_done + 1}{total} answers{failed}, {speed:,.0f} output tokens/s")
+
+        yield on_record

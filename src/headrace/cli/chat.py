@@ -1,0 +1,194 @@
+"""`headrace chat`: a conversation in the terminal."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import uuid4
+
+import click
+
+from headrace.cli.group import Examples
+from headrace.cli.sampling_options import sampling_options, sampling_params
+from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
+from headrace.cli.sources import Source, opened_source
+from headrace.cli.terminal import Stopwatch, write_text
+from headrace.core.errors import EngineFailed, HeadraceError, SettingsError, UnsupportedModel, UserError
+from headrace.core.generation import ChatPrompt, Chunk, FinishReason, GenerationRequest, SamplingParams
+
+EXAMPLES = """
+headrace chat smollm2                                  load the model here
+headrace chat smollm2 --system "Answer in one line."   with a system message
+headrace chat --url http://127.0.0.1:8080              talk to a running server
+echo "What is a headrace?" | headrace chat smollm2     questions from a pipe, one a line
+"""
+
+COMMANDS = """
+/reset          forget the conversation
+/system TEXT    set the system message and forget the conversation; without TEXT, show it
+/stats          figures of the last answer and of the conversation
+/help           this list
+/exit           leave (also Ctrl-D)
+Ctrl-C stops an answer, not the program.
+"""
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
+@click.argument("model", required=False)
+@click.option("--url", help="Talk to the server there in place of loading a model here.")
+@click.option("--api-key", envvar="HEADRACE_API_KEY", help="Key for --url.  [env: HEADRACE_API_KEY]")
+@click.option("--system", metavar="TEXT", help="The system message.")
+@sampling_options(temperature=0.2, top_p=0.9)
+@setting_options(*ENGINE_SETTINGS)
+@click.pass_context
+def chat(ctx: click.Context, /, model: str | None, **given: Any) -> None:
+    """
+    Talk to MODEL: an alias (smollm2), a Hub id, a folder or a .gguf file.
+
+    Answers stream as they are made. Commands begin with a slash; /help lists them.
+    """
+    sampling = sampling_params(given)
+    if sampling.n != 1 or sampling.best_of not in {None, 1}:
+        raise SettingsError("A conversation has one answer at a time: leave out --n and --best-of.")
+    with opened_source(ctx, model, given) as (runner, source):
+        talk(runner, source, Conversation(sampling=sampling, system=given["system"] or ""))
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What has been said, and how to answer."""
+
+    sampling: SamplingParams
+    system: str = ""
+    turns: list[dict[str, object]] = field(default_factory=list)
+    last: Stopwatch | None = None
+    num_answers: int = 0
+    num_tokens: int = 0
+
+    def request(self) -> GenerationRequest:
+        """The request for the next answer."""
+        head: list[dict[str, object]] = [{"role": "system", "content": self.system}] if self.system else []
+        prompt = ChatPrompt(messages=(*head, *self.turns))
+        return GenerationRequest(request_id=uuid4().hex, prompt=prompt, sampling=self.sampling)
+
+    def reset(self) -> None:
+        """Forget what has been said."""
+        self.turns.clear()
+
+
+def talk(runner: asyncio.Runner, source: Source, conversation: Conversation) -> None:
+    """Read lines until the end of the input; answer them or do what they command."""
+    if not source.info.has_chat_template:
+        raise UnsupportedModel(
+            f"{source.info.name} has no chat template. Give one with --chat-template, or use `headrace generate`."
+        )
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        click.echo(f"{source.info.name} on {source.info.device}. /help lists the commands.", err=True)
+    while (line := _read_line(is_terminal=is_terminal)) is not None:
+        if line.startswith("/"):
+            if not obey(line, conversation):
+                return
+        elif line.strip():
+            _answer(runner, source, conversation, line)
+
+
+def obey(line: str, conversation: Conversation) -> bool:
+    """Do what a line that begins with a slash says; False to leave."""
+    name, _, rest = line.partition(" ")
+    if name in {"/exit", "/quit", "/bye"}:
+        return False
+    action = _ACTIONS.get(name)
+    click.echo(
+        action(conversation, rest.strip()) if action else f"{name} is not a command.\n{COMMANDS.strip()}", err=True
+    )
+    return True
+
+
+def _reset(conversation: Conversation, _: str) -> str:
+    conversation.reset()
+    return "The conversation begins anew."
+
+
+def _system(conversation: Conversation, text: str) -> str:
+    if not text:
+        return f"The system message is: {conversation.system}" if conversation.system else "There is no system message."
+    conversation.system = text
+    conversation.reset()
+    return "The conversation begins anew with that system message."
+
+
+def _stats(conversation: Conversation, _: str) -> str:
+    if conversation.last is None:
+        return "Nothing has been answered yet."
+    total = f"{conversation.num_answers} answers, {conversation.num_tokens} tokens"
+    context = (
+        "" if conversation.last.finish is None else f"; the prompt had {conversation.last.finish.prompt_tokens} tokens"
+    )
+    return f"last: {conversation.last.line()}{context}\nall:  {total}"
+
+
+_ACTIONS: dict[str, Callable[[Conversation, str], str]] = {
+    "/reset": _reset,
+    "/system": _system,
+    "/stats": _stats,
+    "/help": lambda _, __: COMMANDS.strip(),
+}
+
+
+def _read_line(*, is_terminal: bool) -> str | None:
+    """One line from the user, None at the end; Ctrl-C only clears the line."""
+    while True:
+        try:
+            if is_terminal:
+                import readline  # noqa: F401 - line editing and history for input()
+
+                return input("\n> ")
+            line = sys.stdin.readline()
+            return line.rstrip("\n") if line else None
+        except EOFError:
+            click.echo(err=True)
+            return None
+        except KeyboardInterrupt:
+            if not is_terminal:
+                raise
+            click.echo("\n(/exit or Ctrl-D to leave)", err=True)
+
+
+def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, line: str) -> None:
+    """Stream the answer to one line. What cannot be answered is said and forgotten; what was stopped is kept."""
+    conversation.turns.append({"role": "user", "content": line})
+    said: list[str] = []
+    watch = Stopwatch()
+    try:
+        runner.run(_stream(source, conversation.request(), said, watch))
+    except KeyboardInterrupt:
+        write_text(" …")
+    except HeadraceError as error:
+        conversation.turns.pop()
+        click.echo(f"{error.message}{_advice(error)}", err=True)
+        return
+    click.echo()
+    conversation.turns.append({"role": "assistant", "content": "".join(said)})
+    conversation.last = watch
+    conversation.num_answers += 1
+    conversation.num_tokens += watch.num_tokens
+    if sys.stderr.isatty():
+        click.secho(f"[{watch.line()}]", err=True, dim=True)
+
+
+def _advice(error: HeadraceError) -> str:
+    return " /reset begins anew." if isinstance(error, UserError) and "too_long" in error.code else ""
+
+
+async def _stream(source: Source, request: GenerationRequest, said: list[str], watch: Stopwatch) -> None:
+    chunks = cast("AsyncGenerator[Chunk, None]", source.generate(request))
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            watch.see(chunk)
+            said.append(chunk.text)
+            write_text(chunk.text)
+            if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
+                raise EngineFailed(chunk.finish.message or "The engine failed in the middle of the answer.")

@@ -1,0 +1,187 @@
+"""`headrace generate`: one prompt, or a file of prompts, without a server."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager, nullcontext
+from pathlib import Path
+from typing import IO, Any, cast
+from uuid import uuid4
+
+import click
+
+from headrace.cli.answers import answer_values, collect
+from headrace.cli.batch import Item, OrderedWriter, lines_done, parse_items, run_items
+from headrace.cli.group import Examples
+from headrace.cli.progress import showing_progress
+from headrace.cli.sampling_options import sampling_options, sampling_params
+from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
+from headrace.cli.sources import Source, opened_source
+from headrace.cli.terminal import Stopwatch, write_text
+from headrace.core.errors import SettingsError
+from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
+
+EXAMPLES = """
+headrace generate smollm2 -p "The sea is"                      continue a text
+headrace generate smollm2 -p "What is 2+2?" --chat             answer a question
+cat letter.txt | headrace generate smollm2 -p - -n 200         the prompt from a pipe
+headrace generate smollm2 -p "Hi" --json --logprobs 3          one JSON object on stdout
+headrace generate smollm2 --input in.jsonl --output out.jsonl  a file of prompts, batched
+"""
+
+NUM_IN_FLIGHT = 128
+"""Requests that a batch keeps in the engine: twice what it runs at once by default, so that it never waits for more."""
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
+@click.argument("model", required=False)
+@click.option("--prompt", "-p", metavar="TEXT", help="The text to continue; - reads it from stdin.")
+@click.option("--chat", is_flag=True, help="The prompt is a user's message: apply the model's chat template.")
+@click.option("--system", metavar="TEXT", help="A system message; implies --chat.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object with text, counts, times and log probabilities."
+)
+@click.option(
+    "--input", "input_path", metavar="FILE",
+    help='JSON lines with "prompt" or "messages", optional "id" and sampling options by name; - is stdin.',
+)  # fmt: skip
+@click.option(
+    "--output", "output_path", metavar="FILE", help="Where the answers go, in the order of the input; default stdout."
+)
+@click.option("--resume", is_flag=True, help="Go on where an earlier run into --output was broken off.")
+@click.option("--overwrite", is_flag=True, help="Replace the file --output.")
+@click.option("--url", help="Use the server there in place of loading a model here.")
+@click.option("--api-key", envvar="HEADRACE_API_KEY", help="Key for --url.  [env: HEADRACE_API_KEY]")
+@sampling_options(max_new_tokens=256)
+@setting_options(*ENGINE_SETTINGS)
+@click.pass_context
+def generate(ctx: click.Context, /, model: str | None, **given: Any) -> None:
+    """
+    Continue a prompt with MODEL: an alias (smollm2), a Hub id, a folder or a .gguf file.
+
+    The text goes to stdout as it is made, everything else to stderr. With --input, all prompts of a file are run
+    together (continuous batching); a line that fails gives a line with "error" and does not stop the others.
+    """
+    if (given["prompt"] is None) == (given["input_path"] is None):
+        raise SettingsError("Give either a prompt (-p) or a file of prompts (--input).")
+    sampling = sampling_params(given)
+    job: Callable[[asyncio.Runner, Source], None]
+    if given["input_path"] is not None:
+        job = _batch_job(given, sampling)
+    else:
+        request = GenerationRequest(request_id=uuid4().hex, prompt=_prompt(given), sampling=sampling)
+        show = _show_json if given["as_json"] else _show_text
+        job = lambda runner, source: runner.run(show(source, request))  # noqa: E731
+    with opened_source(ctx, model, given) as (runner, source):
+        job(runner, source)
+
+
+def _prompt(given: dict[str, Any]) -> str | ChatPrompt:
+    text = sys.stdin.read() if given["prompt"] == "-" else given["prompt"]
+    if not text:
+        raise SettingsError("The prompt is empty.")
+    if not given["chat"] and not given["system"]:
+        return str(text)
+    system = [{"role": "system", "content": given["system"]}] if given["system"] else []
+    return ChatPrompt(messages=(*system, {"role": "user", "content": text}))
+
+
+def _stream(source: Source, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+    return cast("AsyncGenerator[Chunk, None]", source.generate(request))
+
+
+async def _show_json(source: Source, request: GenerationRequest) -> None:
+    watch = Stopwatch()
+    async with aclosing(_stream(source, request)) as chunks:
+        answers = await collect(chunks, watch.see)
+    times = {"ttft_s": watch.ttft_s, "tokens_per_s": watch.tokens_per_s}
+    click.echo(json.dumps({"model": source.info.name, **answer_values(answers), **times}, ensure_ascii=False))
+
+
+async def _show_text(source: Source, request: GenerationRequest) -> None:
+    """One answer is written as it comes; several one after the other, when they are whole."""
+    watch = Stopwatch()
+    is_single = request.sampling.n == 1
+
+    def on_chunk(chunk: Chunk) -> None:
+        watch.see(chunk)
+        if is_single:
+            write_text(chunk.text)
+
+    async with aclosing(_stream(source, request)) as chunks:
+        answers = await collect(chunks, on_chunk)
+    if not is_single:
+        write_text("\n".join(f"--- {answer.index + 1}\n{answer.text}" for answer in answers))
+    click.echo()
+    if sys.stderr.isatty():
+        click.secho(f"[{watch.line()}]", err=True, dim=True)
+
+
+def _batch_job(given: dict[str, Any], sampling: SamplingParams) -> Callable[[asyncio.Runner, Source], None]:
+    """Read the input and see what is left to do before a model is loaded."""
+    items = list(_read_items(given["input_path"], sampling))
+    output = None if given["output_path"] in {None, "-"} else Path(given["output_path"])
+    num_done = _num_done(output, items, resume=given["resume"], overwrite=given["overwrite"])
+
+    def job(runner: asyncio.Runner, source: Source) -> None:
+        with _opened(output, append=num_done > 0) as file, showing_progress() as progress:
+            totals = Totals(len(items), num_done)
+
+            def on_done(row: dict[str, Any]) -> None:
+                totals.see(row)
+                progress("prompts", totals.num_done, totals.num_items, "prompts")
+
+            writer = OrderedWriter(file, first=num_done)
+            runner.run(run_items(source, items[num_done:], writer, num_in_flight=NUM_IN_FLIGHT, on_done=on_done))
+        click.echo(totals.line(), err=True)
+
+    return job
+
+
+def _read_items(path: str, sampling: SamplingParams) -> Iterator[Item]:
+    with nullcontext(sys.stdin) if path == "-" else Path(path).open(encoding="utf-8") as file:
+        yield from parse_items(file, sampling)
+
+
+def _num_done(output: Path | None, items: list[Item], *, resume: bool, overwrite: bool) -> int:
+    if output is None or overwrite or not output.exists():
+        return 0
+    if not resume:
+        raise SettingsError(f"{output} exists. Say --resume to go on with it, or --overwrite to begin anew.")
+    return lines_done(output, items)
+
+
+@contextmanager
+def _opened(output: Path | None, *, append: bool) -> Iterator[IO[str]]:
+    if output is None:
+        yield sys.stdout
+        return
+    with output.open("a" if append else "w", encoding="utf-8") as file:
+        yield file
+
+
+class Totals:
+    """Figures of a batch."""
+
+    def __init__(self, num_items: int, num_done: int) -> None:
+        self.num_items = num_items
+        self.num_done = num_done
+        self._num_before = num_done
+        self._num_failed = 0
+        self._num_tokens = 0
+        self._watch = Stopwatch()
+
+    def see(self, row: dict[str, Any]) -> None:
+        """Take a line of the output in."""
+        self.num_done += 1
+        self._num_failed += "error" in row
+        self._num_tokens += sum(choice.get("output_tokens", 0) for choice in row.get("choices", [row]))
+
+    def line(self) -> str:
+        """`12 prompts, 340 tokens in 2.1 s (160 tokens/s)`."""
+        seconds = max(self._watch.elapsed_s, 1e-9)
+        before = f", {self._num_before} done before" if self._num_before else ""
+        failed = f", {self._num_failed} failed" if self._num_failed else ""
+        speed = f"{self._num_tokens:,} tokens in {seconds:.1f} s ({self._num_tokens / seconds:,.0f} tokens/s)"
+        return f"{self.num_done - self._num_before} prompts{failed}{before}, {speed}"

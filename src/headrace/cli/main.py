@@ -1,0 +1,48 @@
+"""The `headrace` command: which commands there are. Nothing heavy is imported before a command needs it."""
+
+import click
+
+from headrace import __version__
+from headrace.cli.group import Entry, LazyGroup, write_examples
+
+COMMANDS = {
+    "serve": Entry("headrace.cli.serve", "serve", "Serve a model over HTTP."),
+    "chat": Entry("headrace.cli.chat", "chat", "Talk to a model in the terminal."),
+    "generate": Entry(
+        "headrace.cli.generate", "generate", "Continue a prompt, or a file of prompts, without a server."
+    ),
+    "bench": Entry("headrace.cli.bench", "bench", "Measure a running server under load."),
+    "fit": Entry("headrace.cli.fit", "fit", "Work out what a model needs and whether it fits here."),
+    "models": Entry("headrace.cli.models", "models", "List, fetch and remove models on this machine."),
+    "doctor": Entry("headrace.cli.doctor", "doctor", "Check what this machine can do and what is missing."),
+}
+
+EXAMPLES = """
+headrace serve smollm2                 a server on http://127.0.0.1:8080
+headrace chat smollm2                  a conversation, no server needed
+headrace bench http://127.0.0.1:8080   how fast is it under load?
+headrace COMMAND --help                every option, with examples
+"""
+
+
+class _Main(LazyGroup):
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        write_examples(EXAMPLES, formatter)
+
+
+@click.group(
+    cls=_Main, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.version_option(__version__, "-V", "--version", prog_name="headrace")
+@click.option("--debug", is_flag=True, help="Show where an error came from (a traceback), not only what it is.")
+def cli(*, debug: bool) -> None:
+    """Headrace turns a language model on disk into a fast, streaming endpoint on your own hardware."""
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    cli(prog_name="headrace")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Progress bars on stderr for work that takes more than a moment; lines where stderr is not a terminal."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.core.progress import Progress
+from headrace.core.setting_rules import format_size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+
+class BarProgress:
+    """Draws a bar for each task; the bars go away when their `with` block ends."""
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._bars: Bars | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, task: str, completed: int, total: int, unit: str = "bytes") -> None:
+        """Report that `completed` of `total` units of `task` are done."""
+        if self._bars is None:
+            self._bars = _make_bars(self._console)
+            self._bars.start()
+        if task not in self._tasks:
+            self._tasks[task] = self._bars.add_task(task, total=total)
+        shown = (
+            f"{format_size(completed)} of {format_size(total)}"
+            if unit == "bytes"
+            else f"{completed:,} of {total:,} {unit}"
+        )
+        self._bars.update(self._tasks[task], completed=completed, total=total, amount=shown)
+
+    def stop(self) -> None:
+        """Take the bars away."""
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+            self._tasks = {}
+
+
+class LineProgress:
+    """Says when a task begins and when it has ended: for logs."""
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()
+
+    def __call__(self, task: str, completed: int, total: int, unit: str = "bytes") -> None:
+        """Report that `completed` of `total` units of `task` are done."""
+        size = format_size(total) if unit == "bytes" else f"{total:,} {unit}"
+        if task not in self._begun and completed < total:
+            self._begun.add(task)
+            click.echo(f"{task}: {size} …", err=True)
+        elif completed >= total and task in self._begun:
+            self._begun.discard(task)
+            click.echo(f"{task}: done", err=True)
+
+
+@contextmanager
+def showing_progress() -> Iterator[Progress]:
+    """A `Progress` for the terminal at hand."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield LineProgress()
+        return
+    from rich.console import Console
+
+    bars = BarProgress(Console(stderr=True))
+    try:
+        yield bars
+    finally:
+        bars.stop()
+
+
+def _make_bars(console: "Console") -> "Bars":
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}"),
+        TimeRemainingColumn(),
+    )
+    return Bars(*columns, console=console, transient=True)

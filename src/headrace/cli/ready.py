@@ -1,0 +1,61 @@
+"""What `headrace serve` says when it is ready: what is served, where, and how to try it."""
+
+import shlex
+import sys
+
+import click
+
+from headrace.core.generation import EngineStats, ModelInfo
+
+
+def print_ready(url: str, info: ModelInfo, stats: EngineStats) -> None:
+    """Print the card to a terminal; a log has one line about it already."""
+    if sys.stderr.isatty():
+        click.echo(ready_text(url, info, stats), err=True)
+
+
+def ready_text(url: str, info: ModelInfo, stats: EngineStats) -> str:
+    """The card: facts, addresses and commands to copy."""
+    chat = f'{{"model": "{info.name}", "stream": true, "messages": [{{"role": "user", "content": "Tell me a joke."}}]}}'
+    generate = '{"inputs": "The sea is", "parameters": {"max_new_tokens": 40}}'
+    rows = [*_facts(info, stats), *_addresses(url)]
+    width = max(len(name) for name, _ in rows) + 2
+    table = "\n".join(f"  {name:<{width}}{value}" for name, value in rows)
+    return f"""
+{table}
+
+  {_curl(f"{url}/v1/chat/completions", chat)}
+
+  {_curl(f"{url}/generate_stream", generate)}
+
+  headrace chat --url {url}
+  headrace bench {url}
+
+  Ctrl-C stops the server; running requests may finish.
+"""
+
+
+def _facts(info: ModelInfo, stats: EngineStats) -> list[tuple[str, str]]:
+    capacity = stats.num_blocks * stats.block_tokens
+    facts = [
+        ("model", f"{info.name} ({info.family}, {info.num_parameters / 1e6:,.0f} M parameters)"),
+        ("format", f"{info.dtype} weights, {info.kv_dtype} KV cache, on {info.device}"),
+        ("context", f"{info.max_model_len:,} tokens; {info.max_num_seqs} sequences at once"),
+    ]
+    if capacity:
+        facts.append(("KV cache", f"{capacity:,} tokens"))
+    return facts
+
+
+def _addresses(url: str) -> list[tuple[str, str]]:
+    return [
+        ("chat page", f"{url}/"),
+        ("OpenAI", f"{url}/v1"),
+        ("SageMaker", f"{url}/invocations  {url}/ping"),
+        ("TGI", f"{url}/generate  {url}/generate_stream"),
+        ("metrics", f"{url}/metrics"),
+    ]
+
+
+def _curl(url: str, body: str) -> str:
+    return f"curl -N {url} -H 'Content-Type: application/json' \\\n    -d {shlex.quote(body)}"

@@ -1,0 +1,208 @@
+"""A running server as a `Source`: OpenAI's streaming routes in the types of a generation."""
+
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from headrace.bench.client import judge_status
+from headrace.bench.dialects import Unreadable, error_text
+from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
+from headrace.core.errors import EngineFailed, HeadraceError, InvalidRequest, Unavailable, UserError
+from headrace.core.generation import (
+    ChatPrompt,
+    Chunk,
+    Finish,
+    FinishReason,
+    GenerationRequest,
+    ModelInfo,
+    SamplingParams,
+)
+
+_REASONS = {"stop": FinishReason.EOS, "length": FinishReason.LENGTH}
+
+
+class RemoteSource:
+    """Any server with `/v1/models`, `/v1/chat/completions` and `/v1/completions`."""
+
+    def __init__(self, url: str, *, model: str | None = None, api_key: str | None = None) -> None:
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._url = url
+        self._http = HttpClient(url, headers=headers)
+        self._model = model
+        self._max_model_len = 0
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the server told at `start`; it does not tell all."""
+        return ModelInfo(
+            name=self._model or "",
+            revision=None,
+            family="",
+            dtype="",
+            kv_dtype="",
+            device=self._url,
+            max_model_len=self._max_model_len,
+            max_prompt_tokens=0,
+            max_num_seqs=0,
+            vocab_size=0,
+            num_parameters=0,
+            has_chat_template=True,
+            created_s=int(time.time()),
+        )
+
+    async def start(self) -> None:
+        """
+        Ask which models are served; take the first unless one was named.
+
+        Raises:
+            Unavailable: nobody listens there.
+            UserError: the server wants a key, or has no such model.
+        """
+        try:
+            exchange = await self._http.fetch("GET", "/v1/models")
+        except (ConnectionFailed, Truncated, TimeoutError) as error:
+            raise Unavailable(f"No server answers: {error}. Is it running, and is the URL right?") from error
+        if exchange.status != 200:
+            raise UserError(f"{self._url}/v1/models: {judge_status(exchange.status, exchange.content())[1]}")
+        rows = json.loads(exchange.content()).get("data", [])
+        names = [row["id"] for row in rows]
+        if self._model is not None and self._model not in names:
+            raise UserError(f"The server has no model '{self._model}'; it serves {', '.join(names) or 'none'}.")
+        self._model = self._model or next(iter(names), "")
+        self._max_model_len = next((row.get("max_model_len", 0) for row in rows if row["id"] == self._model), 0)
+
+    async def close(self, *, deadline_s: float) -> None:  # noqa: ARG002 - nothing here needs time
+        """Close the connections."""
+        self._http.close()
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        """
+        Stream the answer. Closing the iterator closes the connection, which stops the server's work.
+
+        Raises:
+            InvalidRequest: the server refuses the request, in its words.
+            Unavailable: it is not there, or is busy.
+            EngineFailed: the answer broke off.
+        """
+        path, body = request_parts(request, self._model or "")
+        try:
+            exchange, connection = await self._http.open("POST", path, json.dumps(body).encode())
+            try:
+                await exchange.answered()
+                await _check_status(exchange)
+                async with aclosing(_chunks(exchange)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            finally:
+                self._http.release(connection)
+        except ConnectionFailed as error:
+            raise Unavailable(f"The server does not answer: {error}.") from error
+        except (Truncated, Unreadable) as error:
+            raise EngineFailed(f"The answer broke off: {error}.") from error
+
+
+def request_parts(request: GenerationRequest, model: str) -> tuple[str, dict[str, Any]]:
+    """Path and body; only what differs from the default is sent, so that servers of others understand it."""
+    sampling = request.sampling
+    body: dict[str, Any] = {
+        "model": model,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": sampling.temperature,
+        **_renamed(sampling),
+    }
+    if isinstance(request.prompt, ChatPrompt):
+        return "/v1/chat/completions", {**body, "messages": list(request.prompt.messages)}
+    prompt = request.prompt if isinstance(request.prompt, str) else list(request.prompt)
+    return "/v1/completions", {**body, "prompt": prompt}
+
+
+_NAMES = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "include_stop": "include_stop_str_in_output",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "logit_bias": "logit_bias",
+    "seed": "seed",
+    "stop": "stop",
+    "stop_token_ids": "stop_token_ids",
+    "ignore_eos": "ignore_eos",
+    "skip_special_tokens": "skip_special_tokens",
+}
+"""Our name → the name in OpenAI's API and its widespread extensions."""
+
+
+def _renamed(sampling: SamplingParams) -> dict[str, Any]:
+    default = SamplingParams()
+    return {
+        theirs: getattr(sampling, ours)
+        for ours, theirs in _NAMES.items()
+        if getattr(sampling, ours) != getattr(default, ours)
+    }
+
+
+async def _check_status(exchange: Exchange) -> None:
+    if exchange.status == 200:
+        return
+    await exchange.finished()
+    _, message = judge_status(exchange.status, exchange.content())
+    error: type[HeadraceError] = Unavailable
+    if exchange.status < 500 and exchange.status != 429:
+        error = InvalidRequest
+    raise error(message)
+
+
+async def _chunks(exchange: Exchange) -> AsyncGenerator[Chunk, None]:
+    reason = FinishReason.EOS
+    usage: dict[str, Any] = {"prompt_tokens": 0, "completion_tokens": 0}
+    async for line in _lines(exchange):
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            break
+        value = _decoded(data)
+        if value.get("error"):
+            raise EngineFailed(error_text(value))
+        usage = value.get("usage") or usage
+        for choice in value.get("choices", ()):
+            reason = _REASONS.get(choice.get("finish_reason") or "", reason)
+            text = (choice["delta"].get("content") if "delta" in choice else choice.get("text")) or ""
+            if text:
+                yield Chunk(text=text)
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    finish = Finish(
+        reason=reason,
+        prompt_tokens=usage["prompt_tokens"],
+        output_tokens=usage["completion_tokens"],
+        cached_tokens=cached,
+    )
+    yield Chunk(finish=finish)
+
+
+async def _lines(exchange: Exchange) -> AsyncGenerator[bytes, None]:
+    pending = b""
+    async with aclosing(exchange.body()) as pieces:
+        async for piece in pieces:
+            *lines, pending = (pending + piece).split(b"\n")
+            for line in lines:
+                yield line.strip()
+    yield pending.strip()
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise Unreadable(f"a line of the stream is not a JSON object: {data[:80]!r}")
+    return value

@@ -1,0 +1,41 @@
+"""`headrace serve`: settings in, a running model server out."""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from headrace.cli.group import Examples
+from headrace.cli.progress import showing_progress
+from headrace.cli.ready import print_ready
+from headrace.cli.setting_options import setting_options
+from headrace.core.settings_sources import gather_settings
+
+EXAMPLES = """
+headrace serve smollm2                              a small real model, on http://127.0.0.1:8080
+headrace serve Qwen/Qwen3-0.6B --dtype w8a8         from the Hub, weights in 8 bits
+headrace serve ./model.gguf --port 0                a file, on any free port
+headrace serve smollm2 --host 0.0.0.0 --api-key K   for others, who need the key
+HF_MODEL_ID=smollm2 headrace serve                  settings from the environment, as containers do
+headrace fit MODEL                                  what it will need, before anything is loaded
+"""
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
+@click.argument("model", required=False)
+@setting_options()
+def serve(**overrides: Any) -> None:
+    """
+    Serve MODEL (an alias such as smollm2, a Hub id, a folder or a .gguf file) over HTTP.
+
+    One port speaks SageMaker's container contract (/ping, /invocations), TGI (/generate_stream), OpenAI
+    (/v1/chat/completions) and has a chat page at /. Every option is also an environment variable; docs/settings.md
+    explains them all.
+    """
+    settings, notices = gather_settings(overrides, os.environ)
+    from headrace.server.main import run_server
+
+    with showing_progress() as progress:
+        code = run_server(settings, notices=notices, progress=progress, on_ready=print_ready)
+    sys.exit(code)

@@ -1,0 +1,87 @@
+"""
+Command line options made from the fields of `ServerSettings`: name, help, default and environment name stand there.
+
+The values stay text: `core.settings` reads them by the field's rule, so that a bad flag is refused in the same words as
+a bad environment variable.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.core.setting_docs import SettingRow, setting_rows
+from headrace.core.settings import load_settings
+
+if TYPE_CHECKING:
+    from headrace.engine.config import EngineConfig
+
+ENGINE_SETTINGS = (
+    "revision",
+    "dtype",
+    "kv_dtype",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "kv_cache_bytes",
+    "threads",
+    "isa",
+    "enable_prefix_caching",
+    "chat_template",
+    "cache_dir",
+)
+"""Those that mean something without a server."""
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def setting_options(*names: str) -> Decorator:
+    """Add an option for each of the settings named; without names for all but `model`, which is an argument."""
+    rows = [row for row in setting_rows() if (row.name in names if names else row.name != "model")]
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for row in reversed(rows):
+            command = _option(row)(command)
+        return command
+
+    return decorate
+
+
+def engine_config(model: str, given: Mapping[str, object]) -> "EngineConfig":
+    """
+    The engine that the options (and `HEADRACE_*`) ask for.
+
+    Raises:
+        SettingsError: a value is not what is wanted.
+    """
+    from headrace.engine.config import EngineConfig
+
+    overrides = {"model": model, **{name: given.get(name) for name in ENGINE_SETTINGS}}
+    settings, _ = load_settings(overrides, _own_environment())
+    values = {name: getattr(settings, name) for name in ENGINE_SETTINGS}
+    known = {name: value for name, value in values.items() if value is not None}
+    return EngineConfig(model=settings.model, **known)
+
+
+def _own_environment() -> dict[str, str]:
+    """Without the names of containers: `HF_MODEL_ID` is for servers."""
+    return {name: value for name, value in os.environ.items() if name.startswith("HEADRACE_")}
+
+
+def _option(row: SettingRow) -> Decorator:
+    help_text = f"{row.help}  [{_facts(row)}]"
+    if row.rule.is_flag:
+        return click.option(f"{row.flag}/--no-{row.flag.removeprefix('--')}", row.name, default=None, help=help_text)
+    return click.option(row.flag, row.name, metavar=_metavar(row), help=help_text)
+
+
+def _facts(row: SettingRow) -> str:
+    default = f"default: {row.default_text}; " if row.default_text else ""
+    return f"{default}env: {row.env}"
+
+
+def _metavar(row: SettingRow) -> str:
+    if row.rule.choices:
+        return f"[{'|'.join(row.rule.choices)}]"
+    return row.name.rpartition("_")[2].upper()

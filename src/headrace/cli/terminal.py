@@ -1,0 +1,72 @@
+"""What is written to a terminal: text of a model made harmless, and the line of figures below an answer."""
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+from headrace.core.generation import Chunk, Finish
+
+_HARMFUL = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), 127, *range(128, 160)) if code not in {9, 10}}
+
+
+def printable(text: str) -> str:
+    """The text without control characters: a model must not move the cursor or write the clipboard of a terminal."""
+    return text.translate(_HARMFUL)
+
+
+def write_text(text: str) -> None:
+    """Show a piece of an answer at once, as it is where stdout is a file or a pipe."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Times one answer as it streams."""
+
+    started_s: float = field(default_factory=time.perf_counter)
+    first_s: float | None = None
+    last_s: float = 0.0
+    num_pieces: int = 0
+    finish: Finish | None = None
+
+    def see(self, chunk: Chunk) -> None:
+        """Take a chunk in."""
+        self.last_s = time.perf_counter()
+        if chunk.text or chunk.tokens:
+            self.num_pieces += max(1, len(chunk.tokens))
+            self.first_s = self.first_s or self.last_s
+        self.finish = chunk.finish or self.finish
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the answer, by its finish, else by pieces (an answer that was stopped)."""
+        return self.finish.output_tokens if self.finish is not None else self.num_pieces
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time since the start."""
+        return time.perf_counter() - self.started_s
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to first token."""
+        return None if self.first_s is None else self.first_s - self.started_s
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Speed after the first token; None below two tokens."""
+        if self.first_s is None or self.num_tokens < 2 or self.last_s <= self.first_s:
+            return None
+        return (self.num_tokens - 1) / (self.last_s - self.first_s)
+
+    def line(self) -> str:
+        """`12 tokens, 85 tokens/s, first after 40 ms, 30 of 60 prompt tokens from the cache`."""
+        parts = [f"{self.num_tokens} tokens"]
+        if self.tokens_per_s is not None:
+            parts.append(f"{self.tokens_per_s:.0f} tokens/s")
+        if self.ttft_s is not None:
+            parts.append(f"first after {1000 * self.ttft_s:.0f} ms")
+        if self.finish is not None and self.finish.cached_tokens:
+            parts.append(f"{self.finish.cached_tokens} of {self.finish.prompt_tokens} prompt tokens from the cache")
+        return ", ".join(parts)

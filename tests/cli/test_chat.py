@@ -1,0 +1,66 @@
+import pytest
+
+from headrace.core.generation import ChatPrompt
+from headrace.engine.echo import EchoScript
+
+
+def contents(headrace, number: int) -> list[tuple[str, str]]:
+    prompt = headrace.backend.requests[number].prompt
+    assert isinstance(prompt, ChatPrompt)
+    return [(message["role"], message["content"]) for message in prompt.messages]
+
+
+def test_every_line_is_answered_and_the_conversation_grows(headrace) -> None:
+    result = headrace("chat", "echo", stdin="hello there\n\nand you\n")
+    assert result.exit_code == 0
+    assert result.stdout == "hello there\nand you\n"
+    assert contents(headrace, 1) == [("user", "hello there"), ("assistant", "hello there"), ("user", "and you")]
+
+
+def test_reset_forgets_the_turns_and_keeps_the_system_message(headrace) -> None:
+    headrace("chat", "echo", "--system", "Be kind.", stdin="one\n/reset\ntwo\n")
+    assert contents(headrace, 1) == [("system", "Be kind."), ("user", "two")]
+
+
+def test_a_system_message_begins_anew(headrace) -> None:
+    result = headrace("chat", "echo", stdin="one\n/system Be brief.\n/system\ntwo\n")
+    assert "The system message is: Be brief." in result.stderr
+    assert contents(headrace, 1) == [("system", "Be brief."), ("user", "two")]
+
+
+def test_stats_tell_tokens_of_the_last_answer_and_of_all(headrace) -> None:
+    result = headrace("chat", "echo", stdin="/stats\none two\nthree\n/stats\n")
+    assert "Nothing has been answered yet." in result.stderr
+    assert "2 answers, 5 tokens" in result.stderr
+
+
+def test_exit_leaves(headrace) -> None:
+    headrace("chat", "echo", stdin="/exit\nnever asked\n")
+    assert not headrace.backend.requests
+
+
+def test_an_unknown_command_is_not_sent_to_the_model(headrace) -> None:
+    result = headrace("chat", "echo", stdin="/what\n")
+    assert "/what is not a command" in result.stderr
+    assert not headrace.backend.requests
+
+
+def test_a_line_that_is_too_long_is_told_and_forgotten(headrace) -> None:
+    result = headrace("chat", "echo", stdin="word " * 300 + "\nshort\n")
+    assert result.exit_code == 0
+    assert "/reset begins anew" in result.stderr
+    assert contents(headrace, 0) == [("user", "short")]
+
+
+def test_an_engine_that_fails_in_the_middle_does_not_end_the_program(headrace) -> None:
+    headrace.backend.script = EchoScript(fail_after_tokens=1)
+    result = headrace("chat", "echo", stdin="one two three\n")
+    assert result.exit_code == 0
+    assert "The echo broke" in result.stderr
+
+
+@pytest.mark.parametrize("args", [("chat",), ("chat", "echo", "--n", "2")])
+def test_what_cannot_be_is_one_sentence(headrace, args) -> None:
+    result = headrace(*args, stdin="")
+    assert result.exit_code == 2
+    assert len(result.stderr.strip().splitlines()) == 1

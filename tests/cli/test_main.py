@@ -1,0 +1,139 @@
+import importlib
+import subprocess
+import sys
+
+import click
+import pytest
+
+from headrace import __version__
+from headrace.cli.group import Examples
+from headrace.cli.main import COMMANDS, cli
+from headrace.core.settings import flag_name, setting_names
+
+
+def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
+    """Every command below `command` that does something."""
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    context = click.Context(command)
+    found = []
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        assert child is not None
+        found += leaves(child, (*path, name))
+    return found
+
+
+LEAVES = leaves(cli)
+
+
+def test_the_version_is_that_of_the_package(headrace) -> None:
+    assert __version__ in headrace("--version").stdout
+
+
+def test_help_lists_every_command_with_its_line(headrace) -> None:
+    shown = headrace("--help").stdout
+    for name, entry in COMMANDS.items():
+        assert name in shown
+        assert entry.summary in shown
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), LEAVES, ids=lambda value: "-".join(value) if isinstance(value, tuple) else ""
+)
+def test_every_command_explains_itself_and_each_option_and_gives_examples(headrace, path, command) -> None:
+    result = headrace(*path, "--help")
+    assert result.exit_code == 0
+    assert "Examples:" in result.stdout
+    assert isinstance(command, Examples)
+    assert f"headrace {' '.join(path)}" in command.examples
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+
+
+def test_every_setting_is_a_flag_of_serve(headrace) -> None:
+    serve = dict(LEAVES)[("serve",)]
+    flags = {flag for parameter in serve.params for flag in parameter.opts}
+    assert {flag_name(name) for name in setting_names() if name != "model"} <= flags
+
+
+@pytest.mark.parametrize("args", [("srve",), ("serve", "--prot", "1"), ("models", "lst")])
+def test_a_misspelt_word_names_the_nearest_one(headrace, args) -> None:
+    result = headrace(*args)
+    assert result.exit_code == 2
+    assert "Did you mean" in result.stderr
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("args", [["--help"], ["serve", "--help"]])
+def test_help_imports_nothing_heavy(args: list[str]) -> None:
+    heavy = {
+        "torch",
+        "transformers",
+        "numpy",
+        "rich.console",
+        "httpx",
+        "jinja2",
+        "uvicorn",
+        "starlette",
+        "gguf",
+        "llguidance",
+    }
+    code = (
+        "import sys\nfrom headrace.cli.main import cli\n"
+        f"cli({args!r}, standalone_mode=False)\n"
+        "print('\\n' + ' '.join(sys.modules), flush=True)"
+    )
+    assert not heavy & set(run_python(code).splitlines()[-1].split())
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "headrace", "--version"], capture_output=True, text=True, check=True)
+    assert __version__ in done.stdout
+
+
+def test_entries_lead_to_commands_of_their_name() -> None:
+    for name, entry in COMMANDS.items():
+        assert getattr(importlib.import_module(entry.module), entry.attribute).name == name
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        ("headrace.core.errors.ModelNotFound('No such model: x.')", 2),
+        ("headrace.core.errors.EngineFailed('A step failed.')", 1),
+        ("ZeroDivisionError('division by zero')", 1),
+        ("FileNotFoundError(2, 'No such file or directory', 'x.jsonl')", 1),
+        ("KeyboardInterrupt()", 130),
+    ],
+)
+def test_an_error_is_one_sentence_and_an_exit_code(error: str, exit_code: int) -> None:
+    code = (
+        "import headrace.core.errors, click\nfrom headrace.cli.main import cli\n"
+        "@click.command()\ndef fails():\n"
+        f"    raise {error}\n"
+        "cli.get_command = lambda ctx, name: fails\n"
+        "cli(['doctor'], prog_name='headrace')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == exit_code
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == (0 if exit_code == 130 else 1)
+
+
+def test_debug_adds_the_traceback() -> None:
+    code = (
+        "import click\nfrom headrace.cli.main import cli\n"
+        "@click.command()\ndef fails():\n    raise ValueError('deep down')\n"
+        "cli.get_command = lambda ctx, name: fails\n"
+        "cli(['--debug', 'doctor'], prog_name='headrace')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "deep down" in done.stderr
