@@ -2,189 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 
-// A fused multiply-add would round once where numpy rounds twice, so this file is compiled with -ffp-contract=off too.
-#if defined(__clang__)
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-// The loops over the vocabulary are compiled for several CPUs; integers and maxima make all of them agree to the bit.
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define HEADRACE_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define HEADRACE_CLONES
-#endif
+#include "sampling_arithmetic.h"
 
 namespace headrace {
 namespace {
 
-constexpr int32_t kBlock = 64;
-constexpr int32_t kFirstGuess = 64;  // best tokens that are tried first as the nucleus of top-p
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int32_t kGuesses[] = {64, 512};  // so many best tokens are tried first as the nucleus of top-p
 constexpr float kGreedyTemperature = 1e-5f;
 constexpr float kMaxTemperature = 1e30f;
-constexpr float kLowestExponent = -60.0f;
-constexpr float kNoMassExponent = -28.5f;  // exp of less rounds to mass 0
-constexpr int32_t kMassBits = 40;
-constexpr uint64_t kBestMass = uint64_t{1} << kMassBits;
-constexpr double kRounder = 4503599627370496.0;       // 2^52: adding it rounds to an integer
-constexpr uint64_t kRounderBits = 0x4330000000000000;  // its bits; the integer appears below them
-constexpr float kSmallRounder = 12582912.0f;           // 1.5 * 2^23, the same for single precision
-constexpr int32_t kSmallRounderBits = 0x4B400000;
-
-template <typename To, typename From>
-inline To bits_of(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof(To));
-  return to;
-}
-
-// exp(exponent) * 2^40 as an integer; `masses` in runner/sampling.py has the same operations.
-inline uint64_t mass_of(float exponent) {
-  float x = exponent > kLowestExponent ? exponent : kLowestExponent;
-  float rounded = x * 1.44269504f + kSmallRounder;
-  float power = rounded - kSmallRounder;
-  float r = x - power * 0.693359375f;
-  r = r - power * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  float value = p * (r * r) + r + 1.0f;
-  int32_t power_bits = (bits_of<int32_t>(rounded) - kSmallRounderBits + kMassBits + 127) << 23;
-  float scaled = value * bits_of<float>(power_bits);
-  return bits_of<uint64_t>(static_cast<double>(scaled) + kRounder) - kRounderBits;
-}
-
-// --- loops over the vocabulary, eight tokens at a time
-
-typedef float Floats __attribute__((vector_size(32)));
-typedef int32_t Ints __attribute__((vector_size(32)));
-typedef double Doubles __attribute__((vector_size(64)));
-typedef uint64_t Masses __attribute__((vector_size(64)));
-constexpr int32_t kLanes = 8;
-
-// `mass_of` for eight exponents.
-[[gnu::always_inline]] inline void get_masses(const Floats& exponents, Masses& masses) {
-  Floats x = exponents > kLowestExponent ? exponents : Floats{} + kLowestExponent;
-  Floats rounded = x * 1.44269504f + kSmallRounder;
-  Floats power = rounded - kSmallRounder;
-  Floats r = x - power * 0.693359375f;
-  r = r - power * -2.12194440e-4f;
-  Floats p = Floats{} + 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  Floats value = p * (r * r) + r + 1.0f;
-  Ints power_bits = (reinterpret_cast<Ints>(rounded) - kSmallRounderBits + kMassBits + 127) << 23;
-  Floats scaled = value * reinterpret_cast<Floats>(power_bits);
-  masses = reinterpret_cast<Masses>(__builtin_convertvector(scaled, Doubles) + kRounder) - kRounderBits;
-}
-
-// The logits of a block; a block that is not whole is copied and filled up with -inf.
-[[gnu::always_inline]] inline const float* whole_block(const float* logits, int32_t vocab, int32_t start,
-                                                       float* padded) {
-  if (start + kBlock <= vocab) return logits + start;
-  std::fill_n(padded, kBlock, -kInfinity);
-  std::copy_n(logits + start, vocab - start, padded);
-  return padded;
-}
-
-[[gnu::always_inline]] inline uint64_t sum_of(const Masses& masses) {
-  uint64_t sum = 0;
-  for (int32_t lane = 0; lane < kLanes; ++lane) sum += masses[lane];
-  return sum;
-}
-
-// Best logit of each block. False if a logit is NaN or +inf.
-HEADRACE_CLONES bool find_block_max(const float* logits, int32_t vocab, float* block_max) {
-  Ints bad{};
-  for (int32_t start = 0; start < vocab; start += kBlock) {
-    float padded[kBlock];
-    const float* block = whole_block(logits, vocab, start, padded);
-    Floats best = Floats{} - kInfinity;
-    for (int32_t i = 0; i < kBlock; i += kLanes) {
-      Floats values;
-      std::memcpy(&values, block + i, sizeof(values));
-      bad |= ~(values < kInfinity);
-      best = values > best ? values : best;
-    }
-    float block_best = best[0];
-    for (int32_t lane = 1; lane < kLanes; ++lane) block_best = std::max(block_best, best[lane]);
-    block_max[start / kBlock] = block_best;
-  }
-  int32_t any_bad = 0;
-  for (int32_t lane = 0; lane < kLanes; ++lane) any_bad |= bad[lane];
-  return any_bad == 0;
-}
-
-// Mass of each block for exponents (logit - best) * inverse_temperature; returns the mass of all.
-HEADRACE_CLONES uint64_t find_block_mass(const float* logits, int32_t vocab, float best, float inverse_temperature,
-                                         uint64_t* block_mass) {
-  uint64_t total = 0;
-  for (int32_t start = 0; start < vocab; start += kBlock) {
-    float padded[kBlock];
-    const float* block = whole_block(logits, vocab, start, padded);
-    Masses sums{};
-    for (int32_t i = 0; i < kBlock; i += kLanes) {
-      Floats values;
-      std::memcpy(&values, block + i, sizeof(values));
-      Masses masses;
-      get_masses((values - best) * inverse_temperature, masses);
-      sums += masses;
-    }
-    block_mass[start / kBlock] = sum_of(sums);
-    total += block_mass[start / kBlock];
-  }
-  return total;
-}
-
-// Mass of the tokens whose exponent is at least `lowest`.
-HEADRACE_CLONES uint64_t find_mass_above(const float* logits, int32_t vocab, float best, float inverse_temperature,
-                                         float lowest) {
-  Masses sums{};
-  for (int32_t start = 0; start < vocab; start += kBlock) {
-    float padded[kBlock];
-    const float* block = whole_block(logits, vocab, start, padded);
-    for (int32_t i = 0; i < kBlock; i += kLanes) {
-      Floats values;
-      std::memcpy(&values, block + i, sizeof(values));
-      Floats exponents = (values - best) * inverse_temperature;
-      Masses masses;
-      get_masses(exponents >= lowest ? exponents : Floats{} + kLowestExponent, masses);
-      sums += masses;
-    }
-  }
-  return sum_of(sums);
-}
-
-// 64 random bits from seed and position: the first half of Philox4x32-10 (Salmon et al. 2011).
-uint64_t random_bits(uint64_t seed, uint64_t position) {
-  uint32_t c0 = static_cast<uint32_t>(position), c1 = static_cast<uint32_t>(position >> 32), c2 = 0, c3 = 0;
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    uint64_t low = uint64_t{c0} * 0xD2511F53u, high = uint64_t{c2} * 0xCD9E8D57u;
-    c0 = static_cast<uint32_t>(high >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(high);
-    c2 = static_cast<uint32_t>(low >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(low);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return c0 | uint64_t{c1} << 32;
-}
-
-uint64_t random_below(const SamplingRow& row, uint64_t total) {
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(random_bits(row.seed, row.position)) * total) >> 64);
-}
 
 // The mass that `share` of `total` is; at least 1.
 uint64_t share_of(float share, uint64_t total) {
@@ -234,23 +62,25 @@ class Row {
  private:
   int32_t draw(const SamplingRow& row) {
     inverse_temperature_ = 1.0f / std::min(row.temperature, kMaxTemperature);
-    bool is_cut_by_rank = row.top_k > 0 && row.top_k < vocab_;
-    if (is_cut_by_rank) {
+    bool has_top_k = row.top_k > 0 && row.top_k < vocab_;
+    if (!has_top_k && !(row.min_p > 0) && !(row.typical_p < 1)) {
+      return row.top_p < 1 ? draw_from_nucleus(row) : draw_from_all(row);
+    }
+    if (has_top_k) {
       gather_best(row.top_k);
       order_by_logit();
       keep_count(row.top_k);
-      weigh();
-    } else if (row.min_p > 0) {
-      gather_above(std::max(kNoMassExponent, std::log(std::min(row.min_p, 1.0f)) - 1e-3f));
-      weigh();
-    } else if (row.typical_p < 1) {
-      gather_above(kNoMassExponent);
-      weigh();
-    } else if (row.top_p < 1) {
-      return draw_from_nucleus(row);
     } else {
-      return draw_from_all(row);
+      float lowest = row.min_p > 0 ? std::log(std::min(row.min_p, 1.0f)) - 1e-3f : kNoMassExponent;
+      gather_above(std::max(kNoMassExponent, lowest));
     }
+    weigh();
+    filter(row);
+    return draw_from_candidates(row);
+  }
+
+  // Applies min-p, typical-p and top-p to the candidates.
+  void filter(const SamplingRow& row) {
     if (row.min_p > 0) {
       uint64_t least = share_of(std::min(row.min_p, 1.0f), kBestMass);
       keep_if([this, least](int32_t i) { return scratch_.masses[i] >= least; });
@@ -263,7 +93,6 @@ class Row {
       order_by_logit();
       keep_mass(share_of(row.top_p, candidate_mass()));
     }
-    return draw_from_candidates(row);
   }
 
   float exponent(int32_t id) const { return (logits_[id] - best_) * inverse_temperature_; }
@@ -395,7 +224,7 @@ class Row {
   // --- draws: the token, by id, at which the sum of masses passes a random point
 
   int32_t draw_from_candidates(const SamplingRow& row) const {
-    uint64_t point = random_below(row, candidate_mass());
+    uint64_t point = random_below(row.seed, row.position, candidate_mass());
     int32_t i = 0;
     for (uint64_t sum = scratch_.masses[0]; sum <= point; sum += scratch_.masses[i]) ++i;
     return scratch_.ids[i];
@@ -405,8 +234,11 @@ class Row {
   int32_t draw_from_nucleus(const SamplingRow& row) {
     uint64_t total = find_block_mass(logits_, vocab_, best_, inverse_temperature_, scratch_.block_mass.data());
     uint64_t wanted = share_of(row.top_p, total);
-    gather_best(std::min(kFirstGuess, num_blocks_));
-    weigh();
+    for (int32_t guess : kGuesses) {
+      gather_best(std::min(guess, num_blocks_));
+      weigh();
+      if (candidate_mass() >= wanted) break;
+    }
     if (candidate_mass() < wanted) {
       gather_above(find_lowest(wanted));
       weigh();
@@ -429,7 +261,7 @@ class Row {
 
   int32_t draw_from_all(const SamplingRow& row) {
     uint64_t total = find_block_mass(logits_, vocab_, best_, inverse_temperature_, scratch_.block_mass.data());
-    uint64_t point = random_below(row, total);
+    uint64_t point = random_below(row.seed, row.position, total);
     int32_t block = 0;
     for (; point >= scratch_.block_mass[block]; ++block) point -= scratch_.block_mass[block];
     int32_t id = block * kBlock;
