@@ -127,7 +127,8 @@ class Tokenizer:
         if not longest:
             return 0
         counted = "".join(text.split()) if self._strips else text
-        return -(-len(counted.encode(errors="replace")) // longest)
+        spelled = counted.encode(errors="replace").translate(None, self._unspellable)
+        return -(-len(spelled) // longest)
 
     def grammar_tokenizer(self) -> "llguidance.LLTokenizer":
         """The same vocabulary for llguidance, made once (a few tenths of a second)."""
@@ -139,6 +140,13 @@ class Tokenizer:
 
         eos = list(self._eos_order) or None
         return llguidance.LLTokenizer(self._backend.to_str(), n_vocab=self.vocab_size, eos_token=eos)
+
+    @cached_property
+    def _unspellable(self) -> bytes:
+        """Bytes that a byte-level vocabulary has no token for (SmolLM lacks some): they vanish from a text."""
+        if self.form is not ByteForm.BYTE_LEVEL:
+            return b""
+        return bytes(byte for character, byte in _BYTE_OF.items() if self._backend.token_to_id(character) is None)
 
     @cached_property
     def _longest_token_bytes(self) -> int:
@@ -154,9 +162,11 @@ class Tokenizer:
     def _encode(self, text: str, *, add_special_tokens: bool) -> "tokenizers.Encoding":
         try:
             return self._backend.encode(text, add_special_tokens=add_special_tokens)
-        except UnicodeEncodeError as exc:
+        except TypeError as exc:
+            # It takes every text but those with half a surrogate pair, which JSON can spell.
+            place = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), 0)
             raise InvalidRequest(
-                f"The text holds half of a surrogate pair at character {exc.start}, which is not valid Unicode.",
+                f"The text holds half of a surrogate pair at character {place}, which is not valid Unicode.",
                 param="prompt",
             ) from exc
 

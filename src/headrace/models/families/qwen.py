@@ -26,8 +26,8 @@ def qwen2_from_config(config: Fields) -> ModelSpec:
 def qwen3_from_config(config: Fields) -> ModelSpec:
     """Qwen 3: the head size does not follow from the hidden size."""
     require_activation(config, "silu")
-    values = {"head_dim": QWEN3_HEAD_DIM, **config.values}
-    spec = base_config_spec(Fields(values, config.source), "qwen3")
+    head_dim = config.whole("head_dim", QWEN3_HEAD_DIM)
+    spec = base_config_spec(Fields({**config.values, "head_dim": head_dim}, config.source), "qwen3")
     biased = config.flag("attention_bias", default=False)
     return _with_windows(config, replace(spec, qk_norm=True, qkv_bias=biased, o_bias=biased))
 

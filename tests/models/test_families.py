@@ -1,0 +1,197 @@
+import math
+
+import pytest
+from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.models.families.registry import from_config
+from headrace.models.fields import Fields
+from headrace.models.spec import RopeSpec
+from tests.models.model_files import TINY_LLAMA
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def spec_of(config):
+    """Of a config object of transformers, in the form that it saves, or of plain values."""
+    values = config if isinstance(config, dict) else config.to_dict()
+    return from_config(Fields(values, "config.json"))[1]
+
+
+def test_llama_sizes_are_read():
+    spec = spec_of(LlamaConfig(**SIZES, max_position_embeddings=512, rms_norm_eps=1e-5))
+
+    assert (spec.family, spec.num_layers, spec.hidden_size, spec.intermediate_size) == ("llama", 6, 64, 96)
+    assert (spec.num_heads, spec.num_kv_heads, spec.head_dim) == (4, 2, 16)
+    assert (spec.vocab_size, spec.max_positions, spec.norm_eps) == (300, 512, 1e-5)
+    assert spec.rope == RopeSpec(theta=10000.0)
+    assert (spec.tie_embeddings, spec.qkv_bias, spec.o_bias, spec.windows) == (False, False, False, ())
+
+
+def test_llama_biases_are_on_all_four_matrices():
+    spec = spec_of(LlamaConfig(**SIZES, attention_bias=True))
+
+    assert (spec.qkv_bias, spec.o_bias) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_parameters": {"rope_theta": 500000.0, **LLAMA3}},
+        {"rope_theta": 500000.0, "rope_scaling": LLAMA3},
+        {"rope_theta": 500000.0, "rope_scaling": {**LLAMA3, "type": "llama3"}},
+    ],
+    ids=["transformers 5", "transformers 4", "both names"],
+)
+def test_llama_3_rope_scaling_is_read_in_every_form(rope):
+    spec = spec_of({**TINY_LLAMA, "max_position_embeddings": 131072, **rope})
+
+    assert spec.rope == RopeSpec(
+        theta=500000.0,
+        kind="llama3",
+        factor=8.0,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        original_max_positions=8192,
+    )
+    assert spec.max_positions == 131072
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic"])
+@pytest.mark.parametrize("key", ["type", "rope_type"])
+def test_linear_and_dynamic_scaling_stretch_the_context(kind, key):
+    spec = spec_of({**TINY_LLAMA, "rope_scaling": {key: kind, "factor": 4.0}})
+
+    assert (spec.rope.kind, spec.rope.factor, spec.rope.original_max_positions) == (kind, 4.0, 128)
+    assert spec.max_positions == 512
+
+
+def test_mistral_has_a_window_on_every_layer_unless_it_is_null():
+    assert spec_of(MistralConfig(**SIZES, sliding_window=32)).windows == (32,) * 6
+    assert spec_of({**MistralConfig(**SIZES).to_dict(), "sliding_window": None}).windows == ()
+
+
+def test_mistral_keeps_a_head_size_of_its_own():
+    assert spec_of(MistralConfig(**SIZES, head_dim=32)).head_dim == 32
+
+
+def test_qwen_2_has_biases_and_by_default_no_window():
+    spec = spec_of(Qwen2Config(**SIZES, sliding_window=32))
+
+    assert (spec.qkv_bias, spec.o_bias, spec.windows) == (True, False, ())
+
+
+@pytest.mark.parametrize("with_layer_types", [True, False])
+def test_qwen_2_slides_from_max_window_layers_on(with_layer_types):
+    values = Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=32, max_window_layers=4).to_dict()
+    if not with_layer_types:
+        del values["layer_types"]
+
+    assert spec_of(values).windows == (0, 0, 0, 0, 32, 32)
+
+
+def test_qwen_3_has_norms_on_q_and_k_and_a_head_size_of_128():
+    values = Qwen3Config(**SIZES, tie_word_embeddings=True).to_dict()
+    spec = spec_of(values)
+
+    assert (spec.qk_norm, spec.qkv_bias, spec.head_dim, spec.tie_embeddings) == (True, False, 128, True)
+    assert spec_of({**values, "head_dim": None}).head_dim == 128
+
+
+def gemma(**values):
+    return Gemma3TextConfig(**SIZES, head_dim=32, query_pre_attn_scalar=64, sliding_window=16, **values).to_dict()
+
+
+def test_gemma_3_is_read_in_the_form_of_transformers_5():
+    spec = spec_of(gemma())
+
+    assert spec.windows == (16, 16, 16, 16, 16, 0)
+    assert (spec.rope, spec.local_rope) == (RopeSpec(theta=1e6), RopeSpec(theta=1e4))
+    assert spec.embedding_scale == math.sqrt(64)
+    assert spec.scale == 64**-0.5
+    assert (spec.activation, spec.qk_norm, spec.sandwich_norms) == ("gelu_tanh", True, True)
+    assert spec.tie_embeddings
+
+
+def test_gemma_3_is_read_in_the_form_of_transformers_4():
+    values = gemma()
+    for key in ("rope_parameters", "layer_types", "tie_word_embeddings", "default_theta"):
+        values.pop(key, None)
+    old = {
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 5000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        "sliding_window_pattern": 3,
+        "max_position_embeddings": 4096,
+    }
+
+    spec = spec_of(values | old)
+    assert spec.windows == (16, 16, 0, 16, 16, 0)
+    assert (spec.rope.kind, spec.rope.factor, spec.rope.theta) == ("linear", 8.0, 1e6)
+    assert spec.local_rope == RopeSpec(theta=5000.0)
+    assert spec.max_positions == 4096
+    assert spec.tie_embeddings
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"model_type": "mixtral"}, "'mixtral'"),
+        ({"model_type": None}, "model_type"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "'yarn'"),
+        ({"rope_scaling": {"type": "longrope"}}, "'longrope'"),
+        ({"hidden_act": "relu"}, "hidden_act = 'relu'"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"num_local_experts": 8}, "num_local_experts = 8"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
+        ({"vision_config": {"hidden_size": 3}}, "image encoder"),
+    ],
+)
+def test_an_unsupported_part_is_named(change, named):
+    with pytest.raises(UnsupportedModel, match=named):
+        spec_of(TINY_LLAMA | change)
+
+
+def test_an_unknown_type_of_layer_is_named():
+    values = Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8).to_dict()
+
+    with pytest.raises(UnsupportedModel, match="chunked_attention"):
+        spec_of(values | {"layer_types": ["chunked_attention"] * 6})
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"hidden_size": None}, "has no hidden_size"),
+        ({"hidden_size": "big"}, "hidden_size is 'big'"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
+        ({"num_key_value_heads": 3}, "cannot share 3"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "has no factor"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, "factor is 0.5"),
+        ({"rope_scaling": [1]}, "rope_scaling is"),
+        ({"head_dim": 7}, "head size is 7"),
+    ],
+)
+def test_a_wrong_value_is_named(change, named):
+    with pytest.raises(BrokenModel, match=named):
+        spec_of(TINY_LLAMA | change)
