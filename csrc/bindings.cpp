@@ -1,4 +1,141 @@
-// The Python face of the native runtime.
-#include <nanobind/nanobind.h>
+// The Python face of the native runtime. `_native.pyi` has its types; `headrace.runner.native` is its only user.
+#include "bindings.h"
 
-NB_MODULE(_native, m) { m.doc() = "Headrace's native CPU runtime."; }
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "isa.h"
+#include "pack.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace headrace {
+
+namespace {
+
+using ReadOnlyBytes = nb::ndarray<const uint8_t, nb::c_contig, nb::device::cpu>;
+
+void bind_config(nb::module_& m) {
+  nb::class_<ModelConfig>(m, "ModelConfig")
+      .def(nb::init<>())
+      .def_rw("dtype", &ModelConfig::dtype)
+      .def_rw("kv_dtype", &ModelConfig::kv_dtype)
+      .def_rw("num_layers", &ModelConfig::num_layers)
+      .def_rw("hidden_size", &ModelConfig::hidden_size)
+      .def_rw("intermediate_size", &ModelConfig::intermediate_size)
+      .def_rw("num_heads", &ModelConfig::num_heads)
+      .def_rw("num_kv_heads", &ModelConfig::num_kv_heads)
+      .def_rw("head_dim", &ModelConfig::head_dim)
+      .def_rw("vocab_size", &ModelConfig::vocab_size)
+      .def_rw("gelu_tanh", &ModelConfig::gelu_tanh)
+      .def_rw("tie_embeddings", &ModelConfig::tie_embeddings)
+      .def_rw("qkv_bias", &ModelConfig::qkv_bias)
+      .def_rw("o_bias", &ModelConfig::o_bias)
+      .def_rw("qk_norm", &ModelConfig::qk_norm)
+      .def_rw("sandwich_norms", &ModelConfig::sandwich_norms)
+      .def_rw("norm_eps", &ModelConfig::norm_eps)
+      .def_rw("embedding_scale", &ModelConfig::embedding_scale)
+      .def_rw("attention_scale", &ModelConfig::attention_scale)
+      .def_rw("windows", &ModelConfig::windows)
+      .def_rw("rope_frequencies", &ModelConfig::rope_frequencies)
+      .def_rw("local_frequencies", &ModelConfig::local_frequencies);
+  nb::class_<Limits>(m, "Limits")
+      .def(nb::init<>())
+      .def_rw("num_blocks", &Limits::num_blocks)
+      .def_rw("max_step_tokens", &Limits::max_step_tokens)
+      .def_rw("max_step_sequences", &Limits::max_step_sequences)
+      .def_rw("max_step_rows", &Limits::max_step_rows)
+      .def_rw("max_context_tokens", &Limits::max_context_tokens);
+  nb::class_<Slot>(m, "Slot")
+      .def_ro("name", &Slot::name)
+      .def_ro("is_vector", &Slot::is_vector)
+      .def_ro("num_rows", &Slot::num_rows)
+      .def_ro("num_columns", &Slot::num_columns)
+      .def_ro("offset", &Slot::offset)
+      .def_ro("num_bytes", &Slot::num_bytes);
+}
+
+// The memory of an arena as a writable array; the array keeps the arena alive.
+nb::object arena_view(nb::handle_t<Arena> self) {
+  const Arena& arena = nb::cast<const Arena&>(self);
+  const size_t shape[1] = {arena.size()};
+  return nb::cast(nb::ndarray<nb::numpy, uint8_t>(arena.data(), 1, shape, self));
+}
+
+uint64_t fill_arena(Arena& arena, const ReadOnlyBytes& source, int num_threads) {
+  if (source.nbytes() != arena.size()) throw std::invalid_argument("the source and the arena differ in size");
+  const uint8_t* data = source.data();
+  nb::gil_scoped_release released;
+  return copy_and_checksum(arena.data(), data, arena.size(), num_threads);
+}
+
+uint64_t checksum_arena(const Arena& arena, int num_threads) {
+  nb::gil_scoped_release released;
+  return copy_and_checksum(nullptr, arena.data(), arena.size(), num_threads);
+}
+
+void pack_tensor(Arena& arena, const Slot& slot, const std::string& encoding, const ReadOnlyBytes& data,
+                 int32_t num_rows, int32_t num_columns, int32_t first_row, bool interleaved, int num_threads) {
+  const PackSource source = {parse_encoding(encoding), data.data(), num_rows, num_columns, first_row, interleaved};
+  const bool is_quantised = encoding[0] == 'q';
+  if (slot.is_vector || num_rows < 1 || num_columns < 1 || num_columns > slot.num_columns || first_row < 0 ||
+      first_row % (interleaved ? 16 : 1) || (is_quantised && num_columns % 32))
+    throw std::invalid_argument("the tensor does not fit into " + slot.name);
+  const int64_t last = num_rows - 1, output = first_row + (interleaved ? last / 16 * 32 + last % 16 : last);
+  if (output >= slot.num_rows || slot.offset + slot.num_bytes > arena.size() ||
+      data.nbytes() != encoded_row_bytes(source.encoding, num_columns) * static_cast<size_t>(num_rows))
+    throw std::invalid_argument("the tensor does not fit into " + slot.name);
+  nb::gil_scoped_release released;
+  pack_rows(slot, arena.data() + slot.offset, source, num_threads);
+}
+
+void bind_packing(nb::module_& m) {
+  nb::class_<Arena>(m, "Arena")
+      .def(nb::init<size_t>(), "num_bytes"_a)
+      .def("view", arena_view)
+      .def("fill", fill_arena, "source"_a, "num_threads"_a)
+      .def("checksum", checksum_arena, "num_threads"_a);
+  m.def("layout", [](const ModelConfig& config) { return make_layout(config).slots; }, "config"_a);
+  m.def("layout_bytes", [](const ModelConfig& config) { return make_layout(config).total_bytes; }, "config"_a);
+  m.def("pack_tensor", pack_tensor, "arena"_a, "slot"_a, "encoding"_a, "data"_a, "num_rows"_a, "num_columns"_a,
+        nb::kw_only(), "first_row"_a, "interleaved"_a, "num_threads"_a);
+}
+
+void bind_runtime(nb::module_& m) {
+  m.def("workspace_bytes", workspace_bytes, "config"_a, "limits"_a, "num_threads"_a);
+  m.def("kv_block_bytes", kv_block_bytes, "config"_a);
+  m.def("available_isas", available_isas);
+  m.def("cpu_features", cpu_features);
+  m.def("has_native_bf16", [](const std::string& isa) { return select_kernels(isa).has_native_bf16; }, "isa"_a);
+  m.attr("BLOCK_TOKENS") = kBlockTokens;
+  nb::class_<Runtime> runtime(m, "Runtime");
+  runtime
+      .def(
+          "__init__",
+          [](Runtime* self, const ModelConfig& config, const Limits& limits, std::shared_ptr<Arena> weights,
+             int num_threads, const std::string& isa) {
+            new (self) Runtime(config, limits, std::move(weights), num_threads, isa);
+          },
+          "config"_a, "limits"_a, "weights"_a, nb::kw_only(), "num_threads"_a, "isa"_a)
+      .def_prop_ro("isa", [](const Runtime& self) { return self.kernels().name; })
+      .def_prop_ro("has_native_bf16", [](const Runtime& self) { return self.kernels().has_native_bf16; })
+      .def_prop_ro("num_threads", &Runtime::num_threads)
+      .def_prop_ro("weights_bytes", &Runtime::weights_bytes)
+      .def_prop_ro("workspace_bytes", &Runtime::workspace_bytes)
+      .def_prop_ro("kv_bytes", &Runtime::kv_bytes);
+  bind_steps(runtime);
+}
+
+}  // namespace
+
+}  // namespace headrace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Headrace's native CPU runtime.";
+  headrace::bind_config(m);
+  headrace::bind_packing(m);
+  headrace::bind_runtime(m);
+}

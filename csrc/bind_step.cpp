@@ -1,0 +1,172 @@
+// Steps: arrays in, arrays out, the GIL released while the kernels run.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#include "bindings.h"
+
+namespace headrace {
+
+namespace {
+
+namespace nb = nanobind;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::invalid_argument(what);
+}
+
+// The rare parts of a step. The arrays are kept alive by the tuples that they came in.
+class Extras {
+ public:
+  Extras(int num_rows, int vocab) : rows(num_rows), vocab_(vocab) {}
+
+  void add_histories(const nb::tuple& histories) {
+    for (nb::handle history : histories) {
+      RowExtras& extras = row_of(history);
+      const auto tokens = nb::cast<Ints>(history.attr("tokens"), false);
+      require(are_tokens(tokens), "a history holds a token id that is not in the vocabulary");
+      extras.history = tokens.data();
+      extras.history_size = static_cast<int32_t>(tokens.shape(0));
+      extras.num_prompt_tokens = nb::cast<int32_t>(history.attr("num_prompt_tokens"));
+      require(extras.num_prompt_tokens >= 0 && extras.num_prompt_tokens <= extras.history_size,
+              "num_prompt_tokens of a history lies outside its tokens");
+    }
+  }
+
+  void add_biases(const nb::tuple& biases) {
+    for (nb::handle bias : biases) {
+      RowExtras& extras = row_of(bias);
+      const auto ids = nb::cast<Ints>(bias.attr("ids"), false);
+      const auto values = nb::cast<Floats>(bias.attr("values"), false);
+      require(ids.shape(0) == values.shape(0), "a bias needs as many values as ids");
+      require(are_tokens(ids), "a bias names a token id that is not in the vocabulary");
+      extras.bias_ids = ids.data();
+      extras.bias_values = values.data();
+      extras.num_biases = static_cast<int32_t>(ids.shape(0));
+    }
+  }
+
+  void add_masks(const nb::tuple& masks) {
+    for (nb::handle mask : masks) {
+      const auto words = nb::cast<Words>(mask.attr("words"), false);
+      require(words.shape(0) == static_cast<size_t>(vocab_ + 31) / 32, "a mask needs ceil(vocab / 32) words");
+      row_of(mask).mask = words.data();
+    }
+  }
+
+  std::vector<RowExtras> rows;
+
+ private:
+  RowExtras& row_of(nb::handle part) {
+    const auto row = nb::cast<int64_t>(part.attr("row"));
+    require(row >= 0 && row < static_cast<int64_t>(rows.size()), "a history, bias or mask names a row that is not there");
+    return rows[static_cast<size_t>(row)];
+  }
+
+  bool are_tokens(const Ints& ids) const {
+    return std::all_of(ids.data(), ids.data() + ids.shape(0), [&](int32_t id) { return id >= 0 && id < vocab_; });
+  }
+
+  int vocab_;
+};
+
+// An array that owns its memory, for Python.
+template <class T>
+nb::object make_array(T* data, std::initializer_list<size_t> shape) {
+  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy, T>(data, shape, owner));
+}
+
+Step make_step(const Ints& token_ids, const Ints& query_starts, const Ints& context_lens, const Table& block_tables,
+               const Ints& rows) {
+  require(query_starts.shape(0) == context_lens.shape(0) + 1, "query_starts must have one entry more than context_lens");
+  require(block_tables.shape(0) == context_lens.shape(0), "block_tables must have one row for each of context_lens");
+  Step step{};
+  step.token_ids = token_ids.data();
+  step.query_starts = query_starts.data();
+  step.context_lens = context_lens.data();
+  step.block_tables = block_tables.data();
+  step.rows = rows.data();
+  step.num_tokens = static_cast<int32_t>(token_ids.shape(0));
+  step.num_sequences = static_cast<int32_t>(context_lens.shape(0));
+  step.num_rows = static_cast<int32_t>(rows.shape(0));
+  step.table_width = static_cast<int32_t>(block_tables.shape(1));
+  return step;
+}
+
+int32_t check_sampling(const SamplingRow* sampling, int32_t num_rows, int32_t vocab) {
+  int32_t top_capacity = 0;
+  for (int32_t i = 0; i < num_rows; i++) {
+    require(sampling[i].num_top <= vocab, "num_top is larger than the vocabulary");
+    require(sampling[i].target < vocab, "a target is not in the vocabulary");
+    top_capacity = std::max(top_capacity, sampling[i].num_top);
+  }
+  return top_capacity;
+}
+
+// `sampling`: the bytes of an array of SAMPLING_DTYPE. Returns token_ids, logprobs, top_ids, top_logprobs.
+nb::tuple execute(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
+                  const Table& block_tables, const Ints& rows, const Bytes& sampling, const nb::tuple& histories,
+                  const nb::tuple& biases, const nb::tuple& masks) {
+  Step step = make_step(token_ids, query_starts, context_lens, block_tables, rows);
+  const size_t num_rows = static_cast<size_t>(step.num_rows);
+  const int32_t vocab = runtime.config().vocab_size;
+  require(sampling.shape(0) == num_rows * sizeof(SamplingRow), "every logit row needs its sampling");
+  require(reinterpret_cast<uintptr_t>(sampling.data()) % alignof(SamplingRow) == 0, "sampling must be aligned");
+  step.sampling = reinterpret_cast<const SamplingRow*>(sampling.data());
+  step.out.top_capacity = check_sampling(step.sampling, step.num_rows, vocab);
+  Extras extras(step.num_rows, vocab);
+  extras.add_histories(histories);
+  extras.add_biases(biases);
+  extras.add_masks(masks);
+  step.extras = extras.rows.data();
+  const size_t num_top = num_rows * static_cast<size_t>(step.out.top_capacity);
+  auto chosen = std::make_unique<int32_t[]>(num_rows), top_ids = std::make_unique<int32_t[]>(num_top);
+  auto logprobs = std::make_unique<float[]>(num_rows), top_logprobs = std::make_unique<float[]>(num_top);
+  step.out.token_ids = chosen.get();
+  step.out.logprobs = logprobs.get();
+  step.out.top_ids = top_ids.get();
+  step.out.top_logprobs = top_logprobs.get();
+  {
+    nb::gil_scoped_release released;
+    runtime.execute(step);
+  }
+  const size_t capacity = static_cast<size_t>(step.out.top_capacity);
+  return nb::make_tuple(make_array(chosen.release(), {num_rows}), make_array(logprobs.release(), {num_rows}),
+                        make_array(top_ids.release(), {num_rows, capacity}),
+                        make_array(top_logprobs.release(), {num_rows, capacity}));
+}
+
+nb::object logits(Runtime& runtime, const Ints& token_ids, const Ints& query_starts, const Ints& context_lens,
+                  const Table& block_tables, const Ints& rows) {
+  Step step = make_step(token_ids, query_starts, context_lens, block_tables, rows);
+  const size_t num_rows = static_cast<size_t>(step.num_rows), vocab = static_cast<size_t>(runtime.config().vocab_size);
+  auto out = std::make_unique<float[]>(num_rows * vocab);
+  step.all_logits = out.get();
+  {
+    nb::gil_scoped_release released;
+    runtime.execute(step);
+  }
+  return make_array(out.release(), {num_rows, vocab});
+}
+
+}  // namespace
+
+void bind_steps(nb::class_<Runtime>& runtime) {
+  using nb::literals::operator""_a;
+  runtime.def("execute", execute, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
+              "block_tables"_a.noconvert(), "rows"_a.noconvert(), "sampling"_a.noconvert(), "histories"_a, "biases"_a,
+              "masks"_a);
+  runtime.def("logits", logits, "token_ids"_a.noconvert(), "query_starts"_a.noconvert(), "context_lens"_a.noconvert(),
+              "block_tables"_a.noconvert(), "rows"_a.noconvert());
+}
+
+}  // namespace headrace

@@ -1,0 +1,28 @@
+// The body of every isa_*.cpp: all kernels in the namespace HEADRACE_ISA. Standard library templates are kept out:
+// the linker would keep one copy of them for all files, which could then hold instructions that a CPU lacks.
+#define INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+#include "isa.h"
+#include "model.h"
+#include "team.h"
+
+namespace headrace {
+namespace HEADRACE_ISA {
+namespace {
+
+#include HEADRACE_SIMD_HEADER
+// clang-format off: the order matters
+#include "kernels/gemm.inl"
+#include "kernels/rowops.inl"
+#include "kernels/attention.inl"
+#include "kernels/step.inl"
+#include "kernels/logits.inl"
+
+}  // namespace
+
+const Kernels kernels = {HEADRACE_ISA_NAME, HEADRACE_NATIVE_BF16, run_step};
+
+}  // namespace HEADRACE_ISA
+}  // namespace headrace

@@ -1,0 +1,302 @@
+// Paged attention with grouped query heads over a bf16 or int8 KV cache.
+//
+// Rows are (token, query head) pairs that share a KV head. A context is worked through in chunks of kChunkTokens at
+// absolute positions, with a running maximum. What a row gets depends only on the tokens that it may see: all others
+// are masked before they can reach a maximum, a scale or a sum, so neither the company of a row nor the way in which
+// its prompt was cut into steps shows, nor what lies in unused slots of a block.
+
+struct HeadShape {
+  const Layer* layer;
+  int head_dim;
+  float eps;
+};
+
+// Norm (if the model has one) and rotation of a query or key head.
+INLINE void rotate_head(const HeadShape& shape, const float* head, const float* norm, int position, float* out) {
+  const int d = shape.head_dim, half = d / 2;
+  alignas(64) float normed[kMaxHeadDim];
+  if (norm) {
+    rms_norm(head, norm, d, d, shape.eps, normed);
+    head = normed;
+  }
+  const float* cosines = shape.layer->rope + static_cast<size_t>(position) * d;
+  const float* sines = cosines + half;
+  for (int i = 0; i < half; i++) {
+    out[i] = head[i] * cosines[i] - head[i + half] * sines[i];
+    out[i + half] = head[i + half] * cosines[i] + head[i] * sines[i];
+  }
+}
+
+// Makes NaN and infinity finite: a masked value is multiplied by zero, which must give zero.
+INLINE void make_finite(float* x, int count) {
+  for (int i = 0; i < count; i += W) {
+    store_f(x + i, min(max(load_f(x + i), set_f(-1e30f)), set_f(1e30f)));
+  }
+}
+
+INLINE void store_kv_bf16(uint8_t* piece, int slot, int d, const float* key, const float* value) {
+  alignas(64) uint16_t k[kMaxHeadDim], v[kMaxHeadDim];
+  for (int i = 0; i < d; i += W) {
+    store_bf16(k + i, load_f(key + i));
+    store_bf16(v + i, load_f(value + i));
+  }
+  auto* keys = reinterpret_cast<uint16_t*>(piece);
+  for (int i = 0; i < d; i += 2) __builtin_memcpy(keys + i * kBlockTokens + slot * 2, k + i, 4);
+  uint16_t* values = keys + d * kBlockTokens + slot / 2 * 2 * d + slot % 2;
+  for (int i = 0; i < d; i++) values[2 * i] = v[i];
+}
+
+INLINE void store_kv_int8(uint8_t* piece, int slot, int d, const float* key, const float* value) {
+  alignas(64) int8_t k[kMaxHeadDim], v[kMaxHeadDim];
+  int32_t unused;
+  auto* scales = reinterpret_cast<float*>(piece + 2 * kBlockTokens * d);
+  scales[slot] = quantise_s8(key, d, k, &unused);
+  scales[kBlockTokens + slot] = quantise_s8(value, d, v, &unused);
+  for (int i = 0; i < d; i += 4) {
+    uint32_t four;
+    __builtin_memcpy(&four, k + i, 4);
+    four ^= 0x80808080u;  // k + 128
+    __builtin_memcpy(piece + i * kBlockTokens + slot * 4, &four, 4);
+  }
+  auto* values = reinterpret_cast<int8_t*>(piece + kBlockTokens * d) + slot / 2 * 2 * d + slot % 2;
+  for (int i = 0; i < d; i++) values[2 * i] = v[i];
+}
+
+// Writes key and value of one row and KV head into the cache.
+INLINE void store_kv(const HeadShape& shape, KvKind kind, uint8_t* piece, int position, const float* key_in,
+                     const float* value_in) {
+  alignas(64) float key[kMaxHeadDim], value[kMaxHeadDim];
+  rotate_head(shape, key_in, shape.layer->k_norm, position, key);
+  __builtin_memcpy(value, value_in, static_cast<size_t>(shape.head_dim) * sizeof(float));
+  make_finite(key, shape.head_dim);
+  make_finite(value, shape.head_dim);
+  const int slot = position % kBlockTokens;
+  if (kind == KvKind::kBf16) store_kv_bf16(piece, slot, shape.head_dim, key, value);
+  else store_kv_int8(piece, slot, shape.head_dim, key, value);
+}
+
+struct AttentionTile {
+  alignas(64) int8_t queries[kRowsAttention][kMaxHeadDim * 2];  // signed bytes or bf16, times scale and log2(e)
+  float scales[kRowsAttention];
+  int32_t biases[kRowsAttention];  // int8: kW8Bias * sum of the query
+  int begin[kRowsAttention], end[kRowsAttention];  // positions that the row sees
+  float* out[kRowsAttention];
+  int num_rows;
+};
+
+// The blocks of one sequence, one layer and one KV head.
+struct Context {
+  const KvCache* kv;
+  const int32_t* table;
+  int layer, kv_head;
+  const uint8_t* piece(int block) const { return kv->piece(layer, table[block], kv_head); }
+};
+
+INLINE void load_query(AttentionTile& tile, int r, KvKind kind, const HeadShape& shape, const float* head, int position,
+                       float scale) {
+  alignas(64) float query[kMaxHeadDim];
+  rotate_head(shape, head, shape.layer->q_norm, position, query);
+  if (kind == KvKind::kInt8) {
+    int32_t total;
+    tile.scales[r] = quantise_s8(query, shape.head_dim, tile.queries[r], &total) * (scale * kLog2E);
+    tile.biases[r] = kW8Bias * total;
+    return;
+  }
+  const vf factor = set_f(scale * kLog2E);
+  for (int i = 0; i < shape.head_dim; i += W) {
+    store_bf16(reinterpret_cast<uint16_t*>(tile.queries[r]) + i, mul(load_f(query + i), factor));
+  }
+}
+
+constexpr float kNoScore = -1e30f;
+
+template <int ROWS>
+struct AttentionState {
+  alignas(64) float scores[ROWS][kChunkTokens];
+  alignas(64) int16_t weights[ROWS][kChunkTokens];  // int8 cache: fixed point; bf16 cache: bf16
+  alignas(64) float value_scales[kChunkTokens];
+  alignas(64) float out[ROWS][kMaxHeadDim];
+  float largest[ROWS], sum[ROWS], correction[ROWS], unit[ROWS];
+};
+
+// Scores of one block; `at` is its first token within the chunk.
+template <KvKind KV, int ROWS>
+INLINE void score_block(const AttentionTile& tile, const uint8_t* piece, const uint8_t* next, int d, int at,
+                        AttentionState<ROWS>& s) {
+  constexpr bool kInt = KV == KvKind::kInt8;
+  const int steps = kInt ? d / 4 : d / 2;
+  const size_t key_bytes = static_cast<size_t>(steps) * 4 * kBlockTokens;
+  for (int token = 0; token < kBlockTokens; token += 2 * W) {
+    const uint8_t* keys = piece + token * 4;
+    vi part[ROWS][2];
+    vf total[ROWS][2];
+    UNROLL for (int r = 0; r < ROWS; r++) {
+      if (kInt) part[r][0] = part[r][1] = set_i(tile.biases[r]);
+      else total[r][0] = total[r][1] = zero_f();
+    }
+    for (int i = 0; i < steps; i++, keys += 4 * kBlockTokens) {
+      if constexpr (ROWS <= 4) {
+        prefetch(keys + key_bytes);
+        prefetch(keys + key_bytes + 64);
+        prefetch(next + i * 4 * kBlockTokens);
+        prefetch(next + i * 4 * kBlockTokens + 64);
+      }
+      if constexpr (kInt) {
+        const w8_t k0 = load_w8(keys), k1 = load_w8(keys + 4 * W);
+        UNROLL for (int r = 0; r < ROWS; r++) {
+          const vi q = bcast4(tile.queries[r] + i * 4);
+          part[r][0] = dot_w8(part[r][0], k0, q);
+          part[r][1] = dot_w8(part[r][1], k1, q);
+        }
+      } else {
+        const vi k0 = load_i(keys), k1 = load_i(keys + 4 * W);
+        UNROLL for (int r = 0; r < ROWS; r++) {
+          const vi q = bcast4(tile.queries[r] + i * 4);
+          total[r][0] = dot_bf16(total[r][0], k0, q);
+          total[r][1] = dot_bf16(total[r][1], k1, q);
+        }
+      }
+    }
+    if constexpr (kInt) {
+      const float* scales = reinterpret_cast<const float*>(piece + 2 * key_bytes) + token;
+      const vf s0 = load_f(scales), s1 = load_f(scales + W);
+      UNROLL for (int r = 0; r < ROWS; r++) {
+        const vf scale = set_f(tile.scales[r]);
+        store_f(&s.scores[r][at + token], mul(to_f(part[r][0]), mul(scale, s0)));
+        store_f(&s.scores[r][at + token + W], mul(to_f(part[r][1]), mul(scale, s1)));
+      }
+      store_f(&s.value_scales[at + token], load_f(scales + kBlockTokens));
+      store_f(&s.value_scales[at + token + W], load_f(scales + kBlockTokens + W));
+    } else {
+      UNROLL for (int r = 0; r < ROWS; r++) {
+        store_f(&s.scores[r][at + token], total[r][0]);
+        store_f(&s.scores[r][at + token + W], total[r][1]);
+      }
+    }
+  }
+}
+
+// Turns the scores of chunk tokens [from, to) of one row into weights; [begin, end) are those that the row sees.
+template <KvKind KV, int ROWS>
+INLINE void weigh_row(AttentionState<ROWS>& s, int r, int from, int to, int begin, int end) {
+  constexpr bool kInt = KV == KvKind::kInt8;
+  float* scores = s.scores[r];
+  vf peak = set_f(kNoScore), value_peak = zero_f();
+  for (int j = from; j < to; j += W) {
+    const vmask seen = lanes_between(begin - j, end - j);
+    peak = max(peak, select(seen, load_f(scores + j), set_f(kNoScore)));
+    if (kInt) value_peak = max(value_peak, select(seen, load_f(s.value_scales + j), zero_f()));
+  }
+  const float before = s.largest[r], chunk_peak = max_of(peak), now = before > chunk_peak ? before : chunk_peak;
+  s.correction[r] = exp2_one(before - now);
+  s.largest[r] = now;
+  const float value_scale = kInt ? max_of(value_peak) : 0.0f;
+  const vf fixed_point = set_f(value_scale > 0 ? 32767.0f / value_scale : 0.0f), shift = set_f(now);
+  s.unit[r] = value_scale / 32767.0f;
+  vf total = zero_f();
+  for (int j = from; j < to; j += W) {
+    const vmask seen = lanes_between(begin - j, end - j);
+    const vf p = select(seen, exp2_v(sub(load_f(scores + j), shift)), zero_f());
+    total = add(total, p);
+    if constexpr (kInt) {
+      const vf scaled = mul(p, mul(load_f(s.value_scales + j), fixed_point));
+      store_s16(&s.weights[r][j], round_i(select(seen, scaled, zero_f())));
+    } else {
+      store_bf16(reinterpret_cast<uint16_t*>(&s.weights[r][j]), p);
+    }
+  }
+  s.sum[r] = s.sum[r] * s.correction[r] + sum(total);
+}
+
+// Adds weights times values of chunk tokens [from, to) to VECTORS vectors of the output, from dimension `dim` on.
+template <KvKind KV, int ROWS, int VECTORS>
+INLINE void add_values(const Context& context, int chunk_begin, int from, int to, int d, int dim,
+                       AttentionState<ROWS>& s) {
+  constexpr bool kInt = KV == KvKind::kInt8;
+  const size_t key_bytes = static_cast<size_t>(d) * kBlockTokens * (kInt ? 1 : 2);
+  vi part[ROWS][VECTORS];
+  vf total[ROWS][VECTORS];
+  UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int v = 0; v < VECTORS; v++) {
+    if (kInt) part[r][v] = zero_i();
+    else total[r][v] = mul(load_f(&s.out[r][dim + v * W]), set_f(s.correction[r]));
+  }
+  for (int token = from; token < to; token += kBlockTokens) {
+    const uint8_t* values = context.piece((chunk_begin + token) / kBlockTokens) + key_bytes;
+    for (int pair = 0; pair < kBlockTokens / 2; pair++) {
+      vi x[VECTORS];
+      UNROLL for (int v = 0; v < VECTORS; v++) {
+        const size_t at = static_cast<size_t>(pair * d + dim + v * W) * 2;
+        if constexpr (kInt) x[v] = load_s8_as_s16(reinterpret_cast<const int8_t*>(values) + at);
+        else x[v] = load_i(values + at * 2);
+      }
+      UNROLL for (int r = 0; r < ROWS; r++) {
+        const vi weight = bcast4(&s.weights[r][token + pair * 2]);
+        UNROLL for (int v = 0; v < VECTORS; v++) {
+          if constexpr (kInt) part[r][v] = dot_s16(part[r][v], x[v], weight);
+          else total[r][v] = dot_bf16(total[r][v], x[v], weight);
+        }
+      }
+    }
+  }
+  UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int v = 0; v < VECTORS; v++) {
+    float* out = &s.out[r][dim + v * W];
+    if (kInt) store_f(out, fma(to_f(part[r][v]), set_f(s.unit[r]), mul(load_f(out), set_f(s.correction[r]))));
+    else store_f(out, total[r][v]);
+  }
+}
+
+template <KvKind KV, int ROWS>
+INLINE void add_all_values(const Context& context, int chunk_begin, int from, int to, int d, AttentionState<ROWS>& s) {
+  int dim = 0;
+  if constexpr (ROWS <= kWideAttentionRows) {
+    for (; dim + 4 * W <= d; dim += 4 * W) add_values<KV, ROWS, 4>(context, chunk_begin, from, to, d, dim, s);
+  }
+  for (; dim + 2 * W <= d; dim += 2 * W) add_values<KV, ROWS, 2>(context, chunk_begin, from, to, d, dim, s);
+  for (; dim < d; dim += W) add_values<KV, ROWS, 1>(context, chunk_begin, from, to, d, dim, s);
+}
+
+template <KvKind KV, int ROWS>
+NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, int d) {
+  AttentionState<ROWS> s;
+  int first = tile.begin[0], last = tile.end[0];
+  for (int r = 0; r < ROWS; r++) {
+    first = tile.begin[r] < first ? tile.begin[r] : first;
+    last = tile.end[r] > last ? tile.end[r] : last;
+    s.largest[r] = kNoScore;
+    s.sum[r] = 0;
+    for (int i = 0; i < d; i += W) store_f(&s.out[r][i], zero_f());
+  }
+  const int last_block = (last - 1) / kBlockTokens;
+  for (int chunk = first / kChunkTokens * kChunkTokens; chunk < last; chunk += kChunkTokens) {
+    const int from = first > chunk ? (first - chunk) / kBlockTokens * kBlockTokens : 0;
+    const int rest = static_cast<int>(round_up(last - chunk, kBlockTokens));
+    const int to = rest < kChunkTokens ? rest : kChunkTokens;
+    for (int token = from; token < to; token += kBlockTokens) {
+      const int block = (chunk + token) / kBlockTokens;
+      const uint8_t* next = context.piece(block < last_block ? block + 1 : block);
+      score_block<KV, ROWS>(tile, context.piece(block), next, d, token, s);
+    }
+    for (int r = 0; r < ROWS; r++) weigh_row<KV, ROWS>(s, r, from, to, tile.begin[r] - chunk, tile.end[r] - chunk);
+    add_all_values<KV, ROWS>(context, chunk, from, to, d, s);
+  }
+  for (int r = 0; r < ROWS; r++) {
+    const vf inverse = set_f(1.0f / s.sum[r]);
+    for (int i = 0; i < d; i += W) store_f(tile.out[r] + i, mul(load_f(&s.out[r][i]), inverse));
+  }
+}
+
+template <KvKind KV>
+INLINE void attend(AttentionTile& tile, const Context& context, int d) {
+  switch (tile.num_rows) {
+    case 1: return attend_rows<KV, 1>(tile, context, d);
+    case 2: return attend_rows<KV, 2>(tile, context, d);
+    case 3: return attend_rows<KV, 3>(tile, context, d);
+    case 4: return attend_rows<KV, 4>(tile, context, d);
+    default:
+      if constexpr (kRowsAttention > 4) {
+        if (tile.num_rows <= 6) return attend_rows<KV, 6>(tile, context, d);
+        if (tile.num_rows <= 8) return attend_rows<KV, 8>(tile, context, d);
+        return attend_rows<KV, 12>(tile, context, d);
+      }
+  }
+}

@@ -1,0 +1,175 @@
+// Matrix products: quantised rows times panels of 32 outputs, into fp32.
+//
+// A tile is up to kRows* rows by one panel; it goes to a small buffer on which an epilogue works (store, add, activate,
+// best logit). For one row the order of all floating-point operations is the same whatever the number of rows.
+
+// Bytes that the weights are fetched ahead of use: a panel of one thread is one stream from memory.
+constexpr size_t kPrefetchAhead = 8192;
+
+struct Tile {
+  const uint8_t* panel;
+  int32_t k;
+  const int8_t* values;  // of the first row
+  size_t pitch;          // bytes from one slab of 64 bytes per row to the next
+  const float* scales;   // of the first row; likewise
+  const int32_t* biases;
+  const float* sums;
+  int32_t groups_pitch;
+  float* out;  // [rows][kPanel]
+};
+
+template <int ROWS>
+NOINLINE void tile_w8(const Tile& t) {
+  const float* output_scales = reinterpret_cast<const float*>(t.panel + static_cast<size_t>(t.k) * kPanel);
+  const int32_t num_groups = t.k / kDepth;
+  for (int lane = 0; lane < kPanel; lane += 2 * W) {
+    const uint8_t* p = t.panel + lane * 4;
+    const int8_t* q = t.values;
+    vf total[ROWS][2];
+    UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
+    for (int32_t g = 0; g < num_groups; g++, q += t.pitch) {
+      vi part[ROWS][2];
+      UNROLL for (int r = 0; r < ROWS; r++) {
+        part[r][0] = part[r][1] = kW8Bias ? set_i(t.biases[r * t.groups_pitch + g]) : zero_i();
+      }
+      for (int i = 0; i < kDepth; i += 16) {
+        UNROLL for (int u = 0; u < 16; u += 4, p += 4 * kPanel) {
+          const w8_t w0 = load_w8(p), w1 = load_w8(p + 4 * W);
+          prefetch(p + kPrefetchAhead);
+          prefetch(p + kPrefetchAhead + 64);
+          UNROLL for (int r = 0; r < ROWS; r++) {
+            const vi b = bcast4(q + r * kDepth + i + u);
+            part[r][0] = dot_w8(part[r][0], w0, b);
+            part[r][1] = dot_w8(part[r][1], w1, b);
+          }
+        }
+      }
+      UNROLL for (int r = 0; r < ROWS; r++) {
+        const vf scale = set_f(t.scales[r * t.groups_pitch + g]);
+        total[r][0] = fma(to_f(part[r][0]), scale, total[r][0]);
+        total[r][1] = fma(to_f(part[r][1]), scale, total[r][1]);
+      }
+    }
+    const vf s0 = load_f(output_scales + lane), s1 = load_f(output_scales + lane + W);
+    UNROLL for (int r = 0; r < ROWS; r++) {
+      store_f(t.out + r * kPanel + lane, mul(total[r][0], s0));
+      store_f(t.out + r * kPanel + lane + W, mul(total[r][1], s1));
+    }
+  }
+}
+
+template <int ROWS>
+NOINLINE void tile_w4(const Tile& t) {
+  constexpr size_t kNibbleBytes = kPanel * kW4Group / 2;
+  const int32_t num_groups = t.k / kW4Group;
+  for (int lane = 0; lane < kPanel; lane += 2 * W) {
+    const uint8_t* p = t.panel;
+    const int8_t* q = t.values;
+    vf total[ROWS][2];
+    UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
+    for (int32_t g = 0; g < num_groups; g++, p += kNibbleBytes + 4 * kPanel, q += g % 2 ? kW4Group : t.pitch - kW4Group) {
+      vi part[ROWS][2];
+      UNROLL for (int r = 0; r < ROWS; r++) part[r][0] = part[r][1] = zero_i();
+      UNROLL for (int u = 0; u < kW4Group / 8; u++) {
+        const uint8_t* slice = p + u * 4 * kPanel + lane * 4;
+        const vi x0 = load_i(slice), x1 = load_i(slice + 4 * W);
+        prefetch(slice + kPrefetchAhead);
+        prefetch(slice + kPrefetchAhead + 64);
+        const vi low0 = low_nibbles(x0), high0 = high_nibbles(x0), low1 = low_nibbles(x1), high1 = high_nibbles(x1);
+        UNROLL for (int r = 0; r < ROWS; r++) {
+          const vi b = bcast4(q + r * kDepth + u * 8), c = bcast4(q + r * kDepth + u * 8 + 4);
+          part[r][0] = dot_w4(dot_w4(part[r][0], low0, b), high0, c);
+          part[r][1] = dot_w4(dot_w4(part[r][1], low1, b), high1, c);
+        }
+      }
+      const auto* halves = reinterpret_cast<const uint16_t*>(p + kNibbleBytes) + lane;
+      prefetch(p + kNibbleBytes + kPrefetchAhead);
+      prefetch(p + kNibbleBytes + kPrefetchAhead + 64);
+      const vf d0 = load_f16(halves), d1 = load_f16(halves + W);
+      const vf m0 = load_f16(halves + kPanel), m1 = load_f16(halves + kPanel + W);
+      UNROLL for (int r = 0; r < ROWS; r++) {
+        const vf scale = set_f(t.scales[r * t.groups_pitch + g]), total_q = set_f(t.sums[r * t.groups_pitch + g]);
+        total[r][0] = fma(total_q, m0, fma(mul(to_f(part[r][0]), scale), d0, total[r][0]));
+        total[r][1] = fma(total_q, m1, fma(mul(to_f(part[r][1]), scale), d1, total[r][1]));
+      }
+    }
+    UNROLL for (int r = 0; r < ROWS; r++) {
+      store_f(t.out + r * kPanel + lane, total[r][0]);
+      store_f(t.out + r * kPanel + lane + W, total[r][1]);
+    }
+  }
+}
+
+template <int ROWS>
+NOINLINE void tile_bf16(const Tile& t) {
+  for (int lane = 0; lane < kPanel; lane += 2 * W) {
+    const uint8_t* p = t.panel + lane * 4;
+    const int8_t* q = t.values;
+    vf total[ROWS][2];
+    UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
+    for (int32_t slab = 0; slab < t.k / 32; slab++, q += t.pitch) {
+      for (int i = 0; i < 64; i += 16) {
+        UNROLL for (int u = 0; u < 16; u += 4, p += 4 * kPanel) {
+          const vi w0 = load_i(p), w1 = load_i(p + 4 * W);
+          prefetch(p + kPrefetchAhead);
+          prefetch(p + kPrefetchAhead + 64);
+          UNROLL for (int r = 0; r < ROWS; r++) {
+            const vi b = bcast4(q + r * 64 + i + u);
+            total[r][0] = dot_bf16(total[r][0], w0, b);
+            total[r][1] = dot_bf16(total[r][1], w1, b);
+          }
+        }
+      }
+    }
+    UNROLL for (int r = 0; r < ROWS; r++) {
+      store_f(t.out + r * kPanel + lane, total[r][0]);
+      store_f(t.out + r * kPanel + lane + W, total[r][1]);
+    }
+  }
+}
+
+template <WeightKind KIND, int ROWS>
+INLINE void run_tile(const Tile& tile, int rows) {
+  if constexpr (ROWS > 0) {
+    if (rows < ROWS) return run_tile<KIND, ROWS - 1>(tile, rows);
+    if constexpr (KIND == WeightKind::kW8) tile_w8<ROWS>(tile);
+    else if constexpr (KIND == WeightKind::kW4) tile_w4<ROWS>(tile);
+    else tile_bf16<ROWS>(tile);
+  }
+}
+
+NOINLINE void run_tile(WeightKind kind, const Tile& tile, int rows) {
+  switch (kind) {
+    case WeightKind::kW8: return run_tile<WeightKind::kW8, kRowsInt>(tile, rows);
+    case WeightKind::kW4: return run_tile<WeightKind::kW4, kRowsInt>(tile, rows);
+    case WeightKind::kBf16: return run_tile<WeightKind::kBf16, kRowsBf16>(tile, rows);
+  }
+}
+
+// Outputs of panels [panel_begin, panel_end) for `num_rows` rows of `inputs` from `first_row` on. For each tile calls
+// `epilogue(row, rows, column, tile)`: `rows` rows from `row` (counted from `first_row`) by kPanel outputs from `column`.
+template <class Epilogue>
+INLINE void gemm(const Matrix& matrix, const Activations& inputs, int first_row, int num_rows, int panel_begin,
+                 int panel_end, const Epilogue& epilogue) {
+  constexpr int kMaxRows = kRowsInt > kRowsBf16 ? kRowsInt : kRowsBf16;
+  alignas(64) float out[kMaxRows * kPanel];
+  const int limit = matrix.kind == WeightKind::kBf16 ? kRowsBf16 : kRowsInt;
+  const int num_tiles = (num_rows + limit - 1) / limit;
+  for (int panel = panel_begin; panel < panel_end; panel++) {
+    for (int i = 0; i < num_tiles; i++) {
+      const int row = num_rows * i / num_tiles, rows = num_rows * (i + 1) / num_tiles - row;
+      const size_t input_row = static_cast<size_t>(first_row + row), groups = input_row * inputs.groups_pitch;
+      const Tile tile = {matrix.panels + panel * matrix.panel_bytes,
+                         matrix.k,
+                         inputs.values + input_row * 64,
+                         inputs.num_rows * 64,
+                         inputs.scales + groups,
+                         inputs.biases + groups,
+                         inputs.sums + groups,
+                         inputs.groups_pitch,
+                         out};
+      run_tile(matrix.kind, tile, rows);
+      epilogue(row, rows, panel * kPanel, out);
+    }
+  }
+}

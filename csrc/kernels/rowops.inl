@@ -1,0 +1,120 @@
+// What is done to single rows: embedding, norms, activations, quantisation of the inputs of a matrix.
+
+// 2^x for x >= -126 (smaller x gives 2^-126); relative error below 1e-6.
+INLINE vf exp2_v(vf x) {
+  x = max(x, set_f(-126.0f));
+  const vf n = round(x), f = sub(x, n);
+  vf p = set_f(1.5403530e-4f);
+  p = fma(p, f, set_f(1.3333558e-3f));
+  p = fma(p, f, set_f(9.6181291e-3f));
+  p = fma(p, f, set_f(5.5504109e-2f));
+  p = fma(p, f, set_f(2.4022651e-1f));
+  p = fma(p, f, set_f(6.9314718e-1f));
+  p = fma(p, f, set_f(1.0f));
+  return scale2(p, n);
+}
+
+INLINE float exp2_one(float x) {
+  float lanes[W];
+  store_f(lanes, exp2_v(set_f(x)));
+  return lanes[0];
+}
+
+constexpr float kLog2E = 1.44269504f;
+
+INLINE vf sigmoid_times(vf x, vf argument) {  // x * sigmoid(argument)
+  const vf e = exp2_v(min(mul(argument, set_f(-kLog2E)), set_f(126.0f)));
+  return div(x, add(e, set_f(1.0f)));
+}
+INLINE vf silu(vf x) { return sigmoid_times(x, x); }
+// 0.5 x (1 + tanh(u)) = x * sigmoid(2 u), u = sqrt(2 / pi) * (x + 0.044715 x^3)
+INLINE vf gelu_tanh(vf x) {
+  const vf cube = mul(mul(x, x), x);
+  return sigmoid_times(x, mul(set_f(2 * 0.7978845608f), fma(cube, set_f(0.044715f), x)));
+}
+
+// 1 / root mean square of `size` numbers, the first of `padded` (the others are zero).
+INLINE float inverse_rms(const float* x, int padded, int size, float eps) {
+  vf even = zero_f(), odd = zero_f();
+  int i = 0;
+  for (; i + 2 * W <= padded; i += 2 * W) {
+    const vf a = load_f(x + i), b = load_f(x + i + W);
+    even = fma(a, a, even);
+    odd = fma(b, b, odd);
+  }
+  for (; i < padded; i += W) even = fma(load_f(x + i), load_f(x + i), even);
+  return 1.0f / __builtin_sqrtf(sum(add(even, odd)) / static_cast<float>(size) + eps);
+}
+
+INLINE void rms_norm(const float* x, const float* weight, int padded, int size, float eps, float* out) {
+  const vf factor = set_f(inverse_rms(x, padded, size, eps));
+  for (int i = 0; i < padded; i += W) store_f(out + i, mul(mul(load_f(x + i), factor), load_f(weight + i)));
+}
+
+// `count` (a multiple of W) numbers to signed bytes; returns the scale, and the sum of the bytes in `total`.
+INLINE float quantise_s8(const float* x, int count, int8_t* out, int32_t* total) {
+  vf largest = zero_f();
+  for (int i = 0; i < count; i += W) largest = max(largest, abs(load_f(x + i)));
+  const float peak = max_of(largest), scale = peak > 1e-30f ? peak / 127.0f : 0.0f;
+  const vf inverse = set_f(peak > 1e-30f ? 127.0f / peak : 0.0f);
+  vi lanes = zero_i();
+  for (int i = 0; i < count; i += W) {
+    const vi q = round_i(mul(load_f(x + i), inverse));
+    store_s8(out + i, q);
+    lanes = add_i(lanes, q);
+  }
+  *total = sum_i(lanes);
+  return scale;
+}
+
+// One row of `k` (a multiple of 64) fp32 numbers as input for a matrix of `kind`.
+INLINE void quantise_row(WeightKind kind, const float* x, int k, const Activations& inputs, int row) {
+  const size_t slab = inputs.num_rows * 64, groups = static_cast<size_t>(row) * inputs.groups_pitch;
+  int8_t* out = inputs.values + static_cast<size_t>(row) * 64;
+  if (kind == WeightKind::kBf16) {
+    for (int i = 0; i < k; i += 32, out += slab) {
+      for (int j = 0; j < 32; j += W) store_bf16(reinterpret_cast<uint16_t*>(out) + j, load_f(x + i + j));
+    }
+  } else if (kind == WeightKind::kW8) {
+    for (int g = 0; g < k / kDepth; g++, out += slab) {
+      int32_t total;
+      inputs.scales[groups + g] = quantise_s8(x + g * kDepth, kDepth, out, &total);
+      inputs.biases[groups + g] = kW8Bias * total;
+    }
+  } else {
+    for (int g = 0; g < k / kW4Group; g++) {
+      int32_t total;
+      const float scale = quantise_s8(x + g * kW4Group, kW4Group, out + g / 2 * slab + g % 2 * kW4Group, &total);
+      inputs.scales[groups + g] = scale;
+      inputs.sums[groups + g] = scale * static_cast<float>(total);
+    }
+  }
+}
+
+// One row of the embedding, times `factor`; the padding of `out` is set to zero by the padding of the matrix.
+INLINE void embed_row(const Matrix& matrix, int32_t token, float factor, float* out) {
+  const uint8_t* panel = matrix.panels + static_cast<size_t>(token / kPanel) * matrix.panel_bytes;
+  const int lane = token % kPanel;
+  if (matrix.kind == WeightKind::kBf16) {
+    for (int i = 0; i < matrix.k; i += 2) {
+      uint32_t pair;
+      __builtin_memcpy(&pair, panel + i * 2 * kPanel + lane * 4, 4);
+      const uint32_t bits[2] = {pair << 16, pair & 0xffff0000u};
+      float values[2];
+      __builtin_memcpy(values, bits, 8);
+      out[i] = values[0] * factor;
+      out[i + 1] = values[1] * factor;
+    }
+    return;
+  }
+  float scale;
+  __builtin_memcpy(&scale, panel + static_cast<size_t>(matrix.k) * kPanel + lane * sizeof(float), 4);
+  for (int i = 0; i < matrix.k; i += 4) {
+    uint8_t four[4];
+    __builtin_memcpy(four, panel + i * kPanel + lane * 4, 4);
+    for (int j = 0; j < 4; j++) {
+      const float value = four[j] ? static_cast<float>(four[j] - 128) * scale : 0.0f;  // 0: padding, never packed
+      out[i + j] = value * factor;
+    }
+  }
+}

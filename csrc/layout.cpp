@@ -1,0 +1,136 @@
+#include "layout.h"
+
+#include <stdexcept>
+
+namespace headrace {
+
+namespace {
+
+void require(bool condition, const std::string& what) {
+  if (!condition) throw std::invalid_argument(what);
+}
+
+class LayoutBuilder {
+ public:
+  void add_vector(const std::string& name, int32_t size) {
+    add({name, true, WeightKind::kBf16, 1, size, 0, static_cast<size_t>(size) * sizeof(float)});
+  }
+  void add_matrix(const std::string& name, WeightKind kind, int32_t rows, int32_t columns) {
+    size_t num_panels = static_cast<size_t>(rows) / kPanel;
+    add({name, false, kind, rows, columns, 0, num_panels * panel_bytes(kind, columns)});
+  }
+  Layout layout;
+
+ private:
+  void add(Slot slot) {
+    slot.offset = layout.total_bytes;
+    layout.total_bytes += round_up(slot.num_bytes, 64);
+    layout.slots.push_back(std::move(slot));
+  }
+};
+
+void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& model, int32_t index) {
+  const std::string prefix = "layers." + std::to_string(index) + ".";
+  const WeightKind kind = config.layer_kind();
+  const int32_t hidden = model.hidden_padded, outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
+  builder.add_vector(prefix + "attn_norm", hidden);
+  builder.add_matrix(prefix + "qkv", kind, model.qkv_padded, hidden);
+  if (config.qkv_bias) builder.add_vector(prefix + "qkv_bias", model.qkv_padded);
+  if (config.qk_norm) {
+    builder.add_vector(prefix + "q_norm", config.head_dim);
+    builder.add_vector(prefix + "k_norm", config.head_dim);
+  }
+  builder.add_matrix(prefix + "o", kind, outputs, model.attention_padded);
+  if (config.o_bias) builder.add_vector(prefix + "o_bias", hidden);
+  if (config.sandwich_norms) builder.add_vector(prefix + "post_attn_norm", hidden);
+  builder.add_vector(prefix + "mlp_norm", hidden);
+  builder.add_matrix(prefix + "gate_up", kind, 2 * model.intermediate_padded, hidden);
+  builder.add_matrix(prefix + "down", kind, outputs, model.intermediate_padded);
+  if (config.sandwich_norms) builder.add_vector(prefix + "post_mlp_norm", hidden);
+}
+
+}  // namespace
+
+void ModelConfig::check() const {
+  require(dtype == "bf16" || dtype == "w8a8" || dtype == "w4a8", "dtype is " + dtype + ", wanted bf16, w8a8 or w4a8");
+  require(kv_dtype == "bf16" || kv_dtype == "int8", "kv_dtype is " + kv_dtype + ", wanted bf16 or int8");
+  require(num_layers > 0 && hidden_size > 0 && intermediate_size > 0 && vocab_size > 0 && num_heads > 0,
+          "every dimension of the model must be positive");
+  require(num_kv_heads > 0 && num_heads % num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads");
+  require(head_dim > 0 && head_dim % 16 == 0 && head_dim <= kMaxHeadDim,
+          "head_dim is " + std::to_string(head_dim) + ", wanted a multiple of 16 up to 256");
+  require(windows.empty() || windows.size() == static_cast<size_t>(num_layers), "windows must have one entry a layer");
+  const size_t half = static_cast<size_t>(head_dim) / 2;
+  require(rope_frequencies.size() == half, "rope_frequencies must have head_dim / 2 entries");
+  require(local_frequencies.empty() || local_frequencies.size() == half,
+          "local_frequencies must have head_dim / 2 entries or none");
+}
+
+WeightKind ModelConfig::layer_kind() const {
+  return dtype == "bf16" ? WeightKind::kBf16 : dtype == "w8a8" ? WeightKind::kW8 : WeightKind::kW4;
+}
+
+WeightKind ModelConfig::embed_kind() const { return dtype == "bf16" ? WeightKind::kBf16 : WeightKind::kW8; }
+
+KvKind ModelConfig::kv_kind() const { return kv_dtype == "int8" ? KvKind::kInt8 : KvKind::kBf16; }
+
+const Slot& Layout::find(const std::string& name) const {
+  for (const Slot& slot : slots)
+    if (slot.name == name) return slot;
+  throw std::out_of_range("no packed weight " + name);
+}
+
+size_t panel_bytes(WeightKind kind, int32_t k) {
+  const size_t depth = static_cast<size_t>(k);
+  switch (kind) {
+    case WeightKind::kBf16: return kPanel * depth * 2;
+    case WeightKind::kW8: return kPanel * depth + kPanel * sizeof(float);
+    case WeightKind::kW4: return depth / kW4Group * (kPanel * kW4Group / 2 + kPanel * 4);
+  }
+  return 0;
+}
+
+Layout make_layout(const ModelConfig& config) {
+  const Model model = make_dimensions(config);
+  LayoutBuilder builder;
+  builder.add_matrix("embed", config.embed_kind(), model.vocab_padded, model.hidden_padded);
+  for (int32_t i = 0; i < config.num_layers; i++) add_layer(builder, config, model, i);
+  builder.add_vector("final_norm", model.hidden_padded);
+  if (!config.tie_embeddings)
+    builder.add_matrix("lm_head", config.embed_kind(), model.vocab_padded, model.hidden_padded);
+  return std::move(builder.layout);
+}
+
+size_t kv_head_bytes(const ModelConfig& config) {
+  const size_t numbers = size_t{2} * kBlockTokens * config.head_dim;
+  return config.kv_kind() == KvKind::kBf16 ? numbers * 2 : numbers + 2 * kBlockTokens * sizeof(float);
+}
+
+size_t kv_block_bytes(const ModelConfig& config) {
+  return kv_head_bytes(config) * config.num_kv_heads * config.num_layers;
+}
+
+Model make_dimensions(const ModelConfig& config) {
+  config.check();
+  Model model{};
+  const int32_t heads = config.num_heads + 2 * config.num_kv_heads;
+  model.num_layers = config.num_layers;
+  model.hidden = config.hidden_size;
+  model.hidden_padded = static_cast<int32_t>(round_up(config.hidden_size, kDepth));
+  model.intermediate_padded = static_cast<int32_t>(round_up(config.intermediate_size, kDepth));
+  model.num_heads = config.num_heads;
+  model.num_kv_heads = config.num_kv_heads;
+  model.group = config.num_heads / config.num_kv_heads;
+  model.head_dim = config.head_dim;
+  model.attention_padded = static_cast<int32_t>(round_up(size_t{1} * config.num_heads * config.head_dim, kDepth));
+  model.qkv_padded = static_cast<int32_t>(round_up(size_t{1} * heads * config.head_dim, kPanel));
+  model.vocab = config.vocab_size;
+  model.vocab_padded = static_cast<int32_t>(round_up(config.vocab_size, kPanel));
+  model.activation = config.gelu_tanh ? Activation::kGeluTanh : Activation::kSilu;
+  model.norm_eps = config.norm_eps;
+  model.embedding_scale = config.embedding_scale;
+  model.attention_scale = config.attention_scale;
+  return model;
+}
+
+}  // namespace headrace

@@ -1,0 +1,61 @@
+// Where the packed weights of a model lie: one formula for the loader, the runtime and the memory plan.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model.h"
+
+namespace headrace {
+
+// What the runtime must know of a network; the fields of `ModelSpec` (models/spec.py) that it needs.
+struct ModelConfig {
+  std::string dtype = "bf16";     // bf16, w8a8 or w4a8
+  std::string kv_dtype = "bf16";  // bf16 or int8
+  int32_t num_layers = 0, hidden_size = 0, intermediate_size = 0;
+  int32_t num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab_size = 0;
+  bool gelu_tanh = false, tie_embeddings = false;
+  bool qkv_bias = false, o_bias = false, qk_norm = false, sandwich_norms = false;
+  float norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;
+  std::vector<int32_t> windows;           // per layer
+  std::vector<double> rope_frequencies;   // radians per position, head_dim / 2
+  std::vector<double> local_frequencies;  // of layers with a window; empty: as the others
+
+  // Throws std::invalid_argument with what does not fit.
+  void check() const;
+  WeightKind layer_kind() const;
+  WeightKind embed_kind() const;  // 4 bits cost too much quality in the embedding and the LM head
+  KvKind kv_kind() const;
+};
+
+// What the runtime must be able to hold; the fields of `RunnerLimits` (runner/step.py) that decide about memory.
+struct Limits {
+  int32_t num_blocks = 0, max_step_tokens = 0, max_step_sequences = 0, max_step_rows = 0, max_context_tokens = 0;
+};
+
+// A matrix or a vector (kind "vector": fp32, one row) in the packed file. Sizes are the padded ones.
+struct Slot {
+  std::string name;
+  bool is_vector;
+  WeightKind kind;
+  int32_t num_rows, num_columns;
+  size_t offset, num_bytes;
+};
+
+struct Layout {
+  std::vector<Slot> slots;
+  size_t total_bytes = 0;
+
+  const Slot& find(const std::string& name) const;  // throws std::out_of_range
+};
+
+size_t panel_bytes(WeightKind kind, int32_t k);
+Layout make_layout(const ModelConfig& config);
+size_t kv_head_bytes(const ModelConfig& config);
+size_t kv_block_bytes(const ModelConfig& config);  // of all layers
+
+// The dimensions of a model with its padding; pointers are null.
+Model make_dimensions(const ModelConfig& config);
+
+}  // namespace headrace

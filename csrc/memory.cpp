@@ -1,0 +1,79 @@
+#include "memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "parallel.h"
+
+namespace headrace {
+
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kPiece = size_t{4} << 20;  // checksums are made of pieces, so that threads do not change them
+
+uint64_t checksum_piece(uint8_t* destination, const uint8_t* source, size_t bytes) {
+  uint64_t lanes[8];
+  for (int i = 0; i < 8; i++) lanes[i] = 0x9e3779b97f4a7c15u + i;
+  for (size_t at = 0; at + 64 <= bytes; at += 64) {
+    uint64_t words[8];
+    std::memcpy(words, source + at, 64);
+    if (destination) std::memcpy(destination + at, words, 64);
+    for (int i = 0; i < 8; i++) lanes[i] = (lanes[i] ^ words[i]) * 0x100000001b3u;
+  }
+  uint64_t hash = bytes;
+  for (uint64_t lane : lanes) hash = (hash ^ (lane >> 29) ^ lane) * 0xff51afd7ed558ccdu;
+  for (size_t at = bytes / 64 * 64; at < bytes; at++) {
+    if (destination) destination[at] = source[at];
+    hash = (hash ^ source[at]) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+}  // namespace
+
+Arena::Arena(size_t bytes) : size_(std::max<size_t>(bytes, 1)) {
+  // One huge page more, so that the data can begin on a huge page.
+  void* raw = mmap(nullptr, size_ + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) throw std::bad_alloc();
+  auto start = reinterpret_cast<uintptr_t>(raw);
+  uintptr_t aligned = (start + kHugePage - 1) / kHugePage * kHugePage;
+  if (aligned > start) munmap(raw, aligned - start);
+  uintptr_t end = start + size_ + kHugePage, page_end = (aligned + size_ + 4095) / 4096 * 4096;
+  if (end > page_end) munmap(reinterpret_cast<void*>(page_end), end - page_end);
+  data_ = reinterpret_cast<uint8_t*>(aligned);
+#ifdef MADV_HUGEPAGE
+  madvise(data_, size_, MADV_HUGEPAGE);  // a wish: without huge pages all works, some per cent slower
+#endif
+}
+
+Arena::~Arena() {
+  if (data_) munmap(data_, (size_ + 4095) / 4096 * 4096);
+}
+
+Arena::Arena(Arena&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+Arena& Arena::operator=(Arena&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+uint64_t copy_and_checksum(uint8_t* destination, const uint8_t* source, size_t bytes, int num_threads) {
+  size_t num_pieces = (bytes + kPiece - 1) / kPiece;
+  std::vector<uint64_t> hashes(num_pieces);
+  parallel_for(num_pieces, num_threads, [&](size_t piece) {
+    size_t start = piece * kPiece;
+    uint8_t* to = destination ? destination + start : nullptr;
+    hashes[piece] = checksum_piece(to, source + start, std::min(kPiece, bytes - start));
+  });
+  return checksum_piece(nullptr, reinterpret_cast<const uint8_t*>(hashes.data()), num_pieces * sizeof(uint64_t));
+}
+
+}  // namespace headrace

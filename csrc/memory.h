@@ -1,0 +1,47 @@
+// Large blocks of memory that live as long as a runtime.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace headrace {
+
+// Anonymous zeroed memory, in huge pages where the system gives them. Pages are only taken when they are touched.
+class Arena {
+ public:
+  Arena() = default;
+  explicit Arena(size_t bytes);  // throws std::bad_alloc
+  ~Arena();
+  Arena(Arena&& other) noexcept;
+  Arena& operator=(Arena&& other) noexcept;
+
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  uint8_t* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Hands out aligned pieces of one arena; with a null base it only counts.
+class Carver {
+ public:
+  explicit Carver(uint8_t* base) : base_(base) {}
+
+  template <class T>
+  T* take(size_t count) {
+    uint8_t* piece = base_ ? base_ + used_ : nullptr;
+    used_ += (count * sizeof(T) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(piece);
+  }
+  size_t used() const { return used_; }
+
+ private:
+  uint8_t* base_;
+  size_t used_ = 0;
+};
+
+// Copies, and returns a checksum of what was copied; `destination` may be null. Runs on `num_threads` threads.
+uint64_t copy_and_checksum(uint8_t* destination, const uint8_t* source, size_t bytes, int num_threads);
+
+}  // namespace headrace

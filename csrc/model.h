@@ -1,0 +1,144 @@
+// Plain structures shared by the loader and the kernels: what a model, its KV cache and one step look like in memory.
+//
+// Letters: T tokens of a step, D head size, K inputs and N outputs of a matrix. Everything here is a view; `Runtime`
+// owns the memory. Kernels are compiled once per ISA, so that this header must stay free of code that could differ.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "sampling.h"
+
+namespace headrace {
+
+constexpr int kPanel = 32;         // outputs of a weight panel
+constexpr int kDepth = 64;         // K is padded to a multiple of this; also the group of W8 activation scales
+constexpr int kW4Group = 32;       // group of W4 weights and of their activation scales
+constexpr int kBlockTokens = 32;   // tokens of a KV block
+constexpr int kChunkTokens = 256;  // attention works through a context in chunks of this, at absolute positions
+constexpr int kMaxHeadDim = 256;
+constexpr int kBlockRows = 64;     // rows of a block in the row-split step
+constexpr int kColumnRows = 128;   // up to so many rows a step is split by columns
+constexpr int kLogitRows = 64;     // logit rows that are computed and sampled at a time
+constexpr int kRedundantRows = 2;  // up to so many rows every thread quantises for itself
+
+constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+enum class WeightKind : int32_t { kBf16 = 0, kW8 = 1, kW4 = 2 };
+enum class KvKind : int32_t { kBf16 = 0, kInt8 = 1 };
+enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1 };
+
+// A matrix in panels of 32 outputs. Within a panel inputs run outermost:
+//   bf16  [K/2][32][2]  bf16
+//   W8    [K/4][32][4]  unsigned bytes w + 128, then [32] fp32 scales
+//   W4    per 32 inputs: [4][32][4] bytes (low nibble: inputs 8u..8u+3 of slice u, high nibble: 8u+4..8u+7),
+//         then [32] f16 scales and [32] f16 minima: w = scale * nibble + minimum
+struct Matrix {
+  WeightKind kind;
+  int32_t num_panels;
+  int32_t k;  // padded
+  size_t panel_bytes;
+  const uint8_t* panels;
+};
+
+struct Layer {
+  const float *attn_norm, *mlp_norm;
+  const float *post_attn_norm, *post_mlp_norm;  // null without sandwich norms
+  const float *qkv_bias, *o_bias;               // null where there is none
+  const float *q_norm, *k_norm;                 // null where there is none
+  const float* rope;                            // [position][D], D/2 cosines and then D/2 sines
+  Matrix qkv, o, gate_up, down;                 // gate and up take turns of 16 outputs
+  int32_t window;                               // 0: none
+};
+
+struct Model {
+  int32_t num_layers, hidden, hidden_padded, intermediate_padded;
+  int32_t num_heads, num_kv_heads, group, head_dim, attention_padded, qkv_padded, vocab, vocab_padded;
+  Activation activation;
+  float norm_eps, embedding_scale, attention_scale;
+  const Layer* layers;
+  const float* final_norm;
+  Matrix embed, lm_head;  // the same panels when tied
+};
+
+// [layer][block][KV head] pieces of `head_bytes`:
+//   bf16  K [D/2][32 tokens][2], V [16 token pairs][D][2]
+//   int8  K [D/4][32 tokens][4] as k + 128, V [16 token pairs][D][2] signed, then 32 K scales and 32 V scales (fp32)
+struct KvCache {
+  uint8_t* base;
+  KvKind kind;
+  int32_t num_blocks, num_kv_heads;
+  size_t head_bytes;
+
+  uint8_t* piece(int layer, int block, int head) const {
+    return base + ((static_cast<size_t>(layer) * num_blocks + block) * num_kv_heads + head) * head_bytes;
+  }
+};
+
+// Quantised inputs of a matrix: [K/64][rows][64] bytes (bf16: [K/32][rows][32]), so that the rows of a tile lie a
+// fixed 64 bytes apart. Scales and sums are [rows][groups]: one per 64 inputs for W8, one per 32 for W4.
+struct Activations {
+  int8_t* values;
+  float* scales;
+  int32_t* biases;  // W8: kW8Bias * sum of the values of the group
+  float* sums;      // W4: scale * sum of the values of the group
+  size_t num_rows;  // pitch
+  int32_t groups_pitch;
+};
+
+// The best logit of each vector lane, where it is, and a number that is NaN if a logit is not finite.
+struct BestLanes {
+  float values[16];
+  int32_t ids[16];
+  float checks[16];
+};
+
+struct Workspace {
+  float* x;         // [T][hidden_padded] the residual stream
+  float* qkv;       // [T][qkv_padded]
+  float* wide;      // [scratch_rows][max(attention_padded, intermediate_padded)]
+  float* projected; // [scratch_rows][hidden_padded], for sandwich norms
+  Activations inputs;  // [scratch_rows]
+  float* logits;    // [min(T, kLogitRows)][vocab_padded]
+  float* row_buffers;      // [threads][hidden_padded]
+  BestLanes* best;         // [threads][kLogitRows]
+  int32_t* row_sequence;   // [T]
+  int32_t* row_position;   // [T]
+  int32_t scratch_rows, wide_pitch;
+};
+
+struct StepOutputs {
+  int32_t* token_ids;
+  float* logprobs;
+  int32_t* top_ids;      // [rows][top_capacity]
+  float* top_logprobs;
+  int32_t top_capacity;
+};
+
+struct Step {
+  const int32_t *token_ids, *query_starts, *context_lens, *block_tables, *rows;
+  int32_t num_tokens, num_sequences, num_rows, table_width;
+  const SamplingRow* sampling;
+  const RowExtras* extras;
+  StepOutputs out;
+  float* all_logits;  // [rows][vocab] instead of sampling, or null
+};
+
+class Team;
+
+struct StepContext {
+  const Model* model;
+  const KvCache* kv;
+  const Workspace* work;
+  const Step* step;
+  Team* team;
+  SampleScratch* const* scratch;  // one per thread
+};
+
+struct Kernels {
+  const char* name;
+  bool has_native_bf16;
+  void (*run_step)(const StepContext& context, int thread);  // called by every thread of the team
+};
+
+}  // namespace headrace

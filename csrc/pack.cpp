@@ -1,0 +1,139 @@
+#include "pack.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "half.h"
+#include "parallel.h"
+
+namespace headrace {
+
+namespace {
+
+constexpr float kRoundingMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer
+
+// |x| < 2^22
+int32_t round_to_int(float x) { return static_cast<int32_t>(float_to_bits(x + kRoundingMagic) - 0x4b400000u); }
+
+// Puts one decoded row (padded with zeros to `k`) into lane `lane` of a panel.
+void pack_bf16(const float* row, int32_t k, int lane, uint8_t* panel) {
+  auto* out = reinterpret_cast<uint16_t*>(panel);
+  for (int32_t i = 0; i < k; i++) out[(i / 2) * 2 * kPanel + lane * 2 + i % 2] = float_to_bf16(row[i]);
+}
+
+void pack_w8(const float* row, int32_t k, int lane, uint8_t* panel) {
+  float largest = 0;
+  for (int32_t i = 0; i < k; i++) largest = std::max(largest, std::fabs(row[i]));
+  const float inverse = largest > 0 ? 127.0f / largest : 0.0f, scale = largest / 127.0f;
+  for (int32_t i = 0; i < k; i += 4) {
+    uint8_t four[4];
+    for (int j = 0; j < 4; j++) four[j] = static_cast<uint8_t>(round_to_int(row[i + j] * inverse) + 128);
+    std::memcpy(panel + (i / 4) * 4 * kPanel + lane * 4, four, 4);
+  }
+  std::memcpy(panel + static_cast<size_t>(k) * kPanel + lane * sizeof(float), &scale, sizeof scale);
+}
+
+constexpr size_t kW4GroupBytes = kPanel * kW4Group / 2 + kPanel * 4;
+
+// `nibbles`: the 32 values (0..15) of a group.
+void write_w4_group(const uint8_t* nibbles, uint16_t scale, uint16_t minimum, int lane, uint8_t* group) {
+  for (int i = 0; i < kW4Group; i += 8) {
+    uint8_t* out = group + (i / 8) * 4 * kPanel + lane * 4;
+    for (int j = 0; j < 4; j++) out[j] = static_cast<uint8_t>(nibbles[i + j] | nibbles[i + 4 + j] << 4);
+  }
+  std::memcpy(group + kPanel * kW4Group / 2 + lane * 2, &scale, 2);
+  std::memcpy(group + kPanel * kW4Group / 2 + kPanel * 2 + lane * 2, &minimum, 2);
+}
+
+struct W4Group {
+  uint8_t nibbles[kW4Group];
+  uint16_t scale, minimum;
+  float error;
+};
+
+W4Group round_group(const float* values, float scale, float minimum) {
+  W4Group group;
+  group.scale = float_to_half(scale);
+  group.minimum = float_to_half(minimum);
+  const float s = half_to_float(reinterpret_cast<const uint8_t*>(&group.scale));
+  const float m = half_to_float(reinterpret_cast<const uint8_t*>(&group.minimum));
+  const float inverse = s > 0 ? 1.0f / s : 0.0f;
+  group.error = 0;
+  for (int i = 0; i < kW4Group; i++) {
+    const float quotient = std::clamp((values[i] - m) * inverse, 0.0f, 15.0f);
+    group.nibbles[i] = static_cast<uint8_t>(round_to_int(quotient));
+    const float error = static_cast<float>(group.nibbles[i]) * s + m - values[i];
+    group.error += error * error;
+  }
+  return group;
+}
+
+// Scale and minimum from the range of the values, then once more by least squares for the nibbles found.
+W4Group quantise_group(const float* values) {
+  const auto [low, high] = std::minmax_element(values, values + kW4Group);
+  W4Group best = round_group(values, (*high - *low) / 15.0f, *low);
+  float sum_q = 0, sum_qq = 0, sum_x = 0, sum_qx = 0;
+  for (int i = 0; i < kW4Group; i++) {
+    const float q = best.nibbles[i];
+    sum_q += q, sum_qq += q * q, sum_x += values[i], sum_qx += q * values[i];
+  }
+  const float determinant = kW4Group * sum_qq - sum_q * sum_q;
+  if (determinant <= 0) return best;
+  const float scale = (kW4Group * sum_qx - sum_q * sum_x) / determinant;
+  if (scale <= 0) return best;
+  const W4Group fitted = round_group(values, scale, (sum_x - scale * sum_q) / kW4Group);
+  return fitted.error < best.error ? fitted : best;
+}
+
+void pack_w4(const float* row, int32_t k, int lane, uint8_t* panel) {
+  for (int32_t g = 0; g < k / kW4Group; g++) {
+    const W4Group group = quantise_group(row + g * kW4Group);
+    write_w4_group(group.nibbles, group.scale, group.minimum, lane, panel + g * kW4GroupBytes);
+  }
+}
+
+// Q4_0 and Q4_1 hold 4 bits with a scale (and a minimum) per 32 already.
+void copy_w4(Encoding encoding, const uint8_t* row, int32_t num_columns, int lane, uint8_t* panel) {
+  const bool has_minimum = encoding == Encoding::kQ4_1;
+  const size_t block_bytes = encoded_row_bytes(encoding, kW4Group);
+  for (int32_t g = 0; g < num_columns / kW4Group; g++, row += block_bytes) {
+    uint16_t scale, minimum;
+    std::memcpy(&scale, row, 2);
+    if (has_minimum) std::memcpy(&minimum, row + 2, 2);
+    else minimum = float_to_half(-8 * half_to_float(row));
+    const uint8_t* packed = row + (has_minimum ? 4 : 2);
+    uint8_t nibbles[kW4Group];
+    for (int i = 0; i < 16; i++) nibbles[i] = packed[i] & 15, nibbles[i + 16] = packed[i] >> 4;
+    write_w4_group(nibbles, scale, minimum, lane, panel + g * kW4GroupBytes);
+  }
+}
+
+void pack_one_row(const Slot& slot, const PackSource& source, int32_t r, uint8_t* panels, std::vector<float>& decoded) {
+  const int32_t output = source.first_row + (source.interleaved ? r / 16 * 32 + r % 16 : r);
+  uint8_t* panel = panels + static_cast<size_t>(output / kPanel) * panel_bytes(slot.kind, slot.num_columns);
+  const int lane = output % kPanel;
+  const uint8_t* row = source.data + static_cast<size_t>(r) * encoded_row_bytes(source.encoding, source.num_columns);
+  const bool has_nibbles = source.encoding == Encoding::kQ4_0 || source.encoding == Encoding::kQ4_1;
+  if (slot.kind == WeightKind::kW4 && has_nibbles) return copy_w4(source.encoding, row, source.num_columns, lane, panel);
+  decode_row(source.encoding, row, source.num_columns, decoded.data());
+  switch (slot.kind) {
+    case WeightKind::kBf16: return pack_bf16(decoded.data(), slot.num_columns, lane, panel);
+    case WeightKind::kW8: return pack_w8(decoded.data(), slot.num_columns, lane, panel);
+    case WeightKind::kW4: return pack_w4(decoded.data(), slot.num_columns, lane, panel);
+  }
+}
+
+}  // namespace
+
+void pack_rows(const Slot& slot, uint8_t* panels, const PackSource& source, int num_threads) {
+  const size_t num_pieces = (static_cast<size_t>(source.num_rows) + kPanel - 1) / kPanel;
+  parallel_for(num_pieces, num_threads, [&](size_t piece) {
+    std::vector<float> decoded(static_cast<size_t>(slot.num_columns), 0.0f);
+    const int32_t first = static_cast<int32_t>(piece) * kPanel, last = std::min(first + kPanel, source.num_rows);
+    for (int32_t r = first; r < last; r++) pack_one_row(slot, source, r, panels, decoded);
+  });
+}
+
+}  // namespace headrace

@@ -1,0 +1,236 @@
+#include "runtime.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "isa.h"
+#include "parallel.h"
+
+namespace headrace {
+
+namespace {
+
+[[noreturn]] void fail(const std::string& what) { throw std::invalid_argument(what); }
+
+void require(bool condition, const std::string& what) {
+  if (!condition) fail(what);
+}
+
+int32_t scratch_rows(const Limits& limits, int num_threads) {
+  const int32_t columns = std::min(limits.max_step_tokens, kColumnRows);
+  const int32_t blocks = limits.max_step_tokens > kColumnRows ? num_threads * kBlockRows : 0;
+  return std::max({columns, blocks, num_threads * kRedundantRows, std::min(limits.max_step_tokens, kLogitRows)});
+}
+
+int32_t groups_pitch(const Model& model) {
+  const int32_t k = std::max({model.hidden_padded, model.attention_padded, model.intermediate_padded});
+  return k / kW4Group;
+}
+
+Workspace carve_workspace(const Model& model, const Limits& limits, int num_threads, bool is_bf16, Carver& carver) {
+  Workspace work{};
+  const size_t tokens = limits.max_step_tokens, rows = scratch_rows(limits, num_threads);
+  const size_t logit_rows = std::min<size_t>(tokens, kLogitRows), groups = groups_pitch(model);
+  work.scratch_rows = static_cast<int32_t>(rows);
+  work.wide_pitch = std::max(model.attention_padded, model.intermediate_padded);
+  work.x = carver.take<float>(tokens * model.hidden_padded);
+  work.qkv = carver.take<float>(tokens * model.qkv_padded);
+  work.wide = carver.take<float>(rows * work.wide_pitch);
+  work.projected = carver.take<float>(rows * model.hidden_padded);
+  work.inputs.values = carver.take<int8_t>(rows * groups * kW4Group * (is_bf16 ? 2 : 1));
+  work.inputs.scales = carver.take<float>(rows * groups);
+  work.inputs.biases = carver.take<int32_t>(rows * groups);
+  work.inputs.sums = carver.take<float>(rows * groups);
+  work.inputs.num_rows = rows;
+  work.inputs.groups_pitch = static_cast<int32_t>(groups);
+  work.logits = carver.take<float>(logit_rows * model.vocab_padded);
+  work.row_buffers = carver.take<float>(static_cast<size_t>(num_threads) * model.hidden_padded);
+  work.best = carver.take<BestLanes>(static_cast<size_t>(num_threads) * kLogitRows);
+  work.row_sequence = carver.take<int32_t>(tokens);
+  work.row_position = carver.take<int32_t>(tokens);
+  return work;
+}
+
+struct RopeTables {
+  float *global, *local;
+};
+
+RopeTables carve_rope(const ModelConfig& config, const Limits& limits, Carver& carver) {
+  const size_t numbers = static_cast<size_t>(limits.max_context_tokens) * config.head_dim;
+  float* global = carver.take<float>(numbers);
+  return {global, config.local_frequencies.empty() ? global : carver.take<float>(numbers)};
+}
+
+void check_limits(const Limits& limits, int num_threads) {
+  require(limits.num_blocks > 0 && limits.max_step_tokens > 0 && limits.max_step_sequences > 0 &&
+              limits.max_step_rows > 0 && limits.max_context_tokens > 0,
+          "every limit must be positive");
+  require(num_threads > 0 && num_threads <= 1024, "num_threads must lie between 1 and 1024");
+}
+
+}  // namespace
+
+size_t workspace_bytes(const ModelConfig& config, const Limits& limits, int num_threads) {
+  check_limits(limits, num_threads);
+  const Model model = make_dimensions(config);
+  Carver counter(nullptr);
+  carve_workspace(model, limits, num_threads, config.dtype == "bf16", counter);
+  carve_rope(config, limits, counter);
+  return counter.used() + static_cast<size_t>(num_threads) * SampleScratch::bytes(config.vocab_size);
+}
+
+size_t kv_cache_bytes(const ModelConfig& config, const Limits& limits) {
+  return kv_block_bytes(config) * static_cast<size_t>(limits.num_blocks);
+}
+
+Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_ptr<const Arena> weights,
+                 int num_threads, const std::string& isa)
+    : config_(config), limits_(limits), kernels_(select_kernels(isa)), weights_(std::move(weights)),
+      model_(make_dimensions(config)) {
+  workspace_bytes_ = headrace::workspace_bytes(config, limits, num_threads);
+  const size_t wanted = make_layout(config).total_bytes;
+  require(weights_->size() == wanted, "the packed weights have " + std::to_string(weights_->size()) + " bytes, wanted " +
+                                         std::to_string(wanted));
+  const size_t scratch_bytes = static_cast<size_t>(num_threads) * SampleScratch::bytes(config.vocab_size);
+  kv_memory_ = Arena(kv_cache_bytes(config, limits));
+  workspace_memory_ = Arena(workspace_bytes_ - scratch_bytes);
+  Carver carver(workspace_memory_.data());
+  work_ = carve_workspace(model_, limits, num_threads, config.dtype == "bf16", carver);
+  const RopeTables rope = carve_rope(config, limits, carver);
+  fill_rope(rope.global, config.rope_frequencies);
+  if (!config.local_frequencies.empty()) fill_rope(rope.local, config.local_frequencies);
+  rope_ = rope.global;
+  local_rope_ = rope.local;
+  kv_ = {kv_memory_.data(), config.kv_kind(), limits.num_blocks, config.num_kv_heads, kv_head_bytes(config)};
+  connect_weights();
+  for (int i = 0; i < num_threads; i++) scratch_.push_back(std::make_unique<SampleScratch>(config.vocab_size));
+  for (const auto& scratch : scratch_) scratch_pointers_.push_back(scratch.get());
+  team_ = std::make_unique<Team>(num_threads, config.num_layers + 1);
+}
+
+void Runtime::fill_rope(float* table, const std::vector<double>& frequencies) const {
+  const size_t half = frequencies.size();
+  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  constexpr size_t kPositions = 1024;
+  const size_t count = static_cast<size_t>(limits_.max_context_tokens), pieces = (count + kPositions - 1) / kPositions;
+  parallel_for(pieces, threads, [&](size_t piece) {
+    for (size_t p = piece * kPositions; p < std::min(count, (piece + 1) * kPositions); p++) {
+      for (size_t i = 0; i < half; i++) {
+        const double angle = static_cast<double>(p) * frequencies[i];
+        table[p * 2 * half + i] = static_cast<float>(std::cos(angle));
+        table[p * 2 * half + half + i] = static_cast<float>(std::sin(angle));
+      }
+    }
+  });
+}
+
+namespace {
+
+Matrix matrix_at(const Slot& slot, const uint8_t* base) {
+  return {slot.kind, slot.num_rows / kPanel, slot.num_columns, panel_bytes(slot.kind, slot.num_columns),
+          base + slot.offset};
+}
+
+}  // namespace
+
+void Runtime::connect_weights() {
+  const Layout layout = make_layout(config_);
+  const uint8_t* base = weights_->data();
+  model_.final_norm = reinterpret_cast<const float*>(base + layout.find("final_norm").offset);
+  model_.embed = matrix_at(layout.find("embed"), base);
+  model_.lm_head = matrix_at(layout.find(config_.tie_embeddings ? "embed" : "lm_head"), base);
+  layers_.resize(config_.num_layers);
+  for (int i = 0; i < config_.num_layers; i++) connect_layer(layout, i);
+  model_.layers = layers_.data();
+}
+
+void Runtime::connect_layer(const Layout& layout, int index) {
+  const uint8_t* base = weights_->data();
+  const std::string prefix = "layers." + std::to_string(index) + ".";
+  const auto vector = [&](const std::string& name, bool is_there = true) {
+    return is_there ? reinterpret_cast<const float*>(base + layout.find(prefix + name).offset) : nullptr;
+  };
+  const auto matrix = [&](const std::string& name) { return matrix_at(layout.find(prefix + name), base); };
+  Layer& layer = layers_[index];
+  layer.attn_norm = vector("attn_norm");
+  layer.mlp_norm = vector("mlp_norm");
+  layer.post_attn_norm = vector("post_attn_norm", config_.sandwich_norms);
+  layer.post_mlp_norm = vector("post_mlp_norm", config_.sandwich_norms);
+  layer.qkv_bias = vector("qkv_bias", config_.qkv_bias);
+  layer.o_bias = vector("o_bias", config_.o_bias);
+  layer.q_norm = vector("q_norm", config_.qk_norm);
+  layer.k_norm = vector("k_norm", config_.qk_norm);
+  layer.qkv = matrix("qkv");
+  layer.o = matrix("o");
+  layer.gate_up = matrix("gate_up");
+  layer.down = matrix("down");
+  layer.window = config_.windows.empty() ? 0 : config_.windows[index];
+  layer.rope = layer.window > 0 ? local_rope_ : rope_;
+}
+
+void Runtime::execute(const Step& step) {
+  check(step);
+  locate_rows(step);
+  StepContext context = {&model_, &kv_, &work_, &step, team_.get(), scratch_pointers_.data()};
+  struct Call {
+    const Kernels* kernels;
+    const StepContext* context;
+  } call = {&kernels_, &context};
+  team_->run(
+      [](void* argument, int thread) {
+        const Call& call = *static_cast<const Call*>(argument);
+        call.kernels->run_step(*call.context, thread);
+      },
+      &call);
+}
+
+void Runtime::check(const Step& step) const {
+  const auto at_most = [](const char* what, int64_t count, int64_t limit) {
+    if (count > limit) fail(std::to_string(count) + " " + what + ", at most " + std::to_string(limit) + " fit");
+  };
+  if (step.num_tokens <= 0 || step.num_sequences <= 0) fail("the step is empty");
+  at_most("tokens", step.num_tokens, limits_.max_step_tokens);
+  at_most("sequences", step.num_sequences, limits_.max_step_sequences);
+  at_most("logit rows", step.num_rows, limits_.max_step_rows);
+  if (step.query_starts[0] != 0) fail("query_starts must begin at 0");
+  if (step.query_starts[step.num_sequences] != step.num_tokens) fail("query_starts must end at the number of tokens");
+  for (int i = 0; i < step.num_tokens; i++) {
+    const int32_t token = step.token_ids[i];
+    if (token < 0 || token >= config_.vocab_size) fail("token id " + std::to_string(token) + " is not in the vocabulary");
+  }
+  for (int i = 0; i < step.num_rows; i++) {
+    const int before = i ? step.rows[i - 1] : -1;
+    if (step.rows[i] <= before || step.rows[i] >= step.num_tokens) fail("rows must ascend and lie within the step");
+  }
+  for (int s = 0; s < step.num_sequences; s++) check_sequence(step, s);
+}
+
+void Runtime::check_sequence(const Step& step, int s) const {
+  const auto name = [&] { return "sequence " + std::to_string(s); };
+  const int64_t start = step.query_starts[s], stop = step.query_starts[s + 1], context = step.context_lens[s];
+  if (start < 0 || stop <= start || stop > step.num_tokens) fail(name() + " needs a token, and query_starts must ascend");
+  if (context < 0) fail(name() + " has a negative context");
+  const int64_t total = context + stop - start, blocks = (total + kBlockTokens - 1) / kBlockTokens;
+  if (total > limits_.max_context_tokens) {
+    fail(name() + " has " + std::to_string(total) + " tokens, at most " + std::to_string(limits_.max_context_tokens) +
+         " fit");
+  }
+  if (blocks > step.table_width) fail("the block table of " + name() + " is too short");
+  const int32_t* table = step.block_tables + static_cast<size_t>(s) * step.table_width;
+  for (int64_t i = 0; i < blocks; i++) {
+    if (table[i] >= 0 && table[i] < limits_.num_blocks) continue;
+    fail(name() + " names block " + std::to_string(table[i]) + " of " + std::to_string(limits_.num_blocks));
+  }
+}
+
+void Runtime::locate_rows(const Step& step) {
+  for (int s = 0; s < step.num_sequences; s++) {
+    for (int row = step.query_starts[s]; row < step.query_starts[s + 1]; row++) {
+      work_.row_sequence[row] = s;
+      work_.row_position[row] = step.context_lens[s] + row - step.query_starts[s];
+    }
+  }
+}
+
+}  // namespace headrace

@@ -1,0 +1,62 @@
+// One loaded model: weights, KV cache, workspace and threads. Checks a step before the kernels run it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layout.h"
+#include "memory.h"
+#include "team.h"
+
+namespace headrace {
+
+// Bytes of all working memory of a runtime, the tables of the rotary embedding and the samplers' scratch included.
+size_t workspace_bytes(const ModelConfig& config, const Limits& limits, int num_threads);
+
+// Bytes of the whole KV cache.
+size_t kv_cache_bytes(const ModelConfig& config, const Limits& limits);
+
+class Runtime {
+ public:
+  // `weights` holds the packed weights (see make_layout); nobody may write to it any more.
+  // Throws std::invalid_argument for a model, limits or an ISA that it cannot run, std::bad_alloc without memory.
+  Runtime(const ModelConfig& config, const Limits& limits, std::shared_ptr<const Arena> weights, int num_threads, const std::string& isa);
+
+  // Runs a step whose arrays have the sizes that `step` says. Throws std::invalid_argument for a step that does not
+  // fit; nothing has happened then.
+  void execute(const Step& step);
+
+  const ModelConfig& config() const { return config_; }
+  const Limits& limits() const { return limits_; }
+  const Kernels& kernels() const { return kernels_; }
+  int num_threads() const { return team_->size(); }
+  size_t weights_bytes() const { return weights_->size(); }
+  size_t workspace_bytes() const { return workspace_bytes_; }
+  size_t kv_bytes() const { return kv_memory_.size(); }
+
+ private:
+  void connect_weights();
+  void connect_layer(const Layout& layout, int index);
+  void fill_rope(float* table, const std::vector<double>& frequencies) const;
+  void check(const Step& step) const;
+  void check_sequence(const Step& step, int sequence) const;
+  void locate_rows(const Step& step);
+
+  ModelConfig config_;
+  Limits limits_;
+  const Kernels& kernels_;
+  std::shared_ptr<const Arena> weights_;
+  Arena kv_memory_, workspace_memory_;
+  Model model_;
+  std::vector<Layer> layers_;
+  KvCache kv_;
+  Workspace work_;
+  const float *rope_ = nullptr, *local_rope_ = nullptr;
+  size_t workspace_bytes_ = 0;
+  std::vector<std::unique_ptr<SampleScratch>> scratch_;
+  std::vector<SampleScratch*> scratch_pointers_;
+  std::unique_ptr<Team> team_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,113 @@
+// AVX2 + FMA + F16C primitives. Included inside the namespace of one ISA; see avx512.h for what they mean.
+#pragma once
+
+constexpr int W = 8;
+constexpr int kRowsInt = 3;
+constexpr int kRowsBf16 = 4;
+constexpr int kRowsAttention = 4;
+constexpr int kWideAttentionRows = 2;
+constexpr int kW8Bias = 0;  // dot_w8 is signed here
+
+using vf = __m256;
+using vi = __m256i;
+using vmask = __m256;
+struct w8_t {
+  vi weight, magnitude;
+};
+
+INLINE vf zero_f() { return _mm256_setzero_ps(); }
+INLINE vf set_f(float x) { return _mm256_set1_ps(x); }
+INLINE vf load_f(const float* p) { return _mm256_loadu_ps(p); }
+INLINE void store_f(float* p, vf x) { _mm256_storeu_ps(p, x); }
+INLINE vf add(vf a, vf b) { return _mm256_add_ps(a, b); }
+INLINE vf sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+INLINE vf mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+INLINE vf div(vf a, vf b) { return _mm256_div_ps(a, b); }
+INLINE vf fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vf max(vf a, vf b) { return _mm256_max_ps(a, b); }
+INLINE vf min(vf a, vf b) { return _mm256_min_ps(a, b); }
+INLINE vf abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+INLINE vf round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf scale2(vf a, vf n) {
+  vi exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  return _mm256_mul_ps(a, _mm256_castsi256_ps(exponent));
+}
+INLINE float sum(vf a) {
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+INLINE float max_of(vf a) {
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+
+INLINE vi zero_i() { return _mm256_setzero_si256(); }
+INLINE vi set_i(int32_t x) { return _mm256_set1_epi32(x); }
+INLINE vi load_i(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+INLINE void store_i(void* p, vi x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
+INLINE vi add_i(vi a, vi b) { return _mm256_add_epi32(a, b); }
+INLINE int32_t sum_i(vi a) {
+  __m128i x = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+}
+INLINE vi bcast4(const void* p) {
+  int32_t x;
+  __builtin_memcpy(&x, p, 4);
+  return _mm256_set1_epi32(x);
+}
+INLINE vf to_f(vi a) { return _mm256_cvtepi32_ps(a); }
+INLINE vi round_i(vf a) { return _mm256_cvtps_epi32(a); }
+INLINE __m128i pack_s16(vi a) { return _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)); }
+INLINE void store_s16(int16_t* p, vi a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), pack_s16(a)); }
+INLINE void store_s8(int8_t* p, vi a) {
+  __m128i x = pack_s16(a);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(x, x));
+}
+INLINE vi load_s8_as_s16(const int8_t* p) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+INLINE vf load_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+
+INLINE vmask lanes_between(int low, int high) {
+  vi lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  vi below_high = _mm256_cmpgt_epi32(_mm256_set1_epi32(high), lane);
+  vi below_low = _mm256_cmpgt_epi32(_mm256_set1_epi32(low), lane);
+  return _mm256_castsi256_ps(_mm256_andnot_si256(below_low, below_high));
+}
+INLINE vmask greater(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+INLINE vf select(vmask m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
+INLINE vi select_i(vmask m, vi a, vi b) { return _mm256_blendv_epi8(b, a, _mm256_castps_si256(m)); }
+INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+INLINE vi add_pairs(vi acc, vi products16) {
+  return _mm256_add_epi32(acc, _mm256_madd_epi16(products16, _mm256_set1_epi16(1)));
+}
+// Exact: |w| <= 127 and |b| <= 127, so that two products fit into 16 bits.
+INLINE w8_t load_w8(const uint8_t* p) {
+  vi weight = _mm256_xor_si256(load_i(p), _mm256_set1_epi8(-128));
+  return {weight, _mm256_abs_epi8(weight)};
+}
+INLINE vi dot_w8(vi acc, w8_t w, vi b) {
+  return add_pairs(acc, _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(b, w.weight)));
+}
+INLINE vi dot_w4(vi acc, vi w, vi b) { return add_pairs(acc, _mm256_maddubs_epi16(w, b)); }
+INLINE vi low_nibbles(vi a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
+INLINE vi high_nibbles(vi a) { return _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15)); }
+INLINE vi dot_s16(vi acc, vi w, vi b) { return _mm256_add_epi32(acc, _mm256_madd_epi16(w, b)); }
+
+INLINE vf dot_bf16(vf acc, vi w, vi b) {
+  const vi high = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u));
+  vf w0 = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), b0 = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
+  vf w1 = _mm256_castsi256_ps(_mm256_and_si256(w, high)), b1 = _mm256_castsi256_ps(_mm256_and_si256(b, high));
+  return _mm256_fmadd_ps(w1, b1, _mm256_fmadd_ps(w0, b0, acc));
+}
+INLINE void store_bf16(uint16_t* p, vf a) {
+  vi bits = _mm256_castps_si256(a);
+  vi odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  vi rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+}

@@ -1,0 +1,106 @@
+// AVX-512 (F, BW, DQ, VL, VNNI) primitives; BF16 products are native where HEADRACE_NATIVE_BF16 is 1.
+// Included inside the namespace of one ISA. The other headers of this folder offer the same names.
+#pragma once
+
+constexpr int W = 16;              // fp32 lanes of a vector
+constexpr int kRowsInt = 8;        // rows of an integer GEMM tile (the registers decide)
+constexpr int kRowsBf16 = HEADRACE_NATIVE_BF16 ? 12 : 6;
+constexpr int kRowsAttention = 12;
+constexpr int kWideAttentionRows = 6;  // up to here P x V holds four vectors a row in registers, above it two
+constexpr int kW8Bias = -128;      // dot_w8 reads the weight as unsigned w + 128: sums start at kW8Bias * sum(b)
+
+using vf = __m512;
+using vi = __m512i;
+using vmask = __mmask16;
+using w8_t = __m512i;
+
+INLINE vf zero_f() { return _mm512_setzero_ps(); }
+INLINE vf set_f(float x) { return _mm512_set1_ps(x); }
+INLINE vf load_f(const float* p) { return _mm512_loadu_ps(p); }
+INLINE void store_f(float* p, vf x) { _mm512_storeu_ps(p, x); }
+INLINE vf add(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+INLINE vf mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf div(vf a, vf b) { return _mm512_div_ps(a, b); }
+INLINE vf fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf max(vf a, vf b) { return _mm512_max_ps(a, b); }
+INLINE vf min(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE vf abs(vf a) { return _mm512_abs_ps(a); }
+INLINE vf round(vf a) { return _mm512_roundscale_ps(a, 0); }
+INLINE vf scale2(vf a, vf n) { return _mm512_scalef_ps(a, n); }  // a * 2^n
+INLINE float sum(vf a) { return _mm512_reduce_add_ps(a); }
+INLINE float max_of(vf a) { return _mm512_reduce_max_ps(a); }
+
+INLINE vi zero_i() { return _mm512_setzero_si512(); }
+INLINE vi set_i(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE vi load_i(const void* p) { return _mm512_loadu_si512(p); }
+INLINE void store_i(void* p, vi x) { _mm512_storeu_si512(p, x); }
+INLINE vi add_i(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE int32_t sum_i(vi a) { return _mm512_reduce_add_epi32(a); }
+INLINE vi bcast4(const void* p) {
+  int32_t x;
+  __builtin_memcpy(&x, p, 4);
+  return _mm512_set1_epi32(x);
+}
+INLINE vf to_f(vi a) { return _mm512_cvtepi32_ps(a); }
+INLINE vi round_i(vf a) { return _mm512_cvtps_epi32(a); }
+INLINE void store_s8(int8_t* p, vi a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(a)); }
+INLINE void store_s16(int16_t* p, vi a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtsepi32_epi16(a));
+}
+// 2 W signed bytes as 2 W signed 16-bit numbers.
+INLINE vi load_s8_as_s16(const int8_t* p) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+INLINE vf load_f16(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+
+INLINE vmask lanes_between(int low, int high) {  // lanes low <= i < high
+  uint32_t below_high = high >= 16 ? 0xffffu : high <= 0 ? 0u : (1u << high) - 1;
+  uint32_t below_low = low >= 16 ? 0xffffu : low <= 0 ? 0u : (1u << low) - 1;
+  return static_cast<vmask>(below_high & ~below_low);
+}
+INLINE vmask greater(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+INLINE vf select(vmask m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
+INLINE vi select_i(vmask m, vi a, vi b) { return _mm512_mask_blend_epi32(m, b, a); }
+INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+// NOTE: assembly, because GCC 12 copies and spills the accumulators of _mm512_dpbusd_epi32 (half the speed).
+INLINE vi dot_unsigned(vi acc, vi w, vi b) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(b));
+  return acc;
+}
+INLINE w8_t load_w8(const uint8_t* p) { return _mm512_loadu_si512(p); }
+INLINE vi dot_w8(vi acc, w8_t w, vi b) { return dot_unsigned(acc, w, b); }
+// Four products of a nibble (0..15) and a signed byte per lane.
+INLINE vi dot_w4(vi acc, vi w, vi b) { return dot_unsigned(acc, w, b); }
+INLINE vi low_nibbles(vi a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
+INLINE vi high_nibbles(vi a) { return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15)); }
+INLINE vi dot_s16(vi acc, vi w, vi b) {
+  asm("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(b));
+  return acc;
+}
+
+#if HEADRACE_NATIVE_BF16
+INLINE vf dot_bf16(vf acc, vi w, vi b) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(w), "v"(b));
+  return acc;
+}
+INLINE void store_bf16(uint16_t* p, vf a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(a));
+}
+#else
+INLINE vf dot_bf16(vf acc, vi w, vi b) {
+  const vi high = _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u));
+  vf w0 = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16)), b0 = _mm512_castsi512_ps(_mm512_slli_epi32(b, 16));
+  vf w1 = _mm512_castsi512_ps(_mm512_and_si512(w, high)), b1 = _mm512_castsi512_ps(_mm512_and_si512(b, high));
+  return _mm512_fmadd_ps(w1, b1, _mm512_fmadd_ps(w0, b0, acc));
+}
+INLINE void store_bf16(uint16_t* p, vf a) {
+  vi bits = _mm512_castps_si512(a);
+  vi odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  vi rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(rounded));
+}
+#endif

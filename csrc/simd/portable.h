@@ -1,0 +1,126 @@
+// Primitives for any CPU, on the vector types of GCC and Clang (SSE2, NEON or plain code, as the compiler finds).
+// Included inside the namespace of one ISA; see avx512.h for what they mean.
+#pragma once
+
+constexpr int W = 4;
+constexpr int kRowsInt = 4;
+constexpr int kRowsBf16 = 4;
+constexpr int kRowsAttention = 4;
+constexpr int kWideAttentionRows = 2;
+constexpr int kW8Bias = 0;
+
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vi __attribute__((vector_size(16)));
+typedef int32_t vmask __attribute__((vector_size(16)));
+typedef int16_t v8s16 __attribute__((vector_size(16)));
+typedef int8_t v16s8 __attribute__((vector_size(16)));
+using w8_t = vi;
+
+INLINE vf zero_f() { return vf{}; }
+INLINE vf set_f(float x) { return vf{x, x, x, x}; }
+INLINE vf load_f(const float* p) {
+  vf x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+INLINE void store_f(float* p, vf x) { __builtin_memcpy(p, &x, sizeof x); }
+INLINE vf add(vf a, vf b) { return a + b; }
+INLINE vf sub(vf a, vf b) { return a - b; }
+INLINE vf mul(vf a, vf b) { return a * b; }
+INLINE vf div(vf a, vf b) { return a / b; }
+INLINE vf fma(vf a, vf b, vf c) { return a * b + c; }
+INLINE vf select(vmask m, vf a, vf b) { return (vf)(((vi)a & m) | ((vi)b & ~m)); }
+INLINE vi select_i(vmask m, vi a, vi b) { return (a & m) | (b & ~m); }
+INLINE vmask greater(vf a, vf b) { return a > b; }
+INLINE vf max(vf a, vf b) { return select(a > b, a, b); }
+INLINE vf min(vf a, vf b) { return select(a < b, a, b); }
+INLINE vf abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
+// Nearest, ties to even, for |a| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction.
+INLINE vf round(vf a) { return (a + 12582912.0f) - 12582912.0f; }
+INLINE vi round_i(vf a) { return (vi)(a + 12582912.0f) - 0x4b400000; }
+INLINE vf scale2(vf a, vf n) { return a * (vf)((round_i(n) + 127) << 23); }
+INLINE float sum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+INLINE float max_of(vf a) {
+  float x = a[0] > a[1] ? a[0] : a[1], y = a[2] > a[3] ? a[2] : a[3];
+  return x > y ? x : y;
+}
+
+INLINE vi zero_i() { return vi{}; }
+INLINE vi set_i(int32_t x) { return vi{x, x, x, x}; }
+INLINE vi load_i(const void* p) {
+  vi x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+INLINE void store_i(void* p, vi x) { __builtin_memcpy(p, &x, sizeof x); }
+INLINE vi add_i(vi a, vi b) { return a + b; }
+INLINE int32_t sum_i(vi a) { return a[0] + a[1] + a[2] + a[3]; }
+INLINE vi bcast4(const void* p) {
+  int32_t x;
+  __builtin_memcpy(&x, p, 4);
+  return set_i(x);
+}
+INLINE vf to_f(vi a) { return __builtin_convertvector(a, vf); }
+INLINE int32_t clamp(int32_t x, int32_t low, int32_t high) { return x < low ? low : x > high ? high : x; }
+INLINE void store_s8(int8_t* p, vi a) {
+  for (int i = 0; i < W; i++) p[i] = static_cast<int8_t>(clamp(a[i], -128, 127));
+}
+INLINE void store_s16(int16_t* p, vi a) {
+  for (int i = 0; i < W; i++) p[i] = static_cast<int16_t>(clamp(a[i], -32768, 32767));
+}
+INLINE vi load_s8_as_s16(const int8_t* p) {
+  v8s16 x;
+  for (int i = 0; i < 2 * W; i++) x[i] = p[i];
+  return (vi)x;
+}
+INLINE float half_to_float(uint16_t half) {
+  uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7fff;
+  uint32_t bits = rest >= 0x7c00 ? 0x7f800000u | (rest & 0x3ff) << 13 : (rest << 13) + 0x38000000u;
+  float x;
+  __builtin_memcpy(&x, &bits, 4);
+  if (rest < 0x400) x = static_cast<float>(rest) * 5.9604644775390625e-8f;  // subnormal: rest * 2^-24
+  __builtin_memcpy(&bits, &x, 4);
+  bits |= sign;
+  __builtin_memcpy(&x, &bits, 4);
+  return x;
+}
+INLINE vf load_f16(const uint16_t* p) {
+  return vf{half_to_float(p[0]), half_to_float(p[1]), half_to_float(p[2]), half_to_float(p[3])};
+}
+INLINE vmask lanes_between(int low, int high) {
+  vi lane = {0, 1, 2, 3};
+  return (lane >= low) & (lane < high);
+}
+INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+
+// Byte j of every lane, sign-extended.
+template <int J>
+INLINE vi signed_byte(vi a) {
+  return (a << (24 - 8 * J)) >> 24;
+}
+INLINE vi dot_signed(vi acc, vi w, vi b) {
+  acc += signed_byte<0>(w) * signed_byte<0>(b);
+  acc += signed_byte<1>(w) * signed_byte<1>(b);
+  acc += signed_byte<2>(w) * signed_byte<2>(b);
+  return acc + signed_byte<3>(w) * signed_byte<3>(b);
+}
+INLINE w8_t load_w8(const uint8_t* p) { return load_i(p) ^ static_cast<int32_t>(0x80808080u); }
+INLINE vi dot_w8(vi acc, w8_t w, vi b) { return dot_signed(acc, w, b); }
+INLINE vi dot_w4(vi acc, vi w, vi b) { return dot_signed(acc, w, b); }
+INLINE vi low_nibbles(vi a) { return a & 0x0f0f0f0f; }
+INLINE vi high_nibbles(vi a) { return (a >> 4) & 0x0f0f0f0f; }
+INLINE vi dot_s16(vi acc, vi w, vi b) {
+  return acc + ((w << 16) >> 16) * ((b << 16) >> 16) + (w >> 16) * (b >> 16);
+}
+INLINE vf dot_bf16(vf acc, vi w, vi b) {
+  const vi high = set_i(static_cast<int32_t>(0xffff0000u));
+  return (acc + (vf)(w << 16) * (vf)(b << 16)) + (vf)(w & high) * (vf)(b & high);
+}
+INLINE void store_bf16(uint16_t* p, vf a) {
+  for (int i = 0; i < W; i++) {
+    float value = a[i];
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, 4);
+    p[i] = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  }
+}

@@ -1,0 +1,114 @@
+"""Types of the native module (csrc/bindings.cpp, csrc/bind_step.cpp)."""
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.runner.step import Bias, Float32, History, Int32, Mask
+
+Bytes = npt.NDArray[np.uint8]
+
+BLOCK_TOKENS: int
+
+class ModelConfig:
+    dtype: str
+    kv_dtype: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    gelu_tanh: bool
+    tie_embeddings: bool
+    qkv_bias: bool
+    o_bias: bool
+    qk_norm: bool
+    sandwich_norms: bool
+    norm_eps: float
+    embedding_scale: float
+    attention_scale: float
+    windows: list[int]
+    rope_frequencies: list[float]
+    local_frequencies: list[float]
+    def __init__(self) -> None: ...
+
+class Limits:
+    num_blocks: int
+    max_step_tokens: int
+    max_step_sequences: int
+    max_step_rows: int
+    max_context_tokens: int
+    def __init__(self) -> None: ...
+
+class Slot:
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_vector(self) -> bool: ...
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def num_columns(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+class Arena:
+    def __init__(self, num_bytes: int) -> None: ...
+    def view(self) -> Bytes: ...
+    def fill(self, source: Bytes, num_threads: int) -> int: ...
+    def checksum(self, num_threads: int) -> int: ...
+
+class Runtime:
+    def __init__(
+        self, config: ModelConfig, limits: Limits, weights: Arena, *, num_threads: int, isa: str
+    ) -> None: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def has_native_bf16(self) -> bool: ...
+    @property
+    def num_threads(self) -> int: ...
+    @property
+    def weights_bytes(self) -> int: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    @property
+    def kv_bytes(self) -> int: ...
+    def execute(
+        self,
+        token_ids: Int32,
+        query_starts: Int32,
+        context_lens: Int32,
+        block_tables: Int32,
+        rows: Int32,
+        sampling: Bytes,
+        histories: tuple[History, ...],
+        biases: tuple[Bias, ...],
+        masks: tuple[Mask, ...],
+    ) -> tuple[Int32, Float32, Int32, Float32]: ...
+    def logits(
+        self, token_ids: Int32, query_starts: Int32, context_lens: Int32, block_tables: Int32, rows: Int32
+    ) -> Float32: ...
+
+def layout(config: ModelConfig) -> list[Slot]: ...
+def layout_bytes(config: ModelConfig) -> int: ...
+def pack_tensor(
+    arena: Arena,
+    slot: Slot,
+    encoding: str,
+    data: Bytes,
+    num_rows: int,
+    num_columns: int,
+    *,
+    first_row: int,
+    interleaved: bool,
+    num_threads: int,
+) -> None: ...
+def workspace_bytes(config: ModelConfig, limits: Limits, num_threads: int) -> int: ...
+def kv_block_bytes(config: ModelConfig) -> int: ...
+def available_isas() -> list[str]: ...
+def cpu_features() -> list[str]: ...
+def has_native_bf16(isa: str) -> bool: ...

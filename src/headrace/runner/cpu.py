@@ -1,0 +1,63 @@
+"""What this CPU can do, and how many threads a step should have."""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace import _native
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuReport:
+    """What the native runtime found, for `headrace doctor`."""
+
+    features: tuple[str, ...]
+    """Instruction sets that decide about the choice."""
+    isas: tuple[str, ...]
+    """Kernel variants that run here, best first."""
+    isa: str
+    """The one that is taken when none is asked for."""
+    reason: str
+    threads: int
+    """Threads of a step when none are asked for."""
+
+
+def cpu_report() -> CpuReport:
+    """Ask the CPU."""
+    features, isas = tuple(_native.cpu_features()), tuple(_native.available_isas())
+    return CpuReport(features=features, isas=isas, isa=isas[0], reason=_reason(isas[0]), threads=default_threads())
+
+
+def default_threads(sys_fs: Path = Path("/sys")) -> int:
+    """Physical cores that this process may use, by affinity and cgroup quota; hyperthreads do not help here."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    siblings = {_read(sys_fs / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed}
+    quota = _cgroup_cpus(sys_fs / "fs/cgroup")
+    return max(1, min(len(siblings), quota or len(siblings)))
+
+
+def _reason(isa: str) -> str:
+    if isa == "avx512":
+        bf16 = "native" if _native.has_native_bf16(isa) else "emulated (no AVX512_BF16)"
+        return f"AVX-512 with VNNI is there; bf16 products are {bf16}"
+    if isa == "avx2":
+        return "AVX2, FMA and F16C are there, AVX-512 with VNNI is not"
+    return "neither AVX-512 with VNNI nor AVX2 with FMA and F16C is there"
+
+
+def _cgroup_cpus(cgroup: Path) -> int | None:
+    """CPUs of the quota, rounded up; None without one. Source: Linux cgroup-v2 `cpu.max`, cgroup-v1 `cpu.cfs_*`."""
+    quota, _, period = (_read(cgroup / "cpu.max") or "").partition(" ")
+    if not period:
+        quota, period = _read(cgroup / "cpu/cpu.cfs_quota_us") or "", _read(cgroup / "cpu/cpu.cfs_period_us") or ""
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return None
+    return max(1, math.ceil(int(quota) / int(period)))
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

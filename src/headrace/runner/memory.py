@@ -1,0 +1,178 @@
+"""How much memory there is, and what a model will take of it: the sum is known before anything is allocated."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headrace import _native
+from headrace.core.errors import InsufficientMemory, SettingsError
+from headrace.models.spec import ModelSpec
+from headrace.runner.cpu import default_threads
+from headrace.runner.native_config import native_config, native_limits
+from headrace.runner.step import RunnerLimits
+
+_MIB: Final = 1 << 20
+_RESERVE_SHARE: Final = 0.1
+_MAX_RESERVE_BYTES: Final = 1 << 30
+_NO_LIMIT_BYTES: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """What a runner will allocate."""
+
+    weights_bytes: int
+    workspace_bytes: int
+    """Activations, logits, rotary tables, samplers."""
+    kv_bytes_per_token: int
+    block_bytes: int
+    """One block of the KV cache, all layers."""
+    num_blocks: int
+    kv_cache_bytes: int
+    total_bytes: int
+    available_bytes: int
+
+
+def available_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """
+    Memory that this process can still get: the least of what the machine has and what its cgroups allow.
+
+    Cache that the kernel can drop counts as free. Source: Linux `proc_meminfo(5)`, cgroup-v1 and -v2 documentation.
+    """
+    return min(_meminfo_available(proc), *_cgroup_rooms(proc, cgroups), _NO_LIMIT_BYTES)
+
+
+def plan_memory(
+    spec: ModelSpec,
+    *,
+    dtype: str,
+    kv_dtype: str,
+    block_tokens: int,
+    max_model_len: int,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    kv_cache_bytes: int | None,
+    available_bytes: int,
+    threads: int | None = None,
+) -> MemoryPlan:
+    """
+    Decide the size of the KV cache.
+
+    Without `kv_cache_bytes` it holds `max_num_seqs` whole contexts, or as many blocks as fit into nine tenths of what is
+    available. It always holds at least one whole context.
+
+    Raises:
+        InsufficientMemory: with the sum and what to change.
+    """
+    if block_tokens != _native.BLOCK_TOKENS:
+        raise SettingsError(f"KV blocks have {_native.BLOCK_TOKENS} tokens on a CPU, {block_tokens} were asked for.")
+    config = native_config(spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len)
+    limits = RunnerLimits(
+        num_blocks=1,
+        block_tokens=block_tokens,
+        max_step_tokens=max_num_batched_tokens,
+        max_step_sequences=max_num_seqs,
+        max_step_rows=max_num_batched_tokens,
+        max_context_tokens=max_model_len,
+    )
+    weights_bytes = _native.layout_bytes(config)
+    workspace_bytes = _native.workspace_bytes(config, native_limits(limits), threads or default_threads())
+    block_bytes = _native.kv_block_bytes(config)
+    blocks_of_one = -(-max_model_len // block_tokens)
+    room = available_bytes - _reserve(available_bytes) - weights_bytes - workspace_bytes
+    if kv_cache_bytes is None:
+        num_blocks = max(min(blocks_of_one * max_num_seqs, room // block_bytes), blocks_of_one)
+    else:
+        num_blocks = kv_cache_bytes // block_bytes
+    plan = MemoryPlan(
+        weights_bytes=weights_bytes,
+        workspace_bytes=workspace_bytes,
+        kv_bytes_per_token=block_bytes // block_tokens,
+        block_bytes=block_bytes,
+        num_blocks=num_blocks,
+        kv_cache_bytes=num_blocks * block_bytes,
+        total_bytes=weights_bytes + workspace_bytes + num_blocks * block_bytes,
+        available_bytes=available_bytes,
+    )
+    _check(plan, blocks_of_one, max_model_len)
+    return plan
+
+
+def _check(plan: MemoryPlan, blocks_of_one: int, max_model_len: int) -> None:
+    facts = {
+        "weights_bytes": plan.weights_bytes,
+        "workspace_bytes": plan.workspace_bytes,
+        "kv_cache_bytes": plan.kv_cache_bytes,
+        "available_bytes": plan.available_bytes,
+    }
+    if plan.num_blocks < blocks_of_one:
+        needed = blocks_of_one * plan.block_bytes
+        raise InsufficientMemory(
+            f"The KV cache has {_mib(plan.kv_cache_bytes)}, one context of {max_model_len} tokens needs {_mib(needed)}. "
+            "Raise kv_cache_bytes or lower max_model_len.",
+            **facts,
+        )
+    if plan.total_bytes + _reserve(plan.available_bytes) > plan.available_bytes:
+        raise InsufficientMemory(
+            f"Weights {_mib(plan.weights_bytes)} + workspace {_mib(plan.workspace_bytes)} + KV cache "
+            f"{_mib(plan.kv_cache_bytes)} = {_mib(plan.total_bytes)}, and {_mib(_reserve(plan.available_bytes))} for the "
+            f"rest of the process, do not fit into the {_mib(plan.available_bytes)} that are available. Lower "
+            "max_model_len, kv_cache_bytes or max_num_batched_tokens, or take a smaller dtype (w8a8, w4a8) or kv_dtype "
+            "(int8).",
+            **facts,
+        )
+
+
+def _reserve(available_bytes: int) -> int:
+    """For the interpreter, the tokenizer and requests."""
+    return min(int(available_bytes * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / _MIB:,.0f} MiB"
+
+
+def _meminfo_available(proc: Path) -> int:
+    for line in _read(proc / "meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return int(rest.split()[0]) * 1024
+    return _NO_LIMIT_BYTES
+
+
+def _cgroup_rooms(proc: Path, cgroups: Path) -> Iterator[int]:
+    """What each cgroup that this process is in still allows, from its own up to the root."""
+    for line in _read(proc / "self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            yield from _rooms(cgroups, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            yield from _rooms(
+                cgroups / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            )
+
+
+def _rooms(root: Path, path: str, limit_name: str, usage_name: str, droppable_name: str) -> Iterator[int]:
+    folder = root / path.lstrip("/")
+    for group in (folder, *folder.parents):
+        limit, usage = _read(group / limit_name).strip(), _read(group / usage_name).strip()
+        if limit.isdigit() and usage.isdigit():
+            yield max(0, int(limit) - int(usage) + _statistic(group, droppable_name))
+        if group == root:
+            return
+
+
+def _statistic(group: Path, name: str) -> int:
+    for line in _read(group / "memory.stat").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

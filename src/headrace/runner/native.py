@@ -1,0 +1,127 @@
+"""The native runtime as a `Runner`: weights packed or taken from the cache, one C++ call a step."""
+
+from pathlib import Path
+
+import numpy as np
+
+from headrace import _native
+from headrace.core.errors import EngineFailed, InsufficientMemory, SettingsError
+from headrace.core.progress import Progress, no_progress
+from headrace.models.spec import ModelSpec
+from headrace.models.weights import WeightSource
+from headrace.runner.cpu import CpuReport as CpuReport
+from headrace.runner.cpu import cpu_report as cpu_report
+from headrace.runner.cpu import default_threads
+from headrace.runner.memory import MemoryPlan
+from headrace.runner.native_config import native_config, native_limits
+from headrace.runner.packing import load_packed
+from headrace.runner.step import Float32, RunnerInfo, RunnerLimits, StepInput, StepOutput
+
+
+class NativeRunner:
+    """A `Runner` on the CPU. Not thread safe: one thread calls it."""
+
+    def __init__(self, runtime: _native.Runtime, *, spec: ModelSpec, limits: RunnerLimits, info: RunnerInfo) -> None:
+        self.spec = spec
+        self.limits = limits
+        self.info = info
+        self._runtime: _native.Runtime | None = runtime
+
+    def execute(self, step: StepInput) -> StepOutput:
+        """Run one step."""
+        try:
+            outputs = self._open().execute(
+                step.token_ids,
+                step.query_starts,
+                step.context_lens,
+                step.block_tables,
+                step.rows,
+                step.sampling.view(np.uint8),
+                step.histories,
+                step.biases,
+                step.masks,
+            )
+        except (TypeError, ValueError, RuntimeError) as exc:
+            raise _cannot_run(exc) from exc
+        token_ids, logprobs, top_ids, top_logprobs = outputs
+        return StepOutput(token_ids=token_ids, logprobs=logprobs, top_ids=top_ids, top_logprobs=top_logprobs)
+
+    def logits(self, step: StepInput) -> Float32:
+        """Run one step up to its logits (R, V) instead of sampling: for tests and perplexity, not for serving."""
+        try:
+            return self._open().logits(
+                step.token_ids, step.query_starts, step.context_lens, step.block_tables, step.rows
+            )
+        except (TypeError, ValueError, RuntimeError) as exc:
+            raise _cannot_run(exc) from exc
+
+    def close(self) -> None:
+        """Free weights, KV cache and threads."""
+        self._runtime = None
+
+    def _open(self) -> _native.Runtime:
+        if self._runtime is None:
+            raise EngineFailed("The runner is closed.")
+        return self._runtime
+
+
+def load_native_runner(
+    spec: ModelSpec,
+    weights: WeightSource,
+    *,
+    dtype: str,
+    kv_dtype: str,
+    plan: MemoryPlan,
+    limits: RunnerLimits,
+    threads: int | None = None,
+    isa: str | None = None,
+    cache_dir: Path,
+    progress: Progress = no_progress,
+) -> NativeRunner:
+    """
+    Load a model: pack its weights (or take them from `cache_dir`), allocate, start the threads.
+
+    Raises:
+        BrokenModel: a tensor is missing or of the wrong shape.
+        SettingsError: the CPU cannot run `isa`, or a dtype is unknown.
+        InsufficientMemory: the system refused memory that the plan counts.
+    """
+    if limits.block_tokens != _native.BLOCK_TOKENS:
+        raise SettingsError(f"KV blocks have {_native.BLOCK_TOKENS} tokens here, {limits.block_tokens} were asked for.")
+    config = native_config(spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=limits.max_context_tokens)
+    num_threads = threads or default_threads()
+    try:
+        _native.has_native_bf16(isa or "")
+        packed = load_packed(spec, weights, config, cache_dir=cache_dir, threads=num_threads, progress=progress)
+        runtime = _native.Runtime(config, native_limits(limits), packed.arena, num_threads=num_threads, isa=isa or "")
+    except ValueError as exc:
+        raise SettingsError(f"The native runtime cannot run this model as asked: {exc}.") from exc
+    except MemoryError as exc:
+        raise InsufficientMemory(
+            f"The system refused memory for the model: {plan.total_bytes:,} bytes were planned.",
+            total_bytes=plan.total_bytes,
+            available_bytes=plan.available_bytes,
+        ) from exc
+    return NativeRunner(runtime, spec=spec, limits=limits, info=_info(runtime, dtype, kv_dtype, packed.origin))
+
+
+def _info(runtime: _native.Runtime, dtype: str, kv_dtype: str, origin: str) -> RunnerInfo:
+    return RunnerInfo(
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        device=f"cpu ({runtime.isa})",
+        weights_bytes=runtime.weights_bytes,
+        kv_cache_bytes=runtime.kv_bytes,
+        workspace_bytes=runtime.workspace_bytes,
+        facts={
+            "isa": runtime.isa,
+            "threads": str(runtime.num_threads),
+            "bf16": "native" if runtime.has_native_bf16 else "emulated",
+            "packed_weights": origin,
+        },
+    )
+
+
+def _cannot_run(exc: Exception) -> EngineFailed:
+    reason = str(exc).partition("\n")[0].rstrip(".")
+    return EngineFailed(f"The step cannot be run: {reason}.")

@@ -1,0 +1,51 @@
+"""A `ModelSpec` and `RunnerLimits` as the native module takes them."""
+
+from headrace import _native
+from headrace.models.rope import inverse_frequencies, resolve_dynamic
+from headrace.models.spec import ModelSpec, RopeSpec
+from headrace.runner.step import RunnerLimits
+
+
+def native_config(spec: ModelSpec, *, dtype: str, kv_dtype: str, max_context_tokens: int) -> _native.ModelConfig:
+    """
+    What the native runtime must know of a network.
+
+    Args:
+        dtype: bf16, w8a8 or w4a8.
+        kv_dtype: bf16 or int8.
+        max_context_tokens: resolves dynamic rope scaling.
+    """
+    config = _native.ModelConfig()
+    config.dtype, config.kv_dtype = dtype, kv_dtype
+    config.num_layers, config.hidden_size = spec.num_layers, spec.hidden_size
+    config.intermediate_size, config.vocab_size = spec.intermediate_size, spec.vocab_size
+    config.num_heads, config.num_kv_heads, config.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    config.gelu_tanh = spec.activation == "gelu_tanh"
+    config.tie_embeddings = spec.tie_embeddings
+    config.qkv_bias, config.o_bias, config.qk_norm = spec.qkv_bias, spec.o_bias, spec.qk_norm
+    config.sandwich_norms = spec.sandwich_norms
+    config.norm_eps = spec.norm_eps
+    config.embedding_scale, config.attention_scale = spec.embedding_scale, spec.scale
+    config.windows = list(spec.windows)
+    config.rope_frequencies = _frequencies(spec.rope, spec.head_dim, max_context_tokens)
+    if spec.local_rope is not None:
+        config.local_frequencies = _frequencies(spec.local_rope, spec.head_dim, max_context_tokens)
+    return config
+
+
+def native_limits(limits: RunnerLimits) -> _native.Limits:
+    """The limits that decide about memory."""
+    native = _native.Limits()
+    native.num_blocks = limits.num_blocks
+    native.max_step_tokens = limits.max_step_tokens
+    native.max_step_sequences = limits.max_step_sequences
+    native.max_step_rows = limits.max_step_rows
+    native.max_context_tokens = limits.max_context_tokens
+    return native
+
+
+def _frequencies(rope: RopeSpec, head_dim: int, max_context_tokens: int) -> list[float]:
+    frequencies: list[float] = inverse_frequencies(
+        resolve_dynamic(rope, head_dim, max_context_tokens), head_dim
+    ).tolist()
+    return frequencies

@@ -1,0 +1,202 @@
+"""
+Packed weights: the checkpoint in the layout of the native kernels, made once and kept in the cache.
+
+A packed file is a page with a header (JSON) and then the weights as they lie in memory. It is written under another
+name and then renamed, so that servers that start at the same time do not see half a file. A file that is truncated,
+damaged or of another version is made anew. The cache is a convenience: where it cannot be written, all else works.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from headrace import _native
+from headrace.core.errors import BrokenModel
+from headrace.core.progress import Progress, no_progress
+from headrace.models.spec import ModelSpec
+from headrace.models.weights import WeightSource
+from headrace.runner.decoding import decode
+
+PACKING_VERSION: Final = 1
+"""Changes when the layout of packed weights or the way they are quantised does."""
+_MAGIC: Final = b"HEADRACE"
+_HEADER_BYTES: Final = 4096
+_TASK: Final = "Packing weights"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeights:
+    """Weights in memory, and where they came from: "cached", "packed and cached" or "packed, not cached: ..."."""
+
+    arena: _native.Arena
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tensor of the checkpoint inside a packed matrix; see `pack_rows` in csrc/pack.h."""
+
+    name: str
+    first_row: int = 0
+    interleaved: bool = False
+
+
+def load_packed(
+    spec: ModelSpec,
+    weights: WeightSource,
+    config: _native.ModelConfig,
+    *,
+    cache_dir: Path,
+    threads: int,
+    progress: Progress = no_progress,
+) -> PackedWeights:
+    """
+    The packed weights of a checkpoint, from the cache if they are there.
+
+    Raises:
+        BrokenModel: a tensor is missing, truncated or of the wrong shape.
+    """
+    key = packing_key(weights.fingerprint, config)
+    path = cache_dir / "packed" / f"{key}.weights"
+    cached = read_packed(path, key, _native.layout_bytes(config), threads=threads)
+    if cached is not None:
+        return PackedWeights(cached, "cached")
+    arena = pack(spec, weights, config, threads=threads, progress=progress)
+    try:
+        write_packed(path, key, arena, threads=threads)
+    except OSError as exc:
+        return PackedWeights(arena, f"packed, not cached: {exc}")
+    return PackedWeights(arena, "packed and cached")
+
+
+def packing_key(fingerprint: str, config: _native.ModelConfig) -> str:
+    """Names the packed form of a checkpoint: its content, the format, the layout and the version of all that."""
+    slots = [(slot.name, slot.is_vector, slot.num_rows, slot.num_columns) for slot in _native.layout(config)]
+    identity = json.dumps([PACKING_VERSION, fingerprint, config.dtype, slots])
+    return hashlib.sha256(identity.encode()).hexdigest()[:32]
+
+
+def pack(
+    spec: ModelSpec,
+    weights: WeightSource,
+    config: _native.ModelConfig,
+    *,
+    threads: int,
+    progress: Progress = no_progress,
+) -> _native.Arena:
+    """Pack every tensor of a checkpoint."""
+    total = _native.layout_bytes(config)
+    arena = _native.Arena(total)
+    done = 0
+    for slot in _native.layout(config):
+        if slot.is_vector:
+            _copy_vector(spec, weights, arena, slot)
+        else:
+            _pack_matrix(spec, weights, arena, slot, threads)
+        done += slot.num_bytes
+        progress(_TASK, done, total)
+    progress(_TASK, total, total)
+    return arena
+
+
+def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
+    """The tensors that make up a packed matrix or vector."""
+    prefix, _, name = slot_name.rpartition(".")
+    prefix = f"{prefix}." if prefix else ""
+    queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    if name in {"qkv", "qkv_bias"}:
+        suffix = name.removeprefix("qkv")
+        yield Part(f"{prefix}q{suffix}")
+        yield Part(f"{prefix}k{suffix}", first_row=queries)
+        yield Part(f"{prefix}v{suffix}", first_row=queries + keys)
+    elif name == "gate_up":
+        yield Part(f"{prefix}gate", interleaved=True)
+        yield Part(f"{prefix}up", first_row=16, interleaved=True)
+    else:
+        yield Part(slot_name)
+
+
+def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> _native.Arena | None:
+    """
+    The weights of a packed file, or None if there is no whole file of that key.
+
+    They are copied out of the page cache: huge pages make up for it within the first steps.
+    """
+    try:
+        if path.stat().st_size != _HEADER_BYTES + num_bytes:
+            return None
+        file = np.memmap(path, np.uint8, "r")
+    except (OSError, ValueError):
+        return None
+    header = _parse_header(file[:_HEADER_BYTES].tobytes())
+    if header.get("key") != key:
+        return None
+    arena = _native.Arena(num_bytes)
+    checksum = arena.fill(np.asarray(file[_HEADER_BYTES:]), threads)
+    return arena if header.get("checksum") == checksum else None
+
+
+def write_packed(path: Path, key: str, arena: _native.Arena, *, threads: int) -> None:
+    """Write a packed file at once or not at all. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = _MAGIC + json.dumps({"key": key, "checksum": arena.checksum(threads)}).encode()
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(header.ljust(_HEADER_BYTES, b"\0"))
+            file.write(arena.view().data)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _parse_header(page: bytes) -> dict[str, object]:
+    if not page.startswith(_MAGIC):
+        return {}
+    try:
+        header = json.loads(page.removeprefix(_MAGIC).rstrip(b"\0"))
+    except ValueError:
+        return {}
+    return header if isinstance(header, dict) else {}
+
+
+def _pack_matrix(
+    spec: ModelSpec, weights: WeightSource, arena: _native.Arena, slot: _native.Slot, threads: int
+) -> None:
+    for part in parts_of(spec, slot.name):
+        tensor = weights.load(part.name)
+        try:
+            _native.pack_tensor(
+                arena,
+                slot,
+                tensor.encoding,
+                np.ascontiguousarray(tensor.data),
+                tensor.num_rows,
+                tensor.num_columns,
+                first_row=part.first_row,
+                interleaved=part.interleaved,
+                num_threads=threads,
+            )
+        except ValueError as exc:
+            raise BrokenModel(
+                f"Weight {part.name} is {tensor.num_rows} x {tensor.num_columns} ({tensor.encoding}), "
+                "which does not fit the network of this checkpoint.",
+                name=part.name,
+            ) from exc
+
+
+def _copy_vector(spec: ModelSpec, weights: WeightSource, arena: _native.Arena, slot: _native.Slot) -> None:
+    out = arena.view()[slot.offset : slot.offset + slot.num_bytes].view(np.float32)
+    for part in parts_of(spec, slot.name):
+        values = decode(weights.load(part.name)).ravel()
+        if part.first_row + len(values) > len(out):
+            raise BrokenModel(f"Weight {part.name} has {len(values)} numbers, too many.", name=part.name)
+        out[part.first_row : part.first_row + len(values)] = values
