@@ -141,6 +141,7 @@ class AsyncEngine:
 
     async def close(self, *, deadline_s: float) -> None:
         """Refuse new requests, let running ones finish until the deadline, then abort the rest. Idempotent."""
+        self._is_accepting = False
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(deadline_s))
         await asyncio.shield(self._closing)
@@ -200,7 +201,6 @@ class AsyncEngine:
             self._is_drained.set()
 
     async def _close(self, deadline_s: float) -> None:
-        self._is_accepting = False
         if self._streams:
             try:
                 await asyncio.wait_for(self._is_drained.wait(), deadline_s)

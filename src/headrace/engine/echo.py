@@ -182,7 +182,7 @@ class EchoBackend:
         if isinstance(request.prompt, tuple):
             pieces: Sequence[str] = [f" {token_id}" for token_id in request.prompt]
         else:
-            pieces = [span.text for span in self.tokenize(request.prompt)[1]]
+            pieces = _PIECE.findall(request.prompt if isinstance(request.prompt, str) else _render(request.prompt))
         keep = request.truncate_prompt_tokens
         return pieces if keep is None else pieces[-keep:]
 

@@ -1,0 +1,83 @@
+"""Answers fit their grammar, whatever the model would rather say."""
+
+import asyncio
+import json
+import re
+
+import jsonschema
+import pytest
+
+from headrace.core.errors import InvalidRequest
+from headrace.core.generation import FinishReason, Grammar
+from tests.engine.support import ask, ask_all, make_engine, request, runner_limits, running
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+JSON = Grammar("json_schema", json.dumps(SCHEMA | {"x-guidance": {"whitespace_flexible": False}}))
+
+
+async def test_a_json_schema_is_kept_by_every_choice() -> None:
+    async with running(make_engine()) as engine:
+        answers = await ask_all(engine, request("x", n=4, temperature=2.0, seed=1, max_new_tokens=300, grammar=JSON))
+    for answer in answers:
+        assert answer.finish.reason is FinishReason.EOS
+        jsonschema.validate(json.loads(answer.text), SCHEMA)
+    assert len({answer.text for answer in answers}) > 1
+
+
+async def test_a_regex_is_kept() -> None:
+    async with running(make_engine()) as engine:
+        answer = await ask(engine, request("x", grammar=Grammar("regex", r"\d{3}-\d{4}"), min_new_tokens=0))
+    assert re.fullmatch(r"\d{3}-\d{4}", answer.text)
+    assert answer.finish.reason is FinishReason.EOS
+
+
+async def test_a_lark_grammar_is_kept() -> None:
+    async with running(make_engine()) as engine:
+        answer = await ask(engine, request("x", grammar=Grammar("lark", 'start: "yes" | "no"')))
+    assert answer.text in {"yes", "no"}
+
+
+async def test_a_grammar_does_not_depend_on_company_or_preemption() -> None:
+    wanted = [request(f"{i}" * 30, max_new_tokens=120, temperature=1.0, seed=i, grammar=JSON) for i in range(8)]
+    async with running(make_engine()) as engine:
+        alone = [await ask(engine, one) for one in wanted]
+    async with running(make_engine(room=runner_limits(12))) as engine:
+        engine._engine.scheduler._expected_output_tokens = 1.0
+        together = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        assert engine.stats().preemptions_total > 0
+    assert [answer.text for answer in together] == [answer.text for answer in alone]
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar("regex", "[0-9"),
+        Grammar("json_schema", '{"type": "nonsense"}'),
+        Grammar("json_schema", '{"type'),
+        Grammar("lark", "start: missing"),
+        Grammar("json_schema", "x" * 1_000_001),
+    ],
+    ids=["regex", "type", "json", "lark", "size"],
+)
+async def test_a_grammar_that_is_not_valid_is_refused(grammar: Grammar) -> None:
+    async with running(make_engine()) as engine:
+        with pytest.raises(InvalidRequest) as refused:
+            await ask(engine, request("x", grammar=grammar))
+        assert engine.stats().num_waiting == 0
+    assert refused.value.param == "grammar"
+
+
+async def test_a_grammar_is_compiled_once() -> None:
+    async with running(make_engine()) as engine:
+        for _ in range(3):
+            await ask(engine, request("x", max_new_tokens=5, grammar=JSON))
+        assert len(engine._intake._grammars._compiled) == 1
