@@ -59,9 +59,9 @@ def read_lmi_fragments(events: Iterable[dict]) -> str:
         buffer = io.BytesIO(event["PayloadPart"]["Bytes"])
         while line := buffer.readline():
             if line.startswith(b'{"generated_text": "'):
-                line = line.lstrip(b'{"generated_text": "')  # noqa: B005 - this is the trap
+                line = line.lstrip(b'{"generated_text": "')  # eats text as well
             if line.endswith(b'"}'):
-                line = line.rstrip(b'"}')  # noqa: B005
+                line = line.rstrip(b'"}')
             texts.append(line.decode("utf-8").replace("\\n", "\n"))
     return "".join(texts)
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from hypothesis import strategies as st
 
@@ -122,4 +123,4 @@ def answers(draw: st.DrawFn, texts: st.SearchStrategy[list[str]] = pieces) -> tu
 def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
     """The data cut at these places."""
     edges = sorted({min(place, len(data)) for place in places} | {0, len(data)})
-    return [data[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+    return [data[start:stop] for start, stop in pairwise(edges)]

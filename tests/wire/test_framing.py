@@ -1,3 +1,5 @@
+from contextlib import suppress
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -73,6 +75,10 @@ def test_unknown_fields_are_named():
     assert field_names(b"[1]") == frozenset()
 
 
+def test_line_ends_of_unicode_are_escaped():
+    assert to_json("a\x85\u2028\u2029\u2027é") == b'"a\\u0085\\u2028\\u2029\xe2\x80\xa7\xc3\xa9"'
+
+
 def test_events_and_lines_are_framed():
     assert sse_event(b"{}") == b"data: {}\n\n"
     assert sse_event(b"{}", space=False) == b"data:{}\n\n"
@@ -82,14 +88,11 @@ def test_events_and_lines_are_framed():
 @given(st.text(st.characters(codec="utf-8")))
 def test_no_frame_is_broken_by_a_text(text):
     encoded = to_json(text)
-    assert b"\n" not in encoded
-    assert b"\r" not in encoded
+    assert len(encoded.decode().splitlines()) == 1
     assert msgspec.json.decode(encoded) == text
 
 
 @given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode))
 def test_any_bytes_are_decoded_or_refused(data):
-    try:
-        decode_body(data, DECODER)
-    except InvalidRequest as error:
-        assert error.message.endswith(".")
+    with suppress(InvalidRequest):
+        assert isinstance(decode_body(data, DECODER), Outer)

@@ -36,8 +36,10 @@ def test_golden_fragments_of_0_26_end_with_details():
     assert streamed(parsed, answer(" a")) == [
         b'{"generated_text": "',
         b" a",
-        b'", "details": {"finish_reason": "eos_token", "tokens": [{"id": 10, "text": " a", "log_prob": -0.5}, '
-        b'{"id": 2, "log_prob": -0.125, "special_token": true}]}}',
+        (
+            b'", "details": {"finish_reason": "eos_token", "tokens": [{"id": 10, "text": " a", "log_prob": -0.5}, '
+            b'{"id": 2, "log_prob": -0.125, "special_token": true}]}}'
+        ),
     ]
 
 
@@ -54,19 +56,21 @@ def test_golden_lines_of_0_26_with_details():
     parsed = parse(lmi("0.26"), inputs="hi", parameters={"details": True})
     assert streamed(parsed, answer(" a", reason=FinishReason.EOS)) == [
         b'{"token": {"id": 10, "text": " a", "log_prob": -0.5}}\n',
-        b'{"token": {"id": 2, "log_prob": -0.125, "special_token": true}, "generated_text": " a", '
-        b'"details": {"finish_reason": "eos_token"}}\n',
+        (
+            b'{"token": {"id": 2, "log_prob": -0.125, "special_token": true}, "generated_text": " a", '
+            b'"details": {"finish_reason": "eos_token"}}\n'
+        ),
     ]
 
 
-def test_0_26_drops_what_is_empty_but_never_a_logprob():
+def test_0_26_drops_what_is_empty_but_never_what_clients_read_blindly():
     parsed = parse(lmi("0.26"), inputs="hi", parameters={"details": True})
     chunks = [
         Chunk(tokens=(Token(0, "", 0.0),)),
         Chunk(text="x", tokens=(token("x"),), finish=finish(FinishReason.LENGTH)),
     ]
     first, second, last = line_objects(streamed(parsed, chunks))
-    assert first == {"token": {"log_prob": 0.0}}
+    assert first == {"token": {"text": "", "log_prob": 0.0}}
     assert second["token"]["text"] == "x"
     assert last == {"token": {}, "generated_text": "x", "details": {"finish_reason": "length"}}
 
@@ -75,8 +79,10 @@ def test_golden_lines_of_0_27():
     parsed = parse(lmi("0.27"), inputs="hi", parameters={"details": True}, stream=True)
     assert streamed(parsed, answer(" a")) == [
         b'{"token": {"id": 10, "text": " a", "log_prob": -0.5}}\n',
-        b'{"token": {"id": 2, "text": "", "log_prob": -0.125, "special_token": true}, "generated_text": " a", '
-        b'"details": {"finish_reason": "eos_token", "generated_tokens": 2, "inputs": "hi"}}\n',
+        (
+            b'{"token": {"id": 2, "text": "", "log_prob": -0.125, "special_token": true}, "generated_text": " a", '
+            b'"details": {"finish_reason": "eos_token", "generated_tokens": 2, "inputs": "hi"}}\n'
+        ),
     ]
 
 
@@ -84,8 +90,10 @@ def test_golden_lines_of_17():
     parsed = parse(lmi("17"), inputs="hi", parameters={"details": True}, stream=True)
     assert streamed(parsed, answer(" a", " b", reason=FinishReason.LENGTH, seed=4)) == [
         b'{"index": 0, "token": {"id": 10, "text": " a", "logprob": -0.5}, "generated_text": null, "details": null}\n',
-        b'{"index": 0, "token": {"id": 11, "text": " b", "logprob": -0.5}, "generated_text": " a b", '
-        b'"details": {"finish_reason": "length", "seed": 4, "generated_tokens": 2, "input_length": 4}}\n',
+        (
+            b'{"index": 0, "token": {"id": 11, "text": " b", "logprob": -0.5}, "generated_text": " a b", '
+            b'"details": {"finish_reason": "length", "seed": 4, "generated_tokens": 2, "input_length": 4}}\n'
+        ),
     ]
 
 

@@ -14,21 +14,29 @@ OLD, NEW = Tgi(version="1.0"), Tgi(version="3")
 
 def test_golden_stream_of_1_0():
     parsed = parse(OLD, inputs="hi", parameters={"return_full_text": False}, stream=True)
+    nothing = b',"generated_text":null,"details":null}\n\n'
     assert streamed(parsed, answer(" a", ' "b"')) == [
-        b'data:{"token":{"id":10,"text":" a","logprob":-0.5,"special":false},"generated_text":null,"details":null}\n\n',
-        b'data:{"token":{"id":11,"text":" \\"b\\"","logprob":-0.5,"special":false},"generated_text":null,"details":null}\n\n',
-        b'data:{"token":{"id":2,"text":"</s>","logprob":-0.125,"special":true},"generated_text":" a \\"b\\"","details":null}\n\n',
+        b'data:{"token":{"id":10,"text":" a","logprob":-0.5,"special":false}' + nothing,
+        b'data:{"token":{"id":11,"text":" \\"b\\"","logprob":-0.5,"special":false}' + nothing,
+        (
+            b'data:{"token":{"id":2,"text":"</s>","logprob":-0.125,"special":true}'
+            b',"generated_text":" a \\"b\\"","details":null}\n\n'
+        ),
     ]
 
 
 def test_golden_stream_of_3_with_details():
     parsed = parse(NEW, inputs="hi", parameters={"return_full_text": False, "details": True}, stream=True)
     assert streamed(parsed, answer(" a", " é", reason=FinishReason.LENGTH, seed=9)) == [
-        b'data: {"index":1,"token":{"id":10,"text":" a","logprob":-0.5,"special":false},'
-        b'"generated_text":null,"details":null}\n\n',
-        b'data: {"index":2,"token":{"id":11,"text":" \xc3\xa9","logprob":-0.5,"special":false},'
-        b'"generated_text":" a \xc3\xa9",'
-        b'"details":{"finish_reason":"length","generated_tokens":2,"seed":9,"input_length":4}}\n\n',
+        (
+            b'data: {"index":1,"token":{"id":10,"text":" a","logprob":-0.5,"special":false},'
+            b'"generated_text":null,"details":null}\n\n'
+        ),
+        (
+            b'data: {"index":2,"token":{"id":11,"text":" \xc3\xa9","logprob":-0.5,"special":false},'
+            b'"generated_text":" a \xc3\xa9",'
+            b'"details":{"finish_reason":"length","generated_tokens":2,"seed":9,"input_length":4}}\n\n'
+        ),
     ]
 
 

@@ -192,13 +192,18 @@ def test_an_adapter_is_not_found():
         (
             PromptTooLong(prompt_tokens=9, max_prompt_tokens=5),
             422,
-            '{"error":"Input validation error: `inputs` must have less than 5 tokens. Given: 9","error_type":"validation"}',
+            (
+                '{"error":"Input validation error: `inputs` must have less than 5 tokens. Given: 9",'
+                '"error_type":"validation"}'
+            ),
         ),
         (
             ContextTooLong(prompt_tokens=9, max_new_tokens=3, max_total_tokens=10),
             422,
-            '{"error":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 10. Given: 9 `inputs` '
-            'tokens and 3 `max_new_tokens`","error_type":"validation"}',
+            (
+                '{"error":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 10. Given: 9 `inputs` '
+                'tokens and 3 `max_new_tokens`","error_type":"validation"}'
+            ),
         ),
         (Busy("full", retry_after_s=2.2), 429, '{"error":"Model is overloaded","error_type":"overloaded"}'),
         (

@@ -14,6 +14,8 @@ JSON_CONTENT_TYPE = "application/json"
 SSE_KEEP_ALIVE = b":\n\n"
 """An SSE comment: clients skip it."""
 
+_LINE_ENDS = tuple((mark.encode(), b"\\u%04x" % ord(mark)) for mark in "\x85\u2028\u2029")
+
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
@@ -26,8 +28,28 @@ class MalformedBody(InvalidRequest):
 
 
 def to_json(value: object) -> bytes:
-    """Compact JSON in UTF-8; only what JSON must escape is escaped, infinities become null."""
-    return _encode(value)
+    """Compact JSON in UTF-8 that is one line to every reader; infinities become null."""
+    return one_line(_encode(value))
+
+
+def one_line(data: bytes) -> bytes:
+    """
+    JSON with Unicode's line ends escaped.
+
+    NOTE: JSON allows them as they are, but readers that split decoded text (httpx `iter_lines`, `str.splitlines`) would
+    cut an event in two.
+    """
+    if data.isascii():
+        return data
+    for raw, escaped in _LINE_ENDS:
+        if raw in data:
+            data = data.replace(raw, escaped)
+    return data
+
+
+def json_fragment(text: str) -> bytes:
+    """A text as it stands between the quotes of a JSON string, for readers that undo no escape but the newline."""
+    return _encode(text)[1:-1]
 
 
 def json_number(value: float | None) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, Token
 from headrace.wire.answers import failure_of
-from headrace.wire.framing import SSE_KEEP_ALIVE, json_line, to_json
+from headrace.wire.framing import SSE_KEEP_ALIVE, json_fragment, json_line, to_json
 from headrace.wire.lmi.tokens import LmiOptions, spaced_json
 
 _HEAD = b'{"generated_text": "'
@@ -37,7 +37,7 @@ class FragmentStream:
         if self._options.details:
             self._tokens.extend(chunk.tokens)
         if chunk.text:
-            parts.append(to_json(chunk.text)[1:-1])
+            parts.append(json_fragment(chunk.text))
         if chunk.finish is not None:
             parts.append(self._tail(chunk.finish, request))
             self._is_closed = True
@@ -133,7 +133,8 @@ class LineStream:
 
     def _last_line(self, token: Token, index: int, finish: Finish, request: int) -> bytes:
         text = self._options.prefix(request) + "".join(self._texts)
-        line: dict[str, object] = {"token": self._options.token(token), "generated_text": text}
+        written = self._options.token(token, may_lack_text=self._options.details)
+        line: dict[str, object] = {"token": written, "generated_text": text}
         if self._options.details:
             line["details"] = self._options.stream_details(finish, request, [])
         if self._options.version == "17":

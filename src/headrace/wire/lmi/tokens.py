@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from headrace.core.generation import Finish, FinishReason, Token, TokenLogprob
 from headrace.wire.answers import Choice, finite_logprob
-from headrace.wire.framing import json_number, to_json
+from headrace.wire.framing import json_number, one_line, to_json
 from headrace.wire.lmi.parameters import Version
 
 _VLLM_REASONS = {FinishReason.LENGTH: "length", FinishReason.EOS: "stop", FinishReason.STOP: "stop"}
 
 
 def spaced_json(value: object) -> bytes:
-    """JSON as Python's `json.dumps(value, ensure_ascii=False)` writes it."""
-    return json.dumps(value, ensure_ascii=False).encode()
+    """JSON spaced as Python's `json.dumps(value, ensure_ascii=False)` writes it."""
+    return one_line(json.dumps(value, ensure_ascii=False).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,15 @@ class LmiOptions:
         """A special token adds nothing to the text, and shows none."""
         return "" if token.special and not self.with_special else token.text
 
-    def token(self, token: Token | TokenLogprob, *, is_prompt: bool = False) -> dict[str, object]:
-        """One token as an object."""
+    def token(
+        self, token: Token | TokenLogprob, *, is_prompt: bool = False, may_lack_text: bool = False
+    ) -> dict[str, object]:
+        """
+        One token as an object.
+
+        NOTE: 0.26 left out what is empty or 0. We keep the logprob always, and the text but for the last line with
+        details: published clients read both without asking whether they are there, and know the last line by it.
+        """
         text = token.text if is_prompt else self.text_of(token)
         logprob = finite_logprob(token.logprob)
         written: dict[str, object]
@@ -57,17 +64,10 @@ class LmiOptions:
         written = {"id": token.id, "text": text, "log_prob": logprob}
         if token.special:
             written["special_token"] = True
-        return self._without_falsy(written) if self.version == "0.26" else written
-
-    def _without_falsy(self, token: dict[str, object]) -> dict[str, object]:
-        """
-        0.26 leaves out what is empty or 0.
-
-        NOTE: a logprob of exactly 0 is kept, and an empty text is where no details were asked for: published clients
-        read both without asking whether they are there.
-        """
-        always = ("log_prob",) if self.details else ("log_prob", "text")
-        return {key: value for key, value in token.items() if value or (key in always and value is not None)}
+        if self.version != "0.26":
+            return written
+        kept = {"log_prob"} if may_lack_text else {"log_prob", "text"}
+        return {key: value for key, value in written.items() if value or (key in kept and value is not None)}
 
     def token_json(self, token: Token) -> bytes:
         """The same as `token` in bytes: this runs for every token of every stream."""
@@ -85,7 +85,7 @@ class LmiOptions:
         details: dict[str, object] = {"finish_reason": self.reason(finish)}
         if self.version == "0.26":
             if self.form == "json":
-                details["tokens"] = [self.token(token) for token in tokens]
+                details["tokens"] = [self.token(token, may_lack_text=True) for token in tokens]
         elif self.version == "17":
             details["seed"] = finish.seed
             details["generated_tokens"] = finish.output_tokens

@@ -52,6 +52,8 @@ class _State(Enum):
     BLOCK = auto()
     """Among calls, outside of any."""
     CALL = auto()
+    OVER = auto()
+    """Something else than the calls that were forced; nothing is read any more."""
 
 
 class ToolStream:
@@ -103,8 +105,10 @@ class ToolStream:
                 yield from self._in_text()
             elif self._state is _State.BLOCK:
                 yield from self._in_block()
-            else:
+            elif self._state is _State.CALL:
                 yield from self._in_call()
+            else:
+                self._buffer = ""
 
     def _text(self, text: str) -> Iterator[Delta]:
         """Text for the client; the white space after a call is none."""
@@ -153,10 +157,7 @@ class ToolStream:
 
     def _reads_end(self) -> bool:
         """Whether the end marker, or the start of one, comes next."""
-        if self._is_forced:
-            self._buffer = ""
-            return True
-        if not self._block_has_calls:
+        if self._is_forced or not self._block_has_calls:
             return False
         if self._buffer.startswith(_END):
             self._take(len(_END))
@@ -167,7 +168,7 @@ class ToolStream:
 
     def _leave_block(self) -> Iterator[Delta]:
         """Text comes next; what was read of a block without calls was text, too."""
-        self._state = _State.TEXT
+        self._state = _State.OVER if self._is_forced else _State.TEXT
         self._skips_space = self._block_has_calls
         raw, self._raw = self._raw, ""
         yield from self._text(raw)
@@ -182,7 +183,7 @@ class ToolStream:
             yield from self._leave_block()
             return
         if scanner.name is not None and not was_named:
-            if not self._may_call(scanner.name) and not self._block_has_calls:
+            if scanner.name not in self._plan.names and not self._block_has_calls:
                 yield from self._leave_block()
                 return
             yield from self._announce(scanner.name)

@@ -1,0 +1,154 @@
+"""Whatever a client sends, a dialect understands it or refuses it in its own form: never another exception."""
+
+import json
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.errors import HeadraceError
+from headrace.engine.config import EngineLimits
+from headrace.engine.validation import check_sampling
+from headrace.wire.lmi.parameters import LmiBody, LmiParameters
+from headrace.wire.openai.chat import ChatBody, OpenAIChat
+from headrace.wire.openai.completions import CompletionsBody, OpenAICompletions
+from headrace.wire.registry import DIALECT_NAMES, get_dialect, select_dialect
+from headrace.wire.tgi.parameters import GenerateBody, GenerateParameters
+from tests.wire.samples import CONTEXT, MODEL
+
+DIALECTS = [*(get_dialect(name) for name in DIALECT_NAMES), OpenAICompletions(), OpenAIChat(framing="jsonlines")]
+IDS = [f"{dialect.name}-{number}" for number, dialect in enumerate(DIALECTS)]
+LIMITS = EngineLimits(max_model_len=2048, max_prompt_tokens=2000, max_num_seqs=4, max_num_batched_tokens=64)
+
+NAMES = sorted(
+    {
+        name
+        for struct in (GenerateBody, GenerateParameters, LmiBody, LmiParameters, ChatBody, CompletionsBody)
+        for name in struct.__struct_fields__
+    }
+    | {"role", "content", "type", "text", "function", "name", "schema", "json_schema", "value", "surprise"}
+)
+
+numbers = (
+    st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0, -1, 1, 0.5, 2**64, 10**400])
+)
+words = st.text(max_size=4) | st.sampled_from(["user", "json", "regex", "function", "auto", "required", "text", "a"])
+values = st.recursive(
+    st.none() | st.booleans() | numbers | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+    max_leaves=8,
+)
+parameters = st.dictionaries(st.sampled_from(NAMES), values, max_size=4)
+likely_parameters = st.fixed_dictionaries(
+    {},
+    optional={name: st.none() | st.booleans() | numbers | words for name in NAMES},
+).map(lambda fields: dict(list(fields.items())[:3]))
+bodies = st.fixed_dictionaries(
+    {},
+    optional={
+        "inputs": words | values,
+        "prompt": words | values,
+        "messages": values | st.just([{"role": "user", "content": "hi"}]),
+        "parameters": parameters | likely_parameters | values,
+        "stream": st.booleans() | values,
+        "tools": values | st.just([{"type": "function", "function": {"name": "f"}}]),
+        "tool_choice": values,
+        "response_format": values,
+    },
+)
+
+
+def check_is_understood_or_refused(dialect, data):
+    try:
+        for request in dialect.parse(data, CONTEXT).requests:
+            check_sampling(request.sampling, LIMITS, vocab_size=MODEL.vocab_size)
+    except HeadraceError as error:
+        reply = dialect.render_error(error)
+        assert 400 <= reply.status < 500
+        assert json.loads(reply.body)
+        assert b"\n" not in reply.body
+
+
+def as_json(value):
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", errors="surrogatepass")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=IDS)
+@given(data=st.binary(max_size=50))
+def test_bytes(dialect, data):
+    check_is_understood_or_refused(dialect, data)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=IDS)
+@given(value=values)
+def test_json_values(dialect, value):
+    check_is_understood_or_refused(dialect, as_json(value))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=IDS)
+@given(fields=bodies, more=likely_parameters)
+def test_bodies_that_are_nearly_right(dialect, fields, more):
+    data = as_json({"inputs": "a", "prompt": "a", "messages": [{"role": "user", "content": "a"}], **more, **fields})
+    check_is_understood_or_refused(dialect, data)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=IDS)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"{",
+        b'{"inputs": NaN}',
+        b'{"inputs": "a", "parameters": {"temperature": Infinity}}',
+        b'{"inputs": "\xff\xfe", "prompt": "\xff", "messages": "\xff"}',
+        b'{"inputs": "\\ud800", "prompt": "\\ud800", "messages": "\\udc00"}',
+        b'{"messages": [{"role": "user", "content": ' + b"[" * 20000,
+        b'{"x": ' + b"[" * 20000 + b"]" * 20000 + b"}",
+        b'{"x": ' + b'{"a":' * 20000 + b"1" + b"}" * 20000 + b"}",
+        b'{"inputs": "a", "parameters": {"seed": ' + b"9" * 6000 + b"}}",
+        b"\x00" * 100,
+        b"Today the weather is really nice",
+    ],
+    ids=range(15),
+)
+def test_well_known_bad_bodies_are_refused(dialect, data):
+    with pytest.raises(HeadraceError) as caught:
+        dialect.parse(data, CONTEXT)
+    reply = dialect.render_error(caught.value)
+    assert 400 <= reply.status < 500
+    assert json.loads(reply.body)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=IDS)
+def test_a_deep_value_in_a_free_field_is_refused_or_taken(dialect):
+    deep: object = 1
+    for _ in range(400):
+        deep = {"a": deep}
+    fields = {
+        "inputs": "a",
+        "prompt": "a",
+        "messages": [{"role": "user", "content": "a"}],
+        "parameters": {"grammar": {"type": "json", "value": {"properties": deep}}},
+        "tools": [{"function": {"name": "f", "parameters": {"properties": deep}}}],
+        "tool_choice": "required",
+        "guided_json": {"properties": deep},
+    }
+    check_is_understood_or_refused(dialect, as_json(fields))
+
+
+def test_choosing_a_dialect_never_fails():
+    for data in (b"", b"\xff", b"[" * 50000, b'{"a":' * 50000):
+        assert select_dialect(data, DIALECTS[0]) is DIALECTS[0]
+
+
+def test_msgspec_refuses_what_json_has_not():
+    """The dialects rely on it."""
+    for text in (b"NaN", b"Infinity", b"-Infinity", b"1e999"):
+        with pytest.raises(msgspec.DecodeError):
+            msgspec.json.decode(text)
+    assert msgspec.json.encode(math.inf) == b"null"

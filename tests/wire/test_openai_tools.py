@@ -1,0 +1,248 @@
+import json
+
+import llguidance
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from headrace.core.generation import Chunk, FinishReason
+from headrace.wire.openai.chat import OpenAIChat
+from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, TextDelta, ToolStream
+from headrace.wire.openai.tools import NamedChoice, NamedFunction, Tool, ToolPlan, plan_tools
+from tests.wire.samples import answer, cut, finish, parse, sse_objects, streamed, token, whole
+
+TREE = {
+    "type": "object",
+    "properties": {"root": {"$ref": "#/$defs/Node"}},
+    "$defs": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}},
+}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "weather", "description": "d", "parameters": {"properties": {"city": {"type": "string"}}}},
+    },
+    {"type": "function", "function": {"name": "tree.walk", "parameters": TREE}},
+    {"type": "function", "function": {"name": "now"}},
+]
+HELLO = [{"role": "user", "content": "hi"}]
+AUTO = ToolPlan(mode="auto", names=frozenset({"f", "get"}))
+FORCED = ToolPlan(mode="required", names=frozenset({"f", "get"}))
+
+
+def chat(**fields):
+    return parse(OpenAIChat(), **{"messages": HELLO, "tools": TOOLS, **fields})
+
+
+def read(plan, pieces):
+    """Text, and the calls with their arguments."""
+    stream = ToolStream(plan)
+    deltas = [delta for piece in pieces for delta in stream.feed(piece)] + stream.finish()
+    text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+    calls = [(delta.name, "") for delta in deltas if isinstance(delta, CallStart)]
+    for delta in deltas:
+        if isinstance(delta, ArgumentsDelta):
+            name, arguments = calls[delta.index]
+            calls[delta.index] = (name, arguments + delta.text)
+    return text, calls
+
+
+CASES = [
+    ("Hello <b>you</b>", "Hello <b>you</b>", []),
+    (
+        '<tool_call>\n{"name": "f", "arguments": {"a": [1, "}"], "b": "\\"x"}}\n</tool_call>',
+        "",
+        [("f", '{"a": [1, "}"], "b": "\\"x"}')],
+    ),
+    (
+        (
+            'Sure. <tool_call>{"name":"f","arguments":{}}</tool_call>\n'
+            '<tool_call>{"arguments":{"q":1},"name":"get"}</tool_call>\n'
+        ),
+        "Sure. ",
+        [("f", "{}"), ("get", '{"q":1}')],
+    ),
+    ('{"name": "f", "parameters": {"x": 1}}', "", [("f", '{"x": 1}')]),
+    ('{"type": "function", "name": "f", "parameters": {}}', "", [("f", "{}")]),
+    ('[{"name":"f","arguments":{"a":1}}, {"name":"get"}]', "", [("f", '{"a":1}'), ("get", "{}")]),
+    ('[TOOL_CALLS] [{"name":"f","arguments":"{\\"a\\": 1}"}]', "", [("f", '{"a": 1}')]),
+    ('<tool_call>[{"name":"f","arguments":{}}]</tool_call> bye', "bye", [("f", "{}")]),
+    ('<tool_call>{"name":"f","arguments":{}}<tool_call>{"name":"get"}', "", [("f", "{}"), ("get", "{}")]),
+    ('<tool_call>{"name":"f","arguments":{"a":1', "", [("f", '{"a":1')]),
+    ('{"name": "Bob", "age": 3}', '{"name": "Bob", "age": 3}', []),
+    ('{"city": 1}', '{"city": 1}', []),
+    ('<tool_call>{"name": "unknown"}</tool_call>', '<tool_call>{"name": "unknown"}</tool_call>', []),
+    ("<tool_call>nope", "<tool_call>nope", []),
+    ("a < b <tool_", "a < b <tool_", []),
+    ("[1, 2]", "[1, 2]", []),
+    ("[", "[", []),
+    ("  ", "  ", []),
+    ('<tool_call><tool_call>{"name":"f"}</tool_call>', "<tool_call>", [("f", "{}")]),
+]
+
+
+@pytest.mark.parametrize(("written", "text", "calls"), CASES)
+def test_calls_are_found_in_what_models_write(written, text, calls):
+    assert read(AUTO, [written]) == (text, calls)
+
+
+@given(st.sampled_from(CASES), st.lists(st.integers(0, 100), max_size=20))
+def test_calls_do_not_depend_on_how_the_text_is_cut(case, places):
+    written, text, calls = case
+    pieces = [piece.decode() for piece in cut(written.encode(), places)]
+    assert read(AUTO, pieces) == (text, calls)
+
+
+fragments = st.sampled_from(
+    [
+        "<tool_call>",
+        "</tool_call>",
+        "{",
+        "}",
+        '"',
+        "name",
+        ":",
+        "f",
+        '"name":"f"',
+        '"arguments":{',
+        "[",
+        "]",
+        ",",
+        " ",
+        "\n",
+        "\\",
+        "x",
+        "<",
+        "[TOOL_CALLS]",
+    ]
+)
+
+
+@given(st.lists(fragments, max_size=20), st.lists(st.integers(0, 150), max_size=20), st.sampled_from([AUTO, FORCED]))
+def test_garbage_is_read_the_same_however_it_is_cut(items, places, plan):
+    written = "".join(items)
+    assert read(plan, [piece.decode() for piece in cut(written.encode(), places)]) == read(plan, [written])
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=30), st.lists(st.integers(0, 60), max_size=6))
+def test_plain_text_is_never_changed(text, places):
+    pieces = ["".join(text[a:b]) for a, b in zip([0, *sorted(places)], [*sorted(places), len(text)], strict=True)]
+    if not text.lstrip().startswith(("{", "[")):
+        assert read(AUTO, pieces) == (text, [])
+
+
+def test_a_second_call_is_swallowed_where_only_one_is_wanted():
+    plan = ToolPlan(mode="auto", names=AUTO.names, max_calls=1)
+    written = '<tool_call>{"name":"f","arguments":{}}</tool_call><tool_call>{"name":"get","arguments":{}}</tool_call>'
+    assert read(plan, [written]) == ("", [("f", "{}")])
+    in_one_block = '[{"name":"f","arguments":{}},{"name":"get","arguments":{"x":1}}]'
+    assert read(plan, [in_one_block]) == ("", [("f", "{}")])
+
+
+def grammar_of(plan):
+    assert plan.grammar is not None
+    return json.loads(plan.grammar.text)
+
+
+def decoded():
+    return msgspec.convert(TOOLS, list[Tool])
+
+
+def accepts(schema, text):
+    """Whether llguidance's matcher takes the text (bytes as tokens)."""
+    tokenizer = llguidance.LLTokenizer("byte")
+    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema)))
+    assert not matcher.is_error(), matcher.get_error()
+    tokens = list(text.encode())
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
+def test_required_calls_are_an_array_of_known_functions():
+    schema = grammar_of(plan_tools(decoded(), "required", parallel=True))
+    assert accepts(schema, '[{"name":"weather","arguments":{"city":"Bern"}},{"name":"now","arguments":{}}]')
+    assert accepts(schema, '[{"name":"tree.walk","arguments":{"root":{"next":{"next":{}}}}}]')
+    assert not accepts(schema, '[{"name":"tree.walk","arguments":{"root":{"next":1}}}]')
+    assert not accepts(schema, "[]")
+    assert not accepts(schema, '[{"name":"other","arguments":{}}]')
+
+
+def test_one_call_at_most_where_they_are_not_parallel():
+    schema = grammar_of(plan_tools(decoded(), "required", parallel=False))
+    assert accepts(schema, '[{"name":"now","arguments":{}}]')
+    assert not accepts(schema, '[{"name":"now","arguments":{}},{"name":"now","arguments":{}}]')
+
+
+def test_a_named_call_is_its_arguments():
+    plan = plan_tools(decoded(), NamedChoice(function=NamedFunction(name="weather")), parallel=True)
+    assert grammar_of(plan) == {"type": "object", "properties": {"city": {"type": "string"}}}
+    assert read(plan, ['{"city"', ': "Bern"}']) == ("", [("weather", '{"city": "Bern"}')])
+
+
+def test_the_template_sees_the_tools_unless_none_may_be_called():
+    assert chat().requests[0].prompt.tools[0] == {
+        "type": "function",
+        "function": {"name": "weather", "description": "d", "parameters": {"properties": {"city": {"type": "string"}}}},
+    }
+    assert chat(tool_choice="none").requests[0].prompt.tools is None
+    assert chat(tool_choice="auto").requests[0].sampling.grammar is None
+
+
+REQUIRED_TEXT = '[{"name": "weather", "arguments": {"city": "Bern"}}, {"name": "now", "arguments": {}}]'
+
+
+def test_golden_calls_of_an_answer():
+    parsed = chat(tool_choice="required")
+    (choice,) = json.loads(whole(parsed, answer(REQUIRED_TEXT)))["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "tool_calls": [
+            {"id": "call_r1_0_0", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}},
+            {"id": "call_r1_0_1", "type": "function", "function": {"name": "now", "arguments": "{}"}},
+        ],
+    }
+
+
+def test_golden_calls_of_a_stream():
+    parsed = chat(tool_choice="required", stream=True)
+    pieces = [REQUIRED_TEXT[start : start + 5] for start in range(0, len(REQUIRED_TEXT), 5)]
+    objects = sse_objects(streamed(parsed, answer(*pieces)))
+    calls: dict[int, dict] = {}
+    for item in objects:
+        ChatCompletionChunk.model_validate(item, strict=True)
+        for call in item["choices"][0]["delta"].get("tool_calls", []):
+            known = calls.setdefault(
+                call["index"], {"id": call.get("id"), "name": call["function"].get("name"), "arguments": ""}
+            )
+            known["arguments"] += call["function"]["arguments"]
+    assert calls == {
+        0: {"id": "call_r1_0_0", "name": "weather", "arguments": '{"city": "Bern"}'},
+        1: {"id": "call_r1_0_1", "name": "now", "arguments": "{}"},
+    }
+    assert objects[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert not any(item["choices"][0]["delta"].get("content") for item in objects)
+
+
+def test_a_call_that_was_forced_by_name_ends_with_stop():
+    parsed = chat(tool_choice={"type": "function", "function": {"name": "weather"}})
+    written = whole(parsed, answer('{"city":"Bern"}'))
+    ChatCompletion.model_validate_json(written, strict=True)
+    assert json.loads(written)["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_call_that_was_cut_off_ends_with_length():
+    chunks = [
+        Chunk(text='[{"name": "weather", "arguments": {"ci', tokens=(token("x"),), finish=finish(FinishReason.LENGTH))
+    ]
+    (choice,) = json.loads(whole(chat(tool_choice="required"), chunks))["choices"]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"ci'
+
+
+def test_text_without_a_call_stays_text():
+    (choice,) = json.loads(whole(chat(), answer("It is ", "cold.")))["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("It is cold.", "stop")
+    assert "tool_calls" not in choice["message"]
