@@ -20,8 +20,10 @@ Headers = tuple[tuple[str, str], ...]
 class Exchange:
     """The response to one request."""
 
-    def __init__(self, send: Send, common_headers: Headers) -> None:
+    def __init__(self, send: Send, common_headers: Headers, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
         self._send = send
+        self.keep_alive_s = keep_alive_s
+        """How long a stream may be silent."""
         self._common = common_headers
         self._head: Headers = ()
         self._keep_alive = b""
@@ -65,7 +67,7 @@ class Exchange:
 
     async def keep_alive(self) -> None:
         """Break a long silence, if the dialect has something that says nothing."""
-        if self._keep_alive and not self.is_finished and perf_counter() - self._last_sent_s >= KEEP_ALIVE_S:
+        if self._keep_alive and not self.is_finished and perf_counter() - self._last_sent_s >= self.keep_alive_s:
             await self.write(self._keep_alive)
 
 
@@ -84,7 +86,7 @@ async def watching(receive: Receive, exchange: Exchange) -> AsyncIterator[None]:
 async def _watch(receive: Receive, exchange: Exchange, owner: "asyncio.Task[object]") -> None:
     while not exchange.is_finished:
         try:
-            async with asyncio.timeout(KEEP_ALIVE_S):
+            async with asyncio.timeout(exchange.keep_alive_s):
                 message = await receive()
         except TimeoutError:
             await exchange.keep_alive()

@@ -53,7 +53,8 @@ class GenerationRoute:
         record = RequestRecord(
             request_id=new_request_id(), route=self._route, dialect=self._dialect.name, started_s=perf_counter()
         )
-        exchange = Exchange(send, (("x-request-id", _client_request_id(scope) or record.request_id),))
+        request_id = _client_request_id(scope) or record.request_id
+        exchange = Exchange(send, (("x-request-id", request_id),), keep_alive_s=self._service.keep_alive_s)
         try:
             await self._answer(scope, receive, exchange, record)
         except asyncio.CancelledError:

@@ -14,6 +14,7 @@ from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.core.settings import ServerSettings
 from headrace.engine.backend import Backend
+from headrace.server.exchange import KEEP_ALIVE_S
 from headrace.server.limits import Gate
 from headrace.wire.dialect import Limits, RequestContext
 
@@ -42,6 +43,7 @@ class Service:
             max_logprobs=max(settings.max_top_n_tokens, 20),
         )
         self.metrics = Metrics(stats=self.stats, info=self.info, in_flight=lambda: self.gate.inside)
+        self.keep_alive_s = KEEP_ALIVE_S
         self._backend = backend
 
     def attach(self, backend: Backend) -> None:

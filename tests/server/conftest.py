@@ -1,0 +1,98 @@
+"""A real server (uvicorn on a free port, in a thread) around an `EchoBackend`."""
+
+import asyncio
+import io
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from headrace.core.settings import ServerSettings
+from headrace.core.telemetry import setup_logging
+from headrace.engine.echo import EchoBackend, EchoScript
+from headrace.server.app import create_app
+from headrace.server.listener import bind, url_of
+from headrace.server.service import Service
+
+WAIT_S = 20.0
+SLOW = EchoScript(delay_s=0.02)
+
+
+@dataclass
+class Echo:
+    """A running server and what a test may look into."""
+
+    url: str
+    backend: EchoBackend
+    service: Service
+    client: httpx.Client
+    log: io.StringIO
+
+    def post(self, path: str, body: object = None, **more: Any) -> httpx.Response:
+        return self.client.post(path, json=body, **more)
+
+    def until(self, fact: Callable[[], object], what: str) -> None:
+        """Poll until `fact()` is true."""
+        deadline_s = time.monotonic() + WAIT_S
+        while not fact():
+            assert time.monotonic() < deadline_s, f"never happened: {what}\n{self.log.getvalue()}"
+            time.sleep(0.005)
+
+    def records(self, num: int) -> list[dict[str, Any]]:
+        """The request lines of the log, when there are `num` of them."""
+
+        def lines() -> list[dict[str, Any]]:
+            found = [json.loads(line) for line in self.log.getvalue().splitlines()]
+            return [line for line in found if line["event"] == "request.finished"]
+
+        self.until(lambda: len(lines()) >= num, f"{num} request lines")
+        return lines()
+
+
+@contextmanager
+def serving(backend: EchoBackend | None = None, *, ready: bool = True, **settings: Any) -> Iterator[Echo]:
+    """Serve until the block ends."""
+    backend = backend or EchoBackend(max_model_len=512)
+    log = io.StringIO()
+    setup_logging(format="json", level="info", stream=log)
+    app = create_app(ServerSettings(**{"model": "echo", "dialect": "tgi-3", **settings}), backend if ready else None)
+    config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    listener = bind("127.0.0.1", 0)
+    url = url_of(listener)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        with httpx.Client(base_url=url, timeout=WAIT_S) as client:
+            yield Echo(url, backend, app.state.service, client, log)
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(WAIT_S)
+        listener.close()
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def shared_echo() -> Iterator[Echo]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def echo(shared_echo: Echo) -> Echo:
+    """A server with default settings, as if it were fresh: tests share the process, not what they did to it."""
+    shared_echo.until(lambda: shared_echo.service.gate.inside == 0, "the last test's requests ended")
+    shared_echo.backend.script = EchoScript()
+    shared_echo.backend.requests.clear()
+    shared_echo.backend.aborted.clear()
+    shared_echo.log.seek(0)
+    shared_echo.log.truncate()
+    setup_logging(format="json", level="info", stream=shared_echo.log)
+    return shared_echo
