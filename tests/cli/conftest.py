@@ -1,5 +1,6 @@
 """The commands on an engine that repeats the prompt."""
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -8,19 +9,23 @@ from click.testing import CliRunner, Result
 from headrace.cli.main import cli
 from headrace.cli.sources import Seams
 from headrace.engine.config import EngineConfig
-from headrace.engine.echo import EchoBackend
+from headrace.engine.echo import EchoBackend, EchoScript
 
 
 class Headrace:
-    """Runs command lines in this process."""
+    """Runs command lines in this process, each with an engine of its own."""
 
     def __init__(self) -> None:
-        self.backend = EchoBackend(max_model_len=200)
+        self.script = EchoScript()
+        self.kind = EchoBackend
+        self.backend = EchoBackend()
+        """The engine of the last command."""
         self.configs: list[EngineConfig] = []
 
     def make_engine(self, config: EngineConfig, progress: Callable) -> EchoBackend:
         self.configs.append(config)
         progress("load", 1, 1)
+        self.backend = self.kind(max_model_len=600, script=self.script)
         return self.backend
 
     def __call__(self, *args: object, stdin: str | None = None, env: dict[str, str] | None = None) -> Result:
@@ -30,8 +35,6 @@ class Headrace:
 
 @pytest.fixture
 def headrace(monkeypatch: pytest.MonkeyPatch) -> Headrace:
-    import os
-
     for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
         monkeypatch.delenv(name)
     return Headrace()

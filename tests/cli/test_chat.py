@@ -46,14 +46,14 @@ def test_an_unknown_command_is_not_sent_to_the_model(headrace) -> None:
 
 
 def test_a_line_that_is_too_long_is_told_and_forgotten(headrace) -> None:
-    result = headrace("chat", "echo", stdin="word " * 300 + "\nshort\n")
+    result = headrace("chat", "echo", stdin="word " * 700 + "\nshort\n")
     assert result.exit_code == 0
     assert "/reset begins anew" in result.stderr
     assert contents(headrace, 0) == [("user", "short")]
 
 
 def test_an_engine_that_fails_in_the_middle_does_not_end_the_program(headrace) -> None:
-    headrace.backend.script = EchoScript(fail_after_tokens=1)
+    headrace.script = EchoScript(fail_after_tokens=1)
     result = headrace("chat", "echo", stdin="one two three\n")
     assert result.exit_code == 0
     assert "The echo broke" in result.stderr

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.errors import Busy
 from headrace.core.generation import ChatPrompt, Grammar
-from headrace.engine.echo import EchoScript
+from headrace.engine.echo import EchoBackend, EchoScript
 
 
 def test_the_text_goes_to_stdout_and_nothing_else(headrace) -> None:
@@ -89,7 +89,7 @@ def test_engine_options_and_environment_reach_the_engine(headrace) -> None:
         (("generate", "echo", "-p", "a", "--dtype", "w8a9"), "Did you mean w8a8"),
         (("generate", "echo", "-p", "a", "--logit-bias", "x"), "--logit-bias"),
         (("generate", "echo", "-p", "a", "--json-object", "--regex", "b"), "Only one"),
-        (("generate", "echo", "-p", "a " * 300), "300 tokens"),
+        (("generate", "echo", "-p", "a" + " a" * 699), "700 tokens"),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_exit_code_2(headrace, args, word) -> None:
@@ -100,14 +100,14 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_2(headrace, args, word) ->
 
 
 def test_a_failure_in_the_middle_of_an_answer_is_told(headrace) -> None:
-    headrace.backend.script = EchoScript(fail_after_tokens=1)
+    headrace.script = EchoScript(fail_after_tokens=1)
     result = headrace("generate", "echo", "-p", "one two three")
     assert result.exit_code == 1
     assert "The echo broke" in result.stderr
 
 
 def test_a_busy_server_is_exit_code_1(headrace) -> None:
-    headrace.backend.script = EchoScript(refusal=Busy("The queue is full."))
+    headrace.script = EchoScript(refusal=Busy("The queue is full."))
     assert headrace("generate", "echo", "-p", "one").exit_code == 1
 
 
@@ -168,11 +168,10 @@ def test_a_broken_off_batch_goes_on_and_ends_with_the_same_file(headrace, batch,
     headrace("generate", "echo", "--input", batch, "--output", output)
     whole = output.read_bytes()
     output.write_bytes(whole[:-num_bytes_lost])
-    num_asked = len(headrace.backend.requests)
     result = headrace("generate", "echo", "--input", batch, "--output", output, "--resume")
     assert result.exit_code == 0, result.stderr
     assert output.read_bytes() == whole
-    assert len(headrace.backend.requests) - num_asked < 3
+    assert len(headrace.backend.requests) < 3
     assert "done before" in result.stderr
 
 
@@ -185,8 +184,6 @@ def test_an_output_of_another_input_is_not_continued(headrace, batch, tmp_path) 
 
 
 def test_a_batch_runs_together(headrace, tmp_path) -> None:
-    from headrace.engine.echo import EchoBackend
-
     most = 0
 
     class Counting(EchoBackend):
@@ -196,7 +193,7 @@ def test_a_batch_runs_together(headrace, tmp_path) -> None:
                 most = max(most, self.stats().num_running)
                 yield chunk
 
-    headrace.backend = Counting()
+    headrace.kind = Counting
     path = tmp_path / "in.jsonl"
     path.write_text('{"prompt": "a b c d e f"}\n' * 40)
     headrace("generate", "echo", "--input", path)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -70,7 +71,12 @@ class Report:
 
 def print_report(report: Report, console: Console) -> None:
     """The table, and what a reader must know to believe it."""
-    table = Table(title=f"{report.asking.model or 'model'} at {report.url} ({report.asking.api})", title_justify="left")
+    table = Table(
+        title=f"{report.asking.model or 'model'} at {report.url} ({report.asking.api})",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     table.add_column("")
     for level in report.levels:
         table.add_column(level.label, justify="right")

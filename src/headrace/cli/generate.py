@@ -66,15 +66,23 @@ def generate(ctx: click.Context, /, model: str | None, **given: Any) -> None:
     if (given["prompt"] is None) == (given["input_path"] is None):
         raise SettingsError("Give either a prompt (-p) or a file of prompts (--input).")
     sampling = sampling_params(given)
-    job: Callable[[asyncio.Runner, Source], None]
-    if given["input_path"] is not None:
-        job = _batch_job(given, sampling)
-    else:
-        request = GenerationRequest(request_id=uuid4().hex, prompt=_prompt(given), sampling=sampling)
-        show = _show_json if given["as_json"] else _show_text
-        job = lambda runner, source: runner.run(show(source, request))  # noqa: E731
+    job = (_single_job if given["input_path"] is None else _batch_job)(given, sampling)
     with opened_source(ctx, model, given) as (runner, source):
         job(runner, source)
+
+
+Job = Callable[[asyncio.Runner, Source], None]
+"""What is left to do when the source is ready."""
+
+
+def _single_job(given: dict[str, Any], sampling: SamplingParams) -> Job:
+    request = GenerationRequest(request_id=uuid4().hex, prompt=_prompt(given), sampling=sampling)
+    show = _show_json if given["as_json"] else _show_text
+
+    def job(runner: asyncio.Runner, source: Source) -> None:
+        runner.run(show(source, request))
+
+    return job
 
 
 def _prompt(given: dict[str, Any]) -> str | ChatPrompt:
@@ -118,7 +126,7 @@ async def _show_text(source: Source, request: GenerationRequest) -> None:
         click.secho(f"[{watch.line()}]", err=True, dim=True)
 
 
-def _batch_job(given: dict[str, Any], sampling: SamplingParams) -> Callable[[asyncio.Runner, Source], None]:
+def _batch_job(given: dict[str, Any], sampling: SamplingParams) -> Job:
     """Read the input and see what is left to do before a model is loaded."""
     items = list(_read_items(given["input_path"], sampling))
     output = None if given["output_path"] in {None, "-"} else Path(given["output_path"])

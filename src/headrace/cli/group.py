@@ -44,7 +44,32 @@ class UserFailed(Failed):
     exit_code = EXIT_USER_ERROR
 
 
-class LazyGroup(click.Group):
+class HelpfulGroup(click.Group):
+    """Names the nearest command when there is none of the name that was typed; its help ends with examples."""
+
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or name the nearest one."""
+        name, names = args[0], self.list_commands(ctx)
+        if name not in names and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, names, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(names)}."
+            raise click.UsageError(f"No such command '{name}'. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the examples."""
+        write_examples(self.examples, formatter)
+
+
+class LazyGroup(HelpfulGroup):
     """Imports a command's module when that command is run or asked for its help."""
 
     def __init__(self, *args: Any, entries: Mapping[str, Entry], **kwargs: Any) -> None:
@@ -63,19 +88,6 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(entry.module), entry.attribute)
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or name the nearest one."""
-        name = args[0]
-        if name not in self.entries and not name.startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, self.entries, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(self.entries)}."
-            raise click.UsageError(f"No such command '{name}'. {hint}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands from the table."""

@@ -3,7 +3,7 @@
 import click
 
 from headrace import __version__
-from headrace.cli.group import Entry, LazyGroup, write_examples
+from headrace.cli.group import Entry, LazyGroup
 
 COMMANDS = {
     "serve": Entry("headrace.cli.serve", "serve", "Serve a model over HTTP."),
@@ -25,13 +25,11 @@ headrace COMMAND --help                every option, with examples
 """
 
 
-class _Main(LazyGroup):
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        write_examples(EXAMPLES, formatter)
-
-
 @click.group(
-    cls=_Main, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=LazyGroup,
+    entries=COMMANDS,
+    examples=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, "-V", "--version", prog_name="headrace")
 @click.option("--debug", is_flag=True, help="Show where an error came from (a traceback), not only what it is.")

@@ -1,0 +1,210 @@
+"""What `headrace doctor` looks at: each check says what it found, whether that is enough, and what to do if not."""
+
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from headrace import __version__
+from headrace.core.setting_rules import format_size
+
+LOW_MEMORY_BYTES = 2 << 30
+TOO_LITTLE_MEMORY_BYTES = 512 << 20
+LOW_DISK_BYTES = 5 << 30
+PORT = 8080
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    status: Literal["ok", "warning", "failed"]
+    """`failed`: serving cannot work."""
+    found: str
+    advice: str = ""
+
+
+def run_checks() -> list[Finding]:
+    """All findings, in the order of the list."""
+    return [finding for check in CHECKS for finding in check()]
+
+
+def check_versions() -> Iterator[Finding]:
+    """Headrace, Python, the system."""
+    system = f"Headrace {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
+    yield Finding(name="version", status="ok", found=system)
+
+
+def check_native() -> Iterator[Finding]:
+    """The native runtime and the kernels that it chooses."""
+    try:
+        from headrace.runner.cpu import cpu_report
+
+        report = cpu_report()
+    except ImportError as error:
+        advice = "Reinstall headrace, or build it: pip install . (needs a C++17 compiler)."
+        yield Finding(name="native runtime", status="failed", found=f"does not load: {error}", advice=advice)
+        return
+    features = ", ".join(report.features) or "none that matter"
+    yield Finding(name="CPU features", status="ok", found=features)
+    slow = report.isa == "portable"
+    yield Finding(
+        name="kernels",
+        status="warning" if slow else "ok",
+        found=f"{report.isa}: {report.reason}; these run here: {', '.join(report.isas)}",
+        advice="The portable kernels work anywhere but are slow; a CPU with AVX2 is many times faster." if slow else "",
+    )
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding(name="threads", status="ok", found=f"{report.threads} for a step, of {cpus} logical CPUs")
+
+
+def check_memory() -> Iterator[Finding]:
+    """Memory that this process may use, its cgroup counted."""
+    try:
+        from headrace.runner.memory import available_memory_bytes
+    except ImportError:
+        return
+    yield judge_memory(available_memory_bytes())
+
+
+def judge_memory(available: int) -> Finding:
+    """Whether so much memory is enough for anything."""
+    found = f"{format_size(available)} can be used (machine and container limits counted)"
+    if available < TOO_LITTLE_MEMORY_BYTES:
+        advice = "Even the smallest models need half a gigabyte. Free memory or raise the container's limit."
+        return Finding(name="memory", status="failed", found=found, advice=advice)
+    if available < LOW_MEMORY_BYTES:
+        advice = "Enough for small models only; `headrace fit MODEL` says which."
+        return Finding(name="memory", status="warning", found=found, advice=advice)
+    return Finding(name="memory", status="ok", found=found)
+
+
+def check_port() -> Iterator[Finding]:
+    """Whether the default port is free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", PORT))
+        except OSError as error:
+            advice = "Serve on another one: headrace serve MODEL --port 0 takes any free port."
+            yield Finding(name="port", status="warning", found=f"{PORT} is taken ({error.strerror})", advice=advice)
+            return
+    yield Finding(name="port", status="ok", found=f"{PORT} is free")
+
+
+def check_packages() -> Iterator[Finding]:
+    """Packages that are required, and the extras."""
+    try:
+        requirements = metadata.requires("headrace") or []
+        extras = metadata.metadata("headrace").get_all("Provides-Extra") or []
+    except metadata.PackageNotFoundError:
+        advice = "Install it: pip install . in its folder."
+        yield Finding(name="packages", status="warning", found="headrace runs from a folder", advice=advice)
+        return
+    missing = [name for name in map(_package, _of_extra(requirements, None)) if not _is_installed(name)]
+    if missing:
+        advice = f"pip install {' '.join(missing)}"
+        yield Finding(name="packages", status="failed", found=f"missing: {', '.join(missing)}", advice=advice)
+    else:
+        yield Finding(name="packages", status="ok", found="all that are required")
+    for extra in extras:
+        lacking = [name for name in map(_package, _of_extra(requirements, extra)) if not _is_installed(name)]
+        found = f"not installed (pip install 'headrace[{extra}]')" if lacking else "installed"
+        yield Finding(name=f"extra {extra}", status="ok", found=found)
+
+
+def _of_extra(requirements: list[str], extra: str | None) -> list[str]:
+    """Requirements of an extra, or those without one."""
+    found = [(text, re.search(r"extra\s*==\s*['\"]([^'\"]+)", text)) for text in requirements]
+    return [text for text, match in found if (match[1] if match else None) == extra]
+
+
+def _package(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def check_compiler() -> Iterator[Finding]:
+    """A compiler: only to build from source."""
+    found = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
+    yield Finding(name="C++ compiler", status="ok", found=found or "none; needed only to build Headrace from source")
+
+
+def check_stores() -> Iterator[Finding]:
+    """Where models and packed weights lie, how large they are, and the disk below."""
+    from headrace.models.sources import home_folder
+    from headrace.models.store import StoredKind, list_models
+
+    home = home_folder(os.environ)
+    stored = list_models(home)
+    for kind, name in (
+        (StoredKind.ALIAS, "models"),
+        (StoredKind.HUB, "Hub cache"),
+        (StoredKind.PACKED, "packed weights"),
+    ):
+        those = [model for model in stored if model.kind is kind]
+        place = "" if kind is StoredKind.HUB else f" in {home}"
+        size = format_size(sum(model.num_bytes for model in those))
+        yield Finding(name=name, status="ok", found=f"{len(those)}, {size}{place}")
+    yield judge_disk(home)
+
+
+def judge_disk(home: Path) -> Finding:
+    """Whether there is room for models, and whether it may be used."""
+    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    found = f"{format_size(free)} free at {existing}"
+    if not os.access(existing, os.W_OK):
+        advice = "Point HEADRACE_HOME at a folder that you may write; without it nothing is kept between starts."
+        return Finding(name="disk", status="warning", found=f"{found}, which cannot be written", advice=advice)
+    if free < LOW_DISK_BYTES:
+        advice = "`headrace models remove` makes room, HEADRACE_HOME moves the store."
+        return Finding(name="disk", status="warning", found=found, advice=advice)
+    return Finding(name="disk", status="ok", found=found)
+
+
+def check_hub() -> Iterator[Finding]:
+    """How the Hugging Face Hub is reached."""
+    from huggingface_hub import constants, get_token
+
+    offline = "offline (HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else constants.ENDPOINT
+    token = "with a token" if get_token() else "without a token (HF_TOKEN; needed for gated models only)"
+    yield Finding(name="Hub", status="ok", found=f"{offline}, {token}")
+
+
+def check_huge_pages(path: Path = Path("/sys/kernel/mm/transparent_hugepage/enabled")) -> Iterator[Finding]:
+    """Huge pages, which make reading weights faster."""
+    if sys.platform != "linux" or not path.exists():
+        return
+    chosen = re.search(r"\[(\w+)\]", path.read_text())
+    mode = chosen[1] if chosen else "unknown"
+    advice = f"echo madvise | sudo tee {path} makes decoding a little faster." if mode == "never" else ""
+    yield Finding(name="huge pages", status="warning" if advice else "ok", found=mode, advice=advice)
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    check_versions,
+    check_native,
+    check_memory,
+    check_huge_pages,
+    check_port,
+    check_packages,
+    check_compiler,
+    check_stores,
+    check_hub,
+)

@@ -1,0 +1,208 @@
+"""`headrace fit`: the sizing sum that people do by hand."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.cli.group import Examples
+from headrace.cli.progress import showing_progress
+from headrace.cli.sizing import Advice, FormatFit, Plan, advise, fit_formats
+from headrace.core.errors import BrokenModel, SettingsError
+from headrace.core.progress import Progress
+from headrace.core.setting_rules import format_size, parse_size
+from headrace.engine.config import EngineConfig
+from headrace.models.spec import ModelSpec
+from headrace.models.weights import Encoding
+
+EXAMPLES = """
+headrace fit smollm2                                what it needs here
+headrace fit Qwen/Qwen3-8B --memory 32GiB           on another machine; only config.json is downloaded
+headrace fit ./model.gguf --max-model-len 32768     with a longer context
+headrace fit smollm2 --json | jq .advice
+"""
+
+DEFAULT_CONTEXT = 8192
+LENGTHS = (512, 2048, 8192, 32768)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the sums need to know of a checkpoint."""
+
+    spec: ModelSpec
+    encoding: Encoding
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
+@click.argument("model")
+@click.option("--revision", help="Branch, tag or commit of a Hub model.")
+@click.option("--memory", metavar="SIZE", help="Memory of the machine, such as 16GiB.  [default: what is free here]")
+@click.option("--max-model-len", type=click.IntRange(min=32), help="Prompt + answer, tokens.  [default: as serve]")
+@click.option("--max-num-seqs", type=click.IntRange(min=1), help="Sequences at once.  [default: as serve]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def fit(*, model: str, revision: str | None, memory: str | None, as_json: bool, **limits: Any) -> None:
+    """
+    Work out what MODEL needs: weights in each format, KV cache, how many sequences of what length fit, what to choose.
+
+    No weights are loaded; of a Hub model only config.json is downloaded.
+    """
+    with showing_progress() as progress:
+        known = read_known(model, revision, progress)
+    from headrace.runner.memory import available_memory_bytes
+
+    available = available_memory_bytes() if memory is None else _size(memory)
+    defaults = EngineConfig(model=model)
+    max_model_len = limits["max_model_len"] or min(known.spec.max_positions, DEFAULT_CONTEXT)
+    max_num_seqs = limits["max_num_seqs"] or defaults.max_num_seqs
+    plan = _planner(known.spec, defaults, available)
+    fits = fit_formats(plan, max_model_len=max_model_len, max_num_seqs=max_num_seqs, available_bytes=available)
+    advice = advise(
+        plan, fits, auto=auto_format(known.encoding), max_model_len=max_model_len, max_num_seqs=max_num_seqs
+    )
+    if as_json:
+        click.echo(json.dumps(_values(model, known, fits, advice, available, max_model_len, max_num_seqs)))
+        return
+    click.echo(_head(model, known, available, max_model_len, max_num_seqs))
+    _print_table(fits, max_model_len)
+    click.echo(advice_text(model, advice, auto_format(known.encoding), max_model_len))
+
+
+def read_known(model: str, revision: str | None, progress: Progress) -> Known:
+    """The spec and encoding of a checkpoint, by the least reading that tells them."""
+    from headrace.models.hub import parse_hub_ref
+    from headrace.models.loading import load_model
+
+    ref = parse_hub_ref(model)
+    if ref is not None and ref.file_name is None and not Path(model).exists():
+        return Known(spec=_hub_spec(ref.repo_id, revision), encoding=Encoding.BF16)
+    loaded = load_model(model, revision=revision, progress=progress)
+    return Known(spec=loaded.spec, encoding=loaded.weights.dominant_encoding)
+
+
+def _hub_spec(repo_id: str, revision: str | None) -> ModelSpec:
+    from huggingface_hub import hf_hub_download
+
+    from headrace.models.families.registry import from_config
+    from headrace.models.fields import Fields
+    from headrace.models.hub import translate
+
+    try:
+        path = hf_hub_download(repo_id, "config.json", revision=revision)
+    except Exception as exc:
+        raise translate(exc, repo_id, revision) from exc
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise BrokenModel(f"config.json of {repo_id} is not JSON: {exc}.") from exc
+    return from_config(Fields(values, f"config.json of {repo_id}"))[1]
+
+
+def auto_format(encoding: Encoding) -> tuple[str, str]:
+    """Weights and KV cache that `--dtype auto` takes."""
+    if encoding in {Encoding.Q4_0, Encoding.Q4_1}:
+        return "w4a8", "int8"
+    return ("w8a8", "int8") if encoding is Encoding.Q8_0 else ("bf16", "bf16")
+
+
+def _planner(spec: ModelSpec, defaults: EngineConfig, available_bytes: int) -> Plan:
+    from headrace import _native
+    from headrace.runner.memory import plan_memory
+
+    return partial(
+        plan_memory,
+        spec,
+        block_tokens=_native.BLOCK_TOKENS,
+        max_num_batched_tokens=defaults.max_num_batched_tokens,
+        kv_cache_bytes=None,
+        available_bytes=available_bytes,
+    )
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text, minimum=1)
+    except ValueError:
+        raise SettingsError(f"--memory is {text!r}; wanted: a size such as 16GiB.") from None
+
+
+def _head(model: str, known: Known, available: int, max_model_len: int, max_num_seqs: int) -> str:
+    spec = known.spec
+    return (
+        f"{model}: {spec.family}, {spec.num_parameters / 1e6:,.0f} M parameters, {spec.num_layers} layers, "
+        f"{spec.num_heads} heads ({spec.num_kv_heads} for KV), made for {spec.max_positions:,} tokens; "
+        f"stored as {known.encoding}.\n"
+        f"{format_size(available)} of memory; contexts of {max_model_len:,} tokens, {max_num_seqs} sequences at once."
+    )
+
+
+def _print_table(fits: Sequence[FormatFit], max_model_len: int) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    lengths = sorted({min(length, max_model_len) for length in LENGTHS})
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("weights", "KV", "weights", "KV per token", "workspace", "as served", "KV tokens that fit"):
+        table.add_column(name, justify="right")
+    for length in lengths:
+        table.add_column(f"x {length:,}", justify="right")
+    for fit_ in fits:
+        counts = [f"{fit_.sequences_of(length):,}" for length in lengths]
+        table.add_row(fit_.dtype, fit_.kv_dtype, *_sizes(fit_), *counts)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    console.print("x N: sequences of N tokens that fit at once, if all memory is used.", highlight=False)
+
+
+def _sizes(fit_: FormatFit) -> list[str]:
+    plan = fit_.plan
+    if plan is None:
+        return ["does not fit", "", "", "", ""]
+    sizes = (plan.weights_bytes, plan.kv_bytes_per_token, plan.workspace_bytes, plan.total_bytes)
+    return [*map(format_size, sizes), f"{fit_.room_tokens:,}"]
+
+
+def advice_text(model: str, advice: Advice | None, auto: tuple[str, str], max_model_len: int) -> str:
+    """The command to start the server with, and why."""
+    if advice is None:
+        return "It does not fit here in any format, even with a short context. Take a smaller model or more memory."
+    command = ["headrace", "serve", model]
+    why = "The checkpoint's own format fits."
+    if (advice.dtype, advice.kv_dtype) != auto:
+        command += ["--dtype", advice.dtype, "--kv-dtype", advice.kv_dtype]
+        why = "The checkpoint's own format does not fit; this is the best that does."
+    if advice.max_model_len != max_model_len or max_model_len > DEFAULT_CONTEXT:
+        command += ["--max-model-len", str(advice.max_model_len)]
+    if advice.max_model_len != max_model_len:
+        why = f"No format holds a context of {max_model_len:,} tokens; this is the longest that fits."
+    hint = " --dtype w8a8 reads half the bytes for each token, which is faster." if advice.dtype == "bf16" else ""
+    return f"{why}{hint}\n  {shlex.join(command)}"
+
+
+def _values(
+    model: str,
+    known: Known,
+    fits: Sequence[FormatFit],
+    advice: Advice | None,
+    available: int,
+    max_model_len: int,
+    max_num_seqs: int,
+) -> dict[str, object]:
+    return {
+        "model": model,
+        "family": known.spec.family,
+        "num_parameters": known.spec.num_parameters,
+        "encoding": known.encoding,
+        "available_bytes": available,
+        "max_model_len": max_model_len,
+        "max_num_seqs": max_num_seqs,
+        "formats": [asdict(fit_) for fit_ in fits],
+        "advice": None if advice is None else asdict(advice),
+    }

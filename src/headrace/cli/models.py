@@ -1,0 +1,107 @@
+"""`headrace models`: what lies on this machine, getting more, removing it."""
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from headrace.cli.group import Examples, HelpfulGroup
+from headrace.cli.progress import showing_progress
+from headrace.core.errors import ModelNotFound
+from headrace.core.setting_rules import format_size
+
+EXAMPLES = """
+headrace models list               what is here and how large it is
+headrace models pull smollm2       download a model before it is needed
+headrace models remove smollm2     make room
+headrace models path smollm2       where it lies
+"""
+
+
+def _home() -> Path:
+    from headrace.models.sources import home_folder
+
+    return home_folder(os.environ)
+
+
+@click.group(cls=HelpfulGroup, examples=EXAMPLES)
+def models() -> None:
+    """List, fetch and remove models on this machine."""
+
+
+@models.command("list", cls=Examples, examples="headrace models list\nheadrace models list --json | jq '.[].name'")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def list_(*, as_json: bool) -> None:
+    """
+    Show what is stored: models from the package index, the cache of the Hugging Face Hub, packed weights.
+
+    Packed weights are made from a model at its first start and make the next ones fast; they can always be removed.
+    """
+    from headrace.models.aliases import ALIASES
+    from headrace.models.store import list_models
+
+    stored = list_models(_home())
+    if as_json:
+        rows = [{"name": m.name, "kind": m.kind, "bytes": m.num_bytes, "path": str(m.path)} for m in stored]
+        click.echo(json.dumps(rows))
+        return
+    width = max((len(model.name) for model in stored), default=0)
+    for model in stored:
+        click.echo(f"{model.name:<{width}}  {model.kind:<6}  {format_size(model.num_bytes):>10}  {model.path}")
+    total = format_size(sum(model.num_bytes for model in stored))
+    click.echo(f"{len(stored)} stored, {total}, in {_home()} and the Hub's cache." if stored else "Nothing is stored.")
+    for alias in ALIASES.values():
+        if alias.name not in {model.name for model in stored}:
+            click.echo(f"To be had: {alias.name}: {alias.title}, {format_size(alias.num_bytes)}")
+
+
+@models.command(
+    cls=Examples,
+    examples="headrace models pull smollm2\nheadrace models pull Qwen/Qwen3-0.6B --revision main",
+)
+@click.argument("model")
+@click.option("--revision", help="Branch, tag or commit of a Hub model.")
+def pull(model: str, revision: str | None) -> None:
+    """
+    Download MODEL (an alias or a Hub id) if it is not here yet, and print where it lies.
+
+    HF_TOKEN, HF_HOME and HF_ENDPOINT are honoured.
+    """
+    from headrace.models.store import pull_model
+
+    with showing_progress() as progress:
+        located = pull_model(model, home=_home(), revision=revision, progress=progress)
+    click.echo(located.path)
+
+
+@models.command(cls=Examples, examples="headrace models remove smollm2\nheadrace models remove packed --yes")
+@click.argument("name")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def remove(name: str, *, yes: bool) -> None:
+    """
+    Delete a stored model by its NAME in the list; `packed` is all packed weights.
+
+    Folders and files of your own are never deleted.
+    """
+    from headrace.models.store import remove_model
+
+    if not yes:
+        click.confirm(f"Delete {name}?", abort=True, err=True)
+    click.echo(f"{format_size(remove_model(name, home=_home()))} freed.")
+
+
+@models.command(cls=Examples, examples="headrace models path\nheadrace models path smollm2")
+@click.argument("name", required=False)
+def path(name: str | None) -> None:
+    """Print where the stored model NAME lies; without a name, the folder of all (HEADRACE_HOME)."""
+    if name is None:
+        click.echo(_home())
+        return
+    from headrace.models.store import list_models
+
+    for model in list_models(_home()):
+        if model.name == name:
+            click.echo(model.path)
+            return
+    raise ModelNotFound(f"No model called {name!r} is stored here. `headrace models list` shows what is.")
