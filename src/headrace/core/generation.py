@@ -218,6 +218,8 @@ class EngineStats:
     num_free_blocks: int = 0
     """Blocks that can be handed out now, those of the prefix cache that nobody uses included."""
     num_cached_blocks: int = 0
+    block_tokens: int = 0
+    """Tokens that one block holds; 0: the backend has no blocks of tokens."""
     prompt_tokens_total: int = 0
     cached_tokens_total: int = 0
     output_tokens_total: int = 0

@@ -99,6 +99,7 @@ class Engine:
             num_blocks=pool.num_blocks,
             num_free_blocks=pool.num_free,
             num_cached_blocks=pool.num_cached,
+            block_tokens=self._runner.limits.block_tokens,
             prompt_tokens_total=self._totals["prompt_tokens"],
             cached_tokens_total=self._totals["cached_tokens"],
             output_tokens_total=self._totals["output_tokens"],

@@ -25,6 +25,7 @@ import uvloop
 
 from headrace.core.container_names import Notice
 from headrace.core.errors import HeadraceError, UserError
+from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.progress import Progress, no_progress
 from headrace.core.settings import ServerSettings
 from headrace.core.telemetry import get_logger, setup_logging
@@ -36,6 +37,9 @@ from headrace.server.service import Service
 
 LoadBackend = Callable[[ServerSettings, Progress], Backend]
 """Blocks until a backend is loaded; it is started afterwards."""
+
+OnReady = Callable[[str, ModelInfo, EngineStats], None]
+"""Told once, when the first token has been produced: the URL, what is served, and the engine's size."""
 
 _FLUSH_S = 2.0
 """After the last request has ended: time for its last bytes to leave."""
@@ -54,6 +58,7 @@ def run_server(
     notices: Iterable[Notice] = (),
     progress: Progress = no_progress,
     load: LoadBackend = load_engine,
+    on_ready: OnReady | None = None,
 ) -> int:
     """
     Serve until a signal says stop.
@@ -63,6 +68,7 @@ def run_server(
         notices: about the settings, to be logged first.
         progress: told how far loading is.
         load: makes the backend, in a thread of its own.
+        on_ready: called when the server is ready.
 
     Returns:
         The exit code; a reason to fail has been written to stderr.
@@ -73,7 +79,7 @@ def run_server(
         log(f"setting.{notice.kind}", name=notice.name, message=notice.message)
     try:
         with bind(settings.host, settings.port) as listener:
-            life = _Life(settings, listener, load, progress)
+            life = _Life(settings, listener, load, progress, on_ready)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(life.live())
     except HeadraceError as error:
@@ -93,12 +99,18 @@ class _Life:
     """One run of a server."""
 
     def __init__(
-        self, settings: ServerSettings, listener: socket.socket, load: LoadBackend, progress: Progress
+        self,
+        settings: ServerSettings,
+        listener: socket.socket,
+        load: LoadBackend,
+        progress: Progress,
+        on_ready: OnReady | None,
     ) -> None:
         self._settings = settings
         self._listener = listener
         self._load = load
         self._progress = progress
+        self._on_ready = on_ready
         self._service = Service(settings)
         self._stop = asyncio.Event()
         self._started_s = perf_counter()
@@ -167,6 +179,8 @@ class _Life:
             max_model_len=info.max_model_len,
             start_ms=round((perf_counter() - self._started_s) * 1e3),
         )
+        if self._on_ready is not None:
+            self._on_ready(url_of(self._listener), info, backend.stats())
         return backend
 
     async def _load_and_start(self) -> Backend:
