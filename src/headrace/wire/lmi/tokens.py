@@ -71,7 +71,7 @@ class LmiOptions:
 
     def token_json(self, token: Token) -> bytes:
         """The same as `token` in bytes: this runs for every token of every stream."""
-        if token.special or self.version == "0.26":
+        if token.special or (self.version == "0.26" and (token.id == 0 or token.logprob is None)):
             return spaced_json(self.token(token))
         return b'{"id": %d, "text": %b, "%b": %b}' % (
             token.id,

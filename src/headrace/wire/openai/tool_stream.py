@@ -16,6 +16,7 @@ from headrace.wire.openai.call_scanner import CallScanner
 from headrace.wire.openai.tools import ToolPlan
 
 _MARKERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
+_LONGEST_PARTIAL = max(len(marker) for marker in _MARKERS) - 1
 _END = "</tool_call>"
 _FILLING = " \t\r\n[],;"
 """What may stand between two calls."""
@@ -222,8 +223,8 @@ def _merged(deltas: Iterable[Delta]) -> list[Delta]:
 
 def _length_of_partial_marker(text: str) -> int:
     """How many characters at the end could be the start of a marker."""
-    longest = max(len(marker) for marker in _MARKERS) - 1
-    for length in range(min(longest, len(text)), 0, -1):
-        if any(marker.startswith(text[-length:]) for marker in _MARKERS):
-            return length
+    end = text[-_LONGEST_PARTIAL:]
+    for start, character in enumerate(end):
+        if character in "<[" and any(marker.startswith(end[start:]) for marker in _MARKERS):
+            return len(end) - start
     return 0
