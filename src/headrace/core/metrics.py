@@ -86,9 +86,9 @@ class Metrics:
         self.total_s.observe(record.total_s)
         if record.max_new_tokens is not None:
             self.max_new_tokens.observe(record.max_new_tokens)
-        if record.error is not None:
-            kind = _TGI_FAILURES.get(record.error, "generation" if record.status >= 500 else "validation")
-            self.failures[kind] = self.failures.get(kind, 0) + 1
+        failure = _failure(record)
+        if failure is not None:
+            self.failures[failure] = self.failures.get(failure, 0) + 1
         if record.finish is not None:
             self.by_finish[record.finish] = self.by_finish.get(record.finish, 0) + 1
         if record.ttft_s is None or record.first_s is None:
@@ -247,13 +247,17 @@ class Metrics:
         return generate_latest(registry)
 
 
-_TGI_FAILURES = {
-    "busy": "overloaded",
-    "aborted": "incomplete",
-    "engine_failed": "generation",
-    "disconnected": "dropped",
-}
+_TGI_FAILURES = {"busy": "overloaded", "aborted": "incomplete", "engine_failed": "generation"}
 _VLLM_REASONS = {"eos_token": "stop", "stop_sequence": "stop", "disconnected": "abort"}
+
+
+def _failure(record: RequestRecord) -> str | None:
+    """TGI's word for what went wrong, if something did."""
+    if record.finish == "disconnected":
+        return "dropped"
+    if record.error is None:
+        return None
+    return _TGI_FAILURES.get(record.error, "generation" if record.status >= 500 else "validation")
 
 
 def _one(

@@ -227,11 +227,20 @@ function setTheme(theme) {
   localStorage.setItem("headrace.theme", theme);
 }
 
+/** Leave at least half of a short context to the questions. */
+function fitLongestAnswer(maxModelLen) {
+  const field = $("max_tokens");
+  field.max = maxModelLen - 1;
+  field.value = Math.min(Number(field.value), Math.floor(maxModelLen / 2));
+}
+
 async function findModel() {
   try {
     const response = await fetch("/v1/models", { headers: headers() });
     if (!response.ok) throw new Error(await errorText(response));
-    model = (await response.json()).data[0].id;
+    const [served] = (await response.json()).data;
+    model = served.id;
+    fitLongestAnswer(served.max_model_len);
     $("model").textContent = model;
     document.title = `${model} · Headrace`;
   } catch (error) {

@@ -1,0 +1,200 @@
+"""The log and the metrics, without a server."""
+
+import io
+import json
+import logging
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.metrics import SECONDS, Distribution, Metrics
+from headrace.core.telemetry import RequestRecord, get_logger, log_request, mask_secrets, setup_logging
+
+INFO = ModelInfo(
+    name="m",
+    revision=None,
+    family="llama",
+    dtype="w8a8",
+    kv_dtype="int8",
+    device="cpu (avx512)",
+    max_model_len=10,
+    max_prompt_tokens=9,
+    max_num_seqs=2,
+    vocab_size=5,
+    num_parameters=1,
+    has_chat_template=False,
+    created_s=0,
+)
+
+
+def record(**facts):
+    return RequestRecord(
+        **{"request_id": "r", "route": "/", "dialect": "tgi-3", "started_s": 10.0, "ended_s": 11.0, **facts}
+    )
+
+
+def metrics(stats=None):
+    return Metrics(stats=lambda: stats or EngineStats(), info=lambda: INFO, in_flight=lambda: 3)
+
+
+def lines(log):
+    return [json.loads(line) for line in log.getvalue().splitlines()]
+
+
+def test_the_request_line_has_its_facts_in_milliseconds():
+    log = io.StringIO()
+    setup_logging(format="json", stream=log)
+    log_request(get_logger(), record(status=200, first_s=10.25, prompt_tokens=4, output_tokens=2, finish="length"))
+    (line,) = lines(log)
+    assert (line["ttft_ms"], line["total_ms"], line["level"]) == (250.0, 1000.0, "info")
+    assert "error" not in line
+    assert "prompts" not in line
+
+
+@pytest.mark.parametrize(("status", "level"), [(422, "warning"), (429, "warning"), (500, "error")])
+def test_a_failed_request_is_a_warning_and_a_failure_of_ours_an_error(status, level):
+    log = io.StringIO()
+    setup_logging(format="json", stream=log)
+    log_request(get_logger(), record(status=status, error="x", message="Why."))
+    assert lines(log)[0]["level"] == level
+
+
+def test_the_level_is_kept_to():
+    log = io.StringIO()
+    setup_logging(format="json", level="error", stream=log)
+    log_request(get_logger(), record(status=200))
+    assert log.getvalue() == ""
+
+
+def test_libraries_log_in_the_same_form_but_only_warnings():
+    log = io.StringIO()
+    setup_logging(format="json", stream=log)
+    logging.getLogger("uvicorn.error").info("chatter")
+    logging.getLogger("uvicorn.error").warning("odd: %s", 3)
+    (line,) = lines(log)
+    assert (line["event"], line["level"]) == ("odd: 3", "warning")
+
+
+def test_auto_is_json_away_from_a_terminal():
+    log = io.StringIO()
+    setup_logging(stream=log)
+    get_logger().info("thing.happened", num_things=2)
+    assert lines(log)[0]["num_things"] == 2
+
+
+def test_a_console_line_is_for_people():
+    log = io.StringIO()
+    setup_logging(format="console", stream=log)
+    get_logger().info("thing.happened", num_things=2)
+    assert re.search(r"thing\.happened\s+num_things=2", log.getvalue())
+
+
+def test_tracebacks_do_not_show_local_values():
+    for form in ("console", "json"):
+        log = io.StringIO()
+        setup_logging(format=form, stream=log)
+        prompt = "private" + form
+        try:
+            json.loads(prompt[:0])
+        except ValueError:
+            get_logger().exception("request.crashed")
+        assert "JSONDecodeError" in log.getvalue()
+        assert prompt not in log.getvalue()
+
+
+def test_secrets_are_masked():
+    event = mask_secrets(None, "info", {"api_key": "k", "Authorization": "Bearer k", "prompt_tokens": 5})
+    assert event == {"api_key": "***", "Authorization": "***", "prompt_tokens": 5}
+
+
+@given(st.lists(st.floats(0, 1000), max_size=200))
+def test_a_distribution_counts_as_prometheus_does(values):
+    distribution = Distribution(SECONDS)
+    for value in values:
+        distribution.observe(value)
+    buckets = dict(distribution.buckets())
+    for bound in SECONDS:
+        assert buckets[str(bound)] == sum(value <= bound for value in values)
+    assert buckets["+Inf"] == distribution.count == len(values)
+    assert distribution.sum == pytest.approx(sum(values))
+
+
+def families(made):
+    return {family.name: family for family in text_string_to_metric_families(made.render().decode())}
+
+
+def test_the_page_of_metrics_is_valid_and_no_name_is_there_twice():
+    text = metrics().render().decode()
+    names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert len(names) == len(set(names))
+    assert all(re.fullmatch(r"(headrace_|tgi_|vllm:)\w+", name) for name in names)
+    assert set(re.findall(r"^# HELP (\S+) \S", text, re.MULTILINE)) == set(names)
+    assert families(metrics())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tgi_queue_size",
+        "tgi_batch_current_size",
+        "tgi_request_count_total",
+        "tgi_request_duration_bucket",
+        "tgi_request_mean_time_per_token_duration_bucket",
+        "tgi_request_input_length_bucket",
+        "tgi_request_generated_tokens_bucket",
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:prompt_tokens_total",
+        "vllm:generation_tokens_total",
+        "vllm:time_to_first_token_seconds_bucket",
+        "vllm:inter_token_latency_seconds_bucket",
+        "vllm:e2e_request_latency_seconds_bucket",
+        "vllm:num_preemptions_total",
+        "headrace_running_sequences",
+        "headrace_kv_blocks",
+        "headrace_kv_blocks_free",
+        "headrace_steps_total",
+        "headrace_cached_prompt_tokens_total",
+        "headrace_requests_in_flight",
+    ],
+)
+def test_the_names_that_dashboards_use_are_there(name):
+    assert re.search(rf"^{re.escape(name)}[ {{]", metrics().render().decode(), re.MULTILINE)
+
+
+def test_the_engines_numbers_are_read_when_asked():
+    stats = EngineStats(num_running=2, num_waiting=1, num_blocks=10, num_free_blocks=4, output_tokens_total=99)
+    found = families(metrics(stats))
+    assert found["vllm:num_requests_running"].samples[0].value == 2
+    assert found["tgi_queue_size"].samples[0].value == 1
+    assert found["headrace_kv_cache_usage_ratio"].samples[0].value == pytest.approx(0.6)
+    assert found["headrace_output_tokens"].samples[0].value == 99
+    assert found["headrace_requests_in_flight"].samples[0].value == 3
+    assert found["headrace_model_info"].samples[0].labels["dtype"] == "w8a8"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (422, "invalid_request", "validation"),
+        (429, "busy", "overloaded"),
+        (424, "engine_failed", "generation"),
+        (500, "internal", "generation"),
+        (200, "aborted", "incomplete"),
+    ],
+)
+def test_failures_are_counted_in_tgis_words(status, error, kind):
+    made = metrics()
+    made.count(record(status=status, error=error))
+    assert made.failures == {kind: 1}
+
+
+def test_a_client_that_left_is_a_dropped_request():
+    made = metrics()
+    made.count(record(status=499, finish="disconnected", first_s=10.1, last_s=10.2))
+    assert made.failures == {"dropped": 1}

@@ -1,0 +1,37 @@
+"""
+A whole server process around an `EchoBackend`, for tests of its life: `python -m tests.server.echo_server '{"…"}'`.
+
+The JSON argument has `settings` (of the server), `script` (of the echo), and `fail`: a sentence to fail loading with.
+"""
+
+import json
+import sys
+import time
+
+from headrace.core.errors import BrokenModel
+from headrace.core.progress import Progress
+from headrace.core.settings import ServerSettings, load_settings
+from headrace.engine.backend import Backend
+from headrace.engine.echo import EchoBackend, EchoScript
+from headrace.server.main import run_server
+
+
+def main() -> int:
+    asked = json.loads(sys.argv[1])
+
+    def load(_settings: ServerSettings, _progress: Progress) -> Backend:
+        time.sleep(asked.get("load_s", 0))
+        if asked.get("fail") == "crash":
+            raise RuntimeError("a bug")
+        if "fail" in asked:
+            raise BrokenModel(asked["fail"])
+        return EchoBackend(max_model_len=1_000_000, script=EchoScript(**asked.get("script", {})))
+
+    settings, notices = load_settings(
+        {"model": "echo", "port": 0, "log_format": "json", **asked.get("settings", {})}, asked.get("env", {})
+    )
+    return run_server(settings, notices=notices, load=load)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

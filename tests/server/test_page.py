@@ -1,0 +1,244 @@
+"""The chat page in a real browser, against the server without a model."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from headrace.core.errors import Busy
+from headrace.engine.echo import EchoBackend, EchoScript
+
+from .conftest import Echo, serving
+
+pytestmark = pytest.mark.browser
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,800",
+)
+WAIT_S = 20
+
+
+class Page:
+    """The chat page, as a person uses it."""
+
+    def __init__(self, driver: webdriver.Chrome, url: str) -> None:
+        self.driver = driver
+        driver.get(url)
+        driver.execute_script("localStorage.clear()")
+        driver.get(url)
+        self.until(lambda: self.text("#model") == "echo", "the model's name")
+
+    def find(self, selector: str):
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str):
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str) -> str:
+        return self.find(selector).text
+
+    def until(self, fact, what: str) -> None:
+        WebDriverWait(self.driver, WAIT_S, poll_frequency=0.02).until(lambda _: fact(), f"never happened: {what}")
+
+    def type(self, text: str) -> None:
+        self.find("#prompt").send_keys(text)
+
+    def ask(self, text: str) -> None:
+        self.type(text + Keys.ENTER)
+
+    def answer(self) -> str:
+        return self.all(".message.assistant .text")[-1].text
+
+    def until_done(self) -> None:
+        self.until(lambda: self.find("#send").is_displayed() and not self.all(".streaming, .waiting"), "the end")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI needs Chromium and its driver")
+        pytest.skip("needs Chromium and its driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
+    yield made
+    made.quit()
+
+
+@pytest.fixture
+def page(driver: webdriver.Chrome, echo: Echo) -> Page:
+    return Page(driver, echo.url)
+
+
+def test_an_answer_streams_into_the_page_with_its_speed(page: Page, echo: Echo) -> None:
+    echo.backend.script = EchoScript(delay_s=0.03)
+    words = " ".join(f"word{number}" for number in range(30))
+    page.ask(words)
+    page.until(lambda: "word3" in page.answer(), "the first words")
+    assert "word29" not in page.answer()
+    assert page.find("#stop").is_displayed()
+    page.until_done()
+    assert page.answer() == words
+    facts = page.text(".facts")
+    assert "31 tokens" in facts
+    assert "tokens/s" in facts
+    assert "first token" in facts
+
+
+def test_the_page_breaks_none_of_its_own_rules(page: Page) -> None:
+    page.driver.get_log("browser")  # what other tests provoked
+    page.driver.refresh()
+    page.until(lambda: page.text("#model") == "echo", "the model's name")
+    page.ask("hello **world**")
+    page.until_done()
+    noise = [entry for entry in page.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+    assert noise == []
+
+
+def test_the_controls_reach_the_server(page: Page, echo: Echo) -> None:
+    page.find("#system").send_keys("Be brief.")
+    page.driver.execute_script(
+        "for (const [id, value] of Object.entries({temperature: '0.4', top_p: '0.5', max_tokens: '7', seed: '11'})) {"
+        "  document.getElementById(id).value = value;"
+        "  document.getElementById(id).dispatchEvent(new Event('input')); }"
+    )
+    page.ask("one two three")
+    page.until_done()
+    request = echo.backend.requests[-1]
+    assert (request.sampling.temperature, request.sampling.top_p) == (0.4, 0.5)
+    assert (request.sampling.max_new_tokens, request.sampling.seed) == (7, 11)
+    assert [message["role"] for message in request.prompt.messages] == ["system", "user"]
+    page.driver.refresh()
+    assert page.find("#seed").get_attribute("value") == "11"
+
+
+def test_the_conversation_is_sent_along_until_it_is_cleared(page: Page, echo: Echo) -> None:
+    page.ask("first")
+    page.until_done()
+    page.ask("second")
+    page.until_done()
+    assert [message["content"] for message in echo.backend.requests[-1].prompt.messages] == ["first", "first", "second"]
+    page.find("#clear").click()
+    assert page.find("#welcome").is_displayed()
+    assert page.all(".message") == []
+    page.ask("third")
+    page.until_done()
+    assert [message["content"] for message in echo.backend.requests[-1].prompt.messages] == ["third"]
+
+
+@pytest.mark.parametrize("way", ["button", "escape"])
+def test_stop_ends_the_answer_and_the_request(page: Page, echo: Echo, way: str) -> None:
+    echo.backend.script = EchoScript(delay_s=0.05)
+    page.ask(" ".join(["word"] * 200))
+    page.until(lambda: "word" in page.answer(), "the first word")
+    page.find("#stop").click() if way == "button" else page.type(Keys.ESCAPE)
+    page.until_done()
+    assert "stopped" in page.text(".facts")
+    assert page.answer().count("word") < 200
+    echo.until(lambda: echo.backend.aborted, "the abort")
+
+
+def test_what_the_server_refuses_is_shown_and_the_page_goes_on(page: Page, echo: Echo) -> None:
+    echo.backend.script = EchoScript(refusal=Busy("All seats are taken."))
+    page.ask("hello")
+    page.until_done()
+    assert page.text(".error") == "All seats are taken."
+    echo.backend.script = EchoScript(fail_after_tokens=2)
+    page.ask("one two three")
+    page.until_done()
+    assert "The echo broke." in page.all(".error")[-1].text
+    echo.backend.script = EchoScript()
+    page.ask("again")
+    page.until_done()
+    assert page.answer() == "again"
+
+
+def test_markdown_is_drawn_and_html_stays_text(page: Page) -> None:
+    text = (
+        "**bold** and `code` <img src=x onerror=alert(1)>\n\n- one\n- [two](https://example.com) "
+        "[bad](javascript:alert(1))\n\n```\n<script>alert(2)</script>\n```"
+    )
+    page.driver.execute_script("document.getElementById('prompt').value = arguments[0]", text)
+    page.type(Keys.ENTER)
+    page.until_done()
+    answer = page.all(".message.assistant .text")[-1]
+    assert answer.find_element(By.TAG_NAME, "strong").text == "bold"
+    assert answer.find_element(By.CSS_SELECTOR, "pre code").text == "<script>alert(2)</script>"
+    assert [link.get_attribute("href") for link in answer.find_elements(By.TAG_NAME, "a")] == ["https://example.com/"]
+    assert len(answer.find_elements(By.TAG_NAME, "li")) == 2
+    assert answer.find_elements(By.CSS_SELECTOR, "img, script") == []
+    assert "<img src=x" in answer.text
+
+
+def test_shift_enter_starts_a_new_line(page: Page, echo: Echo) -> None:
+    page.type("one")
+    page.type(Keys.SHIFT + Keys.ENTER)
+    page.find("#prompt").send_keys(Keys.NULL, "two" + Keys.ENTER)
+    page.until_done()
+    assert echo.backend.requests[-1].prompt.messages[-1]["content"] == "one\ntwo"
+
+
+def test_the_theme_changes_and_is_kept(page: Page) -> None:
+    theme = "return document.documentElement.dataset.theme"
+    before = page.driver.execute_script(theme)
+    page.find("#theme").click()
+    after = page.driver.execute_script(theme)
+    assert {before, after} == {"light", "dark"}
+    page.driver.refresh()
+    assert page.driver.execute_script(theme) == after
+
+
+def test_nothing_sticks_out_on_a_phone(page: Page) -> None:
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        page.ask("unbroken" * 60)
+        page.until_done()
+        assert page.driver.execute_script("return document.documentElement.scrollWidth") <= 360
+        assert not page.find("#settings").is_displayed()
+        page.find("#toggle").click()
+        assert page.find("#temperature").is_displayed()
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_key_of_a_guarded_server_can_be_given(driver: webdriver.Chrome) -> None:
+    with serving(EchoBackend(), api_key="s3cret") as guarded:
+        driver.get(guarded.url)
+        wait = WebDriverWait(driver, WAIT_S, poll_frequency=0.02)
+        wait.until(lambda _: driver.find_element(By.ID, "model").text == "not ready")
+        driver.find_element(By.ID, "api_key").send_keys("s3cret")
+        wait.until(lambda _: driver.find_element(By.ID, "model").text == "echo")
+        driver.find_element(By.ID, "prompt").send_keys("hello" + Keys.ENTER)
+        wait.until(lambda _: driver.find_elements(By.CSS_SELECTOR, ".facts"))
+        assert driver.find_element(By.CSS_SELECTOR, ".message.assistant .text").text == "hello"
+
+
+def test_the_page_looks_as_it_should(page: Page) -> None:
+    """With SCREENSHOT_OF_CHAT (a path) it also keeps the picture."""
+    page.ask("Explain **water wheels**:\n\n1. A channel brings the water.\n2. Its weight turns the wheel.")
+    page.until_done()
+    picture = page.driver.get_screenshot_as_png()
+    assert picture.startswith(b"\x89PNG")
+    target = os.environ.get("SCREENSHOT_OF_CHAT")
+    if target:
+        Path(target).write_bytes(picture)
