@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from typing import cast
 from urllib.parse import SplitResult, urlsplit
 
 import httptools
@@ -113,8 +114,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's own is not a subclass
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop: feed the parser, which calls the `on_` methods."""

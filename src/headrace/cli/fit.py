@@ -17,7 +17,14 @@ from headrace.cli.sizing import Advice, FormatFit, Plan, advise, fit_formats
 from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress
 from headrace.core.setting_rules import format_size, parse_size
-from headrace.engine.config import EngineConfig
+from headrace.engine.assembly import (
+    BLOCK_TOKENS,
+    DEFAULT_MAX_MODEL_LEN,
+    resolve_dtype,
+    resolve_kv_dtype,
+    resolve_limits,
+)
+from headrace.engine.config import EngineConfig, EngineLimits
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import Encoding
 
@@ -28,7 +35,6 @@ headrace fit ./model.gguf --max-model-len 32768     with a longer context
 headrace fit smollm2 --json | jq .advice
 """
 
-DEFAULT_CONTEXT = 8192
 LENGTHS = (512, 2048, 8192, 32768)
 
 
@@ -58,10 +64,10 @@ def fit(*, model: str, revision: str | None, memory: str | None, as_json: bool, 
     from headrace.runner.memory import available_memory_bytes
 
     available = available_memory_bytes() if memory is None else _size(memory)
-    defaults = EngineConfig(model=model)
-    max_model_len = limits["max_model_len"] or min(known.spec.max_positions, DEFAULT_CONTEXT)
-    max_num_seqs = limits["max_num_seqs"] or defaults.max_num_seqs
-    plan = _planner(known.spec, defaults, available)
+    asked = {name: value for name, value in limits.items() if value is not None}
+    served = resolve_limits(EngineConfig(model=model, **asked), known.spec)
+    max_model_len, max_num_seqs = served.max_model_len, served.max_num_seqs
+    plan = _planner(known.spec, served, available)
     fits = fit_formats(plan, max_model_len=max_model_len, max_num_seqs=max_num_seqs, available_bytes=available)
     advice = advise(
         plan, fits, auto=auto_format(known.encoding), max_model_len=max_model_len, max_num_seqs=max_num_seqs
@@ -106,20 +112,18 @@ def _hub_spec(repo_id: str, revision: str | None) -> ModelSpec:
 
 def auto_format(encoding: Encoding) -> tuple[str, str]:
     """Weights and KV cache that `--dtype auto` takes."""
-    if encoding in {Encoding.Q4_0, Encoding.Q4_1}:
-        return "w4a8", "int8"
-    return ("w8a8", "int8") if encoding is Encoding.Q8_0 else ("bf16", "bf16")
+    dtype = resolve_dtype("auto", encoding)
+    return dtype, resolve_kv_dtype("auto", dtype)
 
 
-def _planner(spec: ModelSpec, defaults: EngineConfig, available_bytes: int) -> Plan:
-    from headrace import _native
+def _planner(spec: ModelSpec, served: EngineLimits, available_bytes: int) -> Plan:
     from headrace.runner.memory import plan_memory
 
     return partial(
         plan_memory,
         spec,
-        block_tokens=_native.BLOCK_TOKENS,
-        max_num_batched_tokens=defaults.max_num_batched_tokens,
+        block_tokens=BLOCK_TOKENS,
+        max_num_batched_tokens=served.max_num_batched_tokens,
         kv_cache_bytes=None,
         available_bytes=available_bytes,
     )
@@ -178,7 +182,7 @@ def advice_text(model: str, advice: Advice | None, auto: tuple[str, str], max_mo
     if (advice.dtype, advice.kv_dtype) != auto:
         command += ["--dtype", advice.dtype, "--kv-dtype", advice.kv_dtype]
         why = "The checkpoint's own format does not fit; this is the best that does."
-    if advice.max_model_len != max_model_len or max_model_len > DEFAULT_CONTEXT:
+    if advice.max_model_len != max_model_len or max_model_len > DEFAULT_MAX_MODEL_LEN:
         command += ["--max-model-len", str(advice.max_model_len)]
     if advice.max_model_len != max_model_len:
         why = f"No format holds a context of {max_model_len:,} tokens; this is the longest that fits."

@@ -8,7 +8,7 @@ a model name, not enough memory); 130 Ctrl-C. What went wrong is one sentence on
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -32,10 +32,6 @@ class Failed(click.ClickException):
     """It could not be done, in one sentence."""
 
     exit_code = EXIT_FAILED
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Print the sentence to stderr."""
-        click.echo(f"headrace: {self.format_message()}", file=file, err=file is None)
 
 
 class UserFailed(Failed):

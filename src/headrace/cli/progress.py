@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BarProgress:
-    """Draws a bar for each task; the bars go away when their `with` block ends."""
+    """Draws a bar for each task; the bars go away when all are done, and when their `with` block ends."""
 
     def __init__(self, console: "Console") -> None:
         self._console = console
@@ -29,13 +29,11 @@ class BarProgress:
             self._bars = _make_bars(self._console)
             self._bars.start()
         if task not in self._tasks:
-            self._tasks[task] = self._bars.add_task(task, total=total)
-        shown = (
-            f"{format_size(completed)} of {format_size(total)}"
-            if unit == "bytes"
-            else f"{completed:,} of {total:,} {unit}"
-        )
+            self._tasks[task] = self._bars.add_task(task, total=total, amount="")
+        shown = f"{_number(completed, unit)} of {_amount(total, unit)}"
         self._bars.update(self._tasks[task], completed=completed, total=total, amount=shown)
+        if self._bars.finished:
+            self.stop()
 
     def stop(self) -> None:
         """Take the bars away."""
@@ -53,10 +51,9 @@ class LineProgress:
 
     def __call__(self, task: str, completed: int, total: int, unit: str = "bytes") -> None:
         """Report that `completed` of `total` units of `task` are done."""
-        size = format_size(total) if unit == "bytes" else f"{total:,} {unit}"
         if task not in self._begun and completed < total:
             self._begun.add(task)
-            click.echo(f"{task}: {size} …", err=True)
+            click.echo(f"{task}: {_amount(total, unit)} …", err=True)
         elif completed >= total and task in self._begun:
             self._begun.discard(task)
             click.echo(f"{task}: done", err=True)
@@ -77,6 +74,14 @@ def showing_progress() -> Iterator[Progress]:
         yield bars
     finally:
         bars.stop()
+
+
+def _amount(number: int, unit: str) -> str:
+    return _number(number, unit) if unit == "bytes" else f"{_number(number, unit)} {unit}"
+
+
+def _number(number: int, unit: str) -> str:
+    return format_size(number) if unit == "bytes" else f"{number:,}"
 
 
 def _make_bars(console: "Console") -> "Bars":

@@ -1,0 +1,58 @@
+import json
+
+import pytest
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """A store with one model and one packed file; an empty Hub cache."""
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    folder = tmp_path / "home" / "models" / "smollm2"
+    folder.mkdir(parents=True)
+    (folder / "x.gguf").write_bytes(b"0" * 2048)
+    packed = tmp_path / "home" / "packed"
+    packed.mkdir()
+    (packed / "abc.weights").write_bytes(b"0" * 1024)
+    return tmp_path / "home"
+
+
+def test_the_list_tells_name_size_and_place(headrace, home) -> None:
+    shown = headrace("models", "list").stdout
+    assert "smollm2" in shown
+    assert "2 KiB" in shown
+    assert str(home / "models" / "smollm2") in shown
+    assert "2 stored, 3 KiB" in shown
+    assert "To be had: gemma3-270m" in shown
+
+
+def test_the_list_for_scripts_is_json(headrace, home) -> None:
+    rows = json.loads(headrace("models", "list", "--json").stdout)
+    assert [(row["kind"], row["bytes"]) for row in rows] == [("alias", 2048), ("packed", 1024)]
+
+
+def test_removing_asks_first(headrace, home) -> None:
+    assert headrace("models", "remove", "smollm2", stdin="n\n").exit_code == 1
+    assert (home / "models" / "smollm2").exists()
+    result = headrace("models", "remove", "smollm2", stdin="y\n")
+    assert result.exit_code == 0
+    assert "2 KiB freed" in result.stdout
+    assert not (home / "models" / "smollm2").exists()
+
+
+def test_packed_weights_are_removed_together(headrace, home) -> None:
+    assert headrace("models", "remove", "packed", "--yes").exit_code == 0
+    assert not list(home.glob("packed/*"))
+
+
+def test_the_path_of_a_model_and_of_the_store_are_told(headrace, home) -> None:
+    assert headrace("models", "path").stdout == f"{home}\n"
+    assert headrace("models", "path", "smollm2").stdout == f"{home / 'models' / 'smollm2'}\n"
+
+
+@pytest.mark.parametrize("args", [("path", "nope"), ("remove", "nope", "--yes"), ("pull", "nope")])
+def test_a_model_that_is_not_there_is_one_sentence_and_exit_code_2(headrace, home, args) -> None:
+    result = headrace("models", *args)
+    assert result.exit_code == 2
+    assert "nope" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,27 @@
+import io
+
+from rich.console import Console
+
+from headrace.cli.progress import BarProgress, LineProgress
+
+
+def test_a_log_gets_a_line_when_a_task_begins_and_one_when_it_ends(capsys) -> None:
+    progress = LineProgress()
+    for completed in range(11):
+        progress("Packing weights", completed * 2**20, 10 * 2**20)
+    assert capsys.readouterr().err.splitlines() == ["Packing weights: 10 MiB …", "Packing weights: done"]
+
+
+def test_a_task_that_was_done_already_says_nothing(capsys) -> None:
+    LineProgress()("Downloading", 5, 5)
+    assert capsys.readouterr().err == ""
+
+
+def test_bars_show_amounts_and_go_away_when_all_is_done() -> None:
+    file = io.StringIO()
+    bars = BarProgress(Console(file=file, force_terminal=True, width=100))
+    bars("prompts", 1, 4, "prompts")
+    bars("prompts", 4, 4, "prompts")
+    assert "4 of 4 prompts" in file.getvalue()
+    assert bars._bars is None
+    bars.stop()

@@ -1,0 +1,136 @@
+"""`--url` and `bench` against the real server app, with an echo for an engine."""
+
+import asyncio
+import json
+
+import pytest
+
+from headrace.cli.remote import RemoteSource, request_parts
+from headrace.core.errors import InvalidRequest, Unavailable, UserError
+from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, SamplingParams
+from tests.bench.scripted_server import Connection, openai_models, serving
+from tests.server.conftest import serving as serving_echo
+
+
+def request(prompt="one two three", **sampling) -> GenerationRequest:
+    return GenerationRequest(request_id="r", prompt=prompt, sampling=SamplingParams(**sampling))
+
+
+async def answer(url: str, asked: GenerationRequest, **options) -> tuple[str, object]:
+    source = RemoteSource(url, **options)
+    await source.start()
+    chunks = [chunk async for chunk in source.generate(asked)]
+    await source.close(deadline_s=0)
+    assert [chunk.finish for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    return "".join(chunk.text for chunk in chunks), chunks[-1].finish
+
+
+@pytest.fixture(scope="module")
+def echo():
+    with serving_echo() as served:
+        yield served
+
+
+async def test_a_text_is_continued_by_the_server(echo) -> None:
+    text, finish = await answer(echo.url, request())
+    assert text == "one two three"
+    assert (finish.reason, finish.prompt_tokens, finish.output_tokens) == (FinishReason.EOS, 3, 4)
+
+
+async def test_a_chat_is_answered_by_the_server(echo) -> None:
+    prompt = ChatPrompt(messages=({"role": "user", "content": "hello you"},))
+    text, finish = await answer(echo.url, request(prompt, max_new_tokens=1))
+    assert text == "hello"
+    assert finish.reason is FinishReason.LENGTH
+
+
+async def test_what_the_server_refuses_is_told_in_its_words(echo) -> None:
+    with pytest.raises(InvalidRequest, match="temperature"):
+        await answer(echo.url, request(temperature=-1.0))
+
+
+async def test_a_model_that_is_not_served_is_refused(echo) -> None:
+    with pytest.raises(UserError, match="echo"):
+        await answer(echo.url, request(), model="other")
+
+
+async def test_a_server_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(Unavailable, match="No server answers"):
+        await answer("http://127.0.0.1:9", request())
+
+
+async def test_an_answer_that_is_given_up_closes_its_connection() -> None:
+    closed = asyncio.Event()
+
+    async def endless(connection: Connection, _: dict) -> None:
+        connection.start_stream()
+        try:
+            while True:
+                connection.piece('data: {"choices": [{"text": "la"}]}\n\n')
+                await connection.writer.drain()
+                await asyncio.sleep(0.001)
+        except ConnectionError:
+            closed.set()
+
+    async with serving({"/v1/models": openai_models, "/v1/completions": endless}) as server:
+        source = RemoteSource(server.url)
+        await source.start()
+        chunks = source.generate(request())
+        await anext(chunks)
+        await chunks.aclose()
+        await asyncio.wait_for(closed.wait(), 10)
+
+
+def test_only_what_differs_from_the_default_is_sent() -> None:
+    path, body = request_parts(request(max_new_tokens=5, top_k=3, stop=("x",)), "m")
+    assert path == "/v1/completions"
+    assert body.keys() == {"model", "prompt", "stream", "stream_options", "temperature", "max_tokens", "top_k", "stop"}
+
+
+def test_chat_with_a_server(headrace, echo) -> None:
+    result = headrace("chat", "--url", echo.url, stdin="hello there\n/stats\n")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "hello there\n"
+    assert "1 answers, 3 tokens" in result.stderr
+
+
+def test_generate_with_a_server(headrace, echo) -> None:
+    assert headrace("generate", "--url", echo.url, "-p", "one two").stdout == "one two\n"
+
+
+@pytest.mark.parametrize("api", ["openai-completions", "openai-chat", "tgi", "sagemaker"])
+def test_bench_measures_every_dialect_of_our_server(headrace, echo, tmp_path, api: str) -> None:
+    output = tmp_path / "result.json"
+    flags = f"-c 2 --requests 6 --prompt-tokens 20 --output-tokens 9 --warmup 1 --json --api {api} --seed 5"
+    result = headrace("bench", echo.url, *flags.split(), "--output", output)
+    assert result.exit_code == 0, result.stderr
+    value = json.loads(result.stdout.splitlines()[-1])
+    assert value == json.loads(output.read_text())
+    (level,) = value["levels"]
+    assert level["num_succeeded"] == 6
+    assert level["output_tokens"] == 54
+    assert level["tokens_counted_by"] == "server usage"
+    assert "6 of 6" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (("-c", "0"), "--concurrency"),
+        (("-c", "1,x"), "--concurrency"),
+        (("--rate", "-1"), "--rate"),
+        (("--rate", "1", "-c", "1"), "not both"),
+        (("--prompt-tokens", "many"), "length"),
+        (("--slo", "speed:1"), "objective"),
+    ],
+)
+def test_a_load_that_makes_no_sense_is_one_sentence(headrace, flags, word: str) -> None:
+    result = headrace("bench", "http://127.0.0.1:9", *flags)
+    assert result.exit_code == 2
+    assert word in result.stderr
+
+
+def test_bench_of_a_server_that_is_not_there_is_exit_code_1(headrace) -> None:
+    result = headrace("bench", "http://127.0.0.1:9")
+    assert result.exit_code == 1
+    assert "No server answers" in result.stderr

@@ -1,0 +1,63 @@
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.ready import ready_text
+from headrace.cli.terminal import Stopwatch, printable
+from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason, ModelInfo
+
+
+@given(st.text())
+def test_what_a_model_says_cannot_control_the_terminal(text: str) -> None:
+    shown = printable(text)
+    assert len(shown) == len(text)
+    assert not any(ord(c) < 32 and c not in "\n\t" for c in shown)
+    assert "\x1b" not in shown
+    assert "\x9b" not in shown
+
+
+def test_ordinary_text_is_shown_as_it_is() -> None:
+    text = "é 漢字 🙂\n\tnext"
+    assert text == printable(text)
+
+
+def test_a_stopwatch_counts_by_the_finish_and_by_pieces_until_then() -> None:
+    watch = Stopwatch(started_s=time.perf_counter())
+    watch.see(Chunk(text="a"))
+    watch.see(Chunk(text="b"))
+    assert watch.num_tokens == 2
+    watch.see(Chunk(finish=Finish(reason=FinishReason.EOS, prompt_tokens=9, output_tokens=5, cached_tokens=4)))
+    assert watch.num_tokens == 5
+    assert "4 of 9 prompt tokens from the cache" in watch.line()
+    assert watch.tokens_per_s is not None
+
+
+def test_an_empty_answer_has_no_speed() -> None:
+    watch = Stopwatch()
+    watch.see(Chunk(finish=Finish(reason=FinishReason.EOS, prompt_tokens=1, output_tokens=0)))
+    assert watch.line() == "0 tokens"
+
+
+def test_the_card_of_a_ready_server_has_facts_addresses_and_commands() -> None:
+    info = ModelInfo(
+        name="smollm2",
+        revision=None,
+        family="llama",
+        dtype="w4a8",
+        kv_dtype="int8",
+        device="cpu (avx512)",
+        max_model_len=8192,
+        max_prompt_tokens=8191,
+        max_num_seqs=64,
+        vocab_size=49152,
+        num_parameters=134_000_000,
+        has_chat_template=True,
+        created_s=0,
+    )
+    card = ready_text("http://127.0.0.1:8080", info, EngineStats(num_blocks=1000, block_tokens=32))
+    assert "w4a8 weights, int8 KV cache, on cpu (avx512)" in card
+    assert "32,000 tokens" in card
+    for route in ("/v1/chat/completions", "/generate_stream", "/invocations", "/ping", "/metrics"):
+        assert f"http://127.0.0.1:8080{route}" in card
+    assert "headrace bench http://127.0.0.1:8080" in card
