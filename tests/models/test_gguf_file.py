@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.models.model_files import write_gguf
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.gguf_file import open_gguf
+from tests.models.model_files import write_gguf
 
 ROWS = np.arange(64, dtype=np.float32).reshape(4, 16)
 METADATA = {

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf import quants
-from tests.models.model_files import TINY_LLAMA, gguf_metadata, random_weights, write_gguf
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.families.registry import from_config
@@ -14,6 +13,7 @@ from headrace.models.gguf_reader import GgufWeights, gguf_name, read_gguf_spec
 from headrace.models.rope import inverse_frequencies, llama3_divisors
 from headrace.models.spec import RopeSpec
 from headrace.models.weights import Encoding
+from tests.models.model_files import TINY_LLAMA, gguf_metadata, random_weights, write_gguf
 
 _, SPEC = from_config(Fields(TINY_LLAMA, "config.json"))
 ENCODINGS = {

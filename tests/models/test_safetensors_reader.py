@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.models.model_files import TINY_LLAMA, random_weights, write_folder
 from safetensors.torch import save_file as save_torch_file
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
@@ -15,6 +14,7 @@ from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.safetensors_reader import SafetensorsWeights, as_float32, stored_name
 from headrace.models.weights import Encoding
+from tests.models.model_files import TINY_LLAMA, random_weights, write_folder
 
 _, SPEC = from_config(Fields(TINY_LLAMA, "config.json"))
 WEIGHTS = random_weights(SPEC)

@@ -3,7 +3,8 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer as Backend, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
 
 from headrace.core.errors import BrokenModel, InvalidRequest, UnsupportedModel
 from headrace.models.fields import Fields

@@ -17,9 +17,10 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_REPEATED: Final = 1_000_000
-"""Longest text or list that a template may make with `*`."""
-MAX_POWER: Final = 64
+MAX_ITEMS: Final = 16_000_000
+"""Longest text or list that a template may make with `*` or `+`."""
+MAX_BITS: Final = 4096
+"""Largest whole number that it may make with `*` or `**`."""
 _COMPILED_TEMPLATES: Final = 16
 
 
@@ -40,23 +41,32 @@ class _GenerationTag(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, which limits `range`, with limits on `*` and `**` too."""
+    """Jinja's sandbox, which limits `range`, with limits on what arithmetic can grow to."""
 
-    intercepted_binops = frozenset({"*", "**"})
+    intercepted_binops = frozenset({"+", "*", "**"})
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        if operator == "*":
+        if isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
+            _refuse_above(bits, MAX_BITS)
+        elif operator == "+":
+            _refuse_above(_num_items(left) + _num_items(right), MAX_ITEMS)
+        elif operator == "*":
             for sequence, times in ((left, right), (right, left)):
-                if isinstance(sequence, str | list | tuple) and isinstance(times, int):
-                    _refuse_above(len(sequence) * times, MAX_REPEATED)
-        elif isinstance(right, int):
-            _refuse_above(right, MAX_POWER)
+                if isinstance(times, int):
+                    _refuse_above(_num_items(sequence) * times, MAX_ITEMS)
         return super().call_binop(context, operator, left, right)
 
 
-def _refuse_above(value: int, limit: int) -> None:
-    if value > limit:
-        raise SecurityError(f"The chat template asks for {value} of something, at most {limit} are allowed.")
+def _num_items(value: object) -> int:
+    return len(value) if isinstance(value, str | list | tuple) else 0
+
+
+def _refuse_above(size: int, limit: int) -> None:
+    if size > limit:
+        raise SecurityError(
+            f"The chat template makes a value of {size} characters, items or bits; {limit} are allowed."
+        )
 
 
 def _raise_exception(message: str) -> None:

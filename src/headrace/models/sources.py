@@ -49,7 +49,7 @@ def locate(ref: str, *, revision: str | None, home: Path, progress: Progress) ->
             "Copy it first (aws s3 cp --recursive) and give the folder."
         )
     path = Path(ref).expanduser()
-    if path.exists():
+    if ref and path.exists():
         return _local(path)
     hub_ref = parse_hub_ref(ref)
     if hub_ref is None or _names_a_path(ref):

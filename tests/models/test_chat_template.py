@@ -1,0 +1,159 @@
+import json
+
+import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from headrace.core.errors import InvalidRequest, SettingsError
+from headrace.core.generation import ChatPrompt
+from headrace.models.chat import ChatTemplate, override_template
+from headrace.models.chat_builtins import CHATML, LLAMA2
+
+NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "  What is <b>1 + 1</b>? ü 🦊"},
+    {"role": "assistant", "content": "2"},
+    {"role": "user", "content": "And 2 + 2?"},
+]
+TOOLS = [{"type": "function", "function": {"name": "größe", "parameters": {"type": "object", "properties": {}}}}]
+WITH_TOOLS = """{{ bos_token }}
+{% if tools %}
+    {% for tool in tools %}
+{{ tool | tojson(indent=2) }}
+    {% endfor %}
+{% endif %}
+{% for message in messages %}
+    {% if message.role == 'system' %}{% continue %}{% endif %}
+    {% generation %}<{{ message['role'] }}>{{ message.content | trim }}{% endgeneration %}
+{% endfor %}
+{% set ns = namespace(found=false) %}{% set ns.found = true %}
+{% if ns.found and add_generation_prompt %}<assistant>{% endif %}"""
+
+
+def render(template, messages, **values):
+    options = {key: values.pop(key) for key in ("tools", "add_generation_prompt") if key in values}
+    prompt = ChatPrompt(messages=messages, template_values=values, **options)
+    return ChatTemplate(template, special_names=NAMES).render(prompt)
+
+
+@pytest.mark.parametrize("template", [CHATML, WITH_TOOLS, LLAMA2], ids=["chatml", "with tools", "llama2"])
+@pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
+@pytest.mark.parametrize("add_generation_prompt", [True, False])
+def test_a_template_gives_what_transformers_gives(template, tools, add_generation_prompt):
+    expected, _ = render_jinja_template(
+        conversations=[CHAT], tools=tools, chat_template=template, add_generation_prompt=add_generation_prompt, **NAMES
+    )
+
+    assert render(template, CHAT, tools=tools, add_generation_prompt=add_generation_prompt) == expected[0]
+
+
+def test_llama_2_chats_have_the_form_of_its_authors():
+    expected = (
+        "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n  What is <b>1 + 1</b>? ü 🦊 [/INST] 2 </s>"
+        "<s>[INST] And 2 + 2? [/INST]"
+    )
+
+    assert render(LLAMA2, CHAT) == expected
+    assert render(LLAMA2, [{"role": "user", "content": "Hi "}]) == "<s>[INST] Hi [/INST]"
+
+
+def test_the_real_template_has_a_default_system_prompt(smollm2_path):
+    from headrace.models.gguf_file import open_gguf
+
+    template = open_gguf(smollm2_path).metadata["tokenizer.chat_template"]
+    text = render(template, [{"role": "user", "content": "Hi"}])
+    assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+    assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_a_refusal_has_the_words_of_the_template():
+    with pytest.raises(InvalidRequest, match="^Conversation roles must alternate") as caught:
+        render(LLAMA2, [CHAT[2]])
+
+    assert caught.value.param == "messages"
+
+
+def test_more_values_reach_the_template():
+    assert render("{{ enable_thinking }}", CHAT, enable_thinking=False) == "False"
+
+
+def test_a_template_of_the_request_goes_before_the_model_s_own():
+    prompt = ChatPrompt(messages=CHAT, template="{{ messages | length }}")
+
+    assert ChatTemplate(CHATML).render(prompt) == "4"
+
+
+def test_the_template_for_tools_is_used_when_there_are_tools():
+    template = ChatTemplate({"default": "plain", "tool_use": "with {{ tools | length }}"})
+
+    assert template.render(ChatPrompt(messages=CHAT)) == "plain"
+    assert template.render(ChatPrompt(messages=CHAT, tools=TOOLS)) == "with 1"
+    with pytest.raises(InvalidRequest, match=r"\(rag\)"):
+        ChatTemplate({"rag": "x"}).render(ChatPrompt(messages=CHAT))
+
+
+def test_content_in_parts_becomes_one_text():
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+
+    assert render("{{ messages[0].content }}", [{"role": "user", "content": parts}]) == "one\ntwo"
+    with pytest.raises(InvalidRequest, match="'image_url'"):
+        render("x", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])
+
+
+def test_json_is_neither_escaped_for_html_nor_for_ascii():
+    assert render("{{ messages[0] | tojson }}", [{"role": "ü<>&'"}]) == json.dumps(
+        {"role": "ü<>&'"}, ensure_ascii=False
+    )
+
+
+def test_the_date_is_there_for_templates_that_want_it():
+    assert len(render("{{ strftime_now('%d %b %Y') }}", CHAT)) == 11
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ cycler.__init__.__globals__.os.system('true') }}",
+        "{% for i in range(10000000) %}x{% endfor %}",
+        "{{ 'x' * 100000000 }}",
+        "{{ [1] * 100000000 }}",
+        "{{ 9 ** 100000000 }}",
+        "{% set ns = namespace(x=9) %}{% for i in range(40) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+        "{% set ns = namespace(x='x') %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "{{ messages[0].content + 1 }}",
+        "{{ messages[9].content.strip() }}",
+        "{{ 1 / 0 }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{% set line = 'x' * 1000000 %}{% for i in range(200) %}{{ line }}{% endfor %}",
+    ],
+)
+def test_a_template_cannot_break_out_or_run_away(template):
+    with pytest.raises(InvalidRequest):
+        render(template, CHAT)
+
+
+def test_a_template_that_does_not_parse_names_the_line():
+    with pytest.raises(InvalidRequest, match="line 2 is not valid Jinja"):
+        render("fine\n{% if %}", CHAT)
+
+
+def test_a_template_can_be_given_by_name_by_path_or_as_text(tmp_path):
+    path = tmp_path / "mine.jinja"
+    path.write_text("from a file, {{ bos_token }}")
+
+    def text(wanted):
+        return override_template(wanted, NAMES).render(ChatPrompt(messages=[{"role": "user", "content": "Hi"}]))
+
+    assert text("llama2") == "<s>[INST] Hi [/INST]"
+    assert text(str(path)) == "from a file, <s>"
+    assert text("as text, {{ eos_token }}") == "as text, </s>"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named"), [("/no/such/file.jinja", "chatml, llama2"), ("{% if %}", "line 1 is not valid")]
+)
+def test_a_wrong_template_stops_the_start(wanted, named):
+    with pytest.raises(SettingsError, match=named):
+        override_template(wanted, NAMES)

