@@ -67,7 +67,7 @@ def test_the_real_template_has_a_default_system_prompt(smollm2_path):
 
 
 def test_a_refusal_has_the_words_of_the_template():
-    with pytest.raises(InvalidRequest, match="^Conversation roles must alternate") as caught:
+    with pytest.raises(InvalidRequest, match=r"^Conversation roles must alternate") as caught:
         render(LLAMA2, [CHAT[2]])
 
     assert caught.value.param == "messages"

@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -149,7 +150,7 @@ def reference_pieces(file: GgufFile, text: str) -> list[str]:
     while True:
         pairs = [
             (-scores[left + right], place)
-            for place, (left, right) in enumerate(zip(symbols, symbols[1:], strict=False))
+            for place, (left, right) in enumerate(pairwise(symbols))
             if left + right in scores
         ]
         if not pairs:
