@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from headrace.bench.http1 import ConnectionFailed, HttpClient, Truncated
+from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
 from headrace.bench.measure import Failure
 from headrace.bench.report import Report, print_report
 from headrace.bench.session import BenchOptions, run_benchmark
@@ -192,13 +192,21 @@ async def test_the_report_is_one_json_object_and_a_table_that_names_every_level(
     assert "12 of 12" in captured.get()
 
 
+async def fetch(url: str, path: str = "/") -> Exchange:
+    http = HttpClient(url)
+    try:
+        return await http.fetch("GET", path)
+    finally:
+        await http.close()
+
+
 async def test_a_body_without_a_length_ends_with_its_connection() -> None:
     async def answer(connection: Connection, _: dict) -> None:
         connection.write("HTTP/1.1 200 OK\r\n\r\nhello")
         connection.writer.close()
 
     async with serving({"/": answer}) as server:
-        exchange = await HttpClient(server.url).fetch("GET", "/")
+        exchange = await fetch(server.url)
     assert exchange.content() == b"hello"
 
 
@@ -209,7 +217,7 @@ async def test_a_body_shorter_than_its_length_is_truncated() -> None:
 
     async with serving({"/": answer}) as server:
         with pytest.raises(Truncated):
-            await HttpClient(server.url).fetch("GET", "/")
+            await fetch(server.url)
 
 
 async def test_a_connection_that_closes_before_an_answer_has_failed() -> None:
@@ -218,7 +226,7 @@ async def test_a_connection_that_closes_before_an_answer_has_failed() -> None:
 
     async with serving({"/": answer}) as server:
         with pytest.raises(ConnectionFailed):
-            await HttpClient(server.url).fetch("GET", "/")
+            await fetch(server.url)
 
 
 async def test_the_path_of_a_url_comes_before_the_route() -> None:
@@ -226,5 +234,5 @@ async def test_the_path_of_a_url_comes_before_the_route() -> None:
         connection.json({})
 
     async with serving({"/endpoints/a/v1/models": answer}) as server:
-        exchange = await HttpClient(f"{server.url}/endpoints/a/").fetch("GET", "/v1/models")
+        exchange = await fetch(f"{server.url}/endpoints/a/", "/v1/models")
     assert exchange.status == 200

@@ -18,9 +18,11 @@ def request(prompt="one two three", **sampling) -> GenerationRequest:
 
 async def answer(url: str, asked: GenerationRequest, **options) -> tuple[str, object]:
     source = RemoteSource(url, **options)
-    await source.start()
-    chunks = [chunk async for chunk in source.generate(asked)]
-    await source.close(deadline_s=0)
+    try:
+        await source.start()
+        chunks = [chunk async for chunk in source.generate(asked)]
+    finally:
+        await source.close(deadline_s=0)
     assert [chunk.finish for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     return "".join(chunk.text for chunk in chunks), chunks[-1].finish
 
@@ -79,6 +81,7 @@ async def test_an_answer_that_is_given_up_closes_its_connection() -> None:
         await anext(chunks)
         await chunks.aclose()
         await asyncio.wait_for(closed.wait(), 10)
+        await source.close(deadline_s=0)
 
 
 def test_only_what_differs_from_the_default_is_sent() -> None:

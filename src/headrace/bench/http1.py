@@ -92,6 +92,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.exchange: Exchange | None = None
         self.is_usable = True
+        self.lost = asyncio.Event()
         self._parser = httptools.HttpResponseParser(self)
         self._read_at_s = 0.0
         self._has_length = False
@@ -133,6 +134,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop: decide whether the answer was whole."""
         self.is_usable = False
+        self.lost.set()
         if self.exchange is None:
             return
         if not self.exchange.status:
@@ -179,6 +181,7 @@ class HttpClient:
         self._timeout_s = timeout_s
         self._ssl = ssl.create_default_context() if self._url.scheme == "https" else None
         self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
         common = {"host": self._url.netloc.rpartition("@")[2], "user-agent": "headrace-bench", **(headers or {})}
         self._common = "".join(f"{name}: {value}\r\n" for name, value in common.items())
 
@@ -224,10 +227,14 @@ class HttpClient:
         else:
             connection.close()
 
-    def close(self) -> None:
-        """Close the connections that are not in use."""
-        while self._idle:
-            self._idle.pop().close()
+    async def close(self) -> None:
+        """Close all connections and wait until they are."""
+        for connection in self._open:
+            connection.close()
+        for connection in list(self._open):
+            await connection.lost.wait()
+        self._open.clear()
+        self._idle.clear()
 
     async def _connection(self) -> Connection:
         while self._idle:
@@ -241,6 +248,7 @@ class HttpClient:
             _, connection = await loop.create_connection(Connection, host, port, ssl=self._ssl)
         except OSError as error:
             raise ConnectionFailed(f"no connection to {host}:{port} ({error.strerror or error})") from error
+        self._open = {known for known in self._open if not known.lost.is_set()} | {connection}
         return connection
 
 

@@ -175,8 +175,7 @@ def percentile(sorted_values: Sequence[float], fraction: float) -> float:
     """Percentile by linear interpolation between the two nearest ranks. `sorted_values` ascend and are not empty."""
     position = fraction * (len(sorted_values) - 1)
     low, high = floor(position), ceil(position)
-    weight = position - low
-    return sorted_values[low] * (1 - weight) + sorted_values[high] * weight
+    return sorted_values[low] + (position - low) * (sorted_values[high] - sorted_values[low])
 
 
 def spread(values: Iterable[float]) -> Spread | None:

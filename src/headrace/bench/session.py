@@ -66,7 +66,7 @@ async def run_benchmark(options: BenchOptions, on_record: OnRecord) -> Report:
             await warm_up(probe, workload, options.warmup_requests)
             levels.append(await _run_level(http, asking, workload, options, on_record))
     finally:
-        http.close()
+        await http.close()
     return Report(
         url=options.url,
         asking=asking,

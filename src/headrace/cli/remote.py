@@ -75,7 +75,7 @@ class RemoteSource:
 
     async def close(self, *, deadline_s: float) -> None:  # noqa: ARG002 - nothing here needs time
         """Close the connections."""
-        self._http.close()
+        await self._http.close()
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """

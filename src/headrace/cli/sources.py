@@ -73,7 +73,11 @@ def opened_source(
     with asyncio.Runner() as runner:
         with showing_progress() as progress:
             source = _make_source(ctx, model, given, progress)
-            runner.run(source.start())
+            try:
+                runner.run(source.start())
+            except BaseException:
+                runner.run(source.close(deadline_s=0))
+                raise
         try:
             yield runner, source
         finally:
