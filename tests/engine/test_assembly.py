@@ -36,9 +36,9 @@ def test_formats_are_as_asked() -> None:
 
 
 def test_unknown_formats_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match="fp4.*bf16, w8a8, w4a8"):
+    with pytest.raises(SettingsError, match=r"fp4.*bf16, w8a8, w4a8"):
         resolve_dtype("fp4", Encoding.BF16)
-    with pytest.raises(SettingsError, match="fp8.*bf16, int8"):
+    with pytest.raises(SettingsError, match=r"fp8.*bf16, int8"):
         resolve_kv_dtype("fp8", "bf16")
 
 

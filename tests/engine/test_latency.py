@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from headrace.engine.latency import StepTimeModel, attended_tokens
 
-coefficients = st.tuples(st.floats(1e-4, 2e-2), st.floats(2e-5, 2e-3), st.floats(0, 2e-7))
+coefficients = st.tuples(st.floats(1e-4, 2e-2), st.floats(2e-5, 2e-3), st.floats(0, 1 / 300)).map(
+    lambda abc: (abc[0], abc[1], abc[1] * abc[2])
+)
 
 
 def teach(model: StepTimeModel, a: float, b: float, c: float, *, noise: float, seed: int) -> None:

@@ -23,8 +23,13 @@ _SAFETY = 0.9
 _PRIOR_S_PER_TOKEN = 1e-3
 _STRETCH = 4
 """A chunk makes a step at most this many times larger than any that was measured."""
-_ACTIVE_SETS = ((1,), (0, 1), (1, 2), (0, 1, 2))
-"""Tokens always cost something, so that a machine that has only seen decode steps does not call prompts free."""
+_MAX_ATTENDED_COST = 1 / 256
+"""Attending to one token costs at most this part of computing one (in theory 1 / (6 * hidden size) or so)."""
+_ACTIVE_SETS = ((1,), (3,), (0, 1), (0, 3), (1, 2), (0, 1, 2))
+"""
+Columns of a fit: 0 a, 1 b, 2 c, 3 b with c at its bound. Tokens always cost something, so that a machine that has only
+seen decode steps does not call prompts free.
+"""
 
 Sample = tuple[float, float, float]
 """tokens, attended, seconds"""
@@ -96,20 +101,20 @@ def _summary(bucket: deque[Sample]) -> Sample:
 
 def _fit(samples: list[Sample]) -> Coefficients:
     """Return the non-negative coefficients with the least squared relative error (exhaustive over the active sets)."""
-    rows = [(1 / t, n / t, m / t) for n, m, t in samples]
+    rows = [(1 / t, n / t, m / t, (n + _MAX_ATTENDED_COST * m) / t) for n, m, t in samples]
     best: Coefficients | None = None
     best_error = float("inf")
     for active in _ACTIVE_SETS:
         solution = _solve(rows, active)
-        if solution is None or min(solution) < 0 or solution[1] == 0:
+        if solution is None or min(solution) < 0 or solution[2] > 1.001 * _MAX_ATTENDED_COST * solution[1]:
             continue
-        error = sum((sum(x * s for x, s in zip(row, solution, strict=True)) - 1) ** 2 for row in rows)
+        error = sum((sum(x * s for x, s in zip(row, solution, strict=False)) - 1) ** 2 for row in rows)
         if error < best_error - 1e-9:
             best, best_error = solution, error
     return best if best is not None else (0.0, _PRIOR_S_PER_TOKEN, 0.0)
 
 
-def _solve(rows: list[tuple[float, float, float]], active: tuple[int, ...]) -> Coefficients | None:
+def _solve(rows: list[tuple[float, float, float, float]], active: tuple[int, ...]) -> Coefficients | None:
     """Solve the normal equations of `rows @ x = 1` for the active columns; None if they are (nearly) dependent."""
     scales = [max(abs(row[i]) for row in rows) or 1.0 for i in active]
     matrix = [
@@ -125,7 +130,8 @@ def _solve(rows: list[tuple[float, float, float]], active: tuple[int, ...]) -> C
             if other != pivot:
                 factor = matrix[other][pivot] / matrix[pivot][pivot]
                 matrix[other] = [x - factor * y for x, y in zip(matrix[other], matrix[pivot], strict=True)]
-    solution = [0.0, 0.0, 0.0]
+    solution = [0.0, 0.0, 0.0, 0.0]
     for place, column in enumerate(active):
         solution[column] = matrix[place][size] / matrix[place][place] / scales[place]
-    return solution[0], solution[1], solution[2]
+    tied = solution[3]
+    return solution[0], solution[1] + tied, solution[2] + tied * _MAX_ATTENDED_COST

@@ -118,6 +118,9 @@ class EngineThread:
         self._open.difference_update(choice for choice, chunk in emitted if chunk.finish is not None)
         if emitted:
             self._deliver(emitted)
+        pool = self._engine.scheduler.pool
+        if not self._engine.has_work and pool.num_free != pool.num_blocks:
+            _log.error("engine.blocks_lost", num_blocks=pool.num_blocks, num_free_blocks=pool.num_free)
 
 
 def _crashed(choice: Choice, error: Exception) -> Chunk:
