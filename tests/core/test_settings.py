@@ -35,6 +35,7 @@ EXAMPLES = {
     "max_num_batched_tokens": ("512", 512),
     "rolling_batch": ("auto", "auto"),
     "output_formatter": ("jsonlines", "jsonlines"),
+    "tgi_compat": ("true", True),
     "chat_template": ("{{ messages }}", "{{ messages }}"),
     "enable_prefix_caching": ("false", False),
     "max_concurrent_requests": ("7", 7),

@@ -9,6 +9,7 @@ import sys
 import time
 
 from headrace.core.errors import BrokenModel
+from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress
 from headrace.core.settings import ServerSettings, load_settings
 from headrace.engine.backend import Backend
@@ -19,7 +20,7 @@ from headrace.server.main import run_server
 def main() -> int:
     asked = json.loads(sys.argv[1])
 
-    def load(_settings: ServerSettings, _progress: Progress) -> Backend:
+    def load(_settings: ServerSettings, _progress: Progress, _metrics: Metrics) -> Backend:
         time.sleep(asked.get("load_s", 0))
         if asked.get("fail") == "crash":
             raise RuntimeError("a bug")

@@ -233,9 +233,14 @@ def test_the_key_of_a_guarded_server_can_be_given(driver: webdriver.Chrome) -> N
         assert driver.find_element(By.CSS_SELECTOR, ".message.assistant .text").text == "hello"
 
 
-def test_the_page_looks_as_it_should(page: Page) -> None:
+def test_the_page_looks_as_it_should(page: Page, echo: Echo) -> None:
     """With SCREENSHOT_OF_CHAT (a path) it also keeps the picture."""
-    page.ask("Explain **water wheels**:\n\n1. A channel brings the water.\n2. Its weight turns the wheel.")
+    echo.backend.script = EchoScript(delay_s=0.01)
+    text = (
+        "A **water wheel** works in three steps:\n\n1. A *headrace* brings the water.\n2. Its weight turns the wheel."
+    )
+    page.driver.execute_script("document.getElementById('prompt').value = arguments[0]", text)
+    page.type(Keys.ENTER)
     page.until_done()
     picture = page.driver.get_screenshot_as_png()
     assert picture.startswith(b"\x89PNG")

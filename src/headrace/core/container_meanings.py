@@ -72,6 +72,16 @@ def read_bytes(raw: str) -> Converted:
         raise ValueError("a number of bytes") from None
 
 
+_FORMATTERS = ("json", "jsonlines", "sse", "json_chat", "jsonlines_chat", "sse_chat")
+
+
+def read_formatter(raw: str) -> Converted:
+    """One of LMI's output formatters; custom ones are code, which is not run."""
+    if raw.lower() in _FORMATTERS:
+        return raw, ""
+    return None, f"there is no such formatter here; choose one of {', '.join(_FORMATTERS)}"
+
+
 _CONTEXT_REMARK = "0 and -1 mean the model's own"
 
 

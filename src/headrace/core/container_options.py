@@ -27,6 +27,7 @@ from headrace.core.container_meanings import (
     NoEffect,
     by_value,
     read_bytes,
+    read_formatter,
 )
 
 OPTIONS: dict[str, Meaning] = {
@@ -47,7 +48,8 @@ OPTIONS: dict[str, Meaning] = {
     "max_num_batched_tokens": Fills("max_num_batched_tokens"),
     "max_num_tokens": Fills("max_num_batched_tokens"),
     "rolling_batch": Fills("rolling_batch", by_value(f"one of {', '.join(BATCHERS)}", BATCHERS)),
-    "output_formatter": Fills("output_formatter"),
+    "output_formatter": Fills("output_formatter", read_formatter),
+    "tgi_compat": Fills("tgi_compat"),
     "chat_template": Fills("chat_template"),
     "enable_prefix_caching": Fills("enable_prefix_caching"),
     "enable_kv_cache_reuse": Fills("enable_prefix_caching"),
@@ -72,7 +74,6 @@ OPTIONS: dict[str, Meaning] = {
     "enable_chunked_prefill": ALWAYS,
     "enable_streaming": ALWAYS,
     "waiting_steps": NoEffect("waiting prompts are mixed into every step"),
-    "tgi_compat": NoEffect("choose the dialect instead: dialect=tgi-3", ("false",)),
     "bedrock_compat": NoEffect("Bedrock's form is not spoken", ("false",)),
     "max_output_size": NoEffect("answers are streamed, so that their size needs no limit"),
     "tensor_parallel_degree": NOT_SPLIT,

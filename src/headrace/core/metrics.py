@@ -75,6 +75,9 @@ class Metrics:
     mean_itl_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))
     total_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     generation_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
+    queue_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
+    """Fed by the engine's thread, as `step_s` is."""
+    step_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))
     prompt_tokens: Distribution = field(default_factory=lambda: Distribution(TOKENS))
     output_tokens: Distribution = field(default_factory=lambda: Distribution(TOKENS))
     max_new_tokens: Distribution = field(default_factory=lambda: Distribution(TOKENS))
@@ -136,6 +139,11 @@ class Metrics:
                 stats.tokens_in_flight,
             ),
             (("headrace_kv_blocks",), "Blocks of the KV cache.", stats.num_blocks),
+            (
+                ("headrace_kv_cache_tokens", "tgi_batch_max_total_tokens"),
+                "Tokens that fit into the KV cache.",
+                stats.num_blocks * stats.block_tokens,
+            ),
             (("headrace_kv_blocks_free",), "Blocks that can be handed out now.", stats.num_free_blocks),
             (("headrace_kv_blocks_cached",), "Blocks that hold a prefix for later.", stats.num_cached_blocks),
             (
@@ -223,6 +231,12 @@ class Metrics:
                 "Time from the first token to the last.",
                 self.generation_s,
             ),
+            (
+                ("headrace_queue_seconds", "vllm:request_queue_time_seconds", "tgi_request_queue_duration"),
+                "Time from arrival to the first step.",
+                self.queue_s,
+            ),
+            (("headrace_step_duration_seconds",), "Time of one step of the model.", self.step_s),
             (
                 ("headrace_request_prompt_tokens", "vllm:request_prompt_tokens", "tgi_request_input_length"),
                 "Tokens of a prompt.",

@@ -61,16 +61,21 @@ class ServerSettings:
     cors_allow_origins: tuple[str, ...] = setting(rules.names(), ())
     """Origins whose web pages may call the server, separated by commas; `*` for all. Default: none."""
 
-    dialect: str = setting(rules.choice("auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-17", "openai"), "auto")
+    dialect: str = setting(
+        rules.choice("auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-0.27", "lmi-17", "openai"), "auto"
+    )
     """
     How `/invocations` speaks; every other route has one dialect of its own. `auto` is `lmi-17` when the settings came
     in LMI's form (`option.*`, `OPTION_*`), else `tgi-3`.
     """
 
     output_formatter: str | None = setting(
-        rules.choice("json", "jsonlines", "sse", "json_chat", "jsonlines_chat", "sse_chat", "none"), None
+        rules.choice("json", "jsonlines", "sse", "json_chat", "jsonlines_chat", "sse_chat"), None
     )
     """LMI's output formatter: the form of the answer on `/invocations`. Default: the dialect's own."""
+
+    tgi_compat: bool = setting(rules.boolean(), False)
+    """With an LMI dialect: answer on `/invocations` in TGI's form (`option.tgi_compat`)."""
 
     rolling_batch: str = setting(rules.choice("auto", "native"), "auto")
     """Which engine batches the requests. `auto` takes the best one that can run here, which is `native`."""

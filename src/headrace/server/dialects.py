@@ -20,5 +20,7 @@ def tgi_dialect(settings: ServerSettings, route: Route) -> Dialect:
 
 def invocations_dialect(settings: ServerSettings) -> tuple[Dialect, ChooseDialect]:
     """The dialect of `/invocations`, and how a body may choose another."""
-    configured = get_dialect(settings.dialect)
+    configured = get_dialect(
+        settings.dialect, output_formatter=settings.output_formatter, tgi_compat=settings.tgi_compat
+    )
     return configured, lambda body: select_dialect(body, configured)

@@ -26,6 +26,7 @@ import uvloop
 from headrace.core.container_names import Notice
 from headrace.core.errors import HeadraceError, UserError
 from headrace.core.generation import EngineStats, ModelInfo
+from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress, no_progress
 from headrace.core.settings import ServerSettings
 from headrace.core.telemetry import get_logger, setup_logging
@@ -33,10 +34,11 @@ from headrace.engine.backend import Backend
 from headrace.server.app import app_of
 from headrace.server.engine_config import engine_config
 from headrace.server.listener import bind, url_of
+from headrace.server.observer import MetricsObserver
 from headrace.server.service import Service
 
-LoadBackend = Callable[[ServerSettings, Progress], Backend]
-"""Blocks until a backend is loaded; it is started afterwards."""
+LoadBackend = Callable[[ServerSettings, Progress, Metrics], Backend]
+"""Blocks until a backend is loaded; it is started afterwards. It may feed the metrics from a thread of its own."""
 
 OnReady = Callable[[str, ModelInfo, EngineStats], None]
 """Told once, when the first token has been produced: the URL, what is served, and the engine's size."""
@@ -45,11 +47,11 @@ _FLUSH_S = 2.0
 """After the last request has ended: time for its last bytes to leave."""
 
 
-def load_engine(settings: ServerSettings, progress: Progress) -> Backend:
+def load_engine(settings: ServerSettings, progress: Progress, metrics: Metrics) -> Backend:
     """Our own engine on the model that the settings name."""
     from headrace.engine.assembly import assemble
 
-    return assemble(engine_config(settings), progress)
+    return assemble(engine_config(settings), progress, observer=MetricsObserver(metrics))
 
 
 def run_server(
@@ -184,7 +186,7 @@ class _Life:
         return backend
 
     async def _load_and_start(self) -> Backend:
-        backend = await _in_daemon_thread(lambda: self._load(self._settings, self._progress))
+        backend = await _in_daemon_thread(lambda: self._load(self._settings, self._progress, self._service.metrics))
         await backend.start()
         return backend
 
