@@ -160,22 +160,24 @@ def accepts(schema, text):
 
 def test_required_calls_are_an_array_of_known_functions():
     schema = grammar_of(plan_tools(decoded(), "required", parallel=True))
-    assert accepts(schema, '[{"name":"weather","arguments":{"city":"Bern"}},{"name":"now","arguments":{}}]')
-    assert accepts(schema, '[{"name":"tree.walk","arguments":{"root":{"next":{"next":{}}}}}]')
-    assert not accepts(schema, '[{"name":"tree.walk","arguments":{"root":{"next":1}}}]')
+    assert accepts(schema, '[{"name": "weather", "arguments": {"city": "Bern"}}, {"name": "now", "arguments": {}}]')
+    assert accepts(schema, '[{"name": "tree.walk", "arguments": {"root": {"next": {"next": {}}}}}]')
+    assert not accepts(schema, '[{"name": "tree.walk", "arguments": {"root": {"next": 1}}}]')
     assert not accepts(schema, "[]")
-    assert not accepts(schema, '[{"name":"other","arguments":{}}]')
+    assert not accepts(schema, '[{"name": "other", "arguments": {}}]')
+    assert not accepts(schema, '[  {"name": "now", "arguments": {}}]')
 
 
 def test_one_call_at_most_where_they_are_not_parallel():
     schema = grammar_of(plan_tools(decoded(), "required", parallel=False))
-    assert accepts(schema, '[{"name":"now","arguments":{}}]')
-    assert not accepts(schema, '[{"name":"now","arguments":{}},{"name":"now","arguments":{}}]')
+    assert accepts(schema, '[{"name": "now", "arguments": {}}]')
+    assert not accepts(schema, '[{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]')
 
 
 def test_a_named_call_is_its_arguments():
     plan = plan_tools(decoded(), NamedChoice(function=NamedFunction(name="weather")), parallel=True)
-    assert grammar_of(plan) == {"type": "object", "properties": {"city": {"type": "string"}}}
+    assert accepts(grammar_of(plan), '{"city": "Bern"}')
+    assert not accepts(grammar_of(plan), '{"city": 3}')
     assert read(plan, ['{"city"', ': "Bern"}']) == ("", [("weather", '{"city": "Bern"}')])
 
 
