@@ -1,7 +1,8 @@
 """JSON on the wire: decoding bodies with errors to act on, encoding, and the frames around streamed events."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
@@ -81,6 +82,20 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise _wrong_field(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _malformed(body, error) from error
+    except RecursionError as error:
+        raise MalformedBody("The body is nested too deep.") from error
+
+
+@contextmanager
+def refusing_deep_nesting() -> Iterator[None]:
+    """
+    Around code that walks values of a body: the decoder lets through what is nearly too deep to walk.
+
+    Raises:
+        MalformedBody: it was too deep.
+    """
+    try:
+        yield
     except RecursionError as error:
         raise MalformedBody("The body is nested too deep.") from error
 

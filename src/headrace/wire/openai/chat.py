@@ -8,7 +8,7 @@ import msgspec
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
-from headrace.wire.framing import decode_body, unknown_fields
+from headrace.wire.framing import decode_body, refusing_deep_nesting, unknown_fields
 from headrace.wire.openai.chat_reply import ChatOptions, ChatReply
 from headrace.wire.openai.envelope import Envelope
 from headrace.wire.openai.errors import render_error
@@ -72,6 +72,7 @@ class OpenAIChat:
         """As in the settings and the log."""
         return "openai-chat"
 
+    @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
         Understand a chat body.
@@ -118,6 +119,7 @@ class OpenAIChat:
         return render_error(error)
 
 
+@refusing_deep_nesting()
 def parse_chat_prompt(body: bytes) -> ChatPrompt:
     """
     Only the prompt of a chat body, for routes that tokenise it.

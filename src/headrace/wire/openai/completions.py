@@ -7,7 +7,7 @@ import msgspec
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import GenerationRequest, SamplingParams
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
-from headrace.wire.framing import decode_body, unknown_fields
+from headrace.wire.framing import decode_body, refusing_deep_nesting, unknown_fields
 from headrace.wire.openai.completions_reply import CompletionsOptions, CompletionsReply
 from headrace.wire.openai.envelope import Envelope
 from headrace.wire.openai.errors import render_error
@@ -51,6 +51,7 @@ class OpenAICompletions:
         """As in the settings and the log."""
         return "openai-completions"
 
+    @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
         Understand a completions body.

@@ -8,7 +8,7 @@ import msgspec
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import GenerationRequest
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
-from headrace.wire.framing import decode_body, unknown_fields
+from headrace.wire.framing import decode_body, refusing_deep_nesting, unknown_fields
 from headrace.wire.tgi.errors import render_error
 from headrace.wire.tgi.parameters import GenerateBody, GenerateParameters, Version, sampling_params, without_newer
 from headrace.wire.tgi.reply import TgiOptions, TgiReply
@@ -40,6 +40,7 @@ class Tgi:
         """The same version on another kind of route."""
         return replace(self, route=route)
 
+    @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
         Understand a generate request.
