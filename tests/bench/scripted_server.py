@@ -68,7 +68,7 @@ class ScriptedServer:
 @asynccontextmanager
 async def serving(routes: dict[str, Answer]) -> AsyncIterator[ScriptedServer]:
     scripted = ScriptedServer(routes)
-    server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(scripted.serve, "0.0.0.0", 0)
     scripted.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield scripted

@@ -9,6 +9,7 @@ from rich.console import Console
 from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
 from headrace.bench.measure import Failure
 from headrace.bench.report import Report, print_report
+from headrace.bench.run import server_cpu_s
 from headrace.bench.session import BenchOptions, run_benchmark
 from headrace.bench.workload import Arrivals, Synthetic, parse_lengths
 from headrace.core.errors import SettingsError, Unavailable, UserError
@@ -164,18 +165,39 @@ async def test_the_key_is_sent_and_never_reported() -> None:
     assert "s3cret" not in json.dumps(report.as_json())
 
 
-async def test_the_cpu_time_of_the_server_is_read_from_its_metrics() -> None:
-    seconds = iter((10.0, 13.0))
-
+async def test_the_cpu_time_of_a_server_elsewhere_is_read_from_its_metrics() -> None:
     async def metrics(connection: Connection, _: dict) -> None:
-        body = f"# TYPE x counter\nprocess_cpu_seconds_total {next(seconds)}\n"
+        body = "# TYPE x counter\nprocess_cpu_seconds_total 10.5\n"
         connection.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n{body}")
 
-    async with serving({**ROUTES, "/metrics": metrics}) as server:
+    async with serving({"/metrics": metrics}) as server:
+        http = HttpClient(server.url.replace("127.0.0.1", "127.0.0.2"))
+        assert not http.is_loopback
+        assert await server_cpu_s(http) == 10.5
+        await http.close()
+
+
+async def test_a_server_elsewhere_without_metrics_has_no_cpu_time() -> None:
+    async with serving({}) as server:
+        http = HttpClient(server.url.replace("127.0.0.1", "127.0.0.2"))
+        assert await server_cpu_s(http) is None
+        await http.close()
+
+
+async def test_the_cpu_time_of_a_server_here_is_that_of_its_process() -> None:
+    async with serving(ROUTES) as server:
         report = await bench(server.url)
     (level,) = report.levels
-    assert level.server_cpu_s == 3.0
-    assert level.server_cpu_s_per_1k_tokens == pytest.approx(3000 / 60)
+    assert level.server_cpu_s is not None
+    assert level.server_cpu_s_per_1k_tokens == pytest.approx(1000 * level.server_cpu_s / 60)
+
+
+async def test_no_level_of_a_sweep_meets_the_prompts_of_another() -> None:
+    async with serving(ROUTES) as server:
+        levels = tuple(Arrivals(kind="closed", concurrency=n) for n in (1, 2, 4))
+        await bench(server.url, levels=levels, num_requests=4, warmup_requests=0)
+    prompts = [question["prompt"] for path, question in server.asked if path == "/v1/completions"]
+    assert len(prompts) == len(set(prompts))
 
 
 async def test_the_report_is_one_json_object_and_a_table_that_names_every_level() -> None:

@@ -185,6 +185,16 @@ class HttpClient:
         common = {"host": self._url.netloc.rpartition("@")[2], "user-agent": "headrace-bench", **(headers or {})}
         self._common = "".join(f"{name}: {value}\r\n" for name, value in common.items())
 
+    @property
+    def port(self) -> int:
+        """Where the server listens."""
+        return self._url.port or (443 if self._ssl else 80)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the server is on this machine for sure."""
+        return self._url.hostname in {"127.0.0.1", "::1", "localhost"}
+
     async def open(
         self, method: str, path: str, body: bytes = b"", *, accept: str = "*/*"
     ) -> tuple[Exchange, Connection]:
@@ -242,12 +252,11 @@ class HttpClient:
             if connection.is_usable:
                 return connection
         host = self._url.hostname or ""
-        port = self._url.port or (443 if self._ssl else 80)
         loop = asyncio.get_running_loop()
         try:
-            _, connection = await loop.create_connection(Connection, host, port, ssl=self._ssl)
+            _, connection = await loop.create_connection(Connection, host, self.port, ssl=self._ssl)
         except OSError as error:
-            raise ConnectionFailed(f"no connection to {host}:{port} ({error.strerror or error})") from error
+            raise ConnectionFailed(f"no connection to {host}:{self.port} ({error.strerror or error})") from error
         self._open = {known for known in self._open if not known.lost.is_set()} | {connection}
         return connection
 

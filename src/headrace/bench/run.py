@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from headrace.bench import local_process
 from headrace.bench.client import LoadClient
 from headrace.bench.dialects import Api, Asking
 from headrace.bench.http1 import ConnectionFailed, HttpClient, Truncated
@@ -44,7 +45,7 @@ class LevelResult:
     tool_cpu_s: float
     """CPU time of the load tool itself."""
     server_cpu_s: float | None
-    """CPU time of the server process, where its `/metrics` tell it."""
+    """CPU time of the server, where it can be told."""
 
 
 async def discover(http: HttpClient) -> ServerFacts:
@@ -128,7 +129,9 @@ async def warm_up(client: LoadClient, workload: Workload, num_requests: int) -> 
 
 
 async def server_cpu_s(http: HttpClient) -> float | None:
-    """`process_cpu_seconds_total` of the server's Prometheus metrics; None where there are none."""
+    """CPU time of the server: of its process if it runs here, else as its Prometheus metrics tell; None if neither."""
+    if http.is_loopback and (seen_s := local_process.server_cpu_s(http.port)) is not None:
+        return seen_s
     try:
         exchange = await http.fetch("GET", "/metrics")
     except (ConnectionFailed, Truncated, TimeoutError):

@@ -13,6 +13,9 @@ from headrace.bench.run import ServerFacts, calibrate, choose_api, discover, run
 from headrace.bench.workload import Arrivals, Dataset, Synthetic, Workload
 from headrace.core.errors import SettingsError
 
+SEED_STEP = 7919
+"""Between the levels of a sweep: none may find the prompts of another in the prefix cache."""
+
 OnRecord = Callable[[str, RequestRecord], None]
 """Called after each request with the level's label."""
 
@@ -55,11 +58,11 @@ async def run_benchmark(options: BenchOptions, on_record: OnRecord) -> Report:
         scale = await calibrate(probe)
         source = replace(options.source, scale=scale) if isinstance(options.source, Synthetic) else options.source
         levels = []
-        for arrivals in options.levels:
+        for number, arrivals in enumerate(options.levels):
             workload = Workload(
                 arrivals=arrivals,
                 source=source,
-                seed=options.seed,
+                seed=options.seed + number * SEED_STEP,
                 num_requests=options.num_requests,
                 duration_s=options.duration_s,
             )

@@ -1,0 +1,100 @@
+"""`headrace serve` as a process: it starts, says so, stops, and refuses in one sentence what cannot be."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+WAIT_S = 60.0
+
+
+def command(*args: object) -> list[str]:
+    return [sys.executable, "-m", "headrace", "serve", *map(str, args)]
+
+
+def clean_env(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")} | more
+
+
+def refused(*args: object, **env: str) -> str:
+    done = subprocess.run(command(*args), capture_output=True, text=True, env=clean_env(**env), check=False, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    return sentence
+
+
+def test_a_model_that_does_not_exist_is_named_with_the_nearest_one() -> None:
+    assert "Did you mean smollm2?" in refused("smolm2", "--port", "0")
+
+
+def test_a_file_that_is_cut_off_is_named(tmp_path: Path, smollm2_path: Path) -> None:
+    broken = tmp_path / "cut.gguf"
+    with smollm2_path.open("rb") as whole:
+        broken.write_bytes(whole.read(5_000_000))
+    assert "cut.gguf" in refused(broken, "--port", "0")
+
+
+def test_a_port_in_use_is_told_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert str(port) in refused("smollm2", "--port", port)
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (("smollm2", "--port", "many"), "--port is 'many'"),
+        (("smollm2", "--dtype", "w8a9"), "Did you mean w8a8?"),
+        (("smollm2", "--host", "0.0.0.0"), "--api-key"),
+        ((), "No model was named"),
+    ],
+)
+def test_a_bad_setting_stops_the_start_with_one_sentence(args: tuple, word: str) -> None:
+    assert word in refused(*args)
+
+
+def test_a_bad_environment_variable_is_named() -> None:
+    assert "HEADRACE_PROT is not a setting. Did you mean HEADRACE_PORT?" in refused("smollm2", HEADRACE_PROT="1")
+
+
+@pytest.mark.model
+def test_too_little_memory_for_the_cache_is_told_with_the_sum(smollm2_path: Path) -> None:
+    assert "MiB" in refused(smollm2_path, "--port", "0", "--kv-cache-bytes", "1MiB")
+
+
+@pytest.mark.model
+def test_a_real_model_is_served_until_a_signal_comes(smollm2_path: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    args = (smollm2_path, "--port", port, "--max-model-len", 512, "--max-num-seqs", 4)
+    with log.open("wb") as file:
+        server = subprocess.Popen(command(*args), stderr=file, env=clean_env())
+    try:
+        deadline_s = time.monotonic() + WAIT_S
+        while not _is_ready(port):
+            assert time.monotonic() < deadline_s, log.read_text()
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.05)
+        body = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 3}}
+        answer = httpx.post(f"http://127.0.0.1:{port}/generate", json=body, timeout=WAIT_S).json()
+        assert "Paris" in answer["generated_text"]
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=WAIT_S) == 0
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ping").status_code == 200
+    except httpx.TransportError:
+        return False
