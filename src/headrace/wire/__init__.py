@@ -1,1 +1,1 @@
-"""Bytes to typed values and back, one file for each dialect. No I/O, no model, no clock."""
+"""Bytes to typed values and back, one folder for each dialect. No I/O, no model, no clock."""
