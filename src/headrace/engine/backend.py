@@ -2,7 +2,7 @@
 The seam between a server and whatever generates: `generate(request)` gives chunks.
 
 The server knows only this protocol. `AsyncEngine` (our own engine) implements it, and so do the adapters for others
-and `testing.EchoBackend`, which needs no model.
+and `engine.echo.EchoBackend`, which needs no model.
 """
 
 from collections.abc import AsyncIterator

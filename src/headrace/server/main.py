@@ -9,6 +9,7 @@ second signal n.
 """
 
 import asyncio
+import atexit
 import contextlib
 import gc
 import os
@@ -165,6 +166,8 @@ class _Life:
         stopping.cancel()
         if not loading.done():
             loading.cancel()
+            # The loading thread may be inside native code, which does not survive the end of the interpreter.
+            atexit.register(_leave)
             return None
         backend = loading.result()
         # What was made while loading stays: collections need not look at it again.
@@ -209,6 +212,13 @@ class _Life:
         except TimeoutError:
             self._uvicorn.force_exit = True
             await serving
+
+
+def _leave() -> None:
+    """End the process, once everybody has tidied up, without ending the interpreter first."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 async def _in_daemon_thread(work: Callable[[], Backend]) -> Backend:
