@@ -138,4 +138,5 @@ NB_MODULE(_native, m) {
   headrace::bind_config(m);
   headrace::bind_packing(m);
   headrace::bind_runtime(m);
+  headrace::bind_sampling(m);
 }

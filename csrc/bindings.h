@@ -7,5 +7,6 @@
 namespace headrace {
 
 void bind_steps(nanobind::class_<Runtime>& runtime);
+void bind_sampling(nanobind::module_& m);  // sampling_bindings.cpp
 
 }  // namespace headrace

@@ -1,11 +1,13 @@
 """Types of the native module (csrc/bindings.cpp, csrc/bind_step.cpp)."""
 
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
 from headrace.runner.step import Bias, Float32, History, Int32, Mask
 
-Bytes = npt.NDArray[np.uint8]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 BLOCK_TOKENS: int
 
@@ -62,9 +64,7 @@ class Arena:
     def checksum(self, num_threads: int) -> int: ...
 
 class Runtime:
-    def __init__(
-        self, config: ModelConfig, limits: Limits, weights: Arena, *, num_threads: int, isa: str
-    ) -> None: ...
+    def __init__(self, config: ModelConfig, limits: Limits, weights: Arena, *, num_threads: int, isa: str) -> None: ...
     @property
     def isa(self) -> str: ...
     @property
@@ -112,3 +112,10 @@ def kv_block_bytes(config: ModelConfig) -> int: ...
 def available_isas() -> list[str]: ...
 def cpu_features() -> list[str]: ...
 def has_native_bf16(isa: str) -> bool: ...
+def sample_rows(
+    logits: Float32,
+    sampling: Bytes,
+    histories: list[tuple[int, Int32, int]],
+    biases: list[tuple[int, Int32, Float32]],
+    masks: list[tuple[int, npt.NDArray[np.uint32]]],
+) -> tuple[Int32, Float32, Int32, Float32]: ...
