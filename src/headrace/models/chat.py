@@ -85,7 +85,7 @@ def override_template(wanted: str, special_names: Mapping[str, str]) -> ChatTemp
     if text is None and "{" in wanted:
         text, source = wanted, "the chat template that was given"
     if text is None:
-        text, source = _read_template(Path(wanted).expanduser()), f"the chat template {wanted}"
+        text, source = _read_template(Path(wanted)), f"the chat template {wanted}"
     template = ChatTemplate(text, special_names=special_names, source=source)
     try:
         template.check()

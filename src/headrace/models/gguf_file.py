@@ -107,10 +107,13 @@ def open_gguf(path: Path) -> GgufFile:
 
 
 def _map(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise BrokenModel(f"{path} is not a GGUF file (its first bytes are not 'GGUF').", path=str(path))
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) == MAGIC:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as exc:
+        raise BrokenModel(f"{path} cannot be read: {exc.strerror or exc}.", path=str(path)) from exc
+    raise BrokenModel(f"{path} is not a GGUF file (its first bytes are not 'GGUF').", path=str(path))
 
 
 def _preamble(cursor: "_Cursor") -> tuple[int, int, int]:

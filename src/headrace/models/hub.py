@@ -145,7 +145,8 @@ def _not_in_cache(repo: str, _revision: str, _exc: Exception) -> str:
 def cached_models() -> "list[CachedRepoInfo]":
     """Models in the cache of the Hub."""
     cache = _scan()
-    return [] if cache is None else sorted(cache.repos, key=lambda repo: repo.repo_id)
+    repos = [] if cache is None else [repo for repo in cache.repos if repo.repo_type == "model"]
+    return sorted(repos, key=lambda repo: repo.repo_id)
 
 
 def remove_from_cache(repo_id: str) -> int | None:

@@ -62,7 +62,7 @@ def load_model(
 
 
 def _read(path: Path) -> Checkpoint:
-    return read_gguf_checkpoint(path) if path.suffix == ".gguf" else read_hf_checkpoint(path)
+    return read_hf_checkpoint(path) if path.is_dir() else read_gguf_checkpoint(path)
 
 
 def _resolved(spec: ModelSpec, max_model_len: int | None) -> ModelSpec:

@@ -172,10 +172,13 @@ def _indexed_files(index: Path) -> list[str]:
 
 
 def _map(file: Path) -> mmap.mmap:
-    if file.stat().st_size < _LENGTH_BYTES:
-        raise BrokenModel(f"{file} is truncated: it has {file.stat().st_size} bytes. Download it again.")
-    with file.open("rb") as opened:
-        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        if file.stat().st_size >= _LENGTH_BYTES:
+            with file.open("rb") as opened:
+                return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as exc:
+        raise BrokenModel(f"{file} cannot be read: {exc.strerror or exc}.") from exc
+    raise BrokenModel(f"{file} is truncated: it has fewer than {_LENGTH_BYTES} bytes. Download it again.")
 
 
 def _header(file: Path, content: mmap.mmap) -> tuple[dict[str, object], int]:

