@@ -1,5 +1,6 @@
 """
-Write the generated pages of `docs/` (settings, container names, metrics, errors) and the README's tree, from the code.
+Write the generated pages of `docs/` (settings, container names, metrics, errors, command line) and the README's tree,
+from the code.
 
 python scripts/docs.py            write them
 python scripts/docs.py --check    exit 1 if one of them is not what the code says
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from headrace.cli.reference import cli_page
 from headrace.core import errors
 from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
 from headrace.core.container_meanings import Fills, Meaning, NoEffect
@@ -159,6 +161,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "container-names.md": container_names_page,
     "metrics.md": metrics_page,
     "errors.md": errors_page,
+    "cli.md": cli_page,
 }
 
 

@@ -7,24 +7,11 @@ import pytest
 
 from headrace import __version__
 from headrace.cli.group import Examples
-from headrace.cli.main import COMMANDS, cli
+from headrace.cli.main import COMMANDS
+from headrace.cli.reference import cli_page, leaves
 from headrace.core.settings import flag_name, setting_names
 
-
-def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
-    """Every command below `command` that does something."""
-    if not isinstance(command, click.Group):
-        return [(path, command)]
-    context = click.Context(command)
-    found = []
-    for name in command.list_commands(context):
-        child = command.get_command(context, name)
-        assert child is not None
-        found += leaves(child, (*path, name))
-    return found
-
-
-LEAVES = leaves(cli)
+LEAVES = [(leaf.path, leaf.command) for leaf in leaves()]
 
 
 def test_the_version_is_that_of_the_package(headrace) -> None:
@@ -137,3 +124,12 @@ def test_debug_adds_the_traceback() -> None:
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "deep down" in done.stderr
+
+
+def test_the_page_of_the_docs_has_every_command_and_option() -> None:
+    page = "\n".join(cli_page())
+    for path, command in LEAVES:
+        assert f"## headrace {' '.join(path)}\n" in page
+        if path != ("serve",):
+            for parameter in command.params:
+                assert isinstance(parameter, click.Argument) or parameter.opts[0] in page

@@ -15,7 +15,7 @@ from headrace.cli.sampling_options import sampling_options, sampling_params
 from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.cli.sources import Source, opened_source
 from headrace.cli.terminal import Stopwatch, write_text
-from headrace.core.errors import EngineFailed, HeadraceError, SettingsError, UnsupportedModel, UserError
+from headrace.core.errors import EngineFailed, HeadraceError, UnsupportedModel, UserError
 from headrace.core.generation import ChatPrompt, Chunk, FinishReason, GenerationRequest, SamplingParams
 
 EXAMPLES = """
@@ -40,7 +40,7 @@ Ctrl-C stops an answer, not the program.
 @click.option("--url", help="Talk to the server there in place of loading a model here.")
 @click.option("--api-key", envvar="HEADRACE_API_KEY", help="Key for --url.  [env: HEADRACE_API_KEY]")
 @click.option("--system", metavar="TEXT", help="The system message.")
-@sampling_options(temperature=0.2, top_p=0.9)
+@sampling_options(without=("n", "best_of", "logprobs", "prompt_logprobs"), temperature=0.2, top_p=0.9)
 @setting_options(*ENGINE_SETTINGS)
 @click.pass_context
 def chat(ctx: click.Context, /, model: str | None, **given: Any) -> None:
@@ -50,8 +50,6 @@ def chat(ctx: click.Context, /, model: str | None, **given: Any) -> None:
     Answers stream as they are made. Commands begin with a slash; /help lists them.
     """
     sampling = sampling_params(given)
-    if sampling.n != 1 or sampling.best_of not in {None, 1}:
-        raise SettingsError("A conversation has one answer at a time: leave out --n and --best-of.")
     with opened_source(ctx, model, given) as (runner, source):
         talk(runner, source, Conversation(sampling=sampling, system=given["system"] or ""))
 

@@ -1,6 +1,6 @@
 """The options that say how to choose tokens: one for each field of `SamplingParams`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,8 @@ GRAMMAR_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def sampling_options(**defaults: object) -> Decorator:
-    """Add all sampling options; `defaults` replace those of `SamplingParams` for this command."""
+def sampling_options(*, without: Collection[str] = (), **defaults: object) -> Decorator:
+    """Add the sampling options but those `without`; `defaults` replace those of `SamplingParams` for this command."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for flag, details in reversed(GRAMMAR_OPTIONS):
@@ -58,6 +58,8 @@ def sampling_options(**defaults: object) -> Decorator:
         for names, details in reversed(OPTIONS):
             name = names[-1].removeprefix("--") if len(names) > 1 and names[-1].isidentifier() else names[0]
             field = name.split("/")[0].removeprefix("--").replace("-", "_")
+            if field in without:
+                continue
             default = defaults.get(field, getattr(DEFAULTS, field))
             shown = {"default": default, "show_default": default is not None and not details.get("multiple")}
             if details.get("multiple"):
