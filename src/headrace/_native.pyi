@@ -1,4 +1,4 @@
-"""Types of the native module (csrc/bindings.cpp, csrc/bind_step.cpp)."""
+# Types of the native module (csrc/bindings.cpp, csrc/bind_step.cpp).
 
 from typing import TypeAlias
 

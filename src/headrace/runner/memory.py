@@ -43,7 +43,7 @@ def available_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sy
     return min(_meminfo_available(proc), *_cgroup_rooms(proc, cgroups), _NO_LIMIT_BYTES)
 
 
-def plan_memory(
+def plan_memory(  # noqa: PLR0913 - each is a setting of its own
     spec: ModelSpec,
     *,
     dtype: str,
@@ -59,8 +59,8 @@ def plan_memory(
     """
     Decide the size of the KV cache.
 
-    Without `kv_cache_bytes` it holds `max_num_seqs` whole contexts, or as many blocks as fit into nine tenths of what is
-    available. It always holds at least one whole context.
+    Without `kv_cache_bytes` it holds `max_num_seqs` whole contexts, or as many blocks as fit into nine tenths of
+    what is available. It always holds at least one whole context.
 
     Raises:
         InsufficientMemory: with the sum and what to change.
@@ -109,15 +109,15 @@ def _check(plan: MemoryPlan, blocks_of_one: int, max_model_len: int) -> None:
     if plan.num_blocks < blocks_of_one:
         needed = blocks_of_one * plan.block_bytes
         raise InsufficientMemory(
-            f"The KV cache has {_mib(plan.kv_cache_bytes)}, one context of {max_model_len} tokens needs {_mib(needed)}. "
-            "Raise kv_cache_bytes or lower max_model_len.",
+            f"The KV cache has {_mib(plan.kv_cache_bytes)}, one context of {max_model_len} tokens needs "
+            f"{_mib(needed)}. Raise kv_cache_bytes or lower max_model_len.",
             **facts,
         )
     if plan.total_bytes + _reserve(plan.available_bytes) > plan.available_bytes:
         raise InsufficientMemory(
             f"Weights {_mib(plan.weights_bytes)} + workspace {_mib(plan.workspace_bytes)} + KV cache "
-            f"{_mib(plan.kv_cache_bytes)} = {_mib(plan.total_bytes)}, and {_mib(_reserve(plan.available_bytes))} for the "
-            f"rest of the process, do not fit into the {_mib(plan.available_bytes)} that are available. Lower "
+            f"{_mib(plan.kv_cache_bytes)} = {_mib(plan.total_bytes)}, and {_mib(_reserve(plan.available_bytes))} for "
+            f"the rest of the process, do not fit into the {_mib(plan.available_bytes)} that are available. Lower "
             "max_model_len, kv_cache_bytes or max_num_batched_tokens, or take a smaller dtype (w8a8, w4a8) or kv_dtype "
             "(int8).",
             **facts,

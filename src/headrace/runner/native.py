@@ -9,13 +9,13 @@ from headrace.core.errors import EngineFailed, InsufficientMemory, SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import WeightSource
-from headrace.runner.cpu import CpuReport as CpuReport
-from headrace.runner.cpu import cpu_report as cpu_report
-from headrace.runner.cpu import default_threads
+from headrace.runner.cpu import CpuReport, cpu_report, default_threads
 from headrace.runner.memory import MemoryPlan
 from headrace.runner.native_config import native_config, native_limits
 from headrace.runner.packing import load_packed
 from headrace.runner.step import Float32, RunnerInfo, RunnerLimits, StepInput, StepOutput
+
+__all__ = ["CpuReport", "NativeRunner", "cpu_report", "load_native_runner"]
 
 
 class NativeRunner:
@@ -65,7 +65,7 @@ class NativeRunner:
         return self._runtime
 
 
-def load_native_runner(
+def load_native_runner(  # noqa: PLR0913 - one keyword a decision that the engine has taken
     spec: ModelSpec,
     weights: WeightSource,
     *,
@@ -123,5 +123,7 @@ def _info(runtime: _native.Runtime, dtype: str, kv_dtype: str, origin: str) -> R
 
 
 def _cannot_run(exc: Exception) -> EngineFailed:
-    reason = str(exc).partition("\n")[0].rstrip(".")
+    reason = str(exc).rstrip(".")
+    if isinstance(exc, TypeError):  # nanobind lists every signature
+        reason = "its arrays must be C-contiguous, int32 and shaped as StepInput says, its extras tuples"
     return EngineFailed(f"The step cannot be run: {reason}.")

@@ -10,10 +10,7 @@ def native_config(spec: ModelSpec, *, dtype: str, kv_dtype: str, max_context_tok
     """
     What the native runtime must know of a network.
 
-    Args:
-        dtype: bf16, w8a8 or w4a8.
-        kv_dtype: bf16 or int8.
-        max_context_tokens: resolves dynamic rope scaling.
+    `dtype` is bf16, w8a8 or w4a8, `kv_dtype` bf16 or int8; `max_context_tokens` resolves dynamic rope scaling.
     """
     config = _native.ModelConfig()
     config.dtype, config.kv_dtype = dtype, kv_dtype

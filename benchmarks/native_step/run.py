@@ -1,0 +1,162 @@
+"""
+How long the native runtime takes for one step: no HTTP, no tokenizer, no scheduler.
+
+    python benchmarks/native_step/run.py smollm2 --formats bf16/bf16,w8a8/int8,w4a8/int8
+
+Decode: B sequences of 128 + i tokens, i up to `--decode-steps`, on scattered blocks, greedy. Prefill: one prompt in one
+chunk. Formats take turns, so that a slow spell of the machine hits all alike; the best and the median of all steps are
+printed. The last line is one JSON object.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from headrace.models.loading import load_model
+from headrace.runner.memory import available_memory_bytes, plan_memory
+from headrace.runner.native import NativeRunner, load_native_runner
+from headrace.runner.sampling import stack_sampling
+from headrace.runner.step import RunnerLimits, StepInput
+
+CONTEXT = 1024
+BLOCK = 32
+DECODE_START = 128
+
+
+def load(ref: str, weights_and_kv: str, arguments: argparse.Namespace) -> NativeRunner:
+    """One runner; packed weights are kept for this run only unless `--cache-dir` is given."""
+    dtype, kv_dtype = weights_and_kv.split("/")
+    model = load_model(ref)
+    sequences = max(arguments.batches)
+    plan = plan_memory(
+        model.spec,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        block_tokens=BLOCK,
+        max_model_len=CONTEXT,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=CONTEXT,
+        kv_cache_bytes=None,
+        available_bytes=available_memory_bytes(),
+        threads=arguments.threads,
+    )
+    limits = RunnerLimits(
+        num_blocks=plan.num_blocks,
+        block_tokens=BLOCK,
+        max_step_tokens=CONTEXT,
+        max_step_sequences=sequences,
+        max_step_rows=CONTEXT,
+        max_context_tokens=CONTEXT,
+    )
+    return load_native_runner(
+        model.spec,
+        model.weights,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        plan=plan,
+        limits=limits,
+        threads=arguments.threads,
+        isa=arguments.isa,
+        cache_dir=arguments.cache_dir,
+    )
+
+
+def decode_steps(runner: NativeRunner, batch: int, num_steps: int) -> Iterator[StepInput]:
+    """Steps of `batch` sequences whose context grows."""
+    rng = np.random.default_rng(batch)
+    order = rng.permutation(runner.limits.num_blocks).astype(np.int32)
+    per_sequence = min(CONTEXT // BLOCK, runner.limits.num_blocks // batch)
+    tables = np.ascontiguousarray(order[: batch * per_sequence].reshape(batch, per_sequence))
+    for i in range(num_steps):
+        yield StepInput(
+            token_ids=rng.integers(0, runner.spec.vocab_size, batch).astype(np.int32),
+            query_starts=np.arange(batch + 1, dtype=np.int32),
+            context_lens=np.full(batch, DECODE_START + i, np.int32),
+            block_tables=tables,
+            rows=np.arange(batch, dtype=np.int32),
+            sampling=stack_sampling([{}] * batch),
+        )
+
+
+def prefill_step(runner: NativeRunner, num_tokens: int) -> StepInput:
+    """One prompt in one chunk."""
+    rng = np.random.default_rng(num_tokens)
+    order = rng.permutation(runner.limits.num_blocks).astype(np.int32)
+    return StepInput(
+        token_ids=rng.integers(0, runner.spec.vocab_size, num_tokens).astype(np.int32),
+        query_starts=np.array([0, num_tokens], np.int32),
+        context_lens=np.zeros(1, np.int32),
+        block_tables=order[None, : CONTEXT // BLOCK].copy(),
+        rows=np.array([num_tokens - 1], np.int32),
+        sampling=stack_sampling([{}]),
+    )
+
+
+def timed(runner: NativeRunner, step: StepInput) -> float:
+    """Milliseconds of one step."""
+    start = time.perf_counter()
+    runner.execute(step)
+    return (time.perf_counter() - start) * 1e3
+
+
+def measure(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Milliseconds of every step, by format and case."""
+    times: dict[str, dict[str, list[float]]] = {name: {} for name in runners}
+    for _ in range(arguments.rounds):
+        for batch in arguments.batches:
+            for name, runner in runners.items():
+                steps = list(decode_steps(runner, batch, arguments.decode_steps))
+                times[name].setdefault(f"decode {batch}", []).extend(timed(runner, step) for step in steps)
+        for num_tokens in arguments.prefills:
+            for name, runner in runners.items():
+                step = prefill_step(runner, num_tokens)
+                times[name].setdefault(f"prefill {num_tokens}", []).extend(timed(runner, step) for _ in range(3))
+    return times
+
+
+def report(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Print a table; returns what the JSON line says."""
+    result: dict[str, dict[str, dict[str, float]]] = {}
+    for name, cases in times.items():
+        for case, milliseconds in cases.items():
+            tokens = int(case.split()[1])
+            best, median = min(milliseconds), statistics.median(milliseconds)
+            result.setdefault(name, {})[case] = {
+                "best_ms": best,
+                "median_ms": median,
+                "tokens_per_s": tokens / median * 1e3,
+            }
+            print(
+                f"{name:12} {case:12} best {best:8.2f} ms  median {median:8.2f} ms  "
+                f"{tokens / median * 1e3:8.0f} tok/s (best {tokens / best * 1e3:.0f})"
+            )
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--formats", default="bf16/bf16,w8a8/int8,w4a8/int8", help="weights/KV cache, ...")
+    parser.add_argument("--batches", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 64])
+    parser.add_argument("--prefills", type=lambda text: [int(part) for part in text.split(",")], default=[512])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--decode-steps", type=int, default=64)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--isa")
+    parser.add_argument("--cache-dir", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments.cache_dir = arguments.cache_dir or Path(folder)
+        runners = {name: load(arguments.model, name, arguments) for name in arguments.formats.split(",")}
+    facts = {name: runner.info.facts for name, runner in runners.items()}
+    print(json.dumps({"model": arguments.model, "runners": facts, "cases": report(measure(runners, arguments))}))
+
+
+if __name__ == "__main__":
+    main()

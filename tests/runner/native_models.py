@@ -1,0 +1,139 @@
+"""Small networks of every kind for the native runtime, and how to load them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from headrace import _native
+from headrace.models.spec import ModelSpec, RopeSpec
+from headrace.models.weights import Encoding, RawTensor, WeightSource
+from headrace.runner.memory import plan_memory
+from headrace.runner.native import NativeRunner, load_native_runner
+from headrace.runner.step import RunnerLimits
+from tests.runner.weights import ArrayWeights
+
+ISAS = tuple(_native.available_isas())
+FORMATS = [(dtype, kv_dtype) for dtype in ("bf16", "w8a8", "w4a8") for kv_dtype in ("bf16", "int8")]
+LIMITS = RunnerLimits(
+    num_blocks=48,
+    block_tokens=32,
+    max_step_tokens=400,
+    max_step_sequences=8,
+    max_step_rows=400,
+    max_context_tokens=512,
+)
+
+
+def small_spec(**changes) -> ModelSpec:
+    """Two layers with odd sizes; `changes` make it another network."""
+    fields = {
+        "family": "test",
+        "num_layers": 2,
+        "hidden_size": 96,
+        "intermediate_size": 160,
+        "num_heads": 6,
+        "num_kv_heads": 2,
+        "head_dim": 32,
+        "vocab_size": 333,
+        "max_positions": 512,
+        "norm_eps": 1e-5,
+        "tie_embeddings": True,
+    }
+    return ModelSpec(**(fields | changes))
+
+
+SPECS: Mapping[str, ModelSpec] = {
+    "llama": small_spec(),
+    "one head a group": small_spec(head_dim=16, num_heads=6, num_kv_heads=6, hidden_size=80, vocab_size=65),
+    "eight heads a group, biases, own LM head": small_spec(
+        head_dim=80, num_heads=8, num_kv_heads=1, tie_embeddings=False, qkv_bias=True, o_bias=True, hidden_size=200
+    ),
+    "seven heads a group, llama 3 rope": small_spec(
+        head_dim=64,
+        num_heads=7,
+        num_kv_heads=1,
+        rope=RopeSpec(theta=5e5, kind="llama3", factor=8.0, original_max_positions=64),
+    ),
+    "gemma 3": small_spec(
+        head_dim=256,
+        num_heads=2,
+        num_kv_heads=1,
+        qk_norm=True,
+        sandwich_norms=True,
+        activation="gelu_tanh",
+        windows=(40, 0),
+        local_rope=RopeSpec(theta=1e3),
+        rope=RopeSpec(kind="linear", factor=8.0),
+        embedding_scale=96**0.5,
+        attention_scale=0.05,
+    ),
+    "qwen 3, wide heads": small_spec(head_dim=128, num_heads=3, num_kv_heads=1, qk_norm=True, intermediate_size=96),
+    "dynamic rope": small_spec(head_dim=96, rope=RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128)),
+}
+
+
+class BlockWeights(ArrayWeights):
+    """Layer matrices in GGUF's Q4_0, Q4_1 or Q8_0 blocks with random content; all else from float32 arrays."""
+
+    def __init__(self, arrays, encoding: Encoding) -> None:
+        super().__init__(arrays)
+        self._encoding = encoding
+
+    def load(self, name: str) -> RawTensor:
+        tensor = super().load(name)
+        if not name.startswith("layers.") or tensor.num_rows == 1:
+            return tensor
+        rng = np.random.default_rng(len(name) + tensor.num_rows)
+        num_blocks = tensor.num_columns // 32
+        scales = (rng.uniform(0.5, 1.5, (tensor.num_rows, num_blocks, 1)) * tensor.num_columns**-0.5 / 8).astype("<f2")
+        parts = {
+            Encoding.Q4_0: [scales, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
+            Encoding.Q4_1: [scales, -8 * scales, rng.integers(0, 256, (tensor.num_rows, num_blocks, 16), np.uint8)],
+            Encoding.Q8_0: [scales / 16, rng.integers(0, 256, (tensor.num_rows, num_blocks, 32), np.uint8)],
+        }[self._encoding]
+        data = np.concatenate([part.astype(part.dtype).view(np.uint8) for part in parts], axis=-1)
+        return RawTensor(
+            self._encoding, tensor.num_rows, tensor.num_columns, np.ascontiguousarray(data.reshape(tensor.num_rows, -1))
+        )
+
+
+def load(
+    spec: ModelSpec,
+    weights: WeightSource,
+    cache_dir: Path,
+    *,
+    dtype: str = "bf16",
+    kv_dtype: str = "bf16",
+    threads: int = 2,
+    isa: str | None = None,
+    limits: RunnerLimits = LIMITS,
+) -> NativeRunner:
+    plan = plan_memory(
+        spec,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        block_tokens=32,
+        max_model_len=limits.max_context_tokens,
+        max_num_seqs=limits.max_step_sequences,
+        max_num_batched_tokens=limits.max_step_tokens,
+        kv_cache_bytes=None,
+        available_bytes=1 << 34,
+        threads=threads,
+    )
+    return load_native_runner(
+        spec,
+        weights,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        plan=plan,
+        limits=limits,
+        threads=threads,
+        isa=isa,
+        cache_dir=cache_dir,
+    )
+
+
+def relative_error(actual, expected) -> float:
+    """Root mean square of the difference over that of what is right."""
+    return float(np.sqrt(np.mean((actual - expected) ** 2) / np.mean(expected**2)))

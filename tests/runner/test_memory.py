@@ -1,0 +1,132 @@
+"""The plan is what is allocated, and memory is counted as the kernel and the container see it."""
+
+import pytest
+
+from headrace.core.errors import InsufficientMemory, SettingsError
+from headrace.runner.memory import available_memory_bytes, plan_memory
+from headrace.runner.step import RunnerLimits
+from tests.runner.native_models import FORMATS, SPECS, load, small_spec
+from tests.runner.weights import random_weights
+
+GIB = 1 << 30
+
+
+def plan(spec, **changes):
+    options = {
+        "dtype": "w8a8",
+        "kv_dtype": "int8",
+        "block_tokens": 32,
+        "max_model_len": 256,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 200,
+        "kv_cache_bytes": None,
+        "available_bytes": GIB,
+        "threads": 2,
+    }
+    return plan_memory(spec, **(options | changes))
+
+
+@pytest.mark.parametrize(("dtype", "kv_dtype"), FORMATS)
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_plan_is_what_is_allocated(name, dtype, kv_dtype, threads, tmp_path):
+    spec = SPECS[name]
+    planned = plan(spec, dtype=dtype, kv_dtype=kv_dtype, threads=threads)
+    limits = RunnerLimits(
+        num_blocks=planned.num_blocks,
+        block_tokens=32,
+        max_step_tokens=200,
+        max_step_sequences=4,
+        max_step_rows=200,
+        max_context_tokens=256,
+    )
+    runner = load(spec, random_weights(spec), tmp_path, dtype=dtype, kv_dtype=kv_dtype, threads=threads, limits=limits)
+    info = runner.info
+    assert (info.weights_bytes, info.workspace_bytes, info.kv_cache_bytes) == (
+        planned.weights_bytes,
+        planned.workspace_bytes,
+        planned.kv_cache_bytes,
+    )
+    assert planned.total_bytes == info.weights_bytes + info.workspace_bytes + info.kv_cache_bytes
+
+
+def test_without_a_size_the_cache_holds_every_sequence_whole():
+    assert plan(small_spec()).num_blocks == 4 * 256 // 32
+
+
+def test_little_memory_makes_a_smaller_cache_that_still_holds_one_context():
+    roomy = plan(small_spec(), max_num_seqs=4000)
+    tight = plan(small_spec(), max_num_seqs=4000, available_bytes=64 << 20)
+    assert 8 <= tight.num_blocks < roomy.num_blocks
+    assert tight.total_bytes <= 64 << 20
+
+
+def test_a_cache_size_that_is_asked_for_is_kept_to():
+    planned = plan(small_spec(), kv_cache_bytes=1 << 20)
+    assert (1 << 20) - planned.block_bytes < planned.kv_cache_bytes <= 1 << 20
+
+
+def test_a_cache_too_small_for_one_context_is_refused_with_the_numbers():
+    with pytest.raises(InsufficientMemory, match="256 tokens needs") as caught:
+        plan(small_spec(), kv_cache_bytes=1000)
+    assert "max_model_len" in caught.value.message
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_sum():
+    with pytest.raises(InsufficientMemory, match=r"Weights .* MiB \+ workspace .* MiB \+ KV cache") as caught:
+        plan(small_spec(), available_bytes=1 << 20)
+    assert caught.value.facts["available_bytes"] == 1 << 20
+
+
+def test_other_block_sizes_are_refused():
+    with pytest.raises(SettingsError, match="32 tokens"):
+        plan(small_spec(), block_tokens=16)
+
+
+def machine(tmp_path, available_kib=1000, cgroup="", files=()):
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text(f"MemTotal: 9999999 kB\nMemAvailable: {available_kib} kB\n")
+    (proc / "self/cgroup").write_text(cgroup)
+    for path, text in files:
+        (groups / path).parent.mkdir(parents=True, exist_ok=True)
+        (groups / path).write_text(text)
+    return available_memory_bytes(proc, groups)
+
+
+def test_a_bare_machine_has_what_the_kernel_says(tmp_path):
+    assert machine(tmp_path) == 1000 * 1024
+
+
+def test_cgroup_v2_limits_and_droppable_cache_count(tmp_path):
+    files = [
+        ("a/b/memory.max", "500000\n"),
+        ("a/b/memory.current", "300000\n"),
+        ("a/b/memory.stat", "anon 1\ninactive_file 100000\n"),
+        ("a/memory.max", "max\n"),
+        ("a/memory.current", "300000\n"),
+    ]
+    assert machine(tmp_path, cgroup="0::/a/b\n", files=files) == 300000
+
+
+def test_the_tightest_parent_decides(tmp_path):
+    files = [
+        ("a/b/memory.max", "max"),
+        ("a/b/memory.current", "1"),
+        ("a/memory.max", "5000"),
+        ("a/memory.current", "4000"),
+    ]
+    assert machine(tmp_path, cgroup="0::/a/b\n", files=files) == 1000
+
+
+def test_cgroup_v1_limits_count(tmp_path):
+    files = [
+        ("memory/x/memory.limit_in_bytes", "70000"),
+        ("memory/x/memory.usage_in_bytes", "50000"),
+        ("memory/x/memory.stat", "total_inactive_file 7\n"),
+    ]
+    assert machine(tmp_path, cgroup="5:cpu:/x\n4:memory,hugetlb:/x\n", files=files) == 20007
+
+
+def test_this_machine_has_some_memory():
+    assert available_memory_bytes() > 1 << 20

@@ -1,0 +1,149 @@
+"""The native kernels compute what the reference computes, for every format, CPU variant and kind of network."""
+
+import numpy as np
+import pytest
+
+from headrace.core.errors import SettingsError
+from headrace.models.weights import Encoding
+from headrace.runner.native import cpu_report
+from headrace.runner.reference import ReferenceRunner
+from headrace.runner.sampling import sample_rows
+from tests.runner.native_models import FORMATS, ISAS, LIMITS, SPECS, BlockWeights, load, relative_error, small_spec
+from tests.runner.steps import make_step
+from tests.runner.weights import ArrayWeights, random_weights, weight_shapes
+
+TOLERANCES = {"bf16": 0.015, "w8a8": 0.04, "w4a8": 0.2}
+"""4-bit rounding of random weights is coarse; exact 4-bit weights are tested below with the tolerance of 8 bits."""
+BLOCKS = [7, 3, 11, 2, 30, 31, 5, 6, 9, 20]
+
+
+def prompt(spec, length, seed=0):
+    return np.random.default_rng(seed).integers(0, spec.vocab_size, length).tolist()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("dtype", "kv_dtype"), FORMATS)
+@pytest.mark.parametrize("name", SPECS)
+def test_logits_are_those_of_the_reference(name, dtype, kv_dtype, isa, tmp_path):
+    spec = SPECS[name]
+    weights = random_weights(spec)
+    runner = load(spec, weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=isa)
+    step = make_step((prompt(spec, 150), 0, BLOCKS), (prompt(spec, 33, 1), 0, [1, 4]), all_rows=True)
+    expected = ReferenceRunner(spec, weights, LIMITS).logits(step)
+    assert relative_error(runner.logits(step), expected) < TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("encoding", "dtype"), [(Encoding.Q4_0, "w4a8"), (Encoding.Q4_1, "w4a8"), (Encoding.Q8_0, "w8a8")]
+)
+def test_quantised_checkpoints_lose_nothing_but_activations(encoding, dtype, isa, tmp_path):
+    spec = small_spec(intermediate_size=192)
+    plain = random_weights(spec)
+    weights = BlockWeights({name: plain._arrays[name] for name in plain.names()}, encoding)
+    runner = load(spec, weights, tmp_path, dtype=dtype, isa=isa)
+    step = make_step((prompt(spec, 40), 0, BLOCKS), all_rows=True)
+    assert relative_error(runner.logits(step), ReferenceRunner(spec, weights, LIMITS).logits(step)) < 0.04
+
+
+@pytest.mark.parametrize("encoding", [Encoding.F16, Encoding.BF16])
+def test_half_precision_checkpoints_are_read(encoding, tmp_path):
+    spec = small_spec()
+    plain = random_weights(spec)
+
+    class HalfWeights(ArrayWeights):
+        def load(self, name):
+            tensor = super().load(name)
+            values = tensor.data.view("<f4")
+            halves = values.astype("<f2") if encoding is Encoding.F16 else (values.view("<u4") >> 16).astype("<u2")
+            return type(tensor)(encoding, tensor.num_rows, tensor.num_columns, halves.view(np.uint8))
+
+    weights = HalfWeights({name: plain._arrays[name] for name in plain.names()})
+    step = make_step((prompt(spec, 40), 0, BLOCKS), all_rows=True)
+    expected = ReferenceRunner(spec, weights, LIMITS).logits(step)
+    assert relative_error(load(spec, weights, tmp_path).logits(step), expected) < 0.015
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_decoding_over_several_chunks_of_attention_follows_the_reference(isa, tmp_path):
+    spec = small_spec()
+    weights = random_weights(spec)
+    runner, reference = load(spec, weights, tmp_path, isa=isa), ReferenceRunner(spec, weights, LIMITS)
+    tokens = prompt(spec, 310)
+    first = make_step((tokens[:300], 0, BLOCKS))
+    runner.logits(first), reference.logits(first)
+    for context in range(300, 310):
+        step = make_step(([tokens[context]], context, BLOCKS))
+        assert relative_error(runner.logits(step), reference.logits(step)) < 0.015
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_sampling_is_that_of_the_definition(batch, isa, tmp_path):
+    spec = small_spec()
+    runner = load(spec, random_weights(spec), tmp_path, isa=isa)
+    fields = [
+        {"temperature": 0.0, "num_top": -1},
+        {"temperature": 0.8, "seed": 5, "position": 9, "num_top": 3},
+        {"temperature": 0.0, "num_top": 0},
+        {"target": 17, "num_top": 2},
+        {"temperature": 1.2, "top_p": 0.9, "seed": 1},
+    ][:batch]
+    pieces = [(prompt(spec, 9, seed), 0, [seed]) for seed in range(batch)]
+    step = make_step(*pieces, sampling=fields)
+    expected, actual = sample_rows(runner.logits(step), step), runner.execute(step)
+    np.testing.assert_array_equal(actual.token_ids, expected.token_ids)
+    np.testing.assert_array_equal(actual.top_ids, expected.top_ids)
+    np.testing.assert_allclose(actual.logprobs, expected.logprobs, rtol=1e-5)
+    np.testing.assert_allclose(actual.top_logprobs, expected.top_logprobs, rtol=1e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_of_equal_logits_the_lowest_id_wins(isa, tmp_path):
+    spec = small_spec()
+    arrays = {name: np.ones(shape) for name, shape in weight_shapes(spec).items()}
+    arrays["embed"][[20, 40, 77, 331]] = 2.0
+    runner = load(spec, ArrayWeights(arrays), tmp_path, isa=isa)
+    for sampling in ({}, {"num_top": 0}):
+        step = make_step(([5, 6], 0, [0]), ([7], 0, [1]), ([8], 0, [2]), sampling=sampling)
+        assert runner.execute(step).token_ids.tolist() == [20, 20, 20]
+
+
+def test_a_step_without_logit_rows_still_fills_the_cache(tmp_path):
+    spec = small_spec()
+    runner = load(spec, random_weights(spec), tmp_path)
+    tokens = prompt(spec, 30)
+    whole = runner.logits(make_step((tokens, 0, [0])))
+    silent = make_step((tokens[:20], 0, [9]), all_rows=True)
+    silent = type(silent)(
+        **{name: getattr(silent, name) for name in silent.__slots__}
+        | {"rows": silent.rows[:0], "sampling": silent.sampling[:0]}
+    )
+    assert runner.execute(silent).token_ids.shape == (0,)
+    np.testing.assert_array_equal(runner.logits(make_step((tokens[20:], 20, [9]))), whole)
+
+
+def test_an_isa_that_the_cpu_lacks_is_refused_by_name(tmp_path):
+    spec = small_spec()
+    with pytest.raises(SettingsError, match=r"sse9.*portable"):
+        load(spec, random_weights(spec), tmp_path, isa="sse9")
+
+
+def test_an_unknown_format_is_refused_by_name(tmp_path):
+    spec = small_spec()
+    with pytest.raises((SettingsError, ValueError), match="w2a8"):
+        load(spec, random_weights(spec), tmp_path, dtype="w2a8")
+
+
+def test_the_report_names_the_best_isa():
+    report = cpu_report()
+    assert report.isa == report.isas[0]
+    assert report.isas[-1] == "portable"
+    assert report.threads >= 1
+
+
+def test_the_runner_says_what_it_loaded(tmp_path):
+    spec = small_spec()
+    runner = load(spec, random_weights(spec), tmp_path, dtype="w8a8", kv_dtype="int8", isa="portable")
+    assert (runner.info.dtype, runner.info.kv_dtype, runner.info.device) == ("w8a8", "int8", "cpu (portable)")
+    assert runner.info.facts["bf16"] == "emulated"

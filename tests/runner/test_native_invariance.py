@@ -1,0 +1,97 @@
+"""
+A row gets the same bits whatever else is in the batch, however its prompt was cut, on one thread or two.
+
+Each test computes all logits of some sequences alone and in one piece, then again in random chunks, in random company,
+on blocks that hold the leftovers of others, and compares bit for bit.
+"""
+
+import numpy as np
+import pytest
+
+from tests.runner.native_models import FORMATS, ISAS, LIMITS, SPECS, load, small_spec
+from tests.runner.steps import make_step
+from tests.runner.weights import ArrayWeights, random_weights
+
+LENGTHS = (300, 40, 33, 1, 129, 64)
+
+
+def random_schedule(rng, lengths, max_tokens):
+    """Steps of (sequence, start, stop) pieces that work through all sequences in order."""
+    done = [0] * len(lengths)
+    while any(at < length for at, length in zip(done, lengths, strict=True)):
+        pieces, room = [], max_tokens
+        for sequence in rng.permutation(len(lengths)):
+            left = lengths[sequence] - done[sequence]
+            if left and room and rng.random() < 0.7:
+                size = min(left, room, int(rng.choice([1, 1, 2, 3, 17, 32, 200])))
+                pieces.append((int(sequence), done[sequence], done[sequence] + size))
+                done[sequence] += size
+                room -= size
+        if pieces:
+            yield pieces
+
+
+def alone(runner, prompts, tables):
+    return [
+        runner.logits(make_step((tokens, 0, table), all_rows=True))
+        for tokens, table in zip(prompts, tables, strict=True)
+    ]
+
+
+def in_company(runner, prompts, tables, rng, max_tokens):
+    logits = [np.full((len(tokens), runner.spec.vocab_size), np.nan, np.float32) for tokens in prompts]
+    for pieces in random_schedule(rng, [len(tokens) for tokens in prompts], max_tokens):
+        step = make_step(
+            *[(prompts[sequence][start:stop], start, tables[sequence]) for sequence, start, stop in pieces],
+            all_rows=True,
+        )
+        sizes = np.cumsum([stop - start for _, start, stop in pieces])[:-1]
+        for (sequence, start, stop), part in zip(pieces, np.split(runner.logits(step), sizes), strict=True):
+            logits[sequence][start:stop] = part
+    return logits
+
+
+def random_tables(rng):
+    order = rng.permutation(LIMITS.num_blocks)
+    counts = [-(-length // 32) for length in LENGTHS]
+    return [blocks.tolist() for blocks in np.split(order[: sum(counts)], np.cumsum(counts)[:-1])]
+
+
+def check(spec, tmp_path, *, dtype, kv_dtype, isa, seed, rounds=2):
+    rng = np.random.default_rng(seed)
+    weights = random_weights(spec)
+    prompts = [rng.integers(0, spec.vocab_size, length).tolist() for length in LENGTHS]
+    options = {"dtype": dtype, "kv_dtype": kv_dtype, "isa": isa}
+    expected = alone(load(spec, weights, tmp_path, threads=1, **options), prompts, random_tables(rng))
+    for threads in (1, 2):
+        runner = load(spec, weights, tmp_path, threads=threads, **options)
+        for _ in range(rounds):
+            actual = in_company(runner, prompts, random_tables(rng), rng, int(rng.choice([16, 128, 400])))
+            for ours, theirs in zip(actual, expected, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("dtype", "kv_dtype"), FORMATS)
+def test_company_chunks_and_threads_do_not_show(dtype, kv_dtype, isa, tmp_path):
+    check(small_spec(), tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=isa, seed=1)
+
+
+@pytest.mark.parametrize(("dtype", "kv_dtype"), [("bf16", "bf16"), ("w8a8", "int8"), ("w4a8", "int8")])
+@pytest.mark.parametrize("name", [name for name in SPECS if name != "llama"])
+def test_company_chunks_and_threads_do_not_show_in_any_network(name, dtype, kv_dtype, tmp_path):
+    check(SPECS[name], tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=ISAS[0], seed=2, rounds=1)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+def test_leftovers_in_a_block_do_not_show_even_if_they_are_not_numbers(kv_dtype, isa, tmp_path):
+    spec = small_spec(tie_embeddings=False)
+    arrays = dict(random_weights(spec)._arrays)
+    arrays["embed"][0] = np.nan
+    step = make_step(([1, 2, 3, 4, 5], 0, [4]), all_rows=True)
+    clean = load(spec, ArrayWeights(arrays), tmp_path, kv_dtype=kv_dtype, isa=isa).logits(step)
+    runner = load(spec, ArrayWeights(arrays), tmp_path, kv_dtype=kv_dtype, isa=isa)
+    assert np.isnan(runner.logits(make_step(([0] * 32, 0, [4])))).all()
+    np.testing.assert_array_equal(runner.logits(step), clean)
+    assert np.isfinite(clean).all()

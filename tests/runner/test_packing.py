@@ -1,0 +1,137 @@
+"""Packed weights come back from the cache as they went in, or are made anew."""
+
+import numpy as np
+import pytest
+
+from headrace import _native
+from headrace.core.errors import BrokenModel
+from headrace.models.weights import Encoding, RawTensor
+from headrace.runner.native_config import native_config
+from headrace.runner.packing import load_packed, packing_key
+from tests.runner.native_models import small_spec
+from tests.runner.weights import ArrayWeights, random_weights
+
+
+def config_of(spec, dtype="w8a8"):
+    return native_config(spec, dtype=dtype, kv_dtype="int8", max_context_tokens=128)
+
+
+def load(spec, cache_dir, dtype="w8a8", **options):
+    return load_packed(spec, random_weights(spec), config_of(spec, dtype), cache_dir=cache_dir, threads=2, **options)
+
+
+def packed_file(cache_dir):
+    (path,) = (cache_dir / "packed").iterdir()
+    return path
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8"])
+def test_the_second_start_takes_the_same_bytes_from_the_cache(dtype, tmp_path):
+    spec = small_spec()
+    first, second = load(spec, tmp_path, dtype), load(spec, tmp_path, dtype)
+    assert (first.origin, second.origin) == ("packed and cached", "cached")
+    np.testing.assert_array_equal(first.arena.view(), second.arena.view())
+
+
+@pytest.mark.parametrize("at", [0, 20, 5000, -1])
+def test_a_damaged_file_is_made_anew(at, tmp_path):
+    spec = small_spec()
+    good = load(spec, tmp_path).arena.view().copy()
+    path = packed_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x41
+    path.write_bytes(data)
+    again = load(spec, tmp_path)
+    assert again.origin == "packed and cached"
+    np.testing.assert_array_equal(again.arena.view(), good)
+    assert load(spec, tmp_path).origin == "cached"
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096, 9000])
+def test_a_truncated_file_is_made_anew(size, tmp_path):
+    spec = small_spec()
+    load(spec, tmp_path)
+    path = packed_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:size])
+    assert load(spec, tmp_path).origin == "packed and cached"
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    packed = load(small_spec(), blocked)
+    assert packed.origin.startswith("packed, not cached")
+
+
+def test_no_temporary_files_are_left(tmp_path):
+    load(small_spec(), tmp_path)
+    assert [path.suffix for path in (tmp_path / "packed").iterdir()] == [".weights"]
+
+
+def test_the_key_tells_content_format_and_shape_apart():
+    keys = {
+        packing_key("one", config_of(small_spec())),
+        packing_key("two", config_of(small_spec())),
+        packing_key("one", config_of(small_spec(), "bf16")),
+        packing_key("one", config_of(small_spec(num_layers=3))),
+    }
+    assert len(keys) == 4
+
+
+def test_progress_ends_at_the_total(tmp_path):
+    calls = []
+    load(small_spec(), tmp_path, progress=lambda task, done, total, unit="bytes": calls.append((done, total)))
+    assert calls[-1][0] == calls[-1][1] == _native.layout_bytes(config_of(small_spec()))
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+
+
+def test_a_tensor_of_the_wrong_shape_is_named(tmp_path):
+    spec = small_spec()
+    arrays = dict(random_weights(spec)._arrays) | {"layers.1.down": np.zeros((96, 999), np.float32)}
+    with pytest.raises(BrokenModel, match=r"layers\.1\.down"):
+        load_packed(spec, ArrayWeights(arrays), config_of(spec), cache_dir=tmp_path, threads=1)
+
+
+def test_a_tensor_with_too_few_bytes_is_named(tmp_path):
+    spec = small_spec()
+
+    class Truncated(ArrayWeights):
+        def load(self, name):
+            tensor = super().load(name)
+            return (
+                RawTensor(Encoding.F32, tensor.num_rows, tensor.num_columns, tensor.data[:, :-4])
+                if name.endswith(".o")
+                else tensor
+            )
+
+    with pytest.raises(BrokenModel, match=r"layers\.0\.o"):
+        load_packed(spec, Truncated(random_weights(spec)._arrays), config_of(spec), cache_dir=tmp_path, threads=1)
+
+
+def test_four_bit_blocks_are_taken_nibble_for_nibble():
+    spec = small_spec(num_layers=1)
+    config = config_of(spec, "w4a8")
+    slot = next(slot for slot in _native.layout(config) if slot.name == "layers.0.o")
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, (slot.num_rows, slot.num_columns // 32, 20), np.uint8)
+    scales = rng.uniform(0.1, 1, (*blocks.shape[:2], 2)).astype("<f2")
+    blocks[:, :, :4] = scales.view(np.uint8)
+    arena = _native.Arena(_native.layout_bytes(config))
+    _native.pack_tensor(
+        arena,
+        slot,
+        "q4_1",
+        blocks.reshape(slot.num_rows, -1),
+        slot.num_rows,
+        slot.num_columns,
+        first_row=0,
+        interleaved=False,
+        num_threads=2,
+    )
+    panels = arena.view()[slot.offset : slot.offset + slot.num_bytes].reshape(slot.num_rows // 32, -1, 640)
+    nibbles = panels[:, :, :512].reshape(len(panels), -1, 4, 32, 4)
+    unpacked = np.stack([nibbles & 15, nibbles >> 4], axis=3).transpose(0, 4, 1, 2, 3, 5).reshape(slot.num_rows, -1)
+    expected = np.concatenate([blocks[:, :, 4:] & 15, blocks[:, :, 4:] >> 4], axis=2).reshape(slot.num_rows, -1)
+    np.testing.assert_array_equal(unpacked, expected)
+    halves = panels[:, :, 512:].reshape(len(panels), -1, 2, 32, 2).view("<f2")[..., 0].transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(halves.reshape(slot.num_rows, -1, 2), scales)
