@@ -12,7 +12,7 @@ from .conftest import Served
 
 pytestmark = pytest.mark.model
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_the_hugging_face_client_streams_text_and_details(server: Served) -> Non
     client = InferenceClient(server.url)
 
     tokens = list(client.text_generation("The sky is", stream=True, details=True, max_new_tokens=8))
-    whole = client.text_generation("The sky is", max_new_tokens=8)
+    whole = client.text_generation("The sky is", max_new_tokens=8, return_full_text=False)
 
     assert "".join(token.token.text for token in tokens if not token.token.special) == whole
     assert tokens[-1].details.generated_tokens == 8
@@ -135,7 +135,7 @@ class TgiLineIterator:
 @pytest.mark.parametrize("piece_bytes", [1, 7, 4096])
 def test_the_line_iterator_of_the_tgi_article_reads_invocations(server: Served, piece_bytes: int) -> None:
     payload = {
-        "inputs": "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n",
+        "inputs": "<|im_start|>user\nWhat is the capital of France? Answer in one sentence.<|im_end|>\n<|im_start|>assistant\n",
         "parameters": {"max_new_tokens": 24, "return_full_text": False, "stop": ["</s>"]},
         "stream": True,
     }

@@ -19,7 +19,7 @@ from headrace.core.errors import SettingsError
 from headrace.core.setting_rules import Rule, setting
 
 ENV_PREFIX = "HEADRACE_"
-FOREIGN_ENV_NAMES = frozenset({"HEADRACE_HOME", "HEADRACE_TEST_CACHE"})
+FOREIGN_ENV_NAMES = frozenset({"HEADRACE_HOME", "HEADRACE_PYTHON", "HEADRACE_TEST_CACHE", "HEADRACE_URL"})
 """Names with our prefix that are not settings of the server."""
 
 
