@@ -1,0 +1,97 @@
+"""The promises again, on the native runtime with the small real model."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar
+from headrace.engine.assembly import assemble
+from headrace.engine.async_engine import AsyncEngine
+from headrace.engine.config import EngineConfig
+from tests.engine.support import Answer, ask, request, running
+
+pytestmark = pytest.mark.model
+
+SYSTEM = "You answer in one short sentence, politely, and never mention the weather. " * 4
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("packed")
+
+
+@asynccontextmanager
+async def engine_on(path: Path, cache_dir: Path, **changes: object) -> AsyncIterator[AsyncEngine]:
+    config = EngineConfig(model=str(path), cache_dir=cache_dir, max_model_len=512, threads=1)
+    async with running(assemble(replace(config, **changes))) as engine:
+        yield engine
+
+
+def chat(text: str, **sampling: object) -> GenerationRequest:
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
+    return replace(request("", **sampling), prompt=ChatPrompt(messages=messages))
+
+
+def mixed_requests() -> list[GenerationRequest]:
+    wanted = [chat(f"What is {n} plus {n}?", max_new_tokens=12) for n in range(3)]
+    wanted += [request("🌊 漢字 " * n + "Once", max_new_tokens=70, ignore_eos=True) for n in range(8)]
+    wanted += [request(f"{n}, {n + 1},", max_new_tokens=20, temperature=0.9, seed=n, top_p=0.9) for n in range(3)]
+    return wanted
+
+
+def essence(answer: Answer) -> tuple[object, ...]:
+    return answer.text, tuple(answer.ids), answer.finish.reason
+
+
+@pytest.mark.parametrize(("dtype", "kv_dtype"), [("bf16", "bf16"), ("w4a8", "int8")])
+async def test_answers_do_not_depend_on_company_cache_chunks_or_preemption(
+    dtype: str, kv_dtype: str, smollm2_path: Path, cache_dir: Path
+) -> None:
+    wanted = mixed_requests()
+    formats = {"dtype": dtype, "kv_dtype": kv_dtype}
+    async with engine_on(smollm2_path, cache_dir, enable_prefix_caching=False, **formats) as engine:
+        alone = [essence(await ask(engine, one)) for one in wanted]
+        block_bytes = engine._runner.info.kv_cache_bytes // engine._runner.limits.num_blocks
+    async with engine_on(smollm2_path, cache_dir, max_num_batched_tokens=96, **formats) as engine:
+        together = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        again = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        assert engine.stats().cached_tokens_total > 0
+    assert [essence(answer) for answer in together] == alone
+    assert [essence(answer) for answer in again] == alone
+    async with engine_on(smollm2_path, cache_dir, kv_cache_bytes=17 * block_bytes, **formats) as engine:
+        engine._engine.scheduler._expected_output_tokens = 1.0
+        squeezed = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        assert engine.stats().preemptions_total > 0
+    assert [essence(answer) for answer in squeezed] == alone
+
+
+async def test_a_question_gets_its_answer(smollm2_path: Path, cache_dir: Path) -> None:
+    async with engine_on(smollm2_path, cache_dir, dtype="bf16") as engine:
+        messages = [{"role": "user", "content": "What is the capital of France?"}]
+        wanted = replace(request("", max_new_tokens=20), prompt=ChatPrompt(messages=messages))
+        answer = await ask(engine, wanted)
+    assert "Paris" in answer.text
+    assert answer.finish.reason is FinishReason.EOS
+
+
+async def test_prompt_scores_are_the_scores_of_generating(smollm2_path: Path, cache_dir: Path) -> None:
+    async with engine_on(smollm2_path, cache_dir) as engine:
+        start = await ask(engine, request("The sea is", max_new_tokens=12, logprobs=1, ignore_eos=True))
+        _, spans = engine.tokenize("The sea is")
+        prompt = (*(span.id for span in spans), *start.ids)
+        scored = await ask(engine, request(prompt, max_new_tokens=1, prompt_logprobs=1))
+    assert scored.prompt is not None
+    assert [token.logprob for token in scored.prompt[len(spans) :]] == [token.logprob for token in start.tokens]
+
+
+async def test_a_grammar_holds_the_model(smollm2_path: Path, cache_dir: Path) -> None:
+    async with engine_on(smollm2_path, cache_dir) as engine:
+        grammar = Grammar("regex", r'\{"city": "[A-Z][a-z]{2,9}"\}')
+        answer = await ask(engine, chat("Name a city as JSON.", max_new_tokens=40, grammar=grammar))
+    assert answer.text.startswith('{"city": "')
+    assert answer.text.endswith('"}')
+    assert answer.finish.reason is FinishReason.EOS
