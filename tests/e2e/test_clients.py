@@ -135,7 +135,7 @@ class TgiLineIterator:
 @pytest.mark.parametrize("piece_bytes", [1, 7, 4096])
 def test_the_line_iterator_of_the_tgi_article_reads_invocations(server: Served, piece_bytes: int) -> None:
     payload = {
-        "inputs": "<|im_start|>user\nWhat is the capital of France? Answer in one sentence.<|im_end|>\n<|im_start|>assistant\n",
+        "inputs": f"<|im_start|>user\n{QUESTION[0]['content']}<|im_end|>\n<|im_start|>assistant\n",
         "parameters": {"max_new_tokens": 24, "return_full_text": False, "stop": ["</s>"]},
         "stream": True,
     }
