@@ -116,6 +116,18 @@ def test_bench_measures_every_dialect_of_our_server(headrace, echo, tmp_path, ap
     assert "6 of 6" in result.stdout
 
 
+def test_bench_asks_the_questions_of_a_file(headrace, echo, tmp_path) -> None:
+    questions = tmp_path / "chats.jsonl"
+    rows = [{"messages": [{"role": "user", "content": f"say {word}"}]} for word in ("one", "two")]
+    questions.write_text("\n".join(map(json.dumps, rows)))
+    num_before = len(echo.backend.requests)
+    result = headrace("bench", echo.url, "--dataset", questions, "--requests", 4, "--warmup", 0)
+    assert result.exit_code == 0, result.stderr
+    assert "(openai-chat)" in result.stdout
+    asked = [sent.prompt.messages[0]["content"] for sent in echo.backend.requests[num_before + 2 :]]
+    assert sorted(asked) == ["say one", "say one", "say two", "say two"]
+
+
 @pytest.mark.parametrize(
     ("flags", "word"),
     [

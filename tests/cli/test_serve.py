@@ -76,7 +76,7 @@ def test_a_real_model_is_served_until_a_signal_comes(smollm2_path: Path, tmp_pat
         port = probe.getsockname()[1]
     args = (smollm2_path, "--port", port, "--max-model-len", 512, "--max-num-seqs", 4)
     with log.open("wb") as file:
-        server = subprocess.Popen(command(*args), stderr=file, env=clean_env())
+        server = subprocess.Popen(command(*args), stderr=file, env=clean_env(HEADRACE_HOME=str(tmp_path)))
     try:
         deadline_s = time.monotonic() + WAIT_S
         while not _is_ready(port):

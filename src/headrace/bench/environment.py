@@ -2,7 +2,6 @@
 
 import os
 import platform
-import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +17,6 @@ def describe_environment() -> dict[str, object]:
         "cpu": cpu_name(),
         "cpus_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load_average_1_min": round(os.getloadavg()[0], 2),
-        "command": sys.argv[1:],
     }
 
 

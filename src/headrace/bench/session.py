@@ -1,7 +1,7 @@
 """A whole benchmark: find out who answers, calibrate, warm up, run each level of load, report."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from headrace.bench.client import LoadClient
 from headrace.bench.dialects import Api, Asking
@@ -120,5 +120,7 @@ def _settings(options: BenchOptions) -> dict[str, object]:
         "duration_s": options.duration_s,
         "warmup_requests": options.warmup_requests,
         "seed": options.seed,
+        "timeout_s": options.timeout_s,
+        "objectives": asdict(options.objectives),
         "price_per_hour": options.price_per_hour,
     }
