@@ -9,6 +9,7 @@ import pytest
 
 from headrace.core.errors import InvalidRequest
 from headrace.core.generation import FinishReason, Grammar
+from headrace.runner.step import StepInput
 from tests.engine.support import ask, ask_all, make_engine, request, runner_limits, running
 
 SCHEMA = {
@@ -81,3 +82,20 @@ async def test_a_grammar_is_compiled_once() -> None:
         for _ in range(3):
             await ask(engine, request("x", max_new_tokens=5, grammar=JSON))
         assert len(engine._intake._grammars._compiled) == 1
+
+
+async def test_a_grammar_that_fails_midway_ends_its_request_only() -> None:
+    def break_grammar(step: StepInput) -> None:
+        for choice in engine._engine._choices.values():
+            if choice.request_id == "broken" and choice.sequence.num_output_tokens == 3:
+                choice.extras.grammar._matcher.consume_token(0)
+
+    engine = make_engine(before_step=break_grammar)
+    async with running(engine):
+        grammar = Grammar("regex", "[a-z]{20}")
+        broken, healthy = await asyncio.gather(
+            ask(engine, request("x", "broken", grammar=grammar)), ask(engine, request("x", "healthy", grammar=grammar))
+        )
+    assert broken.finish.reason is FinishReason.ERROR
+    assert "grammar failed" in (broken.finish.message or "")
+    assert (healthy.finish.reason, len(healthy.text)) == (FinishReason.EOS, 20)

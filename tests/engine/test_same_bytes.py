@@ -116,5 +116,5 @@ async def test_requests_that_come_and_go_at_random_leave_the_pool_whole() -> Non
         await chunks.aclose()
 
     async with running(make_engine(limits=limits, room=runner_limits(24))) as engine:
-        for start in range(0, 2000, 100):
-            await asyncio.gather(*(one(start + index) for index in range(100)))
+        for start in range(0, 10_000, 500):
+            await asyncio.gather(*(one(start + index) for index in range(500)))

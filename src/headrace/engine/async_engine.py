@@ -152,6 +152,8 @@ class AsyncEngine:
         num_choices = request.sampling.best_of or request.sampling.n
         self._take_places(num_choices)
         stream = ChunkStream(asyncio.get_running_loop())
+        if not self._streams:
+            self._freed_at_s = time.perf_counter()
         self._streams.add(stream)
         self._is_drained.clear()
         try:

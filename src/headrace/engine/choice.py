@@ -58,19 +58,20 @@ class Choice:
 
     def _end_of(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Chunk | None:
         """Add the token to the text; return the last chunk if the token itself ends the answer."""
+        grammar = None if self.extras is None else self.extras.grammar
+        if grammar is not None:
+            if token_id not in self.end_ids:
+                grammar.accept(token_id)
+            if grammar.error is not None:
+                self.text.push(token_id, logprob, top)
+                return self.finish(FinishReason.ERROR, message=f"The grammar failed: {grammar.error}")
         if token_id in self.end_ids:
             self.text.push_end(token_id, logprob, top)
             return self.finish(FinishReason.EOS, stop=token_id)
         match = self.text.push(token_id, logprob, top)
         if match is not None:
             return self.finish(FinishReason.STOP, match=match)
-        if self.extras is None or self.extras.grammar is None:
-            return None
-        grammar = self.extras.grammar
-        grammar.accept(token_id)
-        if grammar.error is not None:
-            return self.finish(FinishReason.ERROR, message=f"The grammar failed: {grammar.error}")
-        return self.finish(FinishReason.EOS) if grammar.is_complete else None
+        return self.finish(FinishReason.EOS) if grammar is not None and grammar.is_complete else None
 
     def finish(
         self,
