@@ -198,3 +198,23 @@ def test_a_batch_runs_together(headrace, tmp_path) -> None:
     path.write_text('{"prompt": "a b c d e f"}\n' * 40)
     headrace("generate", "echo", "--input", path)
     assert most == 40
+
+
+def test_a_batch_waits_while_the_engine_is_busy(headrace, tmp_path) -> None:
+    num_refused = 0
+
+    class SometimesBusy(EchoBackend):
+        async def generate(self, request):
+            nonlocal num_refused
+            if num_refused < 3:
+                num_refused += 1
+                raise Busy("The queue is full.", retry_after_s=0.0)
+            async for chunk in super().generate(request):
+                yield chunk
+
+    headrace.kind = SometimesBusy
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"prompt": "a"}\n' * 4)
+    rows = [json.loads(line) for line in headrace("generate", "echo", "--input", path).stdout.splitlines()]
+    assert [row["text"] for row in rows] == ["a"] * 4
+    assert num_refused == 3

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from headrace.cli.remote import RemoteSource, request_parts
-from headrace.core.errors import InvalidRequest, Unavailable, UserError
+from headrace.core.errors import Busy, InvalidRequest, Unavailable, UserError
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, SamplingParams
 from tests.bench.scripted_server import Connection, openai_models, serving
 from tests.server.conftest import serving as serving_echo
@@ -82,6 +82,18 @@ async def test_an_answer_that_is_given_up_closes_its_connection() -> None:
         await chunks.aclose()
         await asyncio.wait_for(closed.wait(), 10)
         await source.close(deadline_s=0)
+
+
+async def test_a_full_queue_says_when_to_come_again() -> None:
+    async def full(connection: Connection, _: dict) -> None:
+        body = '{"error": {"message": "The queue is full."}}'
+        head = f"HTTP/1.1 429 Too Many Requests\r\nretry-after: 3\r\ncontent-length: {len(body)}\r\n\r\n"
+        connection.write(head + body)
+
+    async with serving({"/v1/models": openai_models, "/v1/completions": full}) as server:
+        with pytest.raises(Busy, match="The queue is full") as caught:
+            await answer(server.url, request())
+    assert caught.value.retry_after_s == 3.0
 
 
 def test_only_what_differs_from_the_default_is_sent() -> None:

@@ -7,7 +7,7 @@ broken off can go on: as many lines as the output has are done.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,9 +16,9 @@ from uuid import uuid4
 
 import msgspec
 
-from headrace.cli.answers import answer_values, collect
+from headrace.cli.answers import Answer, answer_values, collect
 from headrace.cli.sources import Source
-from headrace.core.errors import HeadraceError, InvalidRequest, SettingsError
+from headrace.core.errors import Busy, HeadraceError, InvalidRequest, SettingsError
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
 
 _SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
@@ -161,8 +161,16 @@ async def _answer_item(source: Source, item: Item) -> dict[str, Any]:
         if item.request is None:
             assert item.error is not None
             raise item.error
-        async with aclosing(cast("AsyncGenerator[Chunk, None]", source.generate(item.request))) as chunks:
-            answers = await collect(cast("AsyncIterator[Chunk]", chunks))
-        return {**head, **answer_values(answers)}
+        return {**head, **answer_values(await _answers(source, item.request))}
     except HeadraceError as error:
         return {**head, "error": {"code": error.code, "message": error.message}}
+
+
+async def _answers(source: Source, request: GenerationRequest) -> list[Answer]:
+    """The answers; waits while the source is busy, for a batch has time."""
+    while True:
+        try:
+            async with aclosing(cast("AsyncGenerator[Chunk, None]", source.generate(request))) as chunks:
+                return await collect(chunks)
+        except Busy as error:
+            await asyncio.sleep(error.retry_after_s)

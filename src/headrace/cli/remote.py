@@ -9,7 +9,7 @@ from typing import Any
 from headrace.bench.client import judge_status
 from headrace.bench.dialects import Unreadable, error_text
 from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
-from headrace.core.errors import EngineFailed, HeadraceError, InvalidRequest, Unavailable, UserError
+from headrace.core.errors import Busy, EngineFailed, InvalidRequest, Unavailable, UserError
 from headrace.core.generation import (
     ChatPrompt,
     Chunk,
@@ -83,7 +83,8 @@ class RemoteSource:
 
         Raises:
             InvalidRequest: the server refuses the request, in its words.
-            Unavailable: it is not there, or is busy.
+            Busy: its queue is full.
+            Unavailable: it is not there.
             EngineFailed: the answer broke off.
         """
         path, body = request_parts(request, self._model or "")
@@ -154,10 +155,16 @@ async def _check_status(exchange: Exchange) -> None:
         return
     await exchange.finished()
     _, message = judge_status(exchange.status, exchange.content())
-    error: type[HeadraceError] = Unavailable
-    if exchange.status < 500 and exchange.status != 429:
-        error = InvalidRequest
-    raise error(message)
+    if exchange.status == 429:
+        raise Busy(message, retry_after_s=_retry_after_s(exchange))
+    raise (Unavailable if exchange.status >= 500 else InvalidRequest)(message)
+
+
+def _retry_after_s(exchange: Exchange) -> float:
+    try:
+        return max(0.0, float(exchange.headers.get("retry-after", "1")))
+    except ValueError:  # a date, which no model server sends
+        return 1.0
 
 
 async def _chunks(exchange: Exchange) -> AsyncGenerator[Chunk, None]:
