@@ -12,7 +12,7 @@ import click
 
 from headrace.bench.dialects import Api
 from headrace.bench.measure import Objectives, RequestRecord, parse_objectives
-from headrace.bench.report import print_report
+from headrace.bench.report import Report, print_report
 from headrace.bench.session import BenchOptions, OnRecord, run_benchmark
 from headrace.bench.workload import Arrivals, Dataset, Synthetic, parse_dataset, parse_lengths
 from headrace.cli.group import Examples
@@ -191,7 +191,7 @@ def _source(given: dict[str, Any]) -> Synthetic | Dataset:
         return parse_dataset(lines, output_tokens)
 
 
-def _run(options: BenchOptions, on_record: OnRecord) -> Any:
+def _run(options: BenchOptions, on_record: OnRecord) -> Report:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
