@@ -100,33 +100,30 @@ NOINLINE void tile_w4(const Tile& t) {
   }
 }
 
-// Two sums for even and odd pairs of inputs, for every row count: one row alone would wait for its own last product.
 template <int ROWS>
 NOINLINE void tile_bf16(const Tile& t) {
   for (int lane = 0; lane < kPanel; lane += 2 * W) {
     const uint8_t* p = t.panel + lane * 4;
     const int8_t* q = t.values;
-    vf total[2][ROWS][2];
-    UNROLL for (int r = 0; r < ROWS; r++) {
-      total[0][r][0] = total[0][r][1] = total[1][r][0] = total[1][r][1] = zero_f();
-    }
+    vf total[ROWS][2];
+    UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
     for (int32_t slab = 0; slab < t.k / 32; slab++, q += t.pitch) {
       for (int i = 0; i < 64; i += 16) {
-        UNROLL for (int u = 0; u < 4; u++, p += 4 * kPanel) {
+        UNROLL for (int u = 0; u < 16; u += 4, p += 4 * kPanel) {
           const vi w0 = load_i(p), w1 = load_i(p + 4 * W);
           prefetch(p + kPrefetchAhead);
           prefetch(p + kPrefetchAhead + 64);
           UNROLL for (int r = 0; r < ROWS; r++) {
-            const vi b = bcast4(q + r * 64 + i + u * 4);
-            total[u % 2][r][0] = dot_bf16(total[u % 2][r][0], w0, b);
-            total[u % 2][r][1] = dot_bf16(total[u % 2][r][1], w1, b);
+            const vi b = bcast4(q + r * 64 + i + u);
+            total[r][0] = dot_bf16(total[r][0], w0, b);
+            total[r][1] = dot_bf16(total[r][1], w1, b);
           }
         }
       }
     }
     UNROLL for (int r = 0; r < ROWS; r++) {
-      store_f(t.out + r * kPanel + lane, add(total[0][r][0], total[1][r][0]));
-      store_f(t.out + r * kPanel + lane + W, add(total[0][r][1], total[1][r][1]));
+      store_f(t.out + r * kPanel + lane, total[r][0]);
+      store_f(t.out + r * kPanel + lane + W, total[r][1]);
     }
   }
 }

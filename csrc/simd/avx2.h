@@ -3,7 +3,7 @@
 
 constexpr int W = 8;
 constexpr int kRowsInt = 3;
-constexpr int kRowsBf16 = 2;
+constexpr int kRowsBf16 = 4;
 constexpr int kRowsAttention = 4;
 constexpr int kWideAttentionRows = 2;
 constexpr int kW8Bias = 0;  // dot_w8 is signed here

@@ -4,7 +4,7 @@
 
 constexpr int W = 16;              // fp32 lanes of a vector
 constexpr int kRowsInt = 8;        // rows of an integer GEMM tile (the registers decide)
-constexpr int kRowsBf16 = HEADRACE_NATIVE_BF16 ? 6 : 5;
+constexpr int kRowsBf16 = HEADRACE_NATIVE_BF16 ? 12 : 6;
 constexpr int kRowsAttention = 12;
 constexpr int kWideAttentionRows = 6;  // up to here P x V holds four vectors a row in registers, above it two
 constexpr int kW8Bias = -128;      // dot_w8 reads the weight as unsigned w + 128: sums start at kW8Bias * sum(b)
