@@ -1,9 +1,9 @@
 """
 A lean HTTP/1.1 client for streams: asyncio transports and httptools, one timestamp for each read from the socket.
 
-The load tool shares the machine with the server that it measures. Reading a stream of small events costs 22-25 us an
-event this way and 61 us through httpx (32 streams of 200 events), and the moment of arrival is taken as the bytes are
-read, before anything else gets its turn.
+The load tool shares the machine with the server that it measures. Reading a stream of small events costs 11-12 us of
+CPU an event this way (on uvloop; 23-28 on asyncio's own loop) and 45-64 through httpx (32 streams of 200 events), and
+the moment of arrival is taken as the bytes are read, before anything else gets its turn.
 No redirects, no proxies, no compression, no cookies.
 """
 
