@@ -15,7 +15,7 @@ from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.core.errors import SettingsError
 from headrace.core.setting_docs import setting_rows
 from headrace.core.setting_rules import format_size, parse_size
-from headrace.core.settings import ServerSettings, env_name, load_settings, setting_names
+from headrace.core.settings import FOREIGN_ENV_NAMES, ServerSettings, env_name, load_settings, setting_names
 from headrace.core.settings_sources import gather_settings
 
 MODEL = {"model": "echo"}
@@ -325,3 +325,10 @@ def test_every_own_env_name_is_read():
             )
         settings, _ = load_settings({} if row.name == "model" else MODEL, {row.env: text})
         assert getattr(settings, row.name) == row.rule.read(text)
+
+
+@pytest.mark.parametrize("name", sorted(FOREIGN_ENV_NAMES))
+def test_a_name_of_ours_that_other_programs_read_does_not_stop_the_start(name):
+    settings, notices = load_settings(MODEL, {name: "x"})
+    assert settings == load_settings(MODEL, {})[0]
+    assert notices == []

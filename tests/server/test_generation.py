@@ -1,6 +1,7 @@
 """Every generating route answers, streamed and whole, and refuses bad input in its own words."""
 
 import json
+import socket
 import threading
 
 import httpx
@@ -303,3 +304,14 @@ def test_engine_errors_have_no_retry_header(echo):
     response = echo.post("/v1/completions", body_of("/v1/completions"))
     assert response.status_code == 500
     assert "retry-after" not in response.headers
+
+
+def test_a_client_that_leaves_before_its_body_is_complete_is_forgotten(echo):
+    host, port = echo.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b'POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"inputs": ')
+        echo.until(lambda: echo.service.gate.inside == 1, "the request began")
+    (record,) = echo.records(1)
+    assert (record["status"], record["finish"]) == (499, "disconnected")
+    assert echo.service.gate.inside == 0
+    assert echo.backend.requests == []
