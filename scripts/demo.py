@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 MODEL = "smollm2"
-QUESTION = "What is the capital of France? Answer in one sentence."
+QUESTION = "What is the capital of France, and what is it known for?"
 EXPECTED = "Paris"
 START_TIMEOUT_S = 600.0
 
@@ -71,7 +71,7 @@ def stream_answer(url: str) -> Iterator[dict[str, object]]:
         "model": MODEL,
         "messages": [{"role": "user", "content": QUESTION}],
         "temperature": 0,
-        "max_tokens": 64,
+        "max_tokens": 160,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -124,7 +124,7 @@ def main() -> int:
     port = free_port(options.port)
     url = f"http://127.0.0.1:{port}"
     headrace = shutil.which("headrace", path=str(Path(sys.executable).parent))
-    server = subprocess.Popen([headrace or "headrace", "serve", MODEL, "--port", str(port)])
+    server = subprocess.Popen([headrace or "headrace", "serve", MODEL, "--port", str(port), "--log-level", "warning"])
     try:
         wait_until_ready(url, server)
         answer = ask(url)
