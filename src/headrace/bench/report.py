@@ -77,14 +77,15 @@ def print_report(report: Report, console: Console) -> None:
         box=SIMPLE_HEAD,
         pad_edge=False,
     )
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for level in report.levels:
-        table.add_column(level.label, justify="right")
+        table.add_column(level.label, justify="right", no_wrap=True)
     for name, cell in _ROWS:
         cells = [cell(level) for level in report.levels]
         if any(cells):
             table.add_row(name, *(text or "-" for text in cells))
     console.print(table)
+    console.print("Times are p50 / p90 / p99.", highlight=False)
     for line in caveats(report.levels):
         console.print(line, soft_wrap=True, highlight=False)
 
@@ -111,7 +112,8 @@ def caveats(levels: Sequence[LevelReport]) -> list[str]:
 def _ms(spread: Spread | None) -> str:
     if spread is None:
         return ""
-    return " / ".join(f"{1000 * value:,.1f}" for value in (spread.p50, spread.p90, spread.p99))
+    values_ms = (1000 * value for value in (spread.p50, spread.p90, spread.p99))
+    return " / ".join(f"{value:,.0f}" if value >= 100 else f"{value:.1f}" for value in values_ms)
 
 
 def _requests(level: LevelReport) -> str:
@@ -146,10 +148,10 @@ _ROWS: tuple[tuple[str, Callable[[LevelReport], str]], ...] = (
     ("prompt tokens", lambda level: _number(level.summary.prompt_tokens, ",d")),
     ("  of them cached", lambda level: _number(level.summary.cached_tokens, ",d")),
     ("output tokens", lambda level: _number(level.summary.output_tokens, ",d")),
-    ("time to first token, ms p50 / p90 / p99", lambda level: _ms(level.summary.ttft_s)),
-    ("between tokens, ms p50 / p90 / p99", lambda level: _ms(level.summary.itl_s)),
-    ("per output token, ms p50 / p90 / p99", lambda level: _ms(level.summary.tpot_s)),
-    ("whole answer, ms p50 / p90 / p99", lambda level: _ms(level.summary.e2e_s)),
+    ("time to first token, ms", lambda level: _ms(level.summary.ttft_s)),
+    ("between tokens, ms", lambda level: _ms(level.summary.itl_s)),
+    ("per output token, ms", lambda level: _ms(level.summary.tpot_s)),
+    ("whole answer, ms", lambda level: _ms(level.summary.e2e_s)),
     ("good requests/s", _goodput),
     ("cost of 1,000 output tokens", _cost),
     ("server CPU s per 1,000 tokens", lambda level: _number(level.server_cpu_s_per_1k_tokens, ",.3f")),
