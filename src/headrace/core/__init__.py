@@ -1,1 +1,1 @@
-"""Shared ground: errors, settings, telemetry and the types of a generation. Imported by all, imports nothing of ours."""
+"""Shared ground: errors, settings, telemetry, generation types. Imported by all, imports nothing of ours."""
