@@ -211,6 +211,17 @@ def test_a_prompt_moves_on_however_slow_steps_are() -> None:
     assert plan.counts == [1, MIN_CHUNK_TOKENS]
 
 
+def test_prompts_do_not_crawl_where_decoding_alone_passes_the_limit() -> None:
+    scheduler = make_scheduler(num_blocks=400, max_step_tokens=512, max_step_s=0.01)
+    for tokens in (1, 4, 64, 256) * 5:
+        scheduler._step_times.observe(tokens=tokens, attended=tokens, seconds=0.1 + 0.0005 * tokens)
+    scheduler.add(make_sequence(0, [1] * 4, max_new=50))
+    run_step(scheduler)
+    scheduler.add(make_sequence(1, [2] * 200))
+    plan, _ = run_step(scheduler)
+    assert 50 <= plan.counts[1] <= 100
+
+
 def test_a_burst_with_one_beginning_computes_it_once() -> None:
     scheduler = make_scheduler(num_blocks=200, max_step_tokens=64)
     sequences = [make_sequence(order, [9] * 40 + [order], max_new=2) for order in range(6)]

@@ -33,6 +33,8 @@ seen decode steps does not call prompts free.
 
 Sample = tuple[float, float, float]
 """tokens, attended, seconds"""
+Row = tuple[float, float, float, float, float]
+"""The columns of a fit, then what they should add up to; a bucket with few samples weighs less."""
 Coefficients = tuple[float, float, float]
 
 
@@ -60,7 +62,7 @@ class StepTimeModel:
         self._num_samples += 1
         self._most_tokens = max(self._most_tokens, tokens)
         if self._num_samples <= _FIRST_FITS or self._num_samples % _REFIT_EVERY == 0:
-            self._coefficients = _fit([_summary(bucket) for bucket in self._buckets.values()])
+            self._coefficients = _fit([_row(bucket) for bucket in self._buckets.values()])
 
     def predict_s(self, *, tokens: int, attended: int) -> float:
         """Return the expected seconds of such a step."""
@@ -94,32 +96,34 @@ def attended_tokens(context: int, count: int) -> int:
     return count * context + count * (count + 1) // 2
 
 
-def _summary(bucket: deque[Sample]) -> Sample:
+def _row(bucket: deque[Sample]) -> Row:
     size = len(bucket)
-    return sum(s[0] for s in bucket) / size, sum(s[1] for s in bucket) / size, median(s[2] for s in bucket)
+    tokens, attended = sum(s[0] for s in bucket) / size, sum(s[1] for s in bucket) / size
+    weight = sqrt(size)
+    scale = weight / median(s[2] for s in bucket)
+    return scale, scale * tokens, scale * attended, scale * (tokens + _MAX_ATTENDED_COST * attended), weight
 
 
-def _fit(samples: list[Sample]) -> Coefficients:
+def _fit(rows: list[Row]) -> Coefficients:
     """Return the non-negative coefficients with the least squared relative error (exhaustive over the active sets)."""
-    rows = [(1 / t, n / t, m / t, (n + _MAX_ATTENDED_COST * m) / t) for n, m, t in samples]
     best: Coefficients | None = None
     best_error = float("inf")
     for active in _ACTIVE_SETS:
         solution = _solve(rows, active)
         if solution is None or min(solution) < 0 or solution[2] > 1.001 * _MAX_ATTENDED_COST * solution[1]:
             continue
-        error = sum((sum(x * s for x, s in zip(row, solution, strict=False)) - 1) ** 2 for row in rows)
+        error = sum((sum(x * s for x, s in zip(row, solution, strict=False)) - row[4]) ** 2 for row in rows)
         if error < best_error - 1e-9:
             best, best_error = solution, error
     return best if best is not None else (0.0, _PRIOR_S_PER_TOKEN, 0.0)
 
 
-def _solve(rows: list[tuple[float, float, float, float]], active: tuple[int, ...]) -> Coefficients | None:
-    """Solve the normal equations of `rows @ x = 1` for the active columns; None if they are (nearly) dependent."""
+def _solve(rows: list[Row], active: tuple[int, ...]) -> Coefficients | None:
+    """Solve the normal equations of `rows @ x = target` for the active columns; None if they are (nearly) dependent."""
     scales = [max(abs(row[i]) for row in rows) or 1.0 for i in active]
     matrix = [
         [sum(row[i] * row[j] for row in rows) / (si * sj) for j, sj in zip(active, scales, strict=True)]
-        + [sum(row[i] for row in rows) / si]
+        + [sum(row[i] * row[4] for row in rows) / si]
         for i, si in zip(active, scales, strict=True)
     ]
     size = len(active)

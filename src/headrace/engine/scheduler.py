@@ -24,6 +24,8 @@ from headrace.engine.sequence import Phase, Sequence
 MAX_PREEMPTIONS = 2
 MIN_CHUNK_TOKENS = 16
 """The first prompt of a step gets at least so many tokens, however slow steps are: progress is always made."""
+_LEAST_STRETCH = 1.5
+"""Prompts may stretch a step of decoding by this factor even if it then passes the limit: they must not stand still."""
 _WATERMARK = 0.01
 _EXPECTED_OUTPUT_TOKENS = 128.0
 _EXPECTATION_WEIGHT = 0.05
@@ -53,6 +55,8 @@ class StepPlan:
     num_tokens: int = 0
     attended: int = 0
     """Tokens that the tokens of the step look back at, summed."""
+    decode_attended: int = 0
+    """The same of the decoding ones."""
 
     def add(self, sequence: Sequence, count: int) -> None:
         """Let a sequence compute `count` tokens."""
@@ -139,7 +143,7 @@ class Scheduler:
         plan.sequences = decoding
         plan.counts = [1] * len(decoding)
         plan.num_decodes = plan.num_tokens = len(decoding)
-        plan.attended = sum([s.num_tokens for s in decoding])
+        plan.attended = plan.decode_attended = sum([s.num_tokens for s in decoding])
 
     def _victim(self) -> Sequence:
         spared = [s for s in self.running if s.num_preemptions < MAX_PREEMPTIONS]
@@ -169,9 +173,10 @@ class Scheduler:
         room = self._limits.max_step_tokens - plan.num_tokens
         if sequence.scores_prompt and sequence.num_scored_tokens < sequence.num_prompt_tokens - 1:
             room = min(room, self._rows_left(plan))
-        limit_s = self._limits.max_step_s
-        if limit_s is None or plan.num_decodes == 0:
+        if self._limits.max_step_s is None or plan.num_decodes == 0:
             return room
+        decoding_s = self._step_times.predict_s(tokens=plan.num_decodes, attended=plan.decode_attended)
+        limit_s = max(self._limits.max_step_s, _LEAST_STRETCH * decoding_s)
         timely = self._step_times.largest_chunk_tokens(
             tokens=plan.num_tokens,
             attended=plan.attended,
