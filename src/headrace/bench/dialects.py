@@ -86,7 +86,7 @@ class Event:
     error: str | None = None
 
 
-class Unreadable(Exception):  # noqa: N818 - a verdict about a line, turned into a Failure at once
+class Unreadable(Exception):
     """The line is not in the form that was asked for."""
 
 

@@ -20,11 +20,11 @@ import httptools
 from headrace.core.errors import SettingsError
 
 
-class ConnectionFailed(Exception):  # noqa: N818 - said to callers as a Failure or a sentence
+class ConnectionFailed(Exception):
     """No connection could be made, or it broke before the answer began."""
 
 
-class Truncated(Exception):  # noqa: N818
+class Truncated(Exception):
     """The connection closed before the body's end."""
 
 

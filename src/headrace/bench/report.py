@@ -141,65 +141,6 @@ def _total_cost(level: LevelReport) -> str:
     return "" if cost is None else _number(cost.per_1k_total_tokens, ".6f")
 
 
-_ROWS:
-        cells = [cell(level) for level in report.levels]
-        if any(cells):
-            table.add_row(name, *(text or "-" for text in cells))
-    console.print(table)
-    console.print("Times are p50 / p90 / p99.", highlight=False)
-    for line in caveats(report.levels):
-        console.print(line, soft_wrap=True, highlight=False)
-
-
-def caveats(levels: Sequence[LevelReport]) -> list[str]:
-    """Sentences about what in these figures is not as it seems."""
-    lines = []
-    if any(level.summary.tokens_counted_by != "server usage" for level in levels):
-        lines.append("The server does not count tokens: pieces of streamed text are counted, which can hold several.")
-    for level in levels:
-        lag = level.summary.send_lag_s
-        if lag is not None and lag.p99 > 0.05:
-            lines.append(
-                f"{level.label}: requests were sent up to {lag.max:.2f} s late: the load tool was a limit too."
-            )
-        if level.tool_share > 0.5:
-            lines.append(
-                f"{level.label}: the load tool used {level.tool_share:.0%} of a core that the server may miss."
-            )
-        lines.extend(f"{level.label}: failed: {message}" for message in level.first_failures)
-    return lines
-
-
-def _ms(spread: Spread | None) -> str:
-    if spread is None:
-        return ""
-    values_ms = (1000 * value for value in (spread.p50, spread.p90, spread.p99))
-    return " / ".join(f"{value:,.0f}" if value >= 100 else f"{value:.1f}" for value in values_ms)
-
-
-def _requests(level: LevelReport) -> str:
-    summary = level.summary
-    failed = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.failures.items()))
-    return f"{summary.num_succeeded} of {summary.num_requests}" + (f" ({failed})" if failed else "")
-
-
-def _number(value: float | None, form: str = ",.1f") -> str:
-    return "" if value is None else format(value, form)
-
-
-def _goodput(level: LevelReport) -> str:
-    goodput = level.summary.goodput
-    return "" if goodput is None else f"{goodput.requests_per_s:.2f} ({goodput.fraction:.0%})"
-
-
-def _cost(level: LevelReport) -> str:
-    cost = level.summary.cost
-    if cost is None:
-        return ""
-    total = "" if cost.per_1k_total_tokens is None else f" ({cost.per_1k_total_tokens:.6f} of all tokens)"
-    return f"{cost.per_1k_output_tokens:.6f}{total}"
-
-
 _ROWS: tuple[tuple[str, Callable[[LevelReport], str]], ...] = (
     ("answered", _requests),
     ("duration, s", lambda level: _number(level.summary.duration_s)),
