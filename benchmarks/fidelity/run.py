@@ -1,0 +1,157 @@
+"""Prints and saves what each weight format costs in quality. See README.md."""
+
+import argparse
+import json
+import platform
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from measure import Predictions, greedy_answer, native_runner, predict_native, predict_torch, torch_model
+
+from headrace.core.generation import ChatPrompt
+from headrace.models.loading import load_model
+from headrace.models.model import Model
+
+TEXT = Path(__file__).parents[2] / "LICENSE"
+FORMATS = [("bf16", "bf16"), ("bf16", "int8"), ("w8a8", "bf16"), ("w8a8", "int8"), ("w4a8", "bf16"), ("w4a8", "int8")]
+QUESTIONS = [
+    "What is the capital of France, and what is it known for?",
+    "Explain photosynthesis to a ten-year-old.",
+    "Write a Python function that reverses a string.",
+    "List five uses for an old newspaper.",
+    "Who wrote Hamlet, and what is it about?",
+    "How does a water wheel turn flowing water into work?",
+    "Give me a recipe for pancakes.",
+    "What is the difference between a virus and a bacterium?",
+    "Summarise the causes of the First World War.",
+    "Write a short poem about the sea.",
+    "How do I keep houseplants alive in winter?",
+    "What does a compiler do?",
+    "Tell me a story about a fox and a crow.",
+    "Why is the sky blue?",
+    "What should I pack for a week in the mountains?",
+    "Translate 'good morning, how are you?' into Spanish and German.",
+    "How does compound interest work? Give an example.",
+    "Describe the life cycle of a butterfly.",
+    "What are the rules of chess for a beginner?",
+    "Write a polite email that asks for a day off.",
+]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One format against `transformers` in bfloat16 with the same weights."""
+
+    dtype: str
+    kv_dtype: str
+    device: str
+    perplexity: float
+    perplexity_change_percent: float
+    text_agreement_percent: float
+    answer_agreement_percent: float
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What `transformers` says: along the text, and along its own answers."""
+
+    text: list[int]
+    on_text: Predictions
+    answers: list[list[int]]
+    """Prompt and answer, without the last token."""
+    on_answers: list[Predictions]
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    model = load_model(arguments.model)
+    reference = make_reference(model, arguments)
+    results = [measure(model, reference, *names, arguments) for names in FORMATS]
+    print(table(reference, results))
+    if arguments.output is not None:
+        arguments.output.write_text(json.dumps(report(model, reference, results, arguments), indent=1) + "\n")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", help="a Llama-like model: alias, folder or GGUF file")
+    parser.add_argument("--text-tokens", type=int, default=2048)
+    parser.add_argument("--answer-tokens", type=int, default=64)
+    parser.add_argument("--isa", help="kernels to use; by default the best that this CPU can run")
+    parser.add_argument("--output", type=Path, help="write the results to this JSON file")
+    return parser.parse_args()
+
+
+def make_reference(model: Model, arguments: argparse.Namespace) -> Reference:
+    network = torch_model(model.spec, model.weights, torch.bfloat16)
+    text = model.tokenizer.encode(TEXT.read_text())[: arguments.text_tokens]
+    answers = []
+    for question in QUESTIONS:
+        prompt = tokens_of(model, question)
+        answers.append(prompt + greedy_answer(network, prompt, arguments.answer_tokens)[:-1])
+    on_answers = [predict_torch(network, tokens) for tokens in answers]
+    return Reference(text, predict_torch(network, text), answers, on_answers)
+
+
+def tokens_of(model: Model, question: str) -> list[int]:
+    if model.chat_template is None:
+        return model.tokenizer.encode(question)
+    prompt = ChatPrompt(messages=[{"role": "user", "content": question}])
+    return model.tokenizer.encode(model.chat_template.render(prompt), add_special_tokens=False)
+
+
+def measure(model: Model, reference: Reference, dtype: str, kv_dtype: str, arguments: argparse.Namespace) -> Result:
+    with tempfile.TemporaryDirectory() as cache_dir:
+        runner = native_runner(model, dtype, kv_dtype, isa=arguments.isa, cache_dir=Path(cache_dir))
+        on_text = predict_native(runner, reference.text)
+        agreeing = sum(
+            (predict_native(runner, tokens).best == expected.best)[-arguments.answer_tokens :].sum()
+            for tokens, expected in zip(reference.answers, reference.on_answers, strict=True)
+        )
+        runner.close()
+    return Result(
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        device=runner.info.device,
+        perplexity=on_text.perplexity,
+        perplexity_change_percent=100 * (on_text.perplexity / reference.on_text.perplexity - 1),
+        text_agreement_percent=100 * on_text.agreement(reference.on_text),
+        answer_agreement_percent=100 * float(agreeing) / (len(QUESTIONS) * arguments.answer_tokens),
+    )
+
+
+def table(reference: Reference, results: list[Result]) -> str:
+    lines = [
+        f"Perplexity of transformers bf16: {reference.on_text.perplexity:.3f} over {len(reference.text)} tokens",
+        "",
+        "| weights | KV | perplexity | change | same token, text | same token, answers |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r.dtype} | {r.kv_dtype} | {r.perplexity:.3f} | {r.perplexity_change_percent:+.2f} % "
+        f"| {r.text_agreement_percent:.1f} % | {r.answer_agreement_percent:.1f} % |"
+        for r in results
+    ]
+    return "\n".join(lines)
+
+
+def report(
+    model: Model, reference: Reference, results: list[Result], arguments: argparse.Namespace
+) -> dict[str, object]:
+    return {
+        "model": model.name,
+        "text_tokens": len(reference.text),
+        "answer_tokens": arguments.answer_tokens,
+        "num_answers": len(QUESTIONS),
+        "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "reference_perplexity": reference.on_text.perplexity,
+        "results": [asdict(result) for result in results],
+    }
+
+
+if __name__ == "__main__":
+    main()
