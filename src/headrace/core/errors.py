@@ -7,6 +7,7 @@ Every error that Headrace raises on purpose, in one tree.
     │   │   ├── PromptTooLong     400  the prompt alone does not fit; carries the exact counts
     │   │   └── ContextTooLong    400  prompt + answer do not fit; carries the exact counts
     │   ├── Unauthorized          401  the key is missing or wrong
+    │   ├── Forbidden             403  a web page that may not use this server
     │   ├── NotFound              404  no such route, model or adapter
     │   ├── PayloadTooLarge       413  the body is over the limit
     │   ├── SettingsError         -    a flag, environment variable or property is wrong: the start stops
@@ -100,6 +101,13 @@ class Unauthorized(UserError):
 
     code = "unauthorized"
     http_status = 401
+
+
+class Forbidden(UserError):
+    """A web page of another site that may not use this server."""
+
+    code = "forbidden"
+    http_status = 403
 
 
 class NotFound(UserError):

@@ -5,11 +5,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from headrace.core.settings import ServerSettings
+from headrace.core.settings import ServerSettings, is_loopback
 from headrace.engine.backend import Backend
 from headrace.server.auth import RequireKey
 from headrace.server.errors import EXCEPTION_HANDLERS
 from headrace.server.openai_routes import openai_routes
+from headrace.server.origins import RefuseStrangers
 from headrace.server.pages import page_routes
 from headrace.server.sagemaker import sagemaker_routes
 from headrace.server.service import Service
@@ -47,7 +48,10 @@ def _routes(service: Service) -> list[Route]:
 
 
 def _middleware(settings: ServerSettings) -> list[Middleware]:
-    middleware = []
+    is_private = is_loopback(settings.host) and settings.api_key is None
+    middleware = [
+        Middleware(RefuseStrangers, allowed=settings.cors_allow_origins, names_are_trusted=not is_private),
+    ]
     if settings.cors_allow_origins:
         # Before the key: a preflight request carries none.
         middleware.append(

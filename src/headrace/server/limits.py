@@ -10,7 +10,7 @@ from headrace.core.errors import Busy, PayloadTooLarge
 from headrace.core.setting_rules import format_size
 
 
-class ClientGone(Exception):  # noqa: N818 -- a fact, not a failure: there is nobody to tell
+class ClientGone(Exception):
     """The client hung up before its request was complete."""
 
 
