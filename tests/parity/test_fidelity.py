@@ -9,7 +9,7 @@ from benchmarks.fidelity.measure import native_runner, predict_native, predict_t
 from headrace.models.loading import load_model
 
 NUM_TOKENS = 2048
-"""With half of them chance moves a perplexity by half a percent."""
+"""With half of them the standard error of a change of perplexity is as large as the bounds."""
 TEXT = Path(__file__).parents[2] / "LICENSE"
 
 pytestmark = pytest.mark.model
