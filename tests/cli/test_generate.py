@@ -13,6 +13,12 @@ def test_the_text_goes_to_stdout_and_nothing_else(headrace) -> None:
     assert result.stdout == "one two three\n"
 
 
+def test_an_empty_answer_of_a_chat_model_is_explained(headrace) -> None:
+    result = headrace("generate", "echo", "-p", "one two", "--stop", "one")
+    assert result.stdout == "\n"
+    assert "--chat" in result.stderr
+
+
 def test_a_dash_reads_the_prompt_from_stdin(headrace) -> None:
     assert headrace("generate", "echo", "-p", "-", stdin="from a pipe").stdout == "from a pipe\n"
 

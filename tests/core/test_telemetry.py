@@ -131,7 +131,7 @@ def test_the_page_of_metrics_is_valid_and_no_name_is_there_twice():
     text = metrics().render().decode()
     names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
     assert len(names) == len(set(names))
-    assert all(re.fullmatch(r"(headrace_|tgi_|vllm:)\w+", name) for name in names)
+    assert all(re.fullmatch(r"(headrace_|process_|tgi_|vllm:)\w+", name) for name in names)
     assert set(re.findall(r"^# HELP (\S+) \S", text, re.MULTILINE)) == set(names)
     assert families(metrics())
 

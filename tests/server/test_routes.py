@@ -32,6 +32,15 @@ def test_ping_is_503_while_loading_200_when_ready_and_503_when_closing():
     assert (late.status_code, "shutting down" in late.json()["error"]["message"]) == (503, True)
 
 
+def test_health_checks_fail_when_the_engine_cannot_go_on(echo):
+    echo.backend.is_healthy = False
+
+    ping, health = echo.client.get("/ping"), echo.client.get("/health")
+
+    assert (ping.status_code, ping.json()["status"]) == (503, "Failed")
+    assert health.status_code == 503
+
+
 def test_root_is_a_page_for_a_browser_and_tgis_health_for_a_program(echo):
     page = echo.client.get("/", headers={"accept": "text/html,application/xhtml+xml"})
     health = echo.client.get("/")

@@ -122,6 +122,9 @@ async def _show_text(source: Source, request: GenerationRequest) -> None:
     if not is_single:
         write_text("\n".join(f"--- {answer.index + 1}\n{answer.text}" for answer in answers))
     click.echo()
+    is_raw = not isinstance(request.prompt, ChatPrompt)
+    if is_raw and source.info.has_chat_template and not any(answer.text for answer in answers):
+        click.echo("The model ended at once. It was trained for chats: try --chat.", err=True)
     if sys.stderr.isatty():
         click.secho(f"[{watch.line()}]", err=True, dim=True)
 

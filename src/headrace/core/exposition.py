@@ -6,7 +6,7 @@ Sources: TGI `router/src/`, `docs/source/reference/metrics.md`; vLLM `vllm/v1/me
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from headrace.core.metrics import Distribution, Metrics
@@ -28,6 +28,7 @@ def families(metrics: Metrics) -> Iterator[Metric]:
         )
         about.add_metric([info.name, info.dtype, info.kv_dtype, info.device], 1)
         yield about
+    yield from ProcessCollector(registry=None).collect()
 
 
 def _engine_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:

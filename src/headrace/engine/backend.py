@@ -19,6 +19,11 @@ class Backend(Protocol):
         """What is served."""
         ...
 
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it can still generate; once False, only a new process helps."""
+        ...
+
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """
         Stream the answer.

@@ -67,6 +67,7 @@ class EchoBackend:
         script: EchoScript | None = None,
     ) -> None:
         self.script = script or EchoScript()
+        self.is_healthy = True
         self.requests: list[GenerationRequest] = []
         """Everything that was asked, oldest first."""
         self.aborted: list[str] = []

@@ -12,7 +12,7 @@ from headrace.server.dialects import invocations_dialect
 from headrace.server.generate import GenerationRoute
 from headrace.server.service import Phase, Service
 
-_STATUS = {Phase.LOADING: "Loading", Phase.READY: "Healthy", Phase.CLOSING: "Closing"}
+_STATUS = {Phase.LOADING: "Loading", Phase.READY: "Healthy", Phase.CLOSING: "Closing", Phase.FAILED: "Failed"}
 
 
 def sagemaker_routes(service: Service) -> list[Route]:
@@ -20,8 +20,9 @@ def sagemaker_routes(service: Service) -> list[Route]:
 
     async def ping(_request: Request) -> Response:
         info = service.info()
-        body = {"status": _STATUS[service.phase], "model": None if info is None else info.name}
-        return JSONResponse(body, status_code=200 if service.phase is Phase.READY else 503)
+        health = service.health
+        body = {"status": _STATUS[health], "model": None if info is None else info.name}
+        return JSONResponse(body, status_code=200 if health is Phase.READY else 503)
 
     dialect, choose = invocations_dialect(service.settings)
     invocations = GenerationRoute(service, route="/invocations", dialect=dialect, choose=choose)

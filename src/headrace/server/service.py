@@ -26,6 +26,8 @@ class Phase(StrEnum):
     READY = "ready"
     """A real token has been produced."""
     CLOSING = "closing"
+    FAILED = "failed"
+    """The engine cannot go on; a new process can."""
 
 
 class Service:
@@ -68,6 +70,13 @@ class Service:
         if self._backend is None:
             raise Unavailable("The model is still loading. Try again in a moment; /ping is 200 when it is ready.")
         return self._backend
+
+    @property
+    def health(self) -> Phase:
+        """The phase, or FAILED when a ready backend can no longer generate."""
+        if self.phase is Phase.READY and self._backend is not None and not self._backend.is_healthy:
+            return Phase.FAILED
+        return self.phase
 
     def info(self) -> ModelInfo | None:
         """What is served; None while it loads."""

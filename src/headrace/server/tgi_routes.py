@@ -66,7 +66,7 @@ class _TgiPages:
 
     async def health(self, _request: Request) -> Response:
         """200 without a body while requests are taken."""
-        if self._service.phase is Phase.READY:
+        if self._service.health is Phase.READY:
             return Response(status_code=200)
         return Response(UNHEALTHY_BODY, status_code=503, media_type=_JSON)
 
