@@ -194,6 +194,13 @@ def test_failures_are_counted_in_tgis_words(status, error, kind):
     assert made.failures == {kind: 1}
 
 
+def test_a_refused_request_may_have_asked_for_more_tokens_than_a_float_can_hold():
+    made = metrics()
+    made.count(record(status=422, error="context_too_long", max_new_tokens=10**400))
+    assert made.failures == {"validation": 1}
+    assert made.max_new_tokens.count == 0
+
+
 def test_a_client_that_left_is_a_dropped_request():
     made = metrics()
     made.count(record(status=499, finish="disconnected", first_s=10.1, last_s=10.2))

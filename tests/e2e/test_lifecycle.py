@@ -32,7 +32,8 @@ def test_a_client_that_leaves_frees_its_blocks(server: Served) -> None:
     eventually("running", 0.0, lambda: metric(server, "headrace_running_sequences"))
     body = {"prompt": "Count: 1 2 3", "max_tokens": 4000, "model": "smollm2", "stream": True, "ignore_eos": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as response:
-        next(response.iter_raw())
+        pieces = response.iter_raw()
+        next(pieces)
         assert metric(server, "headrace_running_sequences") == 1
 
     eventually("running", 0.0, lambda: metric(server, "headrace_running_sequences"))

@@ -238,7 +238,10 @@ async def test_a_huge_prompt_is_refused_without_tokenising_it() -> None:
         ({"top_k": -1}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
         ({"typical_p": 1.5}, "typical_p"),
+        ({"temperature": 1e300}, "temperature"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e300}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty"),
         ({"presence_penalty": 3.0}, "presence_penalty"),
         ({"max_new_tokens": -1}, "max_new_tokens"),
         ({"min_new_tokens": 5, "max_new_tokens": 4}, "min_new_tokens"),
@@ -302,7 +305,7 @@ async def test_closing_the_iterator_frees_the_blocks_before_the_next_step() -> N
         other = asyncio.create_task(ask(engine, request("o" * 20, "other", max_new_tokens=300)))
         chunks = engine.generate(request("x" * 100, max_new_tokens=300))
         await anext(chunks)
-        assert engine.stats().num_running == 2
+        await settled(engine, lambda stats: stats.num_running == 2)
         gate.is_open.clear()
         await chunks.aclose()
         num_steps = len(gate.steps)

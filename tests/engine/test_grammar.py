@@ -66,8 +66,9 @@ async def test_a_grammar_does_not_depend_on_company_or_preemption() -> None:
         Grammar("json_schema", '{"type'),
         Grammar("lark", "start: missing"),
         Grammar("json_schema", "x" * 1_000_001),
+        Grammar("json_schema", '{"$ref": "#"}'),
     ],
-    ids=["regex", "type", "json", "lark", "size"],
+    ids=["regex", "type", "json", "lark", "size", "loop"],
 )
 async def test_a_grammar_that_is_not_valid_is_refused(grammar: Grammar) -> None:
     async with running(make_engine()) as engine:
@@ -75,6 +76,7 @@ async def test_a_grammar_that_is_not_valid_is_refused(grammar: Grammar) -> None:
             await ask(engine, request("x", grammar=grammar))
         assert engine.stats().num_waiting == 0
     assert refused.value.param == "grammar"
+    assert "state>" not in refused.value.message
 
 
 async def test_a_grammar_is_compiled_once() -> None:

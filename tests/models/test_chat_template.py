@@ -77,12 +77,6 @@ def test_more_values_reach_the_template():
     assert render("{{ enable_thinking }}", CHAT, enable_thinking=False) == "False"
 
 
-def test_a_template_of_the_request_goes_before_the_model_s_own():
-    prompt = ChatPrompt(messages=CHAT, template="{{ messages | length }}")
-
-    assert ChatTemplate(CHATML).render(prompt) == "4"
-
-
 def test_the_template_for_tools_is_used_when_there_are_tools():
     template = ChatTemplate({"default": "plain", "tool_use": "with {{ tools | length }}"})
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Backend
 from headrace.core.errors import BrokenModel, InvalidRequest, UnsupportedModel
 from headrace.models.fields import Fields
 from headrace.models.hf_tokenizer import read_hf_tokenizer
-from headrace.models.tokenizer import Tokenizer
+from headrace.models.tokenizer import LONG_TEXT_CHARACTERS, Tokenizer
 from tests.models.model_files import byte_level_tokenizer
 
 BACKEND = byte_level_tokenizer()
@@ -74,6 +74,17 @@ def test_half_a_character_reads_as_the_replacement_character():
     assert len(emoji) > 1
     assert BYTE_LEVEL.decode(emoji[:1]) == "\ufffd"
     assert BYTE_LEVEL.token_text(emoji[0]) == "\ufffd"
+
+
+def test_a_long_text_has_the_tokens_of_its_parts():
+    line = "Grüße, 世界! 🙂\n"
+    times = LONG_TEXT_CHARACTERS // len(line) + 1
+    long = BYTE_LEVEL.encode(line * times)
+
+    assert long == BYTE_LEVEL.encode(line) * times
+    assert [span.id for span in BYTE_LEVEL.encode_spans(line * times)] == long
+    with pytest.raises(InvalidRequest, match="character 9000"):
+        BYTE_LEVEL.encode("x" * 9000 + "\ud800")
 
 
 def test_ids_without_a_token_have_no_bytes():

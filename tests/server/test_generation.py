@@ -7,8 +7,12 @@ import threading
 import httpx
 import pytest
 
-from headrace.core.errors import Busy, EngineFailed, Internal
+from headrace.core.errors import Busy, EngineFailed, Internal, InvalidRequest
+from headrace.core.settings import ServerSettings
 from headrace.engine.echo import EchoBackend, EchoScript
+from headrace.server.generate import GenerationRoute
+from headrace.server.service import INLINE_BODY_BYTES, Service
+from headrace.wire.openai.chat import OpenAIChat
 
 from .conftest import SLOW, serving
 
@@ -189,6 +193,28 @@ def test_a_full_queue_is_429_with_retry_after(path):
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) >= 1
     assert later.status_code == 200
+
+
+@pytest.mark.parametrize(("num_bytes", "is_here"), [(10, True), (INLINE_BODY_BYTES + 1, False)])
+async def test_large_bodies_are_read_away_from_the_event_loop(num_bytes, is_here):
+    threads, sent = [], []
+
+    def choose(_body):
+        threads.append(threading.get_ident())
+        raise InvalidRequest("enough")
+
+    async def receive():
+        return {"type": "http.request", "body": b"x" * num_bytes}
+
+    async def send(message):
+        sent.append(message)
+
+    service = Service(ServerSettings(model="echo"), EchoBackend())
+    route = GenerationRoute(service, route="/x", dialect=OpenAIChat(), choose=choose)
+    await route({"type": "http", "headers": []}, receive, send)
+
+    assert [thread == threading.get_ident() for thread in threads] == [is_here]
+    assert sent[0]["status"] == 400
 
 
 def test_the_engines_own_refusal_reaches_the_client(echo):

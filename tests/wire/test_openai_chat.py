@@ -159,10 +159,8 @@ def test_arguments_of_earlier_calls_become_objects_if_they_can(arguments, wanted
 
 
 def test_template_options_are_passed_on():
-    prompt = (
-        chat(chat_template="T", chat_template_kwargs={"think": False}, add_generation_prompt=False).requests[0].prompt
-    )
-    assert (prompt.template, prompt.template_values, prompt.add_generation_prompt) == ("T", {"think": False}, False)
+    prompt = chat(chat_template_kwargs={"think": False}, add_generation_prompt=False).requests[0].prompt
+    assert (prompt.template_values, prompt.add_generation_prompt) == ({"think": False}, False)
 
 
 def test_only_the_prompt_of_a_chat_can_be_had():
@@ -188,6 +186,7 @@ def test_response_formats_become_grammars(response_format, grammar):
     ("fields", "param", "text"),
     [
         ({"messages": []}, "messages", "empty array"),
+        ({"chat_template": "{{ messages }}"}, "chat_template", "not taken from requests"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "needs content"),
         ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role", "invalid enum value 'king'"),
         (

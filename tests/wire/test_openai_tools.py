@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Chunk, FinishReason
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, TextDelta, ToolStream
@@ -179,6 +180,13 @@ def test_a_named_call_is_its_arguments():
     assert accepts(grammar_of(plan), '{"city": "Bern"}')
     assert not accepts(grammar_of(plan), '{"city": 3}')
     assert read(plan, ['{"city"', ': "Bern"}']) == ("", [("weather", '{"city": "Bern"}')])
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+@pytest.mark.parametrize("tools", [None, []])
+def test_a_call_cannot_be_forced_without_tools(choice, tools):
+    with pytest.raises(InvalidRequest, match="only allowed when 'tools' are given"):
+        chat(tools=tools, tool_choice=choice)
 
 
 def test_the_template_sees_the_tools_unless_none_may_be_called():

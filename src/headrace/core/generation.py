@@ -88,8 +88,6 @@ class ChatPrompt:
     messages: Sequence[Mapping[str, object]]
     tools: Sequence[Mapping[str, object]] | None = None
     add_generation_prompt: bool = True
-    template: str | None = None
-    """Use this template in place of the model's own."""
     template_values: Mapping[str, object] = field(default_factory=dict)
     """More names for the template (`chat_template_kwargs`)."""
 

@@ -84,8 +84,6 @@ class Metrics:
         key = (record.dialect, str(record.status))
         self.by_status[key] = self.by_status.get(key, 0) + 1
         self.total_s.observe(record.total_s)
-        if record.max_new_tokens is not None:
-            self.max_new_tokens.observe(record.max_new_tokens)
         failure = _failure(record)
         if failure is not None:
             self.failures[failure] = self.failures.get(failure, 0) + 1
@@ -93,6 +91,9 @@ class Metrics:
             self.by_finish[record.finish] = self.by_finish.get(record.finish, 0) + 1
         if record.ttft_s is None or record.first_s is None:
             return
+        if record.max_new_tokens is not None:
+            # Only of requests that were let in: others may ask for more than a float can hold.
+            self.max_new_tokens.observe(record.max_new_tokens)
         self.ttft_s.observe(record.ttft_s)
         self.prompt_tokens.observe(record.prompt_tokens)
         self.output_tokens.observe(record.output_tokens)

@@ -21,6 +21,8 @@ from headrace.models.tokenizer import Tokenizer
 _MAX_COMPILED = 128
 _MAX_GRAMMAR_CHARS = 1_000_000
 _MAX_ERROR_CHARS = 300
+_MEANINGS = {"NoExtensionBias": "it allows no text at all.", "NoExtension": "it allows no text at all."}
+"""Of llguidance's own words that say nothing to others."""
 
 
 class GrammarState:
@@ -40,7 +42,7 @@ class GrammarState:
     @property
     def error(self) -> str | None:
         """Why the grammar cannot go on (a limit of the parser was hit), if so."""
-        return str(self._matcher.get_error())[:_MAX_ERROR_CHARS] if self._matcher.is_error() else None
+        return _reason(self._matcher.get_error()) if self._matcher.is_error() else None
 
     def mask(self) -> npt.NDArray[np.uint32]:
         """Return the allowed next tokens as bits, ceil(vocab / 32) words; valid until the next call."""
@@ -103,7 +105,13 @@ class GrammarCompiler:
         if matcher.is_error():
             raise _invalid(grammar, matcher.get_error())
         num_mask_bytes = -(-tokenizer.vocab_size // 32) * 4
-        return GrammarState(matcher, num_mask_bytes=num_mask_bytes, vocab_size=self._vocab_size)
+        state = GrammarState(matcher, num_mask_bytes=num_mask_bytes, vocab_size=self._vocab_size)
+        # Some faults show only once the first token is looked for: better now than after the request was let in.
+        trial = state.fork()
+        trial.mask()
+        if trial.error is not None:
+            raise _invalid(grammar, trial.error)
+        return state
 
 
 def _source(grammar: Grammar) -> str:
@@ -122,5 +130,11 @@ def _source(grammar: Grammar) -> str:
 
 
 def _invalid(grammar: Grammar, reason: str) -> InvalidRequest:
-    first = reason.strip().split("\n<state>")[0][:_MAX_ERROR_CHARS]
-    return InvalidRequest(f"The {grammar.kind} grammar is not valid: {first}", param="grammar", kind=grammar.kind)
+    text = f"The {grammar.kind} grammar cannot be used: {_reason(reason)}"
+    return InvalidRequest(text, param="grammar", kind=grammar.kind)
+
+
+def _reason(error: str) -> str:
+    """The sentence of an error, without the parser's state behind it, which is long and quotes the answer."""
+    text = error.strip().split("\n<state>")[0][:_MAX_ERROR_CHARS]
+    return _MEANINGS.get(text, text)

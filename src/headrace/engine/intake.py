@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
+import msgspec
 import numpy as np
 
 from headrace.core.errors import InvalidRequest, PromptTooLong
@@ -27,7 +28,7 @@ from headrace.models.chat import ChatTemplate
 from headrace.models.tokenizer import Tokenizer
 
 _INLINE_CHARS = 8192
-"""Longer texts are tokenised on another thread."""
+"""Longer prompts are rendered and tokenised on another thread."""
 _SEED_BITS = 53
 """Of the seeds that we draw, so that every JSON reader keeps them whole."""
 
@@ -74,6 +75,8 @@ class Intake:
         max_total_tokens = check_lengths(
             len(token_ids), params, self._limits.engine, capacity_tokens=self._limits.capacity_tokens
         )
+        if isinstance(token_ids, tuple):  # not before: there may be millions
+            check_token_ids(token_ids, vocab_size=self._limits.vocab_size)
         grammar = None if params.grammar is None else await self._grammars.compile(params.grammar)
         tokens = np.empty(max_total_tokens, np.int32)
         tokens[: len(token_ids)] = token_ids
@@ -95,11 +98,14 @@ class Intake:
 
     async def _prompt_ids(self, request: GenerationRequest) -> tuple[int, ...] | list[int]:
         prompt = request.prompt
+        can_be_cut = request.truncate_prompt_tokens is not None
+        ids: tuple[int, ...] | list[int]
         if isinstance(prompt, tuple):
-            check_token_ids(prompt, vocab_size=self._limits.vocab_size)
-            ids: tuple[int, ...] | list[int] = prompt
+            ids = prompt
+        elif _num_characters(prompt) <= _INLINE_CHARS:
+            ids = self._encode(prompt, can_be_cut=can_be_cut)
         else:
-            ids = await self._encode(prompt, can_be_cut=request.truncate_prompt_tokens is not None)
+            ids = await asyncio.to_thread(self._encode, prompt, can_be_cut=can_be_cut)
         if request.truncate_prompt_tokens is not None:
             if request.truncate_prompt_tokens < 1:
                 raise InvalidRequest(
@@ -109,15 +115,12 @@ class Intake:
             ids = ids[-request.truncate_prompt_tokens :]
         return ids
 
-    async def _encode(self, prompt: str | ChatPrompt, *, can_be_cut: bool) -> list[int]:
+    def _encode(self, prompt: str | ChatPrompt, *, can_be_cut: bool) -> list[int]:
         is_chat = isinstance(prompt, ChatPrompt)
         text = self._render(prompt) if isinstance(prompt, ChatPrompt) else prompt
-        if len(text) <= _INLINE_CHARS:
-            ids = self._tokenizer.encode(text, add_special_tokens=not is_chat)
-        else:
-            if not can_be_cut:
-                await asyncio.to_thread(self._refuse_huge, text)
-            ids = await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=not is_chat)
+        if len(text) > _INLINE_CHARS and not can_be_cut:
+            self._refuse_huge(text)
+        ids = self._tokenizer.encode(text, add_special_tokens=not is_chat)
         if not ids:
             if self._tokenizer.bos_token_id is None:
                 raise InvalidRequest("The prompt is empty, wanted: at least one token.", param="prompt")
@@ -202,6 +205,13 @@ class _ChoiceMaker:
             prompt=first,
             arrived_s=self.now_s,
         )
+
+
+def _num_characters(prompt: str | ChatPrompt) -> int:
+    """About how long the text of a prompt will be."""
+    if isinstance(prompt, str):
+        return len(prompt)
+    return len(msgspec.json.encode((prompt.messages, prompt.tools, prompt.template_values)))
 
 
 def _choice_seed(seed: int, index: int) -> int:

@@ -11,6 +11,8 @@ from headrace.core.generation import SamplingParams
 from headrace.engine.config import EngineLimits
 
 _MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
+_MAX_FACTOR = 1e30
+"""A logit times or divided by this is still a number in single precision."""
 
 
 def check_sampling(params: SamplingParams, limits: EngineLimits, *, vocab_size: int) -> None:
@@ -74,6 +76,9 @@ def _check_numbers(params: SamplingParams) -> None:
     _require(0 <= params.min_p <= 1, "min_p", params.min_p, "between 0 and 1")
     penalty = params.repetition_penalty
     _require(_is_finite(penalty) and penalty > 0, "repetition_penalty", penalty, positive)
+    _require(params.temperature <= _MAX_FACTOR, "temperature", params.temperature, f"at most {_MAX_FACTOR:g}")
+    wanted = f"between {1 / _MAX_FACTOR:g} and {_MAX_FACTOR:g}"
+    _require(1 / _MAX_FACTOR <= penalty <= _MAX_FACTOR, "repetition_penalty", penalty, wanted)
     for name in ("presence_penalty", "frequency_penalty"):
         value = getattr(params, name)
         _require(-2 <= value <= 2, name, value, "between -2 and 2")

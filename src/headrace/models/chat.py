@@ -49,7 +49,7 @@ class ChatTemplate:
         Raises:
             InvalidRequest: the template refuses the messages (with its own words), or cannot be run on them.
         """
-        text = prompt.template if prompt.template is not None else self._choose(prompt)
+        text = self._choose(prompt)
         values = {
             **self._special_names,
             **prompt.template_values,

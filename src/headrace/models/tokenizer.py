@@ -23,6 +23,8 @@ SPACE_MARK: Final = "\u2581"
 """SentencePiece writes a space as this character."""
 NFC_SHRINK: Final = 4
 """Composing characters makes a text at most this many times shorter (three Hangul letters: 9 bytes to 3)."""
+LONG_TEXT_CHARACTERS: Final = 8192
+"""Longer texts are tokenised without the interpreter lock, so that other threads run on."""
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -82,11 +84,11 @@ class Tokenizer:
         Raises:
             InvalidRequest: the text is not valid Unicode, or names a token that the model has no embedding for.
         """
-        return self._checked(self._encode(text, add_special_tokens=add_special_tokens).ids)
+        return self._checked(self._encode(text, add_special_tokens=add_special_tokens, has_offsets=False).ids)
 
     def encode_spans(self, text: str, *, add_special_tokens: bool = True) -> list[TextSpan]:
         """The same with the characters that each token covers (none for a token that was added in front)."""
-        encoding = self._encode(text, add_special_tokens=add_special_tokens)
+        encoding = self._encode(text, add_special_tokens=add_special_tokens, has_offsets=True)
         ids = self._checked(encoding.ids)
         spans = zip(ids, encoding.offsets, strict=True)
         return [TextSpan(id=index, text=text[start:stop], start=start, stop=stop) for index, (start, stop) in spans]
@@ -159,9 +161,13 @@ class Tokenizer:
         added = max((len(content.encode()) for content in self._added.values()), default=0)
         return shrink * max(longest, added)
 
-    def _encode(self, text: str, *, add_special_tokens: bool) -> "tokenizers.Encoding":
+    def _encode(self, text: str, *, add_special_tokens: bool, has_offsets: bool) -> "tokenizers.Encoding":
+        """NOTE: `encode` holds the interpreter lock, seconds for a huge text; the calls for batches release it."""
         try:
-            return self._backend.encode(text, add_special_tokens=add_special_tokens)
+            if len(text) <= LONG_TEXT_CHARACTERS:
+                return self._backend.encode(text, add_special_tokens=add_special_tokens)
+            batch = self._backend.encode_batch if has_offsets else self._backend.encode_batch_fast
+            return batch([text], add_special_tokens=add_special_tokens)[0]
         except TypeError as exc:
             # It takes every text but those with half a surrogate pair, which JSON can spell.
             place = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), 0)

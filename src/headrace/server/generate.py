@@ -77,9 +77,11 @@ class GenerationRoute:
             backend = self._service.backend
             with self._service.gate.enter():
                 body = await read_body(scope, receive, max_bytes=self._service.settings.max_body_bytes)
-                dialect = self._choose(body) if self._choose is not None else dialect
+                if self._choose is not None:
+                    dialect = await self._service.understand(body, self._choose)
                 record.dialect = dialect.name
-                parsed = dialect.parse(body, self._service.context(record.request_id))
+                context = self._service.context(record.request_id)
+                parsed = await self._service.understand(body, lambda body: dialect.parse(body, context))
                 answer = _Answer(self._service, backend, parsed, exchange, record)
                 async with watching(receive, exchange):
                     await answer.run()

@@ -5,9 +5,12 @@ The backend comes after the server listens (loading takes a while, health checks
 `Service.backend`, which refuses politely until there is one.
 """
 
+import asyncio
 import time
 import uuid
+from collections.abc import Callable
 from enum import StrEnum
+from typing import TypeVar
 
 from headrace.core.errors import Unavailable
 from headrace.core.generation import EngineStats, ModelInfo
@@ -17,6 +20,11 @@ from headrace.engine.backend import Backend
 from headrace.server.exchange import KEEP_ALIVE_S
 from headrace.server.limits import Gate
 from headrace.wire.dialect import Limits, RequestContext
+
+T = TypeVar("T")
+
+INLINE_BODY_BYTES = 64 * 1024
+"""Bodies up to here are read within milliseconds, whatever they hold."""
 
 
 class Phase(StrEnum):
@@ -38,6 +46,7 @@ class Service:
         self.settings = settings
         self.phase = Phase.LOADING if backend is None else Phase.READY
         self.gate = Gate(settings.max_concurrent_requests)
+        self._large_bodies = asyncio.Semaphore(1)
         self.limits = Limits(
             max_best_of=settings.max_best_of,
             max_stop_sequences=settings.max_stop_sequences,
@@ -85,6 +94,17 @@ class Service:
     def stats(self) -> EngineStats:
         """How busy the engine is."""
         return EngineStats() if self._backend is None else self._backend.stats()
+
+    async def understand(self, body: bytes, read: Callable[[bytes], T]) -> T:
+        """
+        Read a body; a large one on another thread, so that others get their tokens meanwhile.
+
+        One large body at a time: its values may take many times the memory of its bytes.
+        """
+        if len(body) <= INLINE_BODY_BYTES:
+            return read(body)
+        async with self._large_bodies:
+            return await asyncio.to_thread(read, body)
 
     def context(self, request_id: str) -> RequestContext:
         """What a dialect has to know to parse a body."""

@@ -83,14 +83,15 @@ class _TgiPages:
 
     async def tokenize(self, request: Request) -> Response:
         """The tokens of a text."""
-        text = parse_tokenize(await self._body(request))
+        text = await self._service.understand(await self._body(request), parse_tokenize)
         _, spans = await asyncio.to_thread(self._service.backend.tokenize, text)
         return Response(render_tokenize(spans), media_type=_JSON)
 
     async def chat_tokenize(self, request: Request) -> Response:
         """The tokens of a chat, after the chat template."""
         body = await self._body(request)
-        parsed = OpenAIChat().parse(body, self._service.context(new_request_id()))
+        context = self._service.context(new_request_id())
+        parsed = await self._service.understand(body, lambda body: OpenAIChat().parse(body, context))
         prompt = parsed.requests[0].prompt
         if not isinstance(prompt, ChatPrompt):
             raise InvalidRequest("`messages` is missing.", param="messages")

@@ -136,12 +136,15 @@ def chat_prompt(fields: ChatBody, plan: ToolPlan) -> ChatPrompt:
     if fields.continue_final_message:
         text = "Invalid 'continue_final_message': it is not supported. Leave it out."
         raise InvalidRequest(text, param="continue_final_message")
+    if fields.chat_template is not None:
+        # A template is a program: loops in it could keep the server busy for ever.
+        text = "Invalid 'chat_template': templates are not taken from requests. Start the server with --chat-template."
+        raise InvalidRequest(text, param="chat_template")
     shows_tools = bool(fields.tools) and plan.mode != "none"
     return ChatPrompt(
         messages=template_messages(fields.messages),
         tools=template_tools(fields.tools or ()) if shows_tools else None,
         add_generation_prompt=fields.add_generation_prompt is not False,
-        template=fields.chat_template,
         template_values=fields.chat_template_kwargs or {},
     )
 

@@ -84,7 +84,7 @@ def plan_tools(
         InvalidRequest: a name that is no name, twice the same, or a choice that is not among the tools.
     """
     if not tools:
-        if choice not in {None, "none", "auto"} or isinstance(choice, NamedChoice):
+        if isinstance(choice, NamedChoice) or choice == "required":
             text = "Invalid 'tool_choice': it is only allowed when 'tools' are given."
             raise InvalidRequest(text, param="tool_choice")
         return NO_TOOLS
