@@ -55,9 +55,10 @@ def make_engine(
     before_step: Callable[[StepInput], None] | None = None,
     chat_template: ChatTemplate | None = None,
     observer: EngineObserver | None = None,
+    runner_type: type[FakeRunner] = FakeRunner,
 ) -> AsyncEngine:
     """An engine that is not started."""
-    runner = FakeRunner(
+    runner = runner_type(
         SPEC,
         room or runner_limits(),
         script=script,

@@ -11,8 +11,8 @@ from headrace.core.generation import ChatPrompt, FinishReason, Grammar
 from headrace.engine.config import EngineLimits
 from headrace.engine.observer import ChoiceReport, NoObserver, StepReport
 from headrace.models.chat import ChatTemplate
-from headrace.runner.fake import follow
-from headrace.runner.step import StepInput
+from headrace.runner.fake import FakeRunner, follow
+from headrace.runner.step import Float32, StepInput
 from tests.engine.support import EOS, LIMITS, ask, ask_all, make_engine, request, runner_limits, running
 
 NO_EOS = {EOS: -math.inf}
@@ -52,6 +52,28 @@ async def test_an_answer_ends_at_the_end_token() -> None:
     assert (answer.text, answer.finish.reason, answer.finish.stop) == ("fine.", FinishReason.EOS, EOS)
     assert (answer.tokens[-1].text, answer.tokens[-1].special) == ("<eos>", True)
     assert answer.finish.output_tokens == len(answer.tokens) == 6
+
+
+class Numb(FakeRunner):
+    """Has no numbers to say after a tilde."""
+
+    def logits(self, step: StepInput) -> Float32:
+        logits = super().logits(step)
+        logits[step.token_ids[step.rows] == ord("~")] = math.nan
+        return logits
+
+
+async def test_an_answer_without_a_token_to_draw_is_an_error_of_that_answer_alone() -> None:
+    async with running(make_engine(runner_type=Numb, bias=NO_EOS)) as engine:
+        failed, fine = await asyncio.gather(
+            ask(engine, request("what~", max_new_tokens=5)), ask(engine, request("that.", max_new_tokens=5))
+        )
+        free = engine.stats()
+    assert failed.finish.reason is FinishReason.ERROR
+    assert "logits" in failed.finish.message
+    assert failed.finish.output_tokens == 0
+    assert fine.finish.reason is FinishReason.LENGTH
+    assert free.num_free_blocks == free.num_blocks
 
 
 async def test_an_answer_without_a_length_goes_on_until_the_context_is_full() -> None:

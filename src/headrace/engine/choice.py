@@ -10,6 +10,11 @@ from headrace.engine.row_extras import RowExtras
 from headrace.engine.sequence import Sequence
 from headrace.engine.stop import StopMatch
 
+UNDRAWABLE = (
+    "No token could be drawn: the model's logits are not numbers, or every token was forbidden. "
+    "Check logit_bias and the grammar; if there are none, the model's weights are broken."
+)
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Choice:
@@ -38,10 +43,12 @@ class Choice:
 
     def take_token(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Chunk | None:
         """
-        Add a token that was drawn; return what can be shown, with `finish` if the answer ended.
+        Add a token that was drawn (below 0: none could be); return what can be shown, with `finish` if that was all.
 
         The caller takes the sequence out of the scheduler if there is a `finish`.
         """
+        if token_id < 0:
+            return self.finish(FinishReason.ERROR, message=UNDRAWABLE)
         sequence = self.sequence
         sequence.append(token_id)
         if logprob is not None:
