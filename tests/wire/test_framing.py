@@ -1,4 +1,5 @@
 from contextlib import suppress
+from typing import Literal
 
 import msgspec
 import pytest
@@ -26,7 +27,20 @@ class Outer(msgspec.Struct):
     text: str = ""
 
 
+class Choosy(msgspec.Struct):
+    kind: Literal["a", "b"]
+
+
 DECODER = msgspec.json.Decoder(Outer)
+
+
+def test_what_a_client_wrote_is_quoted_in_short():
+    with pytest.raises(InvalidRequest) as caught:
+        decode_body(b'{"inner": {"number": 3}, "kind": "%b"}' % (b"x" * 10_000), msgspec.json.Decoder(Choosy))
+    assert len(caught.value.message) < 300
+    names = unknown_fields(b"{" + b",".join(b'"%d%b": 1' % (i, b"x" * 1000) for i in range(1000)) + b"}", ["a"])
+    assert len(names) == 20
+    assert max(map(len, names)) < 300
 
 
 def test_a_good_body_is_decoded():

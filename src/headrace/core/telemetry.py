@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 import structlog
 
+_MAX_MESSAGE_CHARACTERS = 1000
 _SECRET_MARKS = ("api_key", "authorization", "token=", "password", "secret")
 
 
@@ -129,7 +130,7 @@ def log_request(logger: Any, record: RequestRecord) -> None:
     }
     optional = {
         "error": record.error,
-        "message": record.message,
+        "message": record.message and record.message[:_MAX_MESSAGE_CHARACTERS],
         "ignored_fields": record.ignored,
         "prompts": record.prompts,
         "answer": record.answer,

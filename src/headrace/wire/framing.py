@@ -1,5 +1,6 @@
 """JSON on the wire: decoding bodies with errors to act on, encoding, and the frames around streamed events."""
 
+import heapq
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ SSE_KEEP_ALIVE = b":\n\n"
 """An SSE comment: clients skip it."""
 
 _LINE_ENDS = tuple((mark.encode(), b"\\u%04x" % ord(mark)) for mark in "\x85\u2028\u2029")
+
+_MAX_UNKNOWN_FIELDS = 20
+_MAX_QUOTED_CHARACTERS = 200
 
 T = TypeVar("T")
 
@@ -109,8 +113,14 @@ def field_names(body: bytes) -> frozenset[str]:
 
 
 def unknown_fields(body: bytes, known: Iterable[str]) -> tuple[str, ...]:
-    """Top-level names in the body that a struct does not have, sorted."""
-    return tuple(sorted(field_names(body).difference(known)))
+    """Top-level names in the body that a struct does not have, sorted; of very many or very long ones the beginning."""
+    names = heapq.nsmallest(_MAX_UNKNOWN_FIELDS, field_names(body).difference(known))
+    return tuple(shortened(name) for name in names)
+
+
+def shortened(text: str) -> str:
+    """The beginning of a client's text, for messages and the log."""
+    return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[:_MAX_QUOTED_CHARACTERS]}…"
 
 
 def _malformed(body: bytes, error: Exception) -> MalformedBody:
@@ -123,8 +133,8 @@ def _malformed(body: bytes, error: Exception) -> MalformedBody:
 
 def _wrong_field(message: str) -> InvalidRequest:
     found = _WHERE.match(message)
-    path = "" if found is None else found["path"].lstrip(".")
-    what = message if found is None else found["what"]
+    path = "" if found is None else shortened(found["path"].lstrip("."))
+    what = shortened(message if found is None else found["what"])
     missing = re.match(r"^Object missing required field `(\w+)`$", what)
     if missing is not None:
         path = f"{path}.{missing[1]}".lstrip(".")

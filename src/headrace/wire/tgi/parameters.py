@@ -11,7 +11,7 @@ import msgspec
 from headrace.core.errors import InvalidRequest, NotFound
 from headrace.core.generation import Grammar, SamplingParams
 from headrace.wire.dialect import Limits
-from headrace.wire.framing import to_json
+from headrace.wire.framing import shortened, to_json
 from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
 
 Version = Literal["1.0", "3"]
@@ -83,7 +83,8 @@ def sampling_params(
     _check_ranges(parameters)
     _check_counts(parameters, limits=limits, max_input_tokens=max_input_tokens)
     if parameters.adapter_id is not None:
-        raise NotFound(f"The adapter `{parameters.adapter_id}` is not loaded: this server has no LoRA adapters.")
+        name = shortened(parameters.adapter_id)
+        raise NotFound(f"The adapter `{name}` is not loaded: this server has no LoRA adapters.")
     wants_tokens = stream or bool(parameters.details or parameters.decoder_input_details) or best_of > 1
     top_n = parameters.top_n_tokens or 0
     given = parameters.max_new_tokens
