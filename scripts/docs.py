@@ -19,6 +19,7 @@ from headrace.core import errors
 from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
 from headrace.core.container_meanings import Fills, Meaning, NoEffect
 from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.core.exposition import families
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.core.setting_docs import setting_rows
@@ -95,7 +96,7 @@ def metrics_page() -> Iterator[str]:
     )  # fmt: skip
     yield "| metric | kind | meaning |"
     yield "|---|---|---|"
-    for metric in Metrics(stats=EngineStats, info=lambda: info, in_flight=lambda: 0).collect():
+    for metric in families(Metrics(stats=EngineStats, info=lambda: info, in_flight=lambda: 0)):
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         yield f"| `{name}` | {metric.type} | {escape(metric.documentation)} |"
 

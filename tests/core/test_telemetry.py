@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.core.exposition import render
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import SECONDS, Distribution, Metrics
 from headrace.core.telemetry import RequestRecord, get_logger, log_request, mask_secrets, setup_logging
@@ -124,11 +125,11 @@ def test_a_distribution_counts_as_prometheus_does(values):
 
 
 def families(made):
-    return {family.name: family for family in text_string_to_metric_families(made.render().decode())}
+    return {family.name: family for family in text_string_to_metric_families(render(made).decode())}
 
 
 def test_the_page_of_metrics_is_valid_and_no_name_is_there_twice():
-    text = metrics().render().decode()
+    text = render(metrics()).decode()
     names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
     assert len(names) == len(set(names))
     assert all(re.fullmatch(r"(headrace_|process_|tgi_|vllm:)\w+", name) for name in names)
@@ -164,7 +165,7 @@ def test_the_page_of_metrics_is_valid_and_no_name_is_there_twice():
     ],
 )
 def test_the_names_that_dashboards_use_are_there(name):
-    assert re.search(rf"^{re.escape(name)}[ {{]", metrics().render().decode(), re.MULTILINE)
+    assert re.search(rf"^{re.escape(name)}[ {{]", render(metrics()).decode(), re.MULTILINE)
 
 
 def test_the_engines_numbers_are_read_when_asked():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from headrace.core.metrics import Distribution, Metrics
 
@@ -173,8 +174,18 @@ def _distributions(metrics: Metrics) -> tuple[tuple[tuple[str, ...], str, Distri
 def render(metrics: Metrics) -> bytes:
     """The metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(metrics)
+    registry.register(_Families(metrics))
     return generate_latest(registry)
+
+
+class _Families(Collector):
+    """The metrics as `prometheus_client` asks for them."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return families(self._metrics)
 
 
 def _one(

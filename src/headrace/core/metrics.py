@@ -1,15 +1,11 @@
 """What is counted. `core.exposition` says by which names Prometheus sees it."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.telemetry import RequestRecord
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 SHORT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
@@ -100,19 +96,6 @@ class Metrics:
         self.generation_s.observe(record.last_s - record.first_s)
         if record.output_tokens > 1:
             self.mean_itl_s.observe((record.last_s - record.first_s) / (record.output_tokens - 1))
-
-    def collect(self) -> Iterator["Metric"]:
-        """All metrics under all their names, for `prometheus_client`."""
-        # Imported at the first scrape: prometheus_client would cost every start 50 ms.
-        from headrace.core.exposition import families
-
-        return families(self)
-
-    def render(self) -> bytes:
-        """The metrics in Prometheus' text format."""
-        from headrace.core.exposition import render
-
-        return render(self)
 
 
 _TGI_FAILURES = {"busy": "overloaded", "aborted": "incomplete", "engine_failed": "generation"}

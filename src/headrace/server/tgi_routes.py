@@ -102,7 +102,10 @@ class _TgiPages:
         """Prometheus metrics."""
         if not self._service.settings.metrics:
             raise NotFound("Metrics are turned off here (metrics=false).")
-        return Response(self._service.metrics.render(), media_type=_METRICS_TYPE)
+        # Imported at the first scrape: prometheus_client would cost every start 50 ms.
+        from headrace.core.exposition import render
+
+        return Response(render(self._service.metrics), media_type=_METRICS_TYPE)
 
     async def _body(self, request: Request) -> bytes:
         limit = self._service.settings.max_body_bytes
