@@ -1,14 +1,17 @@
 """The clients that people already have read our streams without change, on the real model."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
 from huggingface_hub import InferenceClient
 
-from .conftest import Served
+from tests.wire.readers import as_events, read_lmi_fragments, read_outputs, read_tgi
+
+from .conftest import Served, serve
 
 pytestmark = pytest.mark.model
 
@@ -111,39 +114,41 @@ def test_the_hugging_face_client_chats(server: Served) -> None:
     assert "Paris" in answer.choices[0].message.content
 
 
-class TgiLineIterator:
-    """As the AWS sample for TGI does: lines of the joined parts, those that start with `data:` are JSON after it."""
+PROMPT = f"<|im_start|>user\n{QUESTION[0]['content']}<|im_end|>\n<|im_start|>assistant\n"
 
-    def __init__(self, parts: Iterable[bytes]) -> None:
-        self._parts = iter(parts)
-        self._buffer = bytearray()
-        self._read = 0
 
-    def __iter__(self) -> "TgiLineIterator":
-        return self
-
-    def __next__(self) -> bytes:
-        while True:
-            end = self._buffer.find(b"\n", self._read)
-            if end >= 0:
-                line = bytes(self._buffer[self._read : end])
-                self._read = end + 1
-                return line
-            self._buffer += next(self._parts)
+def parts(url: str, parameters: dict[str, object], piece_bytes: int | None) -> list[dict]:
+    """The stream of `/invocations` as boto3 gives it, cut into pieces of one size or as the server sent it."""
+    payload = {"inputs": PROMPT, "parameters": {"max_new_tokens": 24, **parameters}, "stream": True}
+    with httpx.stream("POST", f"{url}/invocations", json=payload, timeout=60) as response:
+        assert response.status_code == 200, response.read()
+        return as_events(list(response.iter_raw(piece_bytes)))
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 4096])
 def test_the_line_iterator_of_the_tgi_article_reads_invocations(server: Served, piece_bytes: int) -> None:
-    payload = {
-        "inputs": f"<|im_start|>user\n{QUESTION[0]['content']}<|im_end|>\n<|im_start|>assistant\n",
-        "parameters": {"max_new_tokens": 24, "return_full_text": False, "stop": ["</s>"]},
-        "stream": True,
-    }
-    text = ""
-    with httpx.stream("POST", f"{server.url}/invocations", json=payload, timeout=60) as response:
-        for line in TgiLineIterator(response.iter_bytes(piece_bytes)):
-            if line.startswith(b"data:"):
-                token = json.loads(line[len(b"data:") :])["token"]
-                text += "" if token["special"] else token["text"]
+    text = read_tgi(parts(server.url, {"return_full_text": False, "stop": ["</s>"]}, piece_bytes))
+
+    assert "Paris" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "read"),
+    [
+        (["--dialect", "lmi-0.25"], read_lmi_fragments),
+        (["--dialect", "lmi-0.25", "--output-formatter", "jsonlines"], read_outputs),
+        (["--dialect", "lmi-0.26"], read_tgi),
+        (["--dialect", "lmi-17"], read_tgi),
+    ],
+    ids=["lmi-0.25", "lmi-0.25-jsonlines", "lmi-0.26", "lmi-17"],
+)
+def test_the_readers_of_the_lmi_articles_read_invocations(
+    flags: list[str], read: Callable[[list[dict]], str], smollm2_path: Path, tmp_path: Path
+) -> None:
+    served = serve(smollm2_path, tmp_path, *flags)
+    try:
+        text = read(parts(served.url, {}, None))
+    finally:
+        served.stop()
 
     assert "Paris" in text
