@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.engine.assembly import resolve_dtype, resolve_kv_dtype, resolve_limits
+from headrace.engine.assembly import check_threads, resolve_dtype, resolve_kv_dtype, resolve_limits
 from headrace.engine.config import EngineConfig
 from headrace.models.spec import RopeSpec
 from headrace.models.weights import Encoding
@@ -68,6 +68,13 @@ def test_every_running_sequence_can_decode_in_one_step() -> None:
 def test_the_latency_limit_can_be_lifted() -> None:
     assert resolve_limits(replace(CONFIG, max_itl_ms=50), SPEC).max_step_s == 0.05
     assert resolve_limits(replace(CONFIG, max_itl_ms=None), SPEC).max_step_s is None
+
+
+def test_more_threads_than_cpus_are_refused() -> None:
+    check_threads(None, num_cpus=2)
+    check_threads(2, num_cpus=2)
+    with pytest.raises(SettingsError, match="threads is 3, but this process may use 2 CPUs"):
+        check_threads(3, num_cpus=2)
 
 
 @pytest.mark.parametrize("name", ["max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_queued_requests"])

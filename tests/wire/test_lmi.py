@@ -136,7 +136,9 @@ def test_a_list_of_inputs_is_a_list_of_answers(version):
 
 def test_tgi_compat_speaks_like_tgi():
     dialect = lmi("0.27", tgi_compat=True)
-    (written,) = json.loads(whole(parse(dialect, inputs="hi"), answer(" a")))
+    asked = parse(dialect, inputs="hi")
+    assert asked.requests[0].sampling.logprobs == 0
+    (written,) = json.loads(whole(asked, answer(" a")))
     assert written["details"]["tokens"][-1] == {"id": 2, "text": "", "logprob": -0.125, "special": True}
     parsed = parse(dialect, inputs="hi", stream=True)
     assert parsed.reply.content_type == "text/event-stream"

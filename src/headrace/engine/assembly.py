@@ -80,6 +80,14 @@ def resolve_limits(config: EngineConfig, spec: ModelSpec) -> EngineLimits:
     )
 
 
+def check_threads(threads: int | None, num_cpus: int) -> None:
+    """Refuse more threads than CPUs: the threads of a step wait for each other, so that would be very slow."""
+    if threads is not None and threads > num_cpus:
+        raise SettingsError(
+            f"threads is {threads}, but this process may use {num_cpus} CPUs. Set it to {num_cpus} at most."
+        )
+
+
 def resolve_dtype(asked: str, dominant: Encoding) -> str:
     """Return the weight format: as asked, or the one that is nearest to how the checkpoint stores its weights."""
     if asked == "auto":
@@ -116,6 +124,7 @@ def _load_runner(config: EngineConfig, model: Model, limits: EngineLimits, progr
     from headrace.runner.memory import available_memory_bytes, plan_memory
     from headrace.runner.native import load_native_runner
 
+    check_threads(config.threads, _num_cpus())
     dtype = resolve_dtype(config.dtype, model.weights.dominant_encoding)
     kv_dtype = resolve_kv_dtype(config.kv_dtype, dtype)
     plan = plan_memory(
@@ -148,6 +157,11 @@ def _load_runner(config: EngineConfig, model: Model, limits: EngineLimits, progr
         cache_dir=config.cache_dir or home_folder(os.environ),
         progress=progress,
     )
+
+
+def _num_cpus() -> int:
+    """CPUs that this process may run on, hyperthreads too."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _model_info(config: EngineConfig, model: Model, runner: Runner, limits: EngineLimits) -> ModelInfo:

@@ -34,6 +34,8 @@ LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Names in Hugging Face checkpoints; those of a layer come after `model.layers.{i}.`."""
 
+_MAX_LAYERS: Final = 1024
+
 GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "embed": "token_embd.weight",
@@ -147,6 +149,10 @@ def base_gguf_spec(header: GgufHeader, family: str) -> ModelSpec:
 
 def checked(spec: ModelSpec, source: str) -> ModelSpec:
     """Refuse sizes that cannot belong to a network."""
+    if spec.num_layers > _MAX_LAYERS:
+        raise BrokenModel(
+            f"{source}: {spec.num_layers} layers are more than any network has ({_MAX_LAYERS} are taken)."
+        )
     if spec.num_heads % spec.num_kv_heads:
         raise BrokenModel(f"{source}: {spec.num_heads} query heads cannot share {spec.num_kv_heads} key heads evenly.")
     if spec.head_dim % 2 or spec.head_dim < 4:

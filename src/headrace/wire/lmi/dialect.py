@@ -66,14 +66,15 @@ class Lmi:
             text = "`decoder_input_details` cannot be used with streaming."
             raise InvalidRequest(text, param="decoder_input_details")
         shows_tokens = stream and form != "json" and self.version != "0.25"
-        sampling = sampling_params(parameters, context, version=self.version, shows_tokens=shows_tokens)
+        details = self.tgi_compat if parameters.details is None else parameters.details
+        sampling = sampling_params(parameters, context, version=self.version, shows_tokens=shows_tokens or details)
         options = LmiOptions(
             version=self.version,
             form=form,
             stream=stream,
             is_batch=is_batch,
             in_array=self.tgi_compat,
-            details=self.tgi_compat if parameters.details is None else parameters.details,
+            details=details,
             top_tokens=bool(parameters.top_n_tokens),
             with_special=not sampling.skip_special_tokens,
             prompts=prompts,

@@ -12,6 +12,7 @@ import msgspec
 from headrace.core.errors import InvalidRequest, NotFound
 from headrace.core.generation import SamplingParams
 from headrace.wire.dialect import RequestContext
+from headrace.wire.framing import shortened
 from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
 
 Version = Literal["0.25", "0.26", "0.27", "17"]
@@ -101,7 +102,7 @@ def prompts_of(body: LmiBody, context: RequestContext) -> tuple[str, ...]:
     adapters = (body.adapters,) if isinstance(body.adapters, str) else tuple(body.adapters or ())
     named = next((adapter for adapter in adapters if adapter), None)
     if named is not None:
-        raise NotFound(f"Adapter {named} is not registered: this server has no LoRA adapters.")
+        raise NotFound(f"Adapter {shortened(named)} is not registered: this server has no LoRA adapters.")
     return prompts
 
 
@@ -117,7 +118,7 @@ def sampling_params(
     _check(parameters, context)
     seed = parameters.random_seed if parameters.seed is None else parameters.seed
     given = parameters.max_new_tokens
-    wants_tokens = shows_tokens or bool(parameters.details) or parameters.num_candidates > 1
+    wants_tokens = shows_tokens or parameters.num_candidates > 1
     stop = parameters.stop if isinstance(parameters.stop, list) else ()
     return SamplingParams(
         max_new_tokens=DEFAULT_MAX_NEW_TOKENS if given is None else given,
