@@ -90,6 +90,7 @@ def echo(shared_echo: Echo) -> Echo:
     """A server with default settings, as if it were fresh: tests share the process, not what they did to it."""
     shared_echo.until(lambda: shared_echo.service.gate.inside == 0, "the last test's requests ended")
     shared_echo.backend.script = EchoScript()
+    shared_echo.backend.is_healthy = True
     shared_echo.backend.requests.clear()
     shared_echo.backend.aborted.clear()
     shared_echo.log.seek(0)
