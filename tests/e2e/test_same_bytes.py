@@ -72,20 +72,19 @@ async def test_64_streams_give_the_bytes_of_each_request_alone(server: Served) -
     assert together_whole == alone
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8"])
+@pytest.mark.parametrize(("dtype", "kv_mib"), [("bf16", 25), ("w8a8", 13), ("w4a8", 13)])
 async def test_neither_prefix_cache_nor_preemption_changes_an_answer(
-    dtype: str, smollm2_path: Path, tmp_path: Path
+    dtype: str, kv_mib: int, smollm2_path: Path, tmp_path: Path
 ) -> None:
-    bodies = requests(24)
+    bodies = [{**body, "max_tokens": 200, "ignore_eos": True} for body in requests(10)]
     plain = ["--dtype", dtype, "--served-model-name", "smollm2", "--max-model-len", "1024"]
-    # 1024 tokens of KV cache at most: 24 sequences cannot all stay, so some are preempted and computed again.
     roomy = serve(smollm2_path, tmp_path, *plain, "--no-enable-prefix-caching")
     try:
         expected = await answers(roomy.url, bodies, together=False, stream=False)
     finally:
         roomy.stop()
-    kv_bytes = str(64 * 2**20)
-    tight = serve(smollm2_path, tmp_path, *plain, "--kv-cache-bytes", kv_bytes)
+    # Some 1,100 tokens of KV cache: the ten grow out of it together, so some are put back and computed again.
+    tight = serve(smollm2_path, tmp_path, *plain, "--kv-cache-bytes", f"{kv_mib}MiB")
     try:
         first = await answers(tight.url, bodies, together=True, stream=True)
         second = await answers(tight.url, bodies, together=True, stream=True)
@@ -96,6 +95,7 @@ async def test_neither_prefix_cache_nor_preemption_changes_an_answer(
     assert first == expected
     assert second == expected
     assert counter(metrics, "headrace_cached_prompt_tokens_total") > 0
+    assert counter(metrics, "headrace_preemptions_total") > 0
 
 
 def counter(metrics: str, name: str) -> float:
