@@ -111,6 +111,10 @@ void bind_runtime(nb::module_& m) {
   m.def("cpu_features", cpu_features);
   m.def("has_native_bf16", [](const std::string& isa) { return select_kernels(isa).has_native_bf16; }, "isa"_a);
   m.attr("BLOCK_TOKENS") = kBlockTokens;
+  nb::class_<ThreadBudget>(m, "ThreadBudget")
+      .def(nb::init<int>(), "num_threads"_a)
+      .def("size", &ThreadBudget::size, "now"_a)
+      .def("record", &ThreadBudget::record, "now"_a, "elapsed"_a, "lost"_a);
   nb::class_<Runtime> runtime(m, "Runtime");
   runtime
       .def(

@@ -1,6 +1,7 @@
 #include "team.h"
 
 #include <sched.h>
+#include <time.h>
 
 #include <chrono>
 
@@ -11,40 +12,73 @@ namespace {
 constexpr int kSpinsBeforeYield = 4096;                      // in a barrier, some tens of microseconds
 constexpr auto kSpinForNextRun = std::chrono::microseconds(50);  // parking and waking takes about 25
 
+int64_t nanoseconds(clockid_t clock) {
+  timespec time;
+  clock_gettime(clock, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
 }  // namespace
 
 Team::Team(int num_threads, int num_counters)
-    : num_threads_(num_threads), num_counters_(num_counters), arrived_(new Slot[num_threads]),
-      counters_(new Counter[num_counters]) {
+    : num_threads_(num_threads), num_counters_(num_counters), members_(new Member[num_threads]),
+      counters_(new Counter[num_counters]), budget_(num_threads), num_active_(num_threads) {
   for (int thread = 1; thread < num_threads; thread++) threads_.emplace_back([this, thread] { work(thread); });
 }
 
 Team::~Team() {
   stop_.store(true);
-  run_number_.fetch_add(1);
-  run_number_.notify_all();
+  for (int thread = 1; thread < num_threads_; thread++) {
+    members_[thread].runs.fetch_add(1, std::memory_order_release);
+    members_[thread].runs.notify_one();
+  }
   for (std::thread& thread : threads_) thread.join();
 }
 
 void Team::run(void (*function)(void*, int), void* context) {
+  started_ = nanoseconds(CLOCK_MONOTONIC);
+  num_active_ = budget_.size(started_);
   for (int i = 0; i < num_counters_; i++) counters_[i].value.store(0, std::memory_order_relaxed);
+  for (int i = 0; i < num_active_; i++) members_[i].arrived.store(0, std::memory_order_relaxed);
   function_ = function;
   context_ = context;
-  num_running_.store(num_threads_ - 1, std::memory_order_relaxed);
-  run_number_.fetch_add(1, std::memory_order_release);
-  run_number_.notify_all();
-  function(context, 0);
+  num_running_.store(num_active_ - 1, std::memory_order_relaxed);
+  // Threads that are left out are not called, so that they sleep on and never look at the run.
+  for (int thread = 1; thread < num_active_; thread++) {
+    members_[thread].runs.fetch_add(1, std::memory_order_release);
+    members_[thread].runs.notify_one();
+  }
+  run_part(0);
   for (int spins = 0; num_running_.load(std::memory_order_acquire) != 0; spins++) {
     if (spins < kSpinsBeforeYield) cpu_relax();
     else sched_yield();
   }
+  const int64_t now = nanoseconds(CLOCK_MONOTONIC);
+  budget_.record(now, now - started_, lost_time());
+}
+
+// A thread loses the time from the start of the run to its end in which it did not run: it was not woken yet, it was
+// put off its core, or it gave its core away while it waited for one that was.
+void Team::run_part(int thread) {
+  const int64_t cpu_start = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+  function_(context_, thread);
+  const int64_t cpu = nanoseconds(CLOCK_THREAD_CPUTIME_ID) - cpu_start;
+  members_[thread].lost = nanoseconds(CLOCK_MONOTONIC) - started_ - cpu;
+}
+
+int64_t Team::lost_time() const {
+  int64_t lost = 0;
+  for (int thread = 0; thread < num_active_; thread++) {
+    if (members_[thread].lost > lost) lost = members_[thread].lost;
+  }
+  return lost;
 }
 
 void Team::barrier(int thread) {
-  uint32_t mine = arrived_[thread].value.load(std::memory_order_relaxed) + 1;
-  arrived_[thread].value.store(mine, std::memory_order_release);
-  for (int other = 0; other < num_threads_; other++) {
-    const std::atomic<uint32_t>& theirs = arrived_[other].value;
+  uint32_t mine = members_[thread].arrived.load(std::memory_order_relaxed) + 1;
+  members_[thread].arrived.store(mine, std::memory_order_release);
+  for (int other = 0; other < num_active_; other++) {
+    const std::atomic<uint32_t>& theirs = members_[other].arrived;
     for (int spins = 0; static_cast<int32_t>(theirs.load(std::memory_order_acquire) - mine) < 0; spins++) {
       if (spins < kSpinsBeforeYield) cpu_relax();
       else sched_yield();
@@ -52,25 +86,26 @@ void Team::barrier(int thread) {
   }
 }
 
-uint32_t Team::wait_for_run(uint32_t last) {
+uint32_t Team::wait_for_run(int thread, uint32_t last) const {
+  const std::atomic<uint32_t>& runs = members_[thread].runs;
   const auto deadline = std::chrono::steady_clock::now() + kSpinForNextRun;
   do {
     for (int i = 0; i < 64; i++) {
-      uint32_t current = run_number_.load(std::memory_order_acquire);
+      uint32_t current = runs.load(std::memory_order_acquire);
       if (current != last) return current;
       cpu_relax();
     }
   } while (std::chrono::steady_clock::now() < deadline);
-  run_number_.wait(last, std::memory_order_acquire);
-  return run_number_.load(std::memory_order_acquire);
+  runs.wait(last, std::memory_order_acquire);
+  return runs.load(std::memory_order_acquire);
 }
 
 void Team::work(int thread) {
   uint32_t last = 0;
   for (;;) {
-    last = wait_for_run(last);
+    last = wait_for_run(thread, last);
     if (stop_.load(std::memory_order_relaxed)) return;
-    function_(context_, thread);
+    run_part(thread);
     num_running_.fetch_sub(1, std::memory_order_release);
   }
 }

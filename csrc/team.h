@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "thread_budget.h"
+
 namespace headrace {
 
 inline void cpu_relax() {
@@ -27,7 +29,11 @@ class Team {
 
   int size() const { return num_threads_; }
 
-  // Calls `function(context, thread)` on every thread, the calling one being thread 0; returns when all have returned.
+  // Threads that take part in the current run: fewer than `size` while other processes keep the cores busy.
+  int num_active() const { return num_active_; }
+
+  // Calls `function(context, thread)` on the active threads, the calling one being thread 0; returns when all have
+  // returned.
   void run(void (*function)(void* context, int thread), void* context);
 
   // Waits until every thread of the run is here. Writes before it are seen by all after it.
@@ -37,19 +43,27 @@ class Team {
   int take(int counter) { return counters_[counter].value.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  struct alignas(64) Slot {
-    std::atomic<uint32_t> value{0};
+  // What belongs to one thread, on a cache line of its own.
+  struct alignas(64) Member {
+    std::atomic<uint32_t> runs{0};     // runs that it was called to; its thread sleeps on this
+    std::atomic<uint32_t> arrived{0};  // barriers of this run that it has reached
+    int64_t lost = 0;                  // nanoseconds of this run for which it was off its core
   };
   struct alignas(64) Counter {
     std::atomic<int> value{0};
   };
   void work(int thread);
-  uint32_t wait_for_run(uint32_t last);
+  void run_part(int thread);
+  uint32_t wait_for_run(int thread, uint32_t last) const;
+  int64_t lost_time() const;
 
-  int num_threads_, num_counters_;
-  std::unique_ptr<Slot[]> arrived_;  // barriers passed, per thread
+  const int num_threads_, num_counters_;
+  std::unique_ptr<Member[]> members_;
   std::unique_ptr<Counter[]> counters_;
-  std::atomic<uint32_t> run_number_{0};
+  ThreadBudget budget_;
+  // Written by thread 0 between runs, when no other thread is in a run; published by the release of `Member::runs`.
+  int num_active_;
+  int64_t started_ = 0;
   std::atomic<int> num_running_{0};
   std::atomic<bool> stop_{false};
   void (*function_)(void*, int) = nullptr;

@@ -4,7 +4,7 @@ class LogitRun {
  public:
   LogitRun(const StepContext& context, const StepRun& layers, int thread)
       : m(*context.model), work(*context.work), step(*context.step), team(*context.team), scratch(*context.scratch[thread]),
-        layers(layers), thread(thread), num_threads(context.team->size()) {}
+        layers(layers), thread(thread), num_threads(context.team->num_active()) {}
 
   void run() {
     for (int first = 0; first < step.num_rows; first += kLogitRows) {

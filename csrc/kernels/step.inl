@@ -22,7 +22,7 @@ class StepRun {
  public:
   StepRun(const StepContext& context, int thread)
       : m(*context.model), kv(*context.kv), work(*context.work), step(*context.step), team(*context.team),
-        thread(thread), num_threads(context.team->size()), d(m.head_dim) {}
+        thread(thread), num_threads(context.team->num_active()), d(m.head_dim) {}
 
   void run_layers() {
     if (step.num_tokens <= kColumnRows) run_columns();

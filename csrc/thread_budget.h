@@ -1,0 +1,61 @@
+// How many threads of a team should work on the next run, while other processes use the cores too.
+#pragma once
+
+#include <cstdint>
+
+namespace headrace {
+
+// The threads of a run meet often, so that all of them wait while one of them is off its core: with another busy process
+// on two cores, two threads are slower than one. A thread is worth 1/n of the speed of n threads; when more time than
+// this goes lost, the budget goes down by a thread. After a while it tries again with one more; every time that this
+// fails it waits longer. All times are nanoseconds of one steady clock.
+class ThreadBudget {
+ public:
+  explicit ThreadBudget(int num_threads) : num_threads_(num_threads), size_(num_threads) {}
+
+  // Threads of a run that starts now.
+  int size(int64_t now) {
+    if (size_ < num_threads_ && now >= retry_at_) {
+      size_++;
+      is_trial_ = true;
+      retry_at_ = now + pause_;  // for the thread after this one
+      elapsed_ = lost_ = 0;
+    }
+    return size_;
+  }
+
+  // A run of `size` threads ended now and took `elapsed`, of which a thread was off its core for `lost`.
+  void record(int64_t now, int64_t elapsed, int64_t lost) {
+    if (size_ == 1) return;
+    elapsed_ += elapsed;
+    lost_ += lost;
+    if (lost_ > kMinimumLoss && lost_ * size_ > elapsed_ * kWorthOfThread) {
+      drop_thread(now);
+    } else if (elapsed_ >= kWindow) {
+      is_trial_ = false;
+      elapsed_ = lost_ = 0;
+    }
+  }
+
+ private:
+  static constexpr int64_t kMillisecond = 1'000'000;
+  static constexpr int64_t kWindow = 25 * kMillisecond;      // of work, over which losses are summed
+  static constexpr int64_t kMinimumLoss = 4 * kMillisecond;  // less is no busy process, but a short errand
+  static constexpr int64_t kFirstPause = 50 * kMillisecond, kLongestPause = 800 * kMillisecond;
+  static constexpr double kWorthOfThread = 0.8;  // of 1/n: threads share the memory
+
+  void drop_thread(int64_t now) {
+    pause_ = is_trial_ ? (pause_ * 2 < kLongestPause ? pause_ * 2 : kLongestPause) : kFirstPause;
+    size_--;
+    retry_at_ = now + pause_;
+    is_trial_ = false;
+    elapsed_ = lost_ = 0;
+  }
+
+  const int num_threads_;
+  int size_;
+  bool is_trial_ = false;
+  int64_t pause_ = kFirstPause, retry_at_ = 0, elapsed_ = 0, lost_ = 0;
+};
+
+}  // namespace headrace
