@@ -1,0 +1,106 @@
+"""
+Installs the engines that Headrace is compared with, and makes the model files that they read.
+
+    python -m benchmarks.peers.install                  all of them
+    python -m benchmarks.peers.install vllm llamacpp    some
+
+Each goes into a virtual environment of its own in `--root`, outside the project. What is there already stays.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.peers.environments import StepFailed, install, is_current
+from benchmarks.peers.manifest import DEFAULT_ROOT, InstalledPeer, Manifest, read_manifest, write_manifest
+from benchmarks.peers.models import Form, make_form, wanted_forms
+from benchmarks.peers.peers import Peer, choose
+
+from headrace.core.errors import HeadraceError
+from headrace.core.progress import no_progress
+from headrace.models.sources import home_folder, locate
+
+_BUILD_NOTE = " (compiled here, which takes minutes)"
+
+
+def main() -> None:
+    """Install what the command line asks for; exits 1 if something failed, after doing the rest."""
+    options = parse_arguments()
+    try:
+        peers = choose(options.names)
+        source = locate(options.model, revision=None, home=home_folder(os.environ), progress=no_progress)
+    except (KeyError, HeadraceError) as error:
+        sys.exit(str(error.args[0]))
+    root = options.root.expanduser()
+    _, failures = install_peers(peers, root, source.path, model_name=source.name)
+    sys.exit("\n\n".join(failures) or 0)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="transformers, llamacpp, openvino, vllm; all without a name")
+    parser.add_argument("--root", type=Path, default=DEFAULT_ROOT, help="folder for everything that is installed")
+    parser.add_argument("--model", default="smollm2", help="a GGUF file, or an alias of one")
+    return parser.parse_args()
+
+
+def install_peers(peers: Iterable[Peer], root: Path, source: Path, *, model_name: str) -> tuple[Manifest, list[str]]:
+    """
+    Install peers and make their model files; one that fails does not stop the others.
+
+    Returns:
+        What is there now, and one text for everything that failed.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    chosen = tuple(peers)
+    forms = wanted_forms(peer.name for peer in chosen)
+    if any(form.maker == "transformers" for form in forms):
+        chosen = tuple(dict.fromkeys((*choose(["transformers"]), *chosen)))
+    manifest, failures = read_manifest(root).with_model("gguf", source), []
+    for peer in chosen:
+        try:
+            manifest = manifest.with_peer(peer.name, _ready(peer, root, manifest))
+        except StepFailed as error:
+            failures.append(f"{peer.name}: {error}")
+        write_manifest(root, manifest)
+    for form in forms:
+        try:
+            made = _made(form, manifest, source, root, model_name)
+        except (StepFailed, KeyError) as error:
+            failures.append(f"{form.name}: {error}")
+        else:
+            manifest = manifest.with_model(form.name, made)
+    write_manifest(root, manifest)
+    return manifest, failures
+
+
+def _ready(peer: Peer, root: Path, manifest: Manifest) -> InstalledPeer:
+    installed = manifest.peers.get(peer.name)
+    if installed is not None and is_current(installed, peer):
+        return installed
+    note = _BUILD_NOTE if peer.from_source else ""
+    with _announced(f"{peer.name}: {', '.join(peer.requirements)}{note}"):
+        return install(peer, root)
+
+
+def _made(form: Form, manifest: Manifest, source: Path, root: Path, model_name: str) -> Path:
+    with _announced(f"{model_name} as {form.name}"):
+        return make_form(form, manifest, source, root / "models" / model_name, root / "logs" / f"{form.name}.log")
+
+
+@contextmanager
+def _announced(task: str) -> Iterator[None]:
+    """Say what is done and how long it took."""
+    print(f"{task} …", flush=True)
+    started_s = time.perf_counter()
+    yield
+    print(f"  {time.perf_counter() - started_s:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

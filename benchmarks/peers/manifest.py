@@ -1,0 +1,63 @@
+"""What is installed and where: `manifest.json` in the folder of the peers, which benchmarks read."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+DEFAULT_ROOT = Path("~/.cache/headrace-peers")
+FILE_NAME = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledPeer:
+    """One peer that is ready to run."""
+
+    python: str
+    """The interpreter of its environment."""
+    tools: str | None
+    """Folder with its programs; None: it is a Python library."""
+    requirements: tuple[str, ...]
+    versions: dict[str, str]
+    """Every package of the environment with its version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """All peers, and the model in the forms that they read."""
+
+    peers: dict[str, InstalledPeer]
+    models: dict[str, str]
+    """Path by form: `gguf-q4_1`, `hf-bf16`, `openvino-int8` and so on."""
+
+    def with_peer(self, name: str, peer: InstalledPeer) -> "Manifest":
+        """Return this with one more peer."""
+        return replace(self, peers={**self.peers, name: peer})
+
+    def with_model(self, form: str, path: Path) -> "Manifest":
+        """Return this with one more model file."""
+        return replace(self, models={**self.models, form: str(path)})
+
+
+def read_manifest(root: Path) -> Manifest:
+    """Return what the folder holds; nothing if there is no manifest."""
+    file = root / FILE_NAME
+    if not file.is_file():
+        return Manifest(peers={}, models={})
+    values = json.loads(file.read_text())
+    peers = {
+        name: InstalledPeer(
+            python=peer["python"],
+            tools=peer["tools"],
+            requirements=tuple(peer["requirements"]),
+            versions=peer["versions"],
+        )
+        for name, peer in values["peers"].items()
+    }
+    return Manifest(peers=peers, models=values["models"])
+
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    """Write it whole, so that a reader never sees half of it."""
+    unfinished = root / f"{FILE_NAME}.unfinished"
+    unfinished.write_text(json.dumps(asdict(manifest), indent=1) + "\n")
+    unfinished.replace(root / FILE_NAME)
