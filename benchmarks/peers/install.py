@@ -57,10 +57,9 @@ def install_peers(peers: Iterable[Peer], root: Path, source: Path, *, model_name
         What is there now, and one text for everything that failed.
     """
     root.mkdir(parents=True, exist_ok=True)
-    chosen = tuple(peers)
-    forms = wanted_forms(peer.name for peer in chosen)
-    if any(form.maker == "transformers" for form in forms):
-        chosen = tuple(dict.fromkeys((*choose(["transformers"]), *chosen)))
+    names = {peer.name for peer in peers}
+    forms = wanted_forms(names)
+    chosen = choose(names | {form.maker for form in forms})
     manifest, failures = read_manifest(root).with_model("gguf", source), []
     for peer in chosen:
         try:

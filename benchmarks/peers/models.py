@@ -19,6 +19,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 source, target = Path(sys.argv[1]), sys.argv[2]
 model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
+model.hf_quantizer = None  # it is plain bfloat16 by now, but still marked as quantised, which cannot be saved
+if hasattr(model.config, "quantization_config"):
+    del model.config.quantization_config
 model.save_pretrained(target)
 AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
 """
@@ -72,10 +75,10 @@ FORMS: tuple[Form, ...] = (
         command=_quantize_command("Q4_0", "--pure"),
     ),
     Form(
-        name="openvino-bf16",
+        name="openvino-fp16",
         maker="openvino",
-        file="openvino-bf16",
-        command=_openvino_command("--weight-format", "bf16"),
+        file="openvino-fp16",
+        command=_openvino_command("--weight-format", "fp16"),
     ),
     Form(
         name="openvino-int8",

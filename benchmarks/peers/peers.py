@@ -48,6 +48,7 @@ PEERS: tuple[Peer, ...] = (
         name="openvino",
         requirements=("openvino-genai==2026.4.1.0", "optimum-intel[openvino]==2.2.0", TORCH),
         check="import openvino_genai",
+        unwanted=("torchvision",),
     ),
     Peer(
         name="vllm",
