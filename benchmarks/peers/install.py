@@ -8,6 +8,7 @@ Each goes into a virtual environment of its own in `--root`, outside the project
 """
 
 import argparse
+import fcntl
 import os
 import sys
 import time
@@ -59,22 +60,21 @@ def install_peers(peers: Iterable[Peer], root: Path, source: Path, *, model_name
     root.mkdir(parents=True, exist_ok=True)
     names = {peer.name for peer in peers}
     forms = wanted_forms(names)
-    chosen = choose(names | {form.maker for form in forms})
-    manifest, failures = read_manifest(root).with_model("gguf", source), []
-    for peer in chosen:
-        try:
-            manifest = manifest.with_peer(peer.name, _ready(peer, root, manifest))
-        except StepFailed as error:
-            failures.append(f"{peer.name}: {error}")
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        manifest, failures = read_manifest(root).with_model("gguf", source), []
+        for peer in choose(names | {form.maker for form in forms}) if names else ():
+            try:
+                manifest = manifest.with_peer(peer.name, _ready(peer, root, manifest))
+            except StepFailed as error:
+                failures.append(f"{peer.name}: {error}")
+            write_manifest(root, manifest)
+        for form in forms:
+            try:
+                manifest = manifest.with_model(form.name, _made(form, manifest, source, root, model_name))
+            except (StepFailed, KeyError) as error:
+                failures.append(f"{form.name}: {error}")
         write_manifest(root, manifest)
-    for form in forms:
-        try:
-            made = _made(form, manifest, source, root, model_name)
-        except (StepFailed, KeyError) as error:
-            failures.append(f"{form.name}: {error}")
-        else:
-            manifest = manifest.with_model(form.name, made)
-    write_manifest(root, manifest)
     return manifest, failures
 
 

@@ -1,6 +1,7 @@
 """What is installed and where: `manifest.json` in the folder of the peers, which benchmarks read."""
 
 import json
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -58,6 +59,6 @@ def read_manifest(root: Path) -> Manifest:
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
     """Write it whole, so that a reader never sees half of it."""
-    unfinished = root / f"{FILE_NAME}.unfinished"
+    unfinished = root / f"{FILE_NAME}.{os.getpid()}"
     unfinished.write_text(json.dumps(asdict(manifest), indent=1) + "\n")
     unfinished.replace(root / FILE_NAME)

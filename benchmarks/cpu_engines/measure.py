@@ -1,0 +1,190 @@
+"""Takes the measurements: starts engines, lets them take turns, keeps every figure. Decides nothing about tables."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.cpu_engines.cells import START, Cell, make_prompts
+from benchmarks.cpu_engines.engines import Machine, Row
+from benchmarks.cpu_engines.load import foreign_cores, read_usage
+from benchmarks.cpu_engines.probe import BandwidthProbe
+from benchmarks.cpu_engines.processes import Worker, WorkerFailed
+from benchmarks.peers.manifest import Manifest
+
+DISTURBED_CORES = 0.1
+"""Cores used by others from which on a measurement is taken again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One measurement."""
+
+    cell: str
+    seconds: float
+    tokens_per_s: float | None
+    """None for the start."""
+    read_gb_s: float
+    """What the machine's memory gave just before."""
+    foreign_cores: float
+    """Cores that other processes used meanwhile."""
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether others took so much that the figure says little."""
+        return self.foreign_cores > DISTURBED_CORES
+
+    def __str__(self) -> str:
+        speed = "" if self.tokens_per_s is None else f"{self.tokens_per_s:,.0f} tok/s, "
+        noise = f", others took {self.foreign_cores:.2f} cores" if self.is_disturbed else ""
+        return f"{speed}{self.seconds:.2f} s at {self.read_gb_s:.0f} GB/s{noise}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Measured:
+    """All that was seen of one row."""
+
+    row: Row
+    description: dict[str, Any] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why there is no figure, by cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much to measure."""
+
+    cells: tuple[Cell, ...]
+    runs: int
+    starts: int
+    """Fresh processes for the start to the first token."""
+    slow_s: float = 40.0
+    """What takes longer than this is measured once."""
+    retries: int = 2
+    """How often a disturbed measurement is taken again."""
+    timeout_s: float = 300.0
+    seed: int = 1
+    vocab_size: int = 49152
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where things are."""
+
+    manifest: Manifest
+    machine: Machine
+    our_python: str
+    logs: Path
+
+
+class Contest:
+    """Engines side by side; use it in a `with` block, which ends their processes."""
+
+    def __init__(self, rows: Sequence[Row], place: Place, plan: Plan, *, tell: Callable[[str], None]) -> None:
+        self.measured = [Measured(row=row) for row in rows]
+        self._place = place
+        self._plan = plan
+        self._tell = tell
+        self._probe = BandwidthProbe(place.machine.threads)
+        self._workers: dict[str, Worker] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers.values():
+            worker.close()
+
+    def run(self) -> None:
+        """Start everything, then go through the cells."""
+        for measured in self.measured:
+            worker = self._start(measured)
+            if worker is not None:
+                self._workers[measured.row.name] = worker
+        for number in range(1, self._plan.starts):
+            for measured in self._still_wanted(START):
+                self._tell(f"start {number + 1}/{self._plan.starts}: {measured.row.name}")
+                worker = self._start(measured)
+                if worker is not None:
+                    worker.close()
+        for cell in self._plan.cells:
+            for number in range(self._plan.runs):
+                for measured in self._still_wanted(cell.name):
+                    for _ in range(1 + self._plan.retries):
+                        if not self._generate(measured, cell, number):
+                            break
+
+    def _still_wanted(self, cell_name: str) -> Iterator[Measured]:
+        """Rows that can and should be measured (again): neither failed nor so slow that once is enough."""
+        for measured in self.measured:
+            if measured.row.name not in self._workers or cell_name in measured.failures:
+                continue
+            if all(sample.seconds <= self._plan.slow_s for sample in measured.samples if sample.cell == cell_name):
+                yield measured
+
+    def _start(self, measured: Measured) -> Worker | None:
+        row, place = measured.row, self._place
+        gb_s = self._probe.measure_gb_s()
+        try:
+            settings = row.settings(place.manifest, place.machine)
+            python = place.our_python if row.uses_our_python else place.manifest.peers[row.family].python
+        except KeyError as error:
+            self._failed(measured, START, f"{error} is not installed.")
+            return None
+        log = place.logs / f"{row.name.replace(' ', '-')}.log"
+        worker = Worker(row.script, python=python, settings=settings, environment=row.environment, log=log)
+        before = read_usage(worker.group)
+        try:
+            seconds, measured.description = worker.wait_ready(timeout_s=self._plan.timeout_s)
+        except WorkerFailed as error:
+            worker.close()
+            self._failed(measured, START, str(error))
+            return None
+        except BaseException:
+            worker.close()
+            raise
+        sample = Sample(
+            cell=START,
+            seconds=seconds,
+            tokens_per_s=None,
+            read_gb_s=gb_s,
+            foreign_cores=foreign_cores(before, read_usage(worker.group)),
+        )
+        measured.samples.append(sample)
+        self._tell(f"start: {row.name}: {sample}")
+        return worker
+
+    def _generate(self, measured: Measured, cell: Cell, number: int) -> bool:
+        """Take one measurement; returns whether it was disturbed, so that it is worth another try."""
+        row = measured.row
+        worker = self._workers[row.name]
+        prompts = make_prompts(cell, seed=self._plan.seed + number, vocab_size=self._plan.vocab_size)
+        gb_s = self._probe.measure_gb_s()
+        before = read_usage(worker.group)
+        try:
+            seconds = worker.generate(prompts, cell.output_tokens, timeout_s=self._plan.timeout_s)
+        except WorkerFailed as error:
+            self._failed(measured, cell.name, str(error))
+            self._workers.pop(row.name).close()
+            return False
+        sample = Sample(
+            cell=cell.name,
+            seconds=seconds,
+            tokens_per_s=cell.counted_tokens / seconds,
+            read_gb_s=gb_s,
+            foreign_cores=foreign_cores(before, read_usage(worker.group)),
+        )
+        measured.samples.append(sample)
+        self._tell(f"{cell.name} {number + 1}/{self._plan.runs}: {row.name}: {sample}")
+        return sample.is_disturbed
+
+    def _failed(self, measured: Measured, cell_name: str, why: str) -> None:
+        measured.failures[cell_name] = why
+        self._tell(f"{cell_name}: {measured.row.name} FAILED: {why}")
+
+
+def now_text() -> str:
+    """The time, as results write it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,124 @@
+"""Workers: one process for each engine, stopped by a signal while another one runs."""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+WORKERS = Path(__file__).parent / "workers"
+
+
+class WorkerFailed(Exception):
+    """An engine did not do what it was asked for; says why."""
+
+
+class Worker:
+    """One engine in a process group of its own; frozen except while it is asked for something."""
+
+    def __init__(
+        self,
+        script: str,
+        *,
+        python: str,
+        settings: Mapping[str, Any],
+        environment: Mapping[str, str],
+        log: Path,
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log
+        self._started_s = time.perf_counter()
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [python, str(WORKERS / script), json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        self._unread = b""
+
+    @property
+    def group(self) -> int:
+        """The process group of all that belongs to this engine."""
+        return self._process.pid
+
+    def wait_ready(self, *, timeout_s: float) -> tuple[float, dict[str, Any]]:
+        """
+        Wait for the first token, then freeze.
+
+        Returns:
+            Seconds from the start of the process to the first token, and what the engine says of itself.
+
+        Raises:
+            WorkerFailed: It did not come that far.
+        """
+        answer = self._read(timeout_s)
+        seconds = time.perf_counter() - self._started_s
+        self._signal(signal.SIGSTOP)
+        return seconds, answer["description"]
+
+    def generate(self, prompts: list[list[int]], num_tokens: int, *, timeout_s: float) -> float:
+        """
+        Thaw, run one cell, freeze, and return the seconds that it took.
+
+        Raises:
+            WorkerFailed: It broke, took too long, or made more or fewer tokens than it was asked for.
+        """
+        self._signal(signal.SIGCONT)
+        command = json.dumps({"prompts": prompts, "num_tokens": num_tokens}) + "\n"
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.write(command.encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise WorkerFailed(f"The process has ended, see {self._log}.") from None
+        answer = self._read(timeout_s)
+        self._signal(signal.SIGSTOP)
+        made = answer["output_tokens"]
+        if made != [num_tokens] * len(prompts):
+            raise WorkerFailed(f"Made {made} tokens, wanted {num_tokens} for each of {len(prompts)} prompts.")
+        return float(answer["seconds"])
+
+    def close(self) -> None:
+        """End the process and all that it started. Idempotent."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None and not pipe.closed:
+                # Unsent bytes of a command have nowhere to go any more.
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return
+
+    def _read(self, timeout_s: float) -> dict[str, Any]:
+        """Return the next message."""
+        stdout = self._process.stdout
+        assert stdout is not None
+        deadline_s = time.perf_counter() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not selector.select(max(0.0, deadline_s - time.perf_counter())):
+                    raise WorkerFailed(f"No answer within {timeout_s:.0f} s, see {self._log}.")
+                piece = os.read(stdout.fileno(), 1 << 16)
+                if not piece:
+                    raise WorkerFailed(f"The process ended without an answer, see {self._log}.")
+                self._unread += piece
+        line, _, self._unread = self._unread.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise WorkerFailed(f"{answer['error']} (see {self._log})")
+        return answer

@@ -1,0 +1,125 @@
+"""From measurements to the result file and the table for people. Pure but for the two files at the end."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cpu_engines.cells import START, Cell
+from benchmarks.cpu_engines.machine import describe_machine
+from benchmarks.cpu_engines.measure import Measured, Place, Plan, Sample, now_text
+
+FIDELITY = Path(__file__).parents[1] / "results" / "fidelity-smollm2.json"
+
+
+def samples_of(measured: Measured, cell_name: str) -> list[Sample]:
+    """Return the measurements that count: the undisturbed ones, or all if there are no others."""
+    samples = [sample for sample in measured.samples if sample.cell == cell_name]
+    return [sample for sample in samples if not sample.is_disturbed] or samples
+
+
+def median_speed(measured: Measured, cell_name: str) -> float | None:
+    """Return the median tokens a second; None if there is no measurement."""
+    speeds = [sample.tokens_per_s for sample in samples_of(measured, cell_name) if sample.tokens_per_s]
+    return statistics.median(speeds) if speeds else None
+
+
+def median_start_s(measured: Measured) -> float | None:
+    """Return the median seconds to the first token; None if there is no measurement."""
+    seconds = [sample.seconds for sample in samples_of(measured, START)]
+    return statistics.median(seconds) if seconds else None
+
+
+def best(rows: Sequence[Measured], cell_name: str, *, ours: bool) -> tuple[Measured, float] | None:
+    """Return the fastest of our rows, or of the peers', with its speed."""
+    speeds = [
+        (measured, speed)
+        for measured in rows
+        if measured.row.is_ours == ours and measured.row.counts and (speed := median_speed(measured, cell_name))
+    ]
+    return max(speeds, key=lambda pair: pair[1], default=None)
+
+
+def table(rows: Sequence[Measured], cells: Sequence[Cell]) -> str:
+    """Return the speeds, one line a row, and below our best against the best peer."""
+    lines = [
+        f"| | {' | '.join(cell.title for cell in cells)} | start to first token |",
+        "|---|" + "---:|" * (len(cells) + 1),
+    ]
+    for measured in rows:
+        shown = [_speed_text(measured, cell) for cell in cells]
+        lines.append(f"| {measured.row.name} | {' | '.join(shown)} | {_start_text(measured)} |")
+    ratios, goals = [], []
+    for cell in cells:
+        ratio, goal = _ratio_texts(rows, cell)
+        ratios.append(ratio)
+        goals.append(goal)
+    lines.append(f"| **our best : best peer** | {' | '.join(ratios)} | |")
+    lines.append(f"| goal | {' | '.join(goals)} | |")
+    return "\n".join(lines)
+
+
+def _speed_text(measured: Measured, cell: Cell) -> str:
+    speed = median_speed(measured, cell.name)
+    if speed is None:
+        return "failed" if measured.failures else "-"
+    samples = samples_of(measured, cell.name)
+    notes = ["1 run"] if len(samples) == 1 else []
+    notes += ["disturbed"] if samples[0].is_disturbed else []
+    return f"{speed:,.0f}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _start_text(measured: Measured) -> str:
+    seconds = median_start_s(measured)
+    return "failed" if seconds is None else f"{seconds:.1f} s"
+
+
+def _ratio_texts(rows: Sequence[Measured], cell: Cell) -> tuple[str, str]:
+    ours, peer = best(rows, cell.name, ours=True), best(rows, cell.name, ours=False)
+    if ours is None or peer is None:
+        return "-", f"{cell.goal_ratio:g}x"
+    ratio = ours[1] / peer[1]
+    verdict = "reached" if ratio >= cell.goal_ratio else "missed"
+    return f"**{ratio:.2f}x**", f"{cell.goal_ratio:g}x: {verdict}"
+
+
+def failures_text(rows: Sequence[Measured]) -> str:
+    """Return one line for each thing that did not work; empty if all did."""
+    return "\n".join(
+        f"- {measured.row.name}, {cell}: {why}" for measured in rows for cell, why in measured.failures.items()
+    )
+
+
+def result(rows: Sequence[Measured], plan: Plan, place: Place) -> dict[str, Any]:
+    """Return everything, as the result file has it."""
+    return {
+        "time": now_text(),
+        "machine": describe_machine(),
+        "threads": place.machine.threads,
+        "plan": asdict(plan),
+        "versions": {name: peer.versions for name, peer in place.manifest.peers.items()},
+        "rows": [
+            {
+                "name": measured.row.name,
+                "family": measured.row.family,
+                "weights": measured.row.weights,
+                "environment": dict(measured.row.environment),
+                "description": measured.description,
+                "samples": [asdict(sample) for sample in measured.samples],
+                "failures": measured.failures,
+            }
+            for measured in rows
+        ],
+    }
+
+
+def write_result(rows: Sequence[Measured], plan: Plan, place: Place, output: Path) -> str:
+    """Write `output`.json and `output`.md, and return the text of the latter."""
+    values = result(rows, plan, place)
+    text = "\n\n".join(part for part in (table(rows, plan.cells), failures_text(rows)) if part) + "\n"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_name(f"{output.name}.json").write_text(json.dumps(values, indent=1) + "\n")
+    output.with_name(f"{output.name}.md").write_text(text)
+    return text

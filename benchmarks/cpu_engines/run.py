@@ -1,0 +1,91 @@
+"""
+Headrace and its peers on this CPU, side by side: installs the peers, measures every cell, writes the result.
+
+    python -m benchmarks.cpu_engines.run
+    python -m benchmarks.cpu_engines.run --engines headrace,llamacpp --cells n1,n8 --runs 5 --output /tmp/quick
+
+See README.md for the method.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.cpu_engines.cells import CELLS, START
+from benchmarks.cpu_engines.engines import OURS, ROWS, Machine, Row
+from benchmarks.cpu_engines.machine import physical_cores
+from benchmarks.cpu_engines.measure import Contest, Place, Plan
+from benchmarks.cpu_engines.report import write_result
+from benchmarks.peers.install import install_peers
+from benchmarks.peers.manifest import DEFAULT_ROOT
+from benchmarks.peers.peers import PEERS, choose
+
+from headrace.core.progress import no_progress
+from headrace.models.sources import home_folder, locate
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    options = parse_arguments()
+    rows = chosen_rows(options.engines)
+    root = options.peers_root.expanduser()
+    source = locate(options.model, revision=None, home=home_folder(os.environ), progress=no_progress)
+    families = {row.family for row in rows} - {OURS}
+    manifest, failures = install_peers(choose(families) if families else (), root, source.path, model_name=source.name)
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    machine = Machine(threads=options.threads or physical_cores())
+    place = Place(manifest=manifest, machine=machine, our_python=sys.executable, logs=root / "logs")
+    cells = tuple(cell for cell in CELLS if cell.name in options.cells)
+    starts = options.starts if START in options.cells else 1
+    plan = Plan(cells=cells, runs=options.runs, starts=starts, seed=options.seed)
+    started_s = time.perf_counter()
+
+    def tell(text: str) -> None:
+        print(f"[{time.perf_counter() - started_s:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+    with Contest(rows, place, plan, tell=tell) as contest:
+        contest.run()
+    print(write_result(contest.measured, plan, place, options.output))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    families = ", ".join((OURS, *(peer.name for peer in PEERS)))
+    parser.add_argument(
+        "--engines", type=_names, default=(), help=f"families ({families}) or rows by name, separated by commas"
+    )
+    known_cells = (START, *(cell.name for cell in CELLS))
+    parser.add_argument("--cells", type=_names, default=known_cells, help=f"of {', '.join(known_cells)}")
+    parser.add_argument("--runs", type=int, default=3, help="measurements of each cell")
+    parser.add_argument("--starts", type=int, default=3, help="fresh processes for the start to the first token")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, help="default: physical cores")
+    parser.add_argument("--model", default="smollm2", help="a GGUF file, or an alias of one")
+    parser.add_argument("--peers-root", type=Path, default=DEFAULT_ROOT, help="where the peers are installed")
+    parser.add_argument(
+        "--output", type=Path, default=RESULTS / "cpu-engines", help="path of the results, without its ending"
+    )
+    return parser.parse_args()
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def chosen_rows(names: tuple[str, ...]) -> tuple[Row, ...]:
+    """Return the rows of these families or with these names; all without any."""
+    known = {row.family for row in ROWS} | {row.name for row in ROWS}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        sys.exit(f"There is no engine {unknown[0]!r}, wanted some of: {', '.join(sorted(known))}.")
+    return tuple(row for row in ROWS if not names or row.family in names or row.name in names)
+
+
+if __name__ == "__main__":
+    main()
