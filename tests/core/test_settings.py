@@ -33,6 +33,7 @@ EXAMPLES = {
     "max_prompt_tokens": ("1024", 1024),
     "max_num_seqs": ("16", 16),
     "max_num_batched_tokens": ("512", 512),
+    "max_draft_tokens": ("4", 4),
     "rolling_batch": ("auto", "auto"),
     "output_formatter": ("jsonlines", "jsonlines"),
     "tgi_compat": ("true", True),
@@ -51,6 +52,7 @@ SPECIAL = {
     "QUANTIZE": ("fp8", "w8a8"),
     "quantize": ("smoothquant", "w8a8"),
     "quantization": ("fp8", "w8a8"),
+    "speculative_config": ('{"method": "ngram", "num_speculative_tokens": 4}', 4),
     "SAGEMAKER_MAX_PAYLOAD_IN_MB": ("6", 6 * 1024 * 1024),
     "PAYLOAD_LIMIT": ("2000000", 2_000_000),
     "SAGEMAKER_MAX_REQUEST_SIZE": ("1000", 1000),
@@ -97,6 +99,30 @@ def test_every_foreign_name_is_obeyed_or_told_about(kind, name, key, meaning):
         kinds = [] if isinstance(meaning, UsedElsewhere) else ["ignored"]
         assert [notice.kind for notice in notices] == kinds
         assert all(name in notice.message for notice in notices)
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ('{"model": "[ngram]", "num_speculative_tokens": 3, "prompt_lookup_max": 4}', 3),
+        (
+            '{"method": "eagle3", "model": "someone/draft", "num_speculative_tokens": 3}',
+            ServerSettings().max_draft_tokens,
+        ),
+    ],
+)
+def test_of_vllms_ways_to_speculate_n_grams_are_obeyed(config, wanted):
+    settings, notices = load_one("properties", "option.speculative_config", config, **MODEL)
+    assert settings.max_draft_tokens == wanted
+    assert len(notices) == 1
+
+
+@pytest.mark.parametrize(
+    "config", ["ngram", "[]", '{"method": "ngram"}', '{"method": "ngram", "num_speculative_tokens": -1}']
+)
+def test_a_speculative_config_that_cannot_be_read_stops_the_start(config):
+    with pytest.raises(SettingsError, match="speculative_config"):
+        load_one("properties", "option.speculative_config", config, **MODEL)
 
 
 def test_every_field_that_a_name_fills_exists():

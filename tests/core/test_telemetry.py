@@ -169,12 +169,15 @@ def test_the_names_that_dashboards_use_are_there(name):
 
 
 def test_the_engines_numbers_are_read_when_asked():
-    stats = EngineStats(num_running=2, num_waiting=1, num_blocks=10, num_free_blocks=4, output_tokens_total=99)
+    stats = EngineStats(
+        num_running=2, num_waiting=1, num_blocks=10, num_free_blocks=4, output_tokens_total=99, accepted_tokens_total=7
+    )
     found = families(metrics(stats))
     assert found["vllm:num_requests_running"].samples[0].value == 2
     assert found["tgi_queue_size"].samples[0].value == 1
     assert found["headrace_kv_cache_usage_ratio"].samples[0].value == pytest.approx(0.6)
     assert found["headrace_output_tokens"].samples[0].value == 99
+    assert found["vllm:spec_decode_num_accepted_tokens"].samples[0].value == 7
     assert found["headrace_requests_in_flight"].samples[0].value == 3
     assert found["headrace_model_info"].samples[0].labels["dtype"] == "w8a8"
 

@@ -12,6 +12,7 @@ from headrace.engine.blocks import root_hash
 from headrace.engine.latency import StepTimeModel
 from headrace.engine.scheduler import MAX_PREEMPTIONS, MIN_CHUNK_TOKENS, Scheduler, SchedulerLimits, StepPlan
 from headrace.engine.sequence import Phase, Sequence
+from headrace.engine.speculation import RowPrices
 
 BLOCK = 4
 
@@ -26,8 +27,9 @@ def make_scheduler(
         max_step_tokens=max_step_tokens,
         max_step_rows=max_step_tokens,
         max_step_s=max_step_s,
+        max_draft_tokens=0,
     )
-    return Scheduler(limits, StepTimeModel())
+    return Scheduler(limits, StepTimeModel(), RowPrices())
 
 
 def make_sequence(order: int, prompt: list[int], *, max_new: int = 8, salt: str = "") -> Sequence:

@@ -127,3 +127,49 @@ def test_penalties_see_the_prompt_and_the_answer() -> None:
     step, _ = builder_for(decoding).build(plan_of([decoding], []))
     (history,) = step.histories
     assert (history.row, history.num_prompt_tokens, history.tokens.tolist()) == (0, 3, [100, 101, 102, 103, 104])
+
+
+def drafting(sequence: Sequence, count: int) -> StepPlan:
+    plan = plan_of([make_sequence(2, prompt=5, output=1, computed=5), sequence], [])
+    plan.add_draft(1, count)
+    return plan
+
+
+def test_drafted_tokens_are_rows_as_if_those_before_them_had_been_drawn() -> None:
+    sequence = make_sequence(1, prompt=4, output=2, computed=5, temperature=0.5, seed=7)
+    plan = drafting(sequence, 3)
+    step, uses = builder_for(plan.sequences[0], sequence).build(plan)
+    assert step.token_ids.tolist() == [205, 105, 106, 107, 108]
+    assert step.query_starts.tolist() == [0, 1, 5]
+    assert step.context_lens.tolist() == [5, 5]
+    assert step.rows.tolist() == [0, 1, 2, 3, 4]
+    assert step.sampling["position"].tolist() == [6, 6, 7, 8, 9]
+    assert step.sampling["seed"].tolist() == [0, 7, 7, 7, 7]
+    assert (uses.draw_rows, uses.draw_counts) == ([0, 1], [1, 4])
+
+
+def test_chunks_follow_drafted_tokens() -> None:
+    sequence, reading = (
+        make_sequence(1, prompt=4, output=2, computed=5),
+        make_sequence(3, prompt=9, output=0, computed=6),
+    )
+    plan = drafting(sequence, 2)
+    plan.add(reading, 3)
+    step, uses = builder_for(*plan.sequences).build(plan)
+    assert step.token_ids.tolist() == [205, 105, 106, 107, 306, 307, 308]
+    assert step.rows.tolist() == [0, 1, 2, 3, 6]
+    assert step.sampling["position"].tolist() == [6, 6, 7, 8, 9]
+    assert (uses.draw_rows, uses.draw_counts) == ([0, 1, 4], [1, 3, 1])
+
+
+def test_each_drafted_row_has_its_own_history_and_its_own_banned_ends() -> None:
+    sequence = make_sequence(1, prompt=4, output=2, computed=5, presence_penalty=1.0, min_new_tokens=4)
+    plan = drafting(sequence, 3)
+    step, _ = builder_for(plan.sequences[0], sequence, end_ids=(9,)).build(plan)
+    assert [(h.row, h.tokens.tolist()[-1], len(h.tokens)) for h in step.histories] == [
+        (1, 105, 6),
+        (2, 106, 7),
+        (3, 107, 8),
+        (4, 108, 9),
+    ]
+    assert [bias.row for bias in step.biases] == [1, 2]

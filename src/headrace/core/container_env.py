@@ -5,6 +5,7 @@ from headrace.core.container_meanings import (
     DTYPE,
     KV_DTYPE,
     LOG_LEVELS,
+    MAX_DRAFT_TOKENS,
     MAX_MODEL_LEN,
     MAX_PROMPT_TOKENS,
     NO_CODE,
@@ -13,7 +14,6 @@ from headrace.core.container_meanings import (
     NO_LOAD_TIMEOUT,
     NO_LORA,
     NO_SESSIONS,
-    NO_SPECULATION,
     NO_TIMEOUT,
     NO_WORKERS,
     NOT_SPLIT,
@@ -120,7 +120,7 @@ ENVIRONMENT: dict[str, Meaning] = {
     **dict.fromkeys(
         ("PROCESS_AUTO_RECOVERY", "PROCESS_MAX_START_RETRIES"), NoEffect("whoever started the server restarts it")
     ),
-    "SPECULATE": NO_SPECULATION,
+    "SPECULATE": MAX_DRAFT_TOKENS,
     **dict.fromkeys(
         ("WAITING_SERVED_RATIO", "MAX_WAITING_TOKENS"), NoEffect("waiting prompts are mixed into every step")
     ),

@@ -5,6 +5,7 @@ A name is obeyed (`Fills`), has no effect (`NoEffect`, with the reason) or is re
 The tables `container_options` and `container_env` are made of these.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -82,6 +83,18 @@ def read_formatter(raw: str) -> Converted:
     return None, f"there is no such formatter here; choose one of {', '.join(_FORMATTERS)}"
 
 
+def read_speculative_config(raw: str) -> Converted:
+    """The number of tokens in vLLM's JSON object if its method is `ngram`; other methods have no counterpart here."""
+    wanted = 'a JSON object as {"method": "ngram", "num_speculative_tokens": 5}'
+    try:
+        config = json.loads(raw)
+        if "ngram" not in (config.get("method"), str(config.get("model")).strip("[]")):
+            return None, "there are no draft models in this version; the answer's own repeats are guessed"
+        return str(int(config["num_speculative_tokens"])), ""
+    except (ValueError, TypeError, AttributeError, KeyError):
+        raise ValueError(wanted) from None
+
+
 _CONTEXT_REMARK = "0 and -1 mean the model's own"
 
 
@@ -142,6 +155,8 @@ QUANTIZE = Fills("dtype", by_value(f"one of {', '.join(_QUANTIZERS)}", _QUANTIZE
 KV_DTYPE = Fills("kv_dtype", by_value(f"one of {', '.join(_KV_DTYPES)}", _KV_DTYPES))
 MAX_MODEL_LEN = Fills("max_model_len", _length)
 MAX_PROMPT_TOKENS = Fills("max_prompt_tokens", _length)
+MAX_DRAFT_TOKENS = Fills("max_draft_tokens")
+SPECULATIVE_CONFIG = Fills("max_draft_tokens", read_speculative_config)
 
 NOT_SPLIT = NoEffect(
     "one process runs the model on the CPU, it is not split over devices", ("1", "max", "auto", "false")
@@ -153,7 +168,7 @@ NO_TIMEOUT = NoEffect("a request is never cut by the clock; a client that goes a
 NO_LOAD_TIMEOUT = NoEffect("loading shows its progress and is not cut by the clock")
 NO_WORKERS = NoEffect("one process serves all requests")
 NO_LORA = NoEffect("adapters are not supported by this version", ("false", "0"))
-NO_SPECULATION = NoEffect("there is no speculative decoding in this version", ("0",))
+NO_DRAFT_MODEL = NoEffect("there are no draft models in this version; max_draft_tokens guesses from repeats", ("0",))
 NO_SESSIONS = NoEffect("sessions are not kept by this version", ("false", "0"))
 ROPE = NoEffect("the rope scaling of the checkpoint's config.json is used")
 COMPILER = NoEffect("it tunes a compiler or kernels that are not used here")

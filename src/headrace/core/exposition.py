@@ -80,6 +80,16 @@ def _engine_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
         ),
         (("headrace_output_tokens", "vllm:generation_tokens"), "Tokens generated.", stats.output_tokens_total),
         (
+            ("headrace_draft_tokens", "vllm:spec_decode_num_draft_tokens"),
+            "Tokens that were guessed and verified in a step.",
+            stats.drafted_tokens_total,
+        ),
+        (
+            ("headrace_accepted_draft_tokens", "vllm:spec_decode_num_accepted_tokens"),
+            "Guessed tokens that were right.",
+            stats.accepted_tokens_total,
+        ),
+        (
             ("headrace_preemptions", "vllm:num_preemptions"),
             "Sequences that were put back to make room.",
             stats.preemptions_total,

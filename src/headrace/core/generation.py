@@ -221,6 +221,10 @@ class EngineStats:
     prompt_tokens_total: int = 0
     cached_tokens_total: int = 0
     output_tokens_total: int = 0
+    drafted_tokens_total: int = 0
+    """Tokens that were guessed and verified in a step."""
+    accepted_tokens_total: int = 0
+    """Those that were right."""
     preemptions_total: int = 0
     steps_total: int = 0
     step_seconds_total: float = 0.0

@@ -112,6 +112,12 @@ class ServerSettings:
     enable_prefix_caching: bool = setting(rules.boolean(), True)
     """Keep the KV blocks of finished prompts, and use them again for prompts that begin alike."""
 
+    max_draft_tokens: int = setting(rules.integer(0), 8)
+    """
+    Most tokens of a sequence that are guessed from its own repeats and verified in one step (prompt lookup, n-gram
+    speculation); 0 turns it off. Answers do not change; fewer are guessed, or none, where that would not be faster.
+    """
+
     max_itl_ms: float | None = setting(rules.number(0, "milliseconds"), None)
     """
     How long a prompt chunk may hold up running streams: inter-token latency, milliseconds; 0 is no limit. Default:

@@ -63,6 +63,7 @@ def resolve_limits(config: EngineConfig, spec: ModelSpec) -> EngineLimits:
         ("max_num_seqs", config.max_num_seqs, 1),
         ("max_num_batched_tokens", config.max_num_batched_tokens, 1),
         ("max_queued_requests", config.max_queued_requests, 0),
+        ("max_draft_tokens", config.max_draft_tokens, 0),
     ):
         if value < least:
             raise SettingsError(f"{name} is {value}, wanted: at least {least}.")
@@ -76,6 +77,7 @@ def resolve_limits(config: EngineConfig, spec: ModelSpec) -> EngineLimits:
         max_logprobs=config.max_logprobs,
         max_stop_strings=config.max_stop_strings,
         enable_prefix_caching=config.enable_prefix_caching,
+        max_draft_tokens=config.max_draft_tokens,
         max_step_s=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
     )
 

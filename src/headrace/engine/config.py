@@ -32,6 +32,8 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     """None: enough for `max_num_seqs` whole contexts, if so much memory is free."""
     enable_prefix_caching: bool = True
+    max_draft_tokens: int = 8
+    """Most tokens that a sequence guesses and verifies in one step, where that pays; 0: none."""
     max_itl_ms: float | None = 100.0
     """While anyone decodes, prompt chunks are sized to keep steps under this; None: no limit."""
     max_queued_requests: int = 256
@@ -58,5 +60,6 @@ class EngineLimits:
     max_logprobs: int = 20
     max_stop_strings: int = 16
     enable_prefix_caching: bool = True
+    max_draft_tokens: int = 0
     max_step_s: float | None = 0.1
     """Steps with decoding sequences are kept under this; None: no limit."""

@@ -15,8 +15,19 @@ from headrace.engine.latency import StepTimeModel
 from headrace.engine.observer import EngineObserver, NoObserver, StepReport
 from headrace.engine.scheduler import Scheduler, SchedulerLimits, StepPlan
 from headrace.engine.sequence import Phase
+from headrace.engine.speculation import RowPrices
 from headrace.engine.step_input import RowUses, StepBuilder
 from headrace.runner.step import Runner, StepOutput
+
+_TOTALS = (
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "drafted_tokens",
+    "accepted_tokens",
+    "preemptions",
+    "steps",
+)
 
 Emitted = list[tuple[Choice, Chunk]]
 
@@ -33,7 +44,8 @@ class Engine:
         clock: Callable[[], float],
     ) -> None:
         self.step_times = StepTimeModel()
-        self.scheduler = Scheduler(_scheduler_limits(runner, limits), self.step_times)
+        self.row_prices = RowPrices()
+        self.scheduler = Scheduler(_scheduler_limits(runner, limits), self.step_times, self.row_prices)
         self.num_failures_in_row = 0
         """Steps that failed since the last good one."""
         self.last_failure: Exception | None = None
@@ -43,7 +55,7 @@ class Engine:
         self._choices: dict[int, Choice] = {}
         self._observer: EngineObserver = NoObserver()
         self._clock = clock
-        self._totals = dict.fromkeys(("prompt_tokens", "cached_tokens", "output_tokens", "preemptions", "steps"), 0)
+        self._totals = dict.fromkeys(_TOTALS, 0)
         self._step_seconds_total = 0.0
 
     @property
@@ -103,6 +115,8 @@ class Engine:
             prompt_tokens_total=self._totals["prompt_tokens"],
             cached_tokens_total=self._totals["cached_tokens"],
             output_tokens_total=self._totals["output_tokens"],
+            drafted_tokens_total=self._totals["drafted_tokens"],
+            accepted_tokens_total=self._totals["accepted_tokens"],
             preemptions_total=self._totals["preemptions"],
             steps_total=self._totals["steps"],
             step_seconds_total=self._step_seconds_total,
@@ -121,24 +135,39 @@ class Engine:
         self._totals["preemptions"] += len(plan.preempted)
 
     def _apply(self, plan: StepPlan, uses: RowUses, output: StepOutput, now_s: float, emitted: Emitted) -> None:
-        """Book what was computed, hand each choice its token, take out those that ended."""
+        """Book what was computed, hand each choice its tokens, take out those that ended."""
         self.scheduler.commit(plan)
         for sequence, first_row, count in uses.scoring:
             self._score_prompt(self._choices[sequence.order], output, first_row, count)
         token_ids = output.token_ids.tolist()
-        logprobs = output.logprobs.tolist()
-        for sequence, row in zip(uses.drawing, uses.draw_rows, strict=True):
+        for sequence, first_row, count in zip(uses.drawing, uses.draw_rows, uses.draw_counts, strict=True):
             choice = self._choices[sequence.order]
             if choice.first_token_s is None:
                 choice.first_token_s = now_s
-            wanted = sequence.params.logprobs
-            logprob = None if wanted is None else logprobs[row]
+            self._take_tokens(choice, output, token_ids[first_row : first_row + count], first_row, emitted)
+        self._totals["drafted_tokens"] += plan.num_drafted
+        emitted += self._end_without_answer(plan)
+
+    def _take_tokens(
+        self, choice: Choice, output: StepOutput, token_ids: list[int], first_row: int, emitted: Emitted
+    ) -> None:
+        """Hand a choice its token, and those after it as long as the tokens before them were the drafted ones."""
+        sequence = choice.sequence
+        wanted = sequence.params.logprobs
+        for row, token_id in enumerate(token_ids, first_row):
+            drafted = sequence.tokens[sequence.num_tokens] if row + 1 < first_row + len(token_ids) else -1
+            logprob = None if wanted is None else float(output.logprobs[row])
             top = self._top(output, row, wanted) if wanted else ()
-            chunk = choice.take_token(token_ids[row], logprob, top)
+            chunk = choice.take_token(token_id, logprob, top)
+            is_last = drafted != token_id or (chunk is not None and chunk.finish is not None)
+            if is_last and row > first_row:
+                self.scheduler.accept(sequence)
             if chunk is not None:
                 emitted.append((choice, chunk if chunk.finish is None else self._end(choice, chunk)))
-        self._totals["output_tokens"] += len(uses.drawing)
-        emitted += self._end_without_answer(plan)
+            if is_last:
+                self._totals["output_tokens"] += row - first_row + 1
+                self._totals["accepted_tokens"] += row - first_row
+                return
 
     def _end_without_answer(self, plan: StepPlan) -> Emitted:
         """End the choices that wanted no token (`max_new_tokens` 0) and whose prompt is computed."""
@@ -174,6 +203,8 @@ class Engine:
         self.num_failures_in_row = 0
         seconds = executed_s - executing_s
         self.step_times.observe(tokens=plan.num_tokens, attended=plan.attended, seconds=seconds)
+        if len(plan.sequences) == plan.num_decodes:
+            self.row_prices.observe(rows=plan.num_tokens, attended=plan.attended, seconds=seconds)
         self._totals["steps"] += 1
         self._step_seconds_total += seconds
         self._observer.step_finished(
@@ -217,4 +248,5 @@ def _scheduler_limits(runner: Runner, limits: EngineLimits) -> SchedulerLimits:
         max_step_tokens=min(limits.max_num_batched_tokens, room.max_step_tokens),
         max_step_rows=room.max_step_rows,
         max_step_s=limits.max_step_s,
+        max_draft_tokens=limits.max_draft_tokens,
     )

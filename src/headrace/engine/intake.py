@@ -191,6 +191,7 @@ class _ChoiceMaker:
             root_hash=self.root,
             seed=seed,
             scores_prompt=scores_prompt,
+            can_draft=grammar is None,  # the mask of a row depends on the tokens before it
         )
         first = [prompt_token(self.table, int(self.tokens[0]), None, ())] if scores_prompt else []
         return Choice(

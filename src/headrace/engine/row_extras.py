@@ -1,5 +1,5 @@
 """
-What only some sequences bring to their logit row: biases, banned ends, penalties' history, a grammar.
+What only some sequences bring to their logit rows: biases, banned ends, penalties' history, a grammar.
 
 Made once for a sequence, kept through preemption, asked by `step_input` in every step.
 """
@@ -30,17 +30,15 @@ class RowExtras:
     """The same, with the ends of the answer forbidden: before `min_new_tokens`."""
     grammar: GrammarState | None
 
-    def history(self, sequence: Sequence, row: int) -> History | None:
-        """Tokens for the penalties, if any penalty is on."""
+    def history(self, sequence: Sequence, row: int, num_tokens: int) -> History | None:
+        """Tokens for the penalties, if any penalty is on; the row draws number `num_tokens`, drafted ones before it."""
         if not self.needs_history:
             return None
-        return History(
-            row=row, tokens=sequence.tokens[: sequence.num_tokens], num_prompt_tokens=sequence.num_prompt_tokens
-        )
+        return History(row=row, tokens=sequence.tokens[:num_tokens], num_prompt_tokens=sequence.num_prompt_tokens)
 
-    def row_bias(self, sequence: Sequence, row: int) -> Bias | None:
-        """Bias of the row, if any."""
-        is_early = sequence.num_output_tokens < sequence.params.min_new_tokens
+    def row_bias(self, sequence: Sequence, row: int, num_tokens: int) -> Bias | None:
+        """Bias of the row, which draws token number `num_tokens`, if any."""
+        is_early = num_tokens - sequence.num_prompt_tokens < sequence.params.min_new_tokens
         arrays = self.early_bias if is_early else self.bias
         return None if arrays is None else Bias(row=row, ids=arrays[0], values=arrays[1])
 

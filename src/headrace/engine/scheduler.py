@@ -2,8 +2,8 @@
 Who computes how many tokens in the next step.
 
 One token budget, no separate prefill and decode phases: every sequence has `num_computed_tokens`, and a step brings it
-nearer to `num_tokens`. Decoding sequences come first (one token each), then prompts that are being read, then waiting
-sequences are admitted in order of arrival. Pure: no clock, no I/O, no threads.
+nearer to `num_tokens`. Decoding sequences come first (one token each, and drafted ones where that pays), then prompts
+that are being read, then waiting sequences are admitted in order of arrival. Pure: no clock, no I/O, no threads.
 
 Promises:
 - The oldest running sequence always moves on, and every waiting one is admitted in its turn: nothing starves.
@@ -20,6 +20,7 @@ from headrace.core.errors import Internal
 from headrace.engine.blocks import BlockPool
 from headrace.engine.latency import StepTimeModel, attended_tokens
 from headrace.engine.sequence import Phase, Sequence
+from headrace.engine.speculation import RowPrices, can_pay, draft
 
 MAX_PREEMPTIONS = 2
 MIN_CHUNK_TOKENS = 16
@@ -41,15 +42,22 @@ class SchedulerLimits:
     max_step_tokens: int
     max_step_rows: int
     max_step_s: float | None
+    max_draft_tokens: int
+    """Of one sequence in one step."""
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """One step: each sequence computes `counts[i]` tokens. The first `num_decodes` decode."""
+    """
+    One step: each sequence computes `counts[i]` tokens.
+
+    The first `num_decodes` decode: one known token each, the others are drafted and lie behind the known ones.
+    """
 
     sequences: list[Sequence] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     num_decodes: int = 0
+    num_drafted: int = 0
     admitted: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     num_tokens: int = 0
@@ -65,17 +73,27 @@ class StepPlan:
         self.num_tokens += count
         self.attended += attended_tokens(sequence.num_computed_tokens, count)
 
+    def add_draft(self, index: int, count: int) -> None:
+        """Let a decoding sequence compute `count` drafted tokens too."""
+        self.counts[index] += count
+        self.num_tokens += count
+        self.num_drafted += count
+        attended = attended_tokens(self.sequences[index].num_tokens, count)
+        self.attended += attended
+        self.decode_attended += attended
+
 
 class Scheduler:
     """Owns the block pool and the two queues."""
 
-    def __init__(self, limits: SchedulerLimits, step_times: StepTimeModel) -> None:
+    def __init__(self, limits: SchedulerLimits, step_times: StepTimeModel, row_prices: RowPrices) -> None:
         assert limits.max_step_tokens >= limits.max_num_seqs <= limits.max_step_rows
         self.pool = BlockPool(limits.num_blocks)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self._limits = limits
         self._step_times = step_times
+        self._row_prices = row_prices
         self._free_slots = list(range(limits.max_num_seqs - 1, -1, -1))
         self._computing: dict[bytes, Sequence] = {}
         self._watermark = int(limits.num_blocks * _WATERMARK)
@@ -106,6 +124,7 @@ class Scheduler:
         plan = StepPlan()
         self._grow_decoding(plan)
         self._plan_decodes(plan)
+        self._plan_drafts(plan)
         for sequence in sorted((s for s in self.running if not s.is_decoding), key=_order):
             if not self._plan_chunk(plan, sequence):
                 break
@@ -114,12 +133,14 @@ class Scheduler:
         return plan
 
     def commit(self, plan: StepPlan) -> None:
-        """Note that the planned tokens are computed now, before the tokens that were drawn are appended."""
-        block_tokens = self._limits.block_tokens
-        for sequence, count in zip(plan.sequences, plan.counts, strict=True):
-            sequence.num_computed_tokens += count
-            if sequence.num_computed_tokens // block_tokens > sequence.num_registered_blocks:
-                self._register_blocks(sequence)
+        """Note that the known tokens of the plan are computed now, before the tokens that were drawn are appended."""
+        known = [1] * plan.num_decodes + plan.counts[plan.num_decodes :]
+        for sequence, count in zip(plan.sequences, known, strict=True):
+            self._advance(sequence, sequence.num_computed_tokens + count)
+
+    def accept(self, sequence: Sequence) -> None:
+        """Note that all tokens appended but the last had been drafted, so that their KV is there already."""
+        self._advance(sequence, sequence.num_tokens - 1)
 
     def check_integrity(self) -> None:
         """Raise `Internal` if blocks were lost or counted twice. For tests and idle moments."""
@@ -144,6 +165,32 @@ class Scheduler:
         plan.counts = [1] * len(decoding)
         plan.num_decodes = plan.num_tokens = len(decoding)
         plan.attended = plan.decode_attended = sum([s.num_tokens for s in decoding])
+
+    def _plan_drafts(self, plan: StepPlan) -> None:
+        """Let decoding sequences verify what they may say next, where a row brings more than it costs."""
+        limits = self._limits
+        room = min(
+            limits.max_step_rows - limits.max_num_seqs, limits.max_step_tokens - plan.num_tokens - MIN_CHUNK_TOKENS
+        )
+        if not plan.num_decodes or min(room, limits.max_draft_tokens) <= 0:
+            return
+        price = self._row_prices.price(rows=plan.num_decodes, attended=plan.decode_attended)
+        if not can_pay(price):
+            return
+        for index, sequence in enumerate(plan.sequences):
+            most = min(room, limits.max_draft_tokens, sequence.max_total_tokens - sequence.num_tokens - 1)
+            if sequence.can_draft and most > 0:
+                count = self._fit_draft(sequence, draft(sequence, price=price, most=most))
+                plan.add_draft(index, count)
+                room -= count
+
+    def _fit_draft(self, sequence: Sequence, count: int) -> int:
+        """Return how many drafted tokens the blocks hold; one more block is taken if nobody could miss it."""
+        room = len(sequence.blocks) * self._limits.block_tokens - sequence.num_tokens
+        if count > room and self.pool.num_free > len(self.running) + self._watermark:
+            sequence.blocks += self.pool.allocate(1)
+            room += self._limits.block_tokens
+        return min(count, room)
 
     def _victim(self) -> Sequence:
         spared = [s for s in self.running if s.num_preemptions < MAX_PREEMPTIONS]
@@ -175,7 +222,9 @@ class Scheduler:
             room = min(room, self._rows_left(plan))
         if self._limits.max_step_s is None or plan.num_decodes == 0:
             return room
-        decoding_s = self._step_times.predict_s(tokens=plan.num_decodes, attended=plan.decode_attended)
+        decoding_s = self._step_times.predict_s(
+            tokens=plan.num_decodes + plan.num_drafted, attended=plan.decode_attended
+        )
         limit_s = max(self._limits.max_step_s, _LEAST_STRETCH * decoding_s)
         timely = self._step_times.largest_chunk_tokens(
             tokens=plan.num_tokens,
@@ -183,14 +232,14 @@ class Scheduler:
             context=sequence.num_computed_tokens,
             limit_s=limit_s,
         )
-        floor = MIN_CHUNK_TOKENS if plan.num_tokens == plan.num_decodes else 0
+        floor = MIN_CHUNK_TOKENS if len(plan.sequences) == plan.num_decodes else 0
         return min(room, max(timely, floor))
 
     def _rows_left(self, plan: StepPlan) -> int:
         """Logit rows for scoring a prompt: every other sequence may need one, and one chunk at a time scores."""
         if any(s.scores_prompt for s in plan.sequences[plan.num_decodes :]):
             return 0
-        return self._limits.max_step_rows - self._limits.max_num_seqs + 1
+        return self._limits.max_step_rows - self._limits.max_num_seqs - plan.num_drafted + 1
 
     # Admission, oldest first.
 
@@ -255,8 +304,12 @@ class Scheduler:
         for block_hash in sequence.hash_blocks(num_full, self._limits.block_tokens)[len(hits) :]:
             self._computing.setdefault(block_hash, sequence)
 
-    def _register_blocks(self, sequence: Sequence) -> None:
-        count = sequence.num_computed_tokens // self._limits.block_tokens
+    def _advance(self, sequence: Sequence, num_computed_tokens: int) -> None:
+        """Note how far a sequence is computed; blocks that are full now can be found by others."""
+        sequence.num_computed_tokens = num_computed_tokens
+        count = num_computed_tokens // self._limits.block_tokens
+        if count <= sequence.num_registered_blocks:
+            return
         hashes = sequence.hash_blocks(count, self._limits.block_tokens)
         for index in range(sequence.num_registered_blocks, count):
             self.pool.register(sequence.blocks[index], hashes[index])

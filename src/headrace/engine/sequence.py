@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from headrace.core.generation import SamplingParams
 from headrace.engine.blocks import chain_hash
+from headrace.engine.token_match import TokenMatcher
 
 Int32 = npt.NDArray[np.int32]
 
@@ -31,6 +32,7 @@ class Sequence:
 
     `tokens[:num_tokens]` are known; the KV of `tokens[:num_computed_tokens]` is in the cache. A sequence decodes when
     exactly one known token is not computed and the prompt is behind it; otherwise it prefills.
+    What lies behind `num_tokens` is scratch: tokens that were drafted for the next step.
     """
 
     order: int
@@ -47,6 +49,10 @@ class Sequence:
     seed: int = 0
     scores_prompt: bool = False
     """Wants the logprobs of its prompt."""
+    can_draft: bool = True
+    """Whether a row's draw is known from the tokens before it alone, so that drafted tokens can be verified."""
+    matcher: TokenMatcher | None = None
+    """Made when the sequence first asks for a draft."""
 
     phase: Phase = Phase.WAITING
     slot: int = -1

@@ -3,8 +3,8 @@ Turns a plan into the arrays that a runner reads.
 
 What stays the same from step to step (block tables, sampling rows) lies in persistent arrays, one row per slot, and is
 written when a sequence is admitted or gets a block. A step only gathers rows, so that 64 decoding sequences cost a few
-numpy calls. A sequence may have any number of logit rows in a step (none while its prompt is read, many while a prompt
-is scored), so that several drawn or verified tokens per sequence fit in here later.
+numpy calls. A sequence may have any number of logit rows in a step: none while its prompt is read, many while a prompt
+is scored or drafted tokens are verified.
 """
 
 from dataclasses import dataclass, field
@@ -31,6 +31,9 @@ class RowUses:
     drawing: list[Sequence] = field(default_factory=list)
     """Sequences that draw a token; decoding ones first, whose row number is their place."""
     draw_rows: list[int] = field(default_factory=list)
+    """First row of each of them."""
+    draw_counts: list[int] = field(default_factory=list)
+    """How many rows draw: one, and one more for each drafted token, as if those before it had been drawn."""
     scoring: list[tuple[Sequence, int, int]] = field(default_factory=list)
     """Sequence, first row, number of rows that score its prompt."""
 
@@ -88,13 +91,14 @@ class StepBuilder:
 
     def _rows(self, plan: StepPlan, slots: npt.NDArray[np.int64], starts: Int32) -> tuple[Int32, SamplingRows, RowUses]:
         num_decodes = plan.num_decodes
-        decoding = plan.sequences[:num_decodes]
-        uses = RowUses(drawing=list(decoding), draw_rows=list(range(num_decodes)))
-        rows = [np.arange(num_decodes, dtype=np.int32)]
-        sampling = self._sampling[slots[:num_decodes]]
-        sampling["position"] = [s.num_tokens for s in decoding]
+        decoding, counts = plan.sequences[:num_decodes], plan.counts[:num_decodes]
+        uses = RowUses(drawing=list(decoding), draw_rows=starts[:num_decodes].tolist(), draw_counts=counts)
+        num_rows = int(starts[num_decodes])
+        rows = [np.arange(num_rows, dtype=np.int32)]
+        sampling = self._sampling[np.repeat(slots[:num_decodes], counts)]
+        first_positions = np.array([s.num_tokens for s in decoding], np.int64)
+        sampling["position"] = np.repeat(first_positions - starts[:num_decodes], counts) + rows[0]
         samplings = [sampling]
-        num_rows = num_decodes
         for index in range(num_decodes, len(plan.sequences)):
             sequence, count, start = plan.sequences[index], plan.counts[index], int(starts[index])
             first, num_scored = _scored(sequence, count)
@@ -107,6 +111,7 @@ class StepBuilder:
             if _draws(sequence, count):
                 uses.drawing.append(sequence)
                 uses.draw_rows.append(num_rows)
+                uses.draw_counts.append(1)
                 rows.append(np.array([start + count - 1], np.int32))
                 drawn = self._sampling[slots[index : index + 1]]
                 drawn["position"] = sequence.num_tokens
@@ -120,16 +125,18 @@ class StepBuilder:
         if not self._extras:
             return (), (), ()
         histories, biases, masks = [], [], []
-        for sequence, row in zip(uses.drawing, uses.draw_rows, strict=True):
+        for sequence, first_row, count in zip(uses.drawing, uses.draw_rows, uses.draw_counts, strict=True):
             extras = self._extras.get(sequence.slot)
             if extras is None:
                 continue
-            if (history := extras.history(sequence, row)) is not None:
-                histories.append(history)
-            if (bias := extras.row_bias(sequence, row)) is not None:
-                biases.append(bias)
-            if (mask := extras.row_mask(row)) is not None:
-                masks.append(mask)
+            for drafted in range(count):
+                row, num_tokens = first_row + drafted, sequence.num_tokens + drafted
+                if (history := extras.history(sequence, row, num_tokens)) is not None:
+                    histories.append(history)
+                if (bias := extras.row_bias(sequence, row, num_tokens)) is not None:
+                    biases.append(bias)
+                if (mask := extras.row_mask(row)) is not None:
+                    masks.append(mask)
         return tuple(histories), tuple(biases), tuple(masks)
 
     def release(self, slot: int) -> None:
@@ -151,11 +158,12 @@ def sampling_row(params: SamplingParams, seed: int) -> SamplingRows:
 
 
 def _token_ids(plan: StepPlan) -> Int32:
-    decoded = np.array([s.tokens[s.num_computed_tokens] for s in plan.sequences[: plan.num_decodes]], np.int32)
-    if plan.num_decodes == len(plan.sequences):
-        return decoded
-    chunks = [decoded]
-    for sequence, count in zip(plan.sequences[plan.num_decodes :], plan.counts[plan.num_decodes :], strict=True):
+    num_single = 0 if plan.num_drafted else plan.num_decodes
+    single = np.array([s.tokens[s.num_computed_tokens] for s in plan.sequences[:num_single]], np.int32)
+    if num_single == len(plan.sequences):
+        return single
+    chunks = [single]
+    for sequence, count in zip(plan.sequences[num_single:], plan.counts[num_single:], strict=True):
         start = sequence.num_computed_tokens
         chunks.append(sequence.tokens[start : start + count])
     return np.concatenate(chunks)

@@ -19,6 +19,7 @@ def engine_config(settings: ServerSettings) -> EngineConfig:
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "kv_cache_bytes": settings.kv_cache_bytes,
         "enable_prefix_caching": settings.enable_prefix_caching,
+        "max_draft_tokens": settings.max_draft_tokens,
         "max_queued_requests": settings.max_concurrent_requests,
         "max_best_of": settings.max_best_of,
         "max_logprobs": settings.max_top_n_tokens,
