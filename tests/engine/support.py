@@ -12,6 +12,7 @@ from headrace.core.generation import Chunk, Finish, GenerationRequest, ModelInfo
 from headrace.engine.async_engine import AsyncEngine, TextParts
 from headrace.engine.config import EngineLimits
 from headrace.engine.observer import EngineObserver
+from headrace.engine.speculation import RowPrices
 from headrace.models.chat import ChatTemplate
 from headrace.models.tokenizer import Tokenizer, byte_characters
 from headrace.runner.fake import FAKE_LIMITS, FAKE_SPEC, FakeRunner, Script
@@ -96,6 +97,13 @@ async def running(engine: AsyncEngine) -> AsyncIterator[AsyncEngine]:
         await engine.close(deadline_s=5)
         engine._engine.scheduler.check_integrity()
         assert engine._engine.scheduler.pool.num_free == engine._engine.scheduler.pool.num_blocks
+
+
+class FreeRows(RowPrices):
+    """In place of an engine's own: everybody drafts whatever matches, as long as it may."""
+
+    def price(self, *, rows: int, attended: int) -> float:
+        return 0.0
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tests.engine.support import (
     LIMITS,
     VOCAB_SIZE,
     Answer,
+    FreeRows,
     ask,
     ask_all,
     make_engine,
@@ -29,13 +30,6 @@ LETTERS = tuple(b"abcd")
 FEW_LETTERS = {token: -100.0 for token in range(VOCAB_SIZE) if token not in LETTERS and token != EOS} | {EOS: -3.0}
 """Answers over four letters repeat themselves all the time and are wrong most of the time."""
 DRAFTING = replace(LIMITS, max_draft_tokens=6)
-
-
-class FreeRows(RowPrices):
-    """Everybody drafts whatever matches, as long as it may."""
-
-    def price(self, *, rows: int, attended: int) -> float:
-        return 0.0
 
 
 def babble(prefix: tuple[int, ...]) -> int | None:

@@ -12,7 +12,7 @@ from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest
 from headrace.engine.assembly import assemble
 from headrace.engine.async_engine import AsyncEngine
 from headrace.engine.config import EngineConfig
-from tests.engine.support import Answer, ask, request, running
+from tests.engine.support import Answer, FreeRows, ask, request, running
 
 pytestmark = pytest.mark.model
 
@@ -67,6 +67,33 @@ async def test_answers_do_not_depend_on_company_cache_chunks_or_preemption(
         squeezed = await asyncio.gather(*(ask(engine, one) for one in wanted))
         assert engine.stats().preemptions_total > 0
     assert [essence(answer) for answer in squeezed] == alone
+
+
+def repetitive_requests() -> list[GenerationRequest]:
+    copied = "The lock was dug in 1643. It was made of oak and leaked. In 1781 a flood broke it. "
+    wanted = [chat(f"Copy this text word for word: {copied}", max_new_tokens=50, logprobs=2)]
+    wanted += [request(copied * 3 + "The lock", max_new_tokens=60, temperature=t, seed=3) for t in (0.0, 0.7, 1.2)]
+    wanted += [request(copied * 2, max_new_tokens=50, repetition_penalty=1.1, frequency_penalty=0.3, min_new_tokens=20)]
+    wanted += [request("1, 2, 3, 1, 2, 3, 1, 2,", max_new_tokens=60, stop=("3, 1, 2, 3, 1, 2, 3, 4",), ignore_eos=True)]
+    wanted += [request("🌊 漢字 🌊 漢字 🌊", max_new_tokens=40, ignore_eos=True, prompt_logprobs=1)]
+    return wanted
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+@pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8"])
+async def test_guessed_tokens_change_no_bit(dtype: str, kv_dtype: str, smollm2_path: Path, cache_dir: Path) -> None:
+    """Log probabilities too: a verified row is computed exactly as the row of a plain step."""
+    formats = {"dtype": dtype, "kv_dtype": kv_dtype}
+    wanted = repetitive_requests()
+    async with engine_on(smollm2_path, cache_dir, max_draft_tokens=0, enable_prefix_caching=False, **formats) as engine:
+        plain = [await ask(engine, one) for one in wanted]
+    async with engine_on(smollm2_path, cache_dir, max_draft_tokens=7, **formats) as engine:
+        engine._engine.scheduler._row_prices = FreeRows()
+        together = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        assert 0 < engine.stats().accepted_tokens_total < engine.stats().drafted_tokens_total
+    assert [(a.text, a.tokens, a.prompt, a.finish.reason) for a in together] == [
+        (a.text, a.tokens, a.prompt, a.finish.reason) for a in plain
+    ]
 
 
 async def test_a_question_gets_its_answer(smollm2_path: Path, cache_dir: Path) -> None:

@@ -1,6 +1,7 @@
 """The scheduler: nothing is lost, nobody starves, steps keep to their budget."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.generation import SamplingParams
-from headrace.engine.blocks import root_hash
+from headrace.engine.blocks import chain_hash, root_hash
 from headrace.engine.latency import StepTimeModel
 from headrace.engine.scheduler import MAX_PREEMPTIONS, MIN_CHUNK_TOKENS, Scheduler, SchedulerLimits, StepPlan
 from headrace.engine.sequence import Phase, Sequence
 from headrace.engine.speculation import RowPrices
+from tests.engine.support import FreeRows
 
 BLOCK = 4
 
@@ -129,6 +131,108 @@ def test_every_sequence_ends_and_none_is_preempted_for_ever(
     ended = run_all(scheduler)
     assert sorted(s.order for s in ended) == list(range(len(sequences)))
     assert max(s.num_preemptions for s in sequences) <= MAX_PREEMPTIONS + 1
+
+
+def next_token(sequence: Sequence) -> int:
+    """A text that repeats itself now and then, and depends on all that was said."""
+    recent = sequence.tokens[max(0, sequence.num_tokens - 5) : sequence.num_tokens]
+    return int(recent.sum() * 7 + sequence.order) % 5 if recent.sum() % 4 else int(recent[-1])
+
+
+def run_drafting_step(scheduler: Scheduler) -> int:
+    """Do what the engine does, with a model of our own; return how many drafted tokens were right."""
+    plan = scheduler.schedule()
+    drafts = [sequence.tokens[sequence.num_tokens :].copy() for sequence in plan.sequences]
+    limits = scheduler._limits
+    assert sum(plan.counts) == plan.num_tokens <= limits.max_step_tokens
+    assert plan.num_decodes + plan.num_drafted <= limits.max_step_rows
+    assert plan.attended == sum(
+        s.num_computed_tokens + i + 1 for s, n in zip(plan.sequences, plan.counts, strict=True) for i in range(n)
+    )
+    for sequence, count in zip(plan.sequences, plan.counts, strict=True):
+        assert len(sequence.blocks) * BLOCK >= sequence.num_computed_tokens + count
+    scheduler.commit(plan)
+    num_right = 0
+    for index, (sequence, draft) in enumerate(zip(plan.sequences, drafts, strict=True)):
+        if sequence.num_computed_tokens < sequence.num_tokens:
+            continue
+        num_drafted = plan.counts[index] - 1 if index < plan.num_decodes else 0
+        for depth in range(num_drafted + 1):
+            token = next_token(sequence)
+            sequence.append(token)
+            if depth == num_drafted or token != draft[depth]:
+                break
+        num_right += depth
+        if depth:
+            scheduler.accept(sequence)
+        assert sequence.num_computed_tokens == sequence.num_tokens - 1
+        for number, block_hash in enumerate(sequence.hashes):
+            parent = sequence.hashes[number - 1] if number else sequence.root_hash
+            known = sequence.tokens[number * BLOCK : (number + 1) * BLOCK]
+            assert block_hash == chain_hash(parent, known.tobytes())
+        if sequence.num_tokens == sequence.max_total_tokens:
+            scheduler.finish(sequence)
+    scheduler.check_integrity()
+    return num_right
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 60)), min_size=1, max_size=12),
+    st.integers(26, 60),
+    st.integers(1, 9),
+    st.integers(8, 40),
+    st.integers(0, 2**32 - 1),
+)
+def test_drafting_sequences_say_what_they_would_have_said(
+    shapes: list[tuple[int, int]], num_blocks: int, max_draft_tokens: int, max_step_rows: int, seed: int
+) -> None:
+    scheduler = make_scheduler(num_blocks=num_blocks, max_num_seqs=8, max_step_tokens=48)
+    changes = {"max_draft_tokens": max_draft_tokens, "max_step_rows": max_step_rows}
+    scheduler._limits = replace(scheduler._limits, **changes)
+    scheduler._row_prices = FreeRows()
+    rng = np.random.default_rng(seed)
+    sequences = [
+        make_sequence(order, rng.integers(0, 4, prompt).tolist(), max_new=max_new)
+        for order, (prompt, max_new) in enumerate(shapes)
+    ]
+    for sequence in sequences:
+        scheduler.add(sequence)
+    for _ in range(5000):
+        if not scheduler.has_work:
+            break
+        run_drafting_step(scheduler)
+    assert scheduler.pool.num_free == scheduler.pool.num_blocks
+    for sequence in sequences:
+        plain = make_sequence(sequence.order, sequence.tokens[: sequence.num_prompt_tokens].tolist(), max_new=1000)
+        while plain.num_tokens < sequence.num_tokens:
+            plain.append(next_token(plain))
+        assert sequence.tokens.tolist() == plain.tokens[: plain.num_tokens].tolist()
+        assert sequence.num_tokens == sequence.max_total_tokens
+
+
+def test_a_repeating_sequence_needs_fewer_steps() -> None:
+    scheduler = make_scheduler()
+    scheduler._limits = replace(scheduler._limits, max_draft_tokens=4)
+    scheduler._row_prices = FreeRows()
+    scheduler.add(make_sequence(0, [0, 0, 0], max_new=60))
+    num_steps = 0
+    while scheduler.has_work:
+        run_drafting_step(scheduler)
+        num_steps += 1
+    assert num_steps < 20
+
+
+def test_drafts_take_no_block_that_a_decoding_sequence_may_need() -> None:
+    scheduler = make_scheduler(num_blocks=4, max_num_seqs=2)
+    scheduler._limits = replace(scheduler._limits, max_draft_tokens=6)
+    scheduler._row_prices = FreeRows()
+    scheduler._expected_output_tokens = 0.0
+    for order in range(2):
+        scheduler.add(make_sequence(order, [0, 0, 0], max_new=5))
+    num_right = sum(run_drafting_step(scheduler) for _ in range(12) if scheduler.has_work)
+    assert not scheduler.has_work
+    assert num_right > 0
 
 
 def test_a_preempted_sequence_finds_its_blocks_again() -> None:

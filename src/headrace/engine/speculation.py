@@ -21,8 +21,8 @@ class RowPrices:
     """
     What one more row costs, in tokens.
 
-    A step of ten sequences yields ten tokens. If a row more makes it last a twentieth longer, it must bring half a token
-    to be worth its time: its price is 0.5. Learned from steps without prompt chunks, where every token has a row.
+    A step of ten sequences yields ten tokens. If a row more makes it last a twentieth longer, it must bring half a
+    token to be worth its time: its price is 0.5. Learned from steps without prompt chunks: there every token has a row.
     """
 
     def __init__(self) -> None:
