@@ -1,0 +1,135 @@
+"""The columns of the table: which requests arrive when, and the trace that tells the load tool. Pure values."""
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["load", "shared", "late"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Requests of one length, so many at a time; perhaps a long one that arrives later."""
+
+    name: str
+    title: str
+    kind: Kind = "load"
+    concurrency: int
+    num_requests: int
+    prompt_tokens: int = 128
+    """Tokens of a prompt, with those that all share."""
+    output_tokens: int = 128
+    shared_tokens: int = 0
+    """Tokens at the beginning that all prompts have in common."""
+    late_prompt_tokens: int = 0
+    """Tokens of one more prompt, which arrives while the others stream; 0: there is none."""
+    late_at_s: float = 0.0
+    late_output_tokens: int = 8
+
+    @property
+    def prefix_caching(self) -> bool:
+        """Whether servers may keep what they computed for earlier prompts."""
+        return self.shared_tokens > 0
+
+    @property
+    def slots(self) -> int:
+        """Requests that are in a server at the same time."""
+        return self.concurrency + (1 if self.late_prompt_tokens else 0)
+
+    @property
+    def total_requests(self) -> int:
+        """Requests of one run."""
+        return self.num_requests + (1 if self.late_prompt_tokens else 0)
+
+    @property
+    def total_output_tokens(self) -> int:
+        """Tokens of all answers of one run."""
+        late = self.late_output_tokens if self.late_prompt_tokens else 0
+        return self.num_requests * self.output_tokens + late
+
+    @property
+    def longest_sequence_tokens(self) -> int:
+        """Prompt and answer of the longest request."""
+        late = self.late_prompt_tokens + self.late_output_tokens if self.late_prompt_tokens else 0
+        return max(self.prompt_tokens + self.output_tokens, late)
+
+    @property
+    def piece_tokens(self) -> int:
+        """Tokens that one entry of `hash_ids` of a trace stands for."""
+        return self.shared_tokens or max(self.prompt_tokens, self.late_prompt_tokens)
+
+
+CELLS: tuple[Cell, ...] = (
+    Cell(name="c1", title="C=1", concurrency=1, num_requests=6),
+    Cell(name="c8", title="C=8", concurrency=8, num_requests=24),
+    Cell(name="c32", title="C=32", concurrency=32, num_requests=64),
+    Cell(name="c64", title="C=64", concurrency=64, num_requests=96),
+    Cell(
+        name="shared",
+        title="1,000-token system prompt, C=8",
+        kind="shared",
+        concurrency=8,
+        num_requests=32,
+        prompt_tokens=1040,
+        output_tokens=32,
+        shared_tokens=1000,
+    ),
+    Cell(
+        name="late",
+        title="4,000-token prompt beside 8 streams",
+        kind="late",
+        concurrency=8,
+        num_requests=8,
+        prompt_tokens=64,
+        output_tokens=384,
+        late_prompt_tokens=4000,
+        late_at_s=1.5,
+    ),
+)
+
+_ROUNDS_APART = 1_000_000
+_SEEDS_APART = 1_000 * _ROUNDS_APART
+
+
+def trace_lines(cell: Cell, *, seed: int, round_number: int) -> list[str]:
+    """
+    Return the trace of one run as `vllm bench serve --dataset-name timed_trace` reads it: one JSON object a line.
+
+    `hash_ids` stand for `piece_tokens` random token ids each, the same for the same id. No prompt returns in
+    another round, so nothing can be remembered but what is meant to be shared.
+    """
+    first = seed * _SEEDS_APART + round_number * _ROUNDS_APART
+    common = [first] if cell.shared_tokens else []
+    entries = [
+        {
+            "timestamp": 0,
+            "input_length": cell.prompt_tokens,
+            "output_length": cell.output_tokens,
+            "hash_ids": [*common, first + 1 + number],
+        }
+        for number in range(cell.num_requests)
+    ]
+    if cell.late_prompt_tokens:
+        late = {
+            "timestamp": cell.late_at_s,
+            "input_length": cell.late_prompt_tokens,
+            "output_length": cell.late_output_tokens,
+            "hash_ids": [first + 1 + cell.num_requests],
+        }
+        entries.append(late)
+    return [json.dumps(entry) for entry in entries]
+
+
+def choose_cells(names: str) -> tuple[Cell, ...]:
+    """
+    Return the cells with these names, separated by commas; all for an empty text.
+
+    Raises:
+        KeyError: There is no such cell; the message names those that there are.
+    """
+    wanted = {name.strip() for name in names.split(",") if name.strip()}
+    unknown = wanted - {cell.name for cell in CELLS}
+    if unknown:
+        known = ", ".join(cell.name for cell in CELLS)
+        raise KeyError(f"There is no cell {min(unknown)!r}, wanted some of: {known}.")
+    return tuple(cell for cell in CELLS if not wanted or cell.name in wanted)

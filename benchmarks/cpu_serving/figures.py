@@ -1,0 +1,97 @@
+"""From what the load tool wrote to the figures of one run. Pure functions."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from benchmarks.cpu_serving.cells import Cell
+from benchmarks.cpu_serving.load_tool import ToolRun
+
+
+class WrongOutput(Exception):
+    """A server made more or fewer tokens than it was asked for: its figures would not be comparable."""
+
+
+_RECOUNT_TOKENS = 4
+"""
+How far the tool's count of an answer may be off. llama-server tells its usage in an event that the tool skips; the tool
+then encodes the text again, which can give a token or two fewer.
+"""
+
+
+def run_figures(cell: Cell, run: ToolRun) -> dict[str, float]:
+    """
+    Return the figures of one run by name; names carry their unit.
+
+    Raises:
+        WrongOutput: Prompts or answers have another length than the cell says.
+    """
+    result = run.result
+    check_lengths(cell, result)
+    tokens = cell.total_output_tokens
+    figures = {
+        "output_tokens_per_s": tokens / result["duration"],
+        "ttft_p50_ms": result["p50_ttft_ms"],
+        "ttft_p99_ms": result["p99_ttft_ms"],
+        "itl_p50_ms": result["p50_itl_ms"],
+        "itl_p99_ms": result["p99_itl_ms"],
+        "tpot_p50_ms": result["p50_tpot_ms"],
+        "server_cpu_s_per_1k_tokens": 1000 * run.server_cpu_s / tokens,
+        "tool_cpu_s_per_1k_tokens": 1000 * run.tool_cpu_s / tokens,
+        "seconds": result["duration"],
+    }
+    if cell.late_prompt_tokens:
+        figures |= late_figures(result)
+    return figures
+
+
+def check_lengths(cell: Cell, result: Mapping[str, Any]) -> None:
+    """
+    See that every prompt and every answer has the cell's length.
+
+    Raises:
+        WrongOutput: One has not.
+    """
+    inputs = [cell.prompt_tokens] * cell.num_requests
+    outputs = [cell.output_tokens] * cell.num_requests
+    if cell.late_prompt_tokens:
+        inputs.append(cell.late_prompt_tokens)
+        outputs.append(cell.late_output_tokens)
+    checks = (
+        ("prompt", inputs, result["input_lens"], 0),
+        ("answer", outputs, result["output_lens"], _RECOUNT_TOKENS),
+    )
+    for what, wanted, got, tolerance in checks:
+        for asked, found in zip(wanted, got, strict=True):
+            if abs(asked - found) > tolerance:
+                raise WrongOutput(f"{cell.name}: {what} of {found} tokens where {asked} were asked for.")
+
+
+def late_figures(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return how long the streams stood still between the last request's sending and its first token."""
+    *streams, late = zip(result["start_times"], result["ttfts"], result["itls"], strict=True)
+    sent_s = late[0]
+    answered_s = sent_s + late[1]
+    gaps = [
+        end_s - begin_s
+        for start_s, ttft_s, itls in streams
+        for begin_s, end_s in pairwise(accumulate(itls, initial=start_s + ttft_s))
+        if end_s > sent_s and begin_s < answered_s
+    ]
+    return {
+        "late_ttft_ms": 1e3 * late[1],
+        "gap_max_ms": 1e3 * max(gaps, default=math.nan),
+        "gap_p99_ms": 1e3 * percentile(gaps, 0.99),
+    }
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value that `share` of the values do not pass, between the two nearest ranks; nan for none."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

@@ -1,0 +1,143 @@
+"""Drives the independent load tool, `vllm bench serve`: one run at a time, its processor time beside the server's."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cpu_serving.proc import session_cpu_s
+
+HOST = Path(__file__).with_name("tool_host.py")
+_BEGIN = "Starting main benchmark run"
+_END = "Serving Benchmark Result"
+
+
+class ToolFailed(Exception):
+    """The load tool did not finish a run; says where its output is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRun:
+    """One run of the tool."""
+
+    result: dict[str, Any]
+    """What it wrote: its figures and every request's times."""
+    tool_cpu_s: float
+    server_cpu_s: float
+    """Processor time from the first request to the last answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolTask:
+    """What one run sends, and where to."""
+
+    url: str
+    model: str
+    tokenizer: str
+    trace: Path
+    num_requests: int
+    concurrency: int
+    piece_tokens: int
+    warmups: int
+
+
+def tool_arguments(task: ToolTask, result: Path) -> list[str]:
+    """Return the arguments of `vllm bench serve` for one run."""
+    return [
+        *("--backend", "openai", "--base-url", task.url, "--endpoint", "/v1/completions"),
+        *("--model", task.model, "--tokenizer", task.tokenizer),
+        *("--dataset-name", "timed_trace", "--dataset-path", str(task.trace)),
+        *("--timed-trace-chunk-hash-size", str(task.piece_tokens), "--timed-trace-sec-multiplier", "1"),
+        *("--num-prompts", str(task.num_requests), "--max-concurrency", str(task.concurrency)),
+        # A connection for each request: llama-server closes them after an answer, on which the tool does not count.
+        *("--header", "Connection=close"),
+        *("--num-warmups", str(task.warmups), "--temperature", "0", "--disable-tqdm"),
+        *("--percentile-metrics", "ttft,tpot,itl", "--metric-percentiles", "50,99"),
+        *("--save-result", "--save-detailed"),
+        *("--result-dir", str(result.parent), "--result-filename", result.name),
+    ]
+
+
+class LoadTool:
+    """A process that has the tool in memory and runs it when asked."""
+
+    def __init__(self, python: str, *, scratch: Path) -> None:
+        self._scratch = scratch
+        self._log = scratch / "load-tool.log"
+        environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONHASHSEED": "0",  # the tool makes prompts from Python's hash of a text
+            "TOKENIZERS_PARALLELISM": "false",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_LOGGING_LEVEL": "WARNING",
+        }
+        with self._log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [python, str(HOST)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
+        self._read_until(lambda line: line == "READY")
+
+    def run(self, task: ToolTask, *, server_session: int) -> ToolRun:
+        """
+        Send one trace and return what was measured.
+
+        Raises:
+            ToolFailed: The tool broke, or a request failed.
+        """
+        result = self._scratch / "result.json"
+        result.unlink(missing_ok=True)
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(tool_arguments(task, result)) + "\n")
+        self._process.stdin.flush()
+        self._read_until(lambda line: _BEGIN in line)
+        tool_s, server_s = session_cpu_s(self._process.pid), session_cpu_s(server_session)
+        self._read_until(lambda line: _END in line)
+        tool_s, server_s = session_cpu_s(self._process.pid) - tool_s, session_cpu_s(server_session) - server_s
+        self._read_until(lambda line: line == "DONE 0")
+        values: dict[str, Any] = json.loads(result.read_text())
+        if values["failed"] or values["completed"] != task.num_requests:
+            raise ToolFailed(f"{values['failed']} of {task.num_requests} requests failed, see {self._log}.")
+        return ToolRun(result=values, tool_cpu_s=tool_s, server_cpu_s=server_s)
+
+    def close(self) -> None:
+        """End the process and a run that is under way. Idempotent."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _read_until(self, wanted: Callable[[str], bool]) -> None:
+        assert self._process.stdout is not None
+        with self._log.open("a") as log:
+            for line in self._process.stdout:
+                log.write(line)
+                if wanted(line.strip()):
+                    return
+                if line.startswith("DONE"):
+                    break
+        raise ToolFailed(f"The load tool ended early, see {self._log}.")
+
+
+@contextmanager
+def load_tool(python: str, *, scratch: Path) -> Iterator[LoadTool]:
+    """Have the tool in memory for a while."""
+    tool = LoadTool(python, scratch=scratch)
+    try:
+        yield tool
+    finally:
+        tool.close()

@@ -1,0 +1,120 @@
+"""Runs cells against servers in turns: starts them, freezes all but one, asks the load tool, reads /proc."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cpu_engines.probe import BandwidthProbe
+from benchmarks.cpu_serving.cells import Cell, trace_lines
+from benchmarks.cpu_serving.figures import WrongOutput, run_figures
+from benchmarks.cpu_serving.load_tool import LoadTool, ToolFailed, ToolTask
+from benchmarks.cpu_serving.proc import session_memory
+from benchmarks.cpu_serving.server_process import ServerFailed, ServerProcess
+from benchmarks.cpu_serving.servers import MODEL_NAME, Launch, Row
+from benchmarks.peers.manifest import Manifest
+
+_START_TIMEOUT_S = 400.0
+_IDLE_S = 3.0
+_MAX_WARMUPS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What every run needs."""
+
+    manifest: Manifest
+    threads: int
+    seed: int
+    scratch: Path
+    tool: LoadTool
+    probe: BandwidthProbe
+
+
+class Fleet:
+    """The servers that have been started, all frozen but at most one."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._servers: dict[Launch, ServerProcess] = {}
+        self.starts: list[dict[str, Any]] = []
+        """Seconds to the first token, idle CPU and memory of every process that was started."""
+
+    def ready(self, row: Row, cell: Cell) -> ServerProcess:
+        """
+        Return the row's server for a cell, awake.
+
+        Raises:
+            ServerFailed: It did not start.
+            KeyError: The peer is not installed.
+        """
+        launch = row.launch(cell, self._bench.manifest, self._bench.threads)
+        server = self._servers.get(launch)
+        if server is not None:
+            server.thaw()
+            return server
+        number = len(self._servers)
+        server = ServerProcess(launch, log=self._bench.scratch / f"{row.name}-{number}.log")
+        self._servers[launch] = server
+        start_s = server.wait_for_token(timeout_s=_START_TIMEOUT_S)
+        facts = {"start_s": start_s, "idle_cpu_share": server.idle_cpu_share(_IDLE_S)}
+        memory = asdict(session_memory(server.session))
+        self.starts.append({"row": row.name, "cell": cell.name, **facts, **memory, "launch": asdict(launch)})
+        return server
+
+    def close(self) -> None:
+        """End all servers."""
+        for server in self._servers.values():
+            server.close()
+
+
+@contextmanager
+def fleet(bench: Bench) -> Iterator[Fleet]:
+    """Have servers for a while."""
+    servers = Fleet(bench)
+    try:
+        yield servers
+    finally:
+        servers.close()
+
+
+def run_rounds(
+    bench: Bench, servers: Fleet, rows: Sequence[Row], cells: Sequence[Cell], *, rounds: int
+) -> Iterator[dict[str, Any]]:
+    """Yield one record a run. The order of the servers turns from round to round."""
+    for round_number in range(rounds):
+        turn = round_number % len(rows)
+        for cell in cells:
+            for row in (*rows[turn:], *rows[:turn]):
+                if cell.kind not in row.kinds or round_number >= (row.max_rounds or rounds):
+                    continue
+                facts = {"row": row.name, "cell": cell.name, "round": round_number}
+                try:
+                    yield facts | run_once(bench, servers, row, cell, round_number=round_number)
+                except (ServerFailed, ToolFailed, WrongOutput, KeyError) as error:
+                    yield facts | {"error": str(error)}
+
+
+def run_once(bench: Bench, servers: Fleet, row: Row, cell: Cell, *, round_number: int) -> dict[str, Any]:
+    """Let one server do one cell; returns what was measured."""
+    server = servers.ready(row, cell)
+    trace = bench.scratch / "trace.jsonl"
+    trace.write_text("\n".join(trace_lines(cell, seed=bench.seed, round_number=round_number)) + "\n")
+    task = ToolTask(
+        url=server.url,
+        model=MODEL_NAME,
+        tokenizer=bench.manifest.models["hf-bf16"],
+        trace=trace,
+        num_requests=cell.total_requests,
+        concurrency=cell.slots,
+        piece_tokens=cell.piece_tokens,
+        warmups=min(cell.concurrency, _MAX_WARMUPS),
+    )
+    gb_s = bench.probe.measure_gb_s()
+    try:
+        figures = run_figures(cell, bench.tool.run(task, server_session=server.session))
+        memory = asdict(session_memory(server.session))
+    finally:
+        server.freeze()
+    return {"memory_gb_per_s": gb_s, "figures": figures, **memory}

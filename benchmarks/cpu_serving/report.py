@@ -1,0 +1,162 @@
+"""Tables of a result, for people. Pure functions from the result's JSON object to Markdown."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.cpu_serving.cells import CELLS, Cell
+from benchmarks.cpu_serving.goals import GOALS, best, judge
+from benchmarks.cpu_serving.servers import ROWS, Row
+
+Medians = dict[str, dict[str, dict[str, float]]]
+"""Median of a figure over the rounds, by cell, row and figure."""
+
+_COLUMNS = (
+    ("output_tokens_per_s", "tok/s"),
+    ("ttft_p50_ms", "TTFT p50 ms"),
+    ("ttft_p99_ms", "p99"),
+    ("itl_p50_ms", "ITL p50 ms"),
+    ("itl_p99_ms", "p99"),
+    ("server_cpu_s_per_1k_tokens", "server CPU s/1k tok"),
+    ("tool_cpu_s_per_1k_tokens", "tool CPU s/1k tok"),
+)
+_LATE_COLUMNS = (
+    ("gap_max_ms", "longest gap ms"),
+    ("gap_p99_ms", "p99 gap ms"),
+    ("late_ttft_ms", "its TTFT ms"),
+    ("output_tokens_per_s", "tok/s in all"),
+)
+
+
+def medians(runs: Sequence[Mapping[str, Any]]) -> Medians:
+    """Return the median of every figure over the runs that did not fail."""
+    values: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for run in runs:
+        for figure, value in run.get("figures", {}).items():
+            values.setdefault(run["cell"], {}).setdefault(run["row"], {}).setdefault(figure, []).append(value)
+    return {
+        cell: {
+            row: {figure: statistics.median(found) for figure, found in figures.items()}
+            for row, figures in rows.items()
+        }
+        for cell, rows in values.items()
+    }
+
+
+def write_report(result: Mapping[str, Any]) -> str:
+    """Return the whole page."""
+    table = medians(result["runs"])
+    environment = result["environment"]
+    method = (
+        f"{environment['cpu']}, {environment['cpus_usable']} CPUs, {environment['time']}, seed {result['seed']}, "
+        f"median of {result['rounds']} rounds. Load tool: {result['load_tool']}, on the same CPUs. "
+        "Method and caveats: [README](../cpu_serving/README.md). Ratios are to the best peer of the cell."
+    )
+    parts = [
+        "# Serving over HTTP on a CPU",
+        method,
+        *(_cell_section(cell, table[cell.name]) for cell in CELLS if cell.name in table),
+        _goal_section(table),
+        _start_section(result),
+        _failure_section(result["runs"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _cell_section(cell: Cell, rows: Mapping[str, Mapping[str, float]]) -> str:
+    columns = _LATE_COLUMNS if cell.kind == "late" else _COLUMNS
+    lead = columns[0][0]
+    known = [row for row in ROWS if row.name in rows]
+    peers = {row.name: rows[row.name][lead] for row in known if not row.is_ours and row.counts}
+    peer = best(peers, figure=lead)
+    lines = []
+    for row in known:
+        figures = rows[row.name]
+        ratio = f"{figures[lead] / peer[1]:.2f}" if peer else ""
+        lines.append([row.title, ratio, *(_number(figures[name]) for name, _ in columns)])
+    header = ["server", f"{columns[0][1]}, ratio", *(title for _, title in columns)]
+    return f"## {cell.title}\n\n{_table(header, lines)}"
+
+
+def _goal_section(table: Medians) -> str:
+    titles = {cell.name: cell.title for cell in CELLS}
+    lines = []
+    for goal in GOALS:
+        figures = table.get(goal.cell, {})
+        verdict = judge(
+            goal, ours=_figure(figures, goal.figure, ours=True), peers=_figure(figures, goal.figure, ours=False)
+        )
+        if verdict is not None:
+            sign = "≥" if goal.wants_more else "≤"
+            unit = "x the best peer" if goal.against == "best peer" else ""
+            wanted = f"{sign} {goal.bound:g} {unit}".strip()
+            lines.append(
+                [
+                    titles[goal.cell],
+                    goal.figure,
+                    wanted,
+                    _number(verdict.measured),
+                    "hit" if verdict.hit else "**missed**",
+                ]
+            )
+    if not lines:
+        return ""
+    header = ["cell", "figure", "goal", "measured", ""]
+    note = (
+        "Absolute goals were set on a machine whose cores do twice the work a cycle; ratios carry over.\n"
+        "Our best row counts, against the best peer."
+    )
+    return f"## Goals\n\n{note}\n\n{_table(header, lines)}"
+
+
+def _figure(rows: Mapping[str, Mapping[str, float]], figure: str, *, ours: bool) -> dict[str, float]:
+    chosen: list[Row] = [row for row in ROWS if row.is_ours == ours and row.counts]
+    return {row.name: rows[row.name][figure] for row in chosen if figure in rows.get(row.name, {})}
+
+
+def _start_section(result: Mapping[str, Any]) -> str:
+    lines = []
+    for row in ROWS:
+        starts = [start for start in result["starts"] if start["row"] == row.name]
+        if not starts:
+            continue
+        first = [start["start_s"] for start in result.get("first_starts", []) if start["row"] == row.name]
+        held = [run["peak_rss_bytes"] for run in result["runs"] if run["row"] == row.name and "peak_rss_bytes" in run]
+        pss = [run["pss_bytes"] for run in result["runs"] if run["row"] == row.name and "pss_bytes" in run]
+        lines.append(
+            [
+                row.title,
+                _number(statistics.median(start["start_s"] for start in starts)),
+                _number(statistics.median(first)) if first else "",
+                f"{statistics.median(start['idle_cpu_share'] for start in starts):.2%}",
+                _mib(statistics.median(start["pss_bytes"] for start in starts)),
+                _mib(max(pss, default=0)),
+                _mib(max(held, default=0)),
+                _mib(planned) if (planned := result.get("planned_bytes", {}).get(row.name)) else "",
+            ]
+        )
+    header = ["server", "start to first token s", "first time s", "idle CPU of a core", "idle PSS MiB"]
+    header += ["largest PSS after a cell MiB", "peak RSS MiB", "planned MiB"]
+    return f"## Start, idle, memory\n\n{_table(header, lines)}" if lines else ""
+
+
+def _failure_section(runs: Sequence[Mapping[str, Any]]) -> str:
+    failures = [
+        f"- {run['row']}, {run['cell']}, round {run['round']}: {run['error']}" for run in runs if "error" in run
+    ]
+    return "## Runs that failed\n\n" + "\n".join(failures) if failures else ""
+
+
+def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [header, ["---"] + ["---:"] * (len(header) - 1), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _number(value: float) -> str:
+    """Three digits that count."""
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{digits}f}"
+
+
+def _mib(num_bytes: float) -> str:
+    return f"{num_bytes / 2**20:,.0f}"
