@@ -102,7 +102,7 @@ async def running(engine: AsyncEngine) -> AsyncIterator[AsyncEngine]:
 class FreeRows(RowPrices):
     """In place of an engine's own: everybody drafts whatever matches, as long as it may."""
 
-    def price(self, *, rows: int, attended: int) -> float:
+    def price(self, *, sequences: int) -> float:
         return 0.0
 
 

@@ -183,7 +183,7 @@ async def test_under_a_grammar_nothing_is_drafted() -> None:
 
 async def test_nothing_is_drafted_where_rows_are_dear() -> None:
     class DearRows(RowPrices):
-        def price(self, *, rows: int, attended: int) -> float:
+        def price(self, *, sequences: int) -> float:
             return 1.0
 
     async with running(drafting_engine(**TEXTS["babble"])) as engine:

@@ -1,5 +1,7 @@
 """Drafting pays or does not happen."""
 
+import random
+from collections.abc import Callable
 from itertools import accumulate
 from operator import mul
 
@@ -23,33 +25,53 @@ class Trusted:
         return self._trusts[depth]
 
 
-def learned(*, fixed_s: float, row_s: float, rows: tuple[int, ...]) -> RowPrices:
-    prices = RowPrices()
-    for count in rows * 7:
-        prices.observe(rows=count, attended=100 * count, seconds=fixed_s + row_s * count)
-    return prices
+def learned(
+    prices: RowPrices, *, sequences: int, seconds_of: Callable[[int, int], float], num_steps: int = 400
+) -> None:
+    """Steps that draft now and then; `seconds_of` gets the rows and the number of the step."""
+    rng = random.Random(1)
+    for number in range(num_steps):
+        rows = sequences + (rng.randint(1, 6) if rng.random() < 0.4 else 0)
+        prices.observe(sequences=sequences, rows=rows, seconds=seconds_of(rows, number))
 
 
 def test_before_anything_was_measured_rows_are_cheap_for_one_and_dear_for_many() -> None:
+    assert can_pay(RowPrices().price(sequences=1))
+    assert not can_pay(RowPrices().price(sequences=64))
+
+
+@pytest.mark.parametrize("sequences", [1, 4, 8, 20])
+def test_a_price_is_what_a_row_adds_to_a_step_times_its_sequences(sequences: int) -> None:
     prices = RowPrices()
-    assert can_pay(prices.price(rows=1, attended=100))
-    assert not can_pay(prices.price(rows=64, attended=6400))
+    learned(prices, sequences=sequences, seconds_of=lambda rows, _: 0.010 + 0.0005 * (rows - sequences))
+    assert prices.price(sequences=sequences) == pytest.approx(sequences * 0.05, rel=0.15)
 
 
-def test_steps_of_one_row_say_nothing_about_a_second() -> None:
-    assert learned(fixed_s=0.0, row_s=0.01, rows=(1,)).price(rows=1, attended=100) == RowPrices().price(
-        rows=1, attended=100
-    )
+def test_noise_slow_spells_and_growing_contexts_are_not_the_price_of_rows() -> None:
+    rng, prices = random.Random(2), RowPrices()
+
+    def seconds_of(rows: int, number: int) -> float:
+        disturbed = 3.0 if rng.random() < 0.02 else 1.0
+        spell = 1.8 if number // 50 % 2 else 1.0
+        return (1 + 0.06 * (rows - 8)) * spell * disturbed * (1 + number / 1000) * rng.gauss(1, 0.08)
+
+    learned(prices, sequences=8, seconds_of=seconds_of, num_steps=1000)
+    assert prices.price(sequences=8) == pytest.approx(0.48, abs=0.15)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 64])
-def test_a_price_is_the_share_of_a_step_times_its_sequences(rows: int) -> None:
-    prices = learned(fixed_s=0.010, row_s=0.001, rows=(1, 2, 4, 8, 16, 64))
-    assert prices.price(rows=rows, attended=100 * rows) == pytest.approx(rows / (10 + rows), rel=0.1)
+def test_where_a_row_costs_as_much_as_a_step_nobody_drafts_until_it_is_forgotten() -> None:
+    prices = RowPrices()
+    learned(prices, sequences=1, seconds_of=lambda rows, _: 0.01 * rows)
+    assert not can_pay(prices.price(sequences=1))
+    for _ in range(4000):
+        prices.observe(sequences=1, rows=1, seconds=0.01)
+    assert can_pay(prices.price(sequences=1))
 
 
-def test_where_a_row_costs_as_much_as_a_step_nobody_drafts() -> None:
-    assert not can_pay(learned(fixed_s=0.0, row_s=0.01, rows=(1, 2, 4)).price(rows=1, attended=100))
+def test_what_rows_cost_in_small_steps_says_nothing_about_large_ones() -> None:
+    prices = RowPrices()
+    learned(prices, sequences=1, seconds_of=lambda rows, _: 0.01 * rows)
+    assert prices.price(sequences=8) == RowPrices().price(sequences=8)
 
 
 @given(st.lists(st.floats(0, 1), min_size=8, max_size=8), st.floats(0.01, 1.5), st.integers(1, 8))

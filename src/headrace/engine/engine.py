@@ -204,7 +204,7 @@ class Engine:
         seconds = executed_s - executing_s
         self.step_times.observe(tokens=plan.num_tokens, attended=plan.attended, seconds=seconds)
         if len(plan.sequences) == plan.num_decodes:
-            self.row_prices.observe(rows=plan.num_tokens, attended=plan.attended, seconds=seconds)
+            self.row_prices.observe(sequences=plan.num_decodes, rows=plan.num_tokens, seconds=seconds)
         self._totals["steps"] += 1
         self._step_seconds_total += seconds
         self._observer.step_finished(

@@ -174,7 +174,7 @@ class Scheduler:
         )
         if not plan.num_decodes or min(room, limits.max_draft_tokens) <= 0:
             return
-        price = self._row_prices.price(rows=plan.num_decodes, attended=plan.decode_attended)
+        price = self._row_prices.price(sequences=plan.num_decodes)
         if not can_pay(price):
             return
         for index, sequence in enumerate(plan.sequences):

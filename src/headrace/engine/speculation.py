@@ -7,7 +7,6 @@ A row must bring more than it costs: `RowPrices` knows what a row costs, the seq
 Where rows are dear (many sequences) or nothing repeats, nobody drafts. Pure: no clock here.
 """
 
-from headrace.engine.latency import StepTimeModel
 from headrace.engine.sequence import Sequence
 from headrace.engine.token_match import TokenMatcher
 
@@ -15,34 +14,49 @@ _MARGIN = 1.25
 """A drafted row must bring so many times what it costs: prices and trust are estimates."""
 _ASSUMED_FREE_ROWS = 10
 """Until it was measured: a step costs what so many rows cost, plus its rows."""
+_ASSUMED_WEIGHT = 32.0
+"""What the assumption counts beside measurements: as much as 32 pairs of steps that differ in one row, or 2 in four."""
+_MAX_PRICE = 2.0
+"""Pairs of steps that differ by more are disturbed."""
+_MEMORY = 0.998
+"""From step to step: in a thousand steps without drafts most of a wrong price is forgotten, and it is tried again."""
 
 
 class RowPrices:
     """
-    What one more row costs, in tokens.
+    What one more row costs, in tokens, for steps of so many sequences.
 
     A step of ten sequences yields ten tokens. If a row more makes it last a twentieth longer, it must bring half a
-    token to be worth its time: its price is 0.5. Learned from steps without prompt chunks: there every token has a row.
+    token to be worth its time: its price is 0.5.
+
+    Learned from neighbours: two steps in a row, of equally many sequences and no prompt chunk, that differ in their
+    rows. So neither a slow spell of the machine nor longer contexts pass for the price of rows.
     """
 
     def __init__(self) -> None:
-        self._times = StepTimeModel()
-        self._fewest_rows = 0
-        self._most_rows = 0
+        self._evidence: dict[int, tuple[float, float]] = {}
+        self._latest = (0, 0, 0.0)
 
-    def observe(self, *, rows: int, attended: int, seconds: float) -> None:
-        """Learn from a measured step in which every token had a row."""
-        self._times.observe(tokens=rows, attended=attended, seconds=seconds)
-        self._fewest_rows = min(self._fewest_rows or rows, rows)
-        self._most_rows = max(self._most_rows, rows)
+    def observe(self, *, sequences: int, rows: int, seconds: float) -> None:
+        """Learn from a measured step of decoding sequences only."""
+        key = sequences.bit_length()
+        slope, weight = self._evidence.get(key, (0.0, 0.0))
+        slope, weight = slope * _MEMORY, weight * _MEMORY
+        last_sequences, last_rows, last_s = self._latest
+        if last_sequences == sequences and last_rows != rows:
+            more = rows - last_rows
+            change = (seconds - last_s) / (last_s if more > 0 else seconds)
+            limit = _MAX_PRICE * abs(more) / sequences
+            slope += min(max(change, -limit), limit) * more
+            weight += more * more
+        self._evidence[key] = slope, weight
+        self._latest = sequences, rows, seconds
 
-    def price(self, *, rows: int, attended: int) -> float:
-        """Return the tokens that one more row must bring to a step of `rows` sequences to be worth its time."""
-        if self._most_rows < 2 * self._fewest_rows or not self._most_rows:
-            return rows / (rows + _ASSUMED_FREE_ROWS)
-        base_s = self._times.predict_s(tokens=rows, attended=attended)
-        more_s = self._times.predict_s(tokens=rows + 1, attended=attended + attended // rows)
-        return rows * (more_s / base_s - 1)
+    def price(self, *, sequences: int) -> float:
+        """Return the tokens that one more row must bring to a step of `sequences` to be worth its time."""
+        slope, weight = self._evidence.get(sequences.bit_length(), (0.0, 0.0))
+        slope += _ASSUMED_WEIGHT / (sequences + _ASSUMED_FREE_ROWS)
+        return max(0.0, sequences * slope / (weight + _ASSUMED_WEIGHT))
 
 
 def can_pay(price: float) -> bool:
