@@ -10,7 +10,7 @@ Where rows are dear (many sequences) or nothing repeats, nobody drafts. Pure: no
 from headrace.engine.sequence import Sequence
 from headrace.engine.token_match import TokenMatcher
 
-_MARGIN = 1.25
+_MARGIN = 1.5
 """A drafted row must bring so many times what it costs: prices and trust are estimates."""
 _ASSUMED_FREE_ROWS = 10
 """Until it was measured: a step costs what so many rows cost, plus its rows."""
