@@ -56,6 +56,7 @@ def _headrace(dtype: str, **options: Any) -> Callable[[Manifest, Machine], dict[
             "max_itl_ms": None,
             "enable_prefix_caching": False,
             "threads": machine.threads,
+            "max_draft_tokens": 0,
             **options,
         }
         return {"model": manifest.models["gguf"], "engine": engine}
@@ -108,15 +109,28 @@ def _transformers(form: str, attention: str) -> Callable[[Manifest, Machine], di
     return settings
 
 
-def _ours(weights: str, **options: Any) -> Row:
-    settings = _headrace(weights, **options)
-    return Row(name=f"Headrace {weights}", family=OURS, weights=weights, script="headrace_worker.py", settings=settings)
+def _ours(weights: str) -> Row:
+    return Row(
+        name=f"Headrace {weights}",
+        family=OURS,
+        weights=weights,
+        script="headrace_worker.py",
+        settings=_headrace(weights),
+    )
 
 
 ROWS: tuple[Row, ...] = (
     _ours("bf16"),
     _ours("w8a8"),
     _ours("w4a8"),
+    Row(
+        name="Headrace w4a8 with guessed tokens",
+        family=OURS,
+        weights="w4a8",
+        script="headrace_worker.py",
+        settings=_headrace("w4a8", max_draft_tokens=8),
+        counts=False,
+    ),
     Row(
         name="OpenVINO GenAI bf16",
         family="openvino",
@@ -144,13 +158,6 @@ ROWS: tuple[Row, ...] = (
         weights="Q4_0",
         script="llamacpp_worker.py",
         settings=_llamacpp("gguf-q4_0-pure"),
-    ),
-    Row(
-        name="llama.cpp Q8_0",
-        family="llamacpp",
-        weights="Q8_0",
-        script="llamacpp_worker.py",
-        settings=_llamacpp("gguf-q8_0"),
     ),
     Row(
         name="llama.cpp bf16",

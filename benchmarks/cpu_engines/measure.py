@@ -13,6 +13,8 @@ from benchmarks.cpu_engines.probe import BandwidthProbe
 from benchmarks.cpu_engines.processes import Worker, WorkerFailed
 from benchmarks.peers.manifest import Manifest
 
+HOPELESS_SHARE = 0.7
+"""A peer's row that is slower than this share of the best peer's, and takes long, is not measured again."""
 DISTURBED_CORES = 0.1
 """Cores used by others from which on a measurement is taken again."""
 
@@ -60,9 +62,9 @@ class Plan:
     runs: int
     starts: int
     """Fresh processes for the start to the first token."""
-    slow_s: float = 40.0
-    """What takes longer than this is measured once."""
-    retries: int = 2
+    long_s: float = 5.0
+    """What takes longer is measured again only if it may be the best peer's."""
+    retries: int = 1
     """How often a disturbed measurement is taken again."""
     timeout_s: float = 300.0
     seed: int = 1
@@ -82,11 +84,20 @@ class Place:
 class Contest:
     """Engines side by side; use it in a `with` block, which ends their processes."""
 
-    def __init__(self, rows: Sequence[Row], place: Place, plan: Plan, *, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        place: Place,
+        plan: Plan,
+        *,
+        tell: Callable[[str], None],
+        save: Callable[[Sequence[Measured]], object],
+    ) -> None:
         self.measured = [Measured(row=row) for row in rows]
         self._place = place
         self._plan = plan
         self._tell = tell
+        self._save = save
         self._probe = BandwidthProbe(place.machine.threads)
         self._workers: dict[str, Worker] = {}
 
@@ -109,20 +120,34 @@ class Contest:
                 worker = self._start(measured)
                 if worker is not None:
                     worker.close()
+        self._save(self.measured)
         for cell in self._plan.cells:
             for number in range(self._plan.runs):
                 for measured in self._still_wanted(cell.name):
                     for _ in range(1 + self._plan.retries):
                         if not self._generate(measured, cell, number):
                             break
+            self._save(self.measured)
 
     def _still_wanted(self, cell_name: str) -> Iterator[Measured]:
-        """Rows that can and should be measured (again): neither failed nor so slow that once is enough."""
+        """Rows that can and should be measured (again)."""
         for measured in self.measured:
-            if measured.row.name not in self._workers or cell_name in measured.failures:
-                continue
-            if all(sample.seconds <= self._plan.slow_s for sample in measured.samples if sample.cell == cell_name):
+            can_be = measured.row.name in self._workers and cell_name not in measured.failures
+            if can_be and not self._is_hopeless(measured, cell_name):
                 yield measured
+
+    def _is_hopeless(self, measured: Measured, cell_name: str) -> bool:
+        """Whether a long measurement of a peer is already known to be far from the best peer's."""
+        taken = [sample for sample in measured.samples if sample.cell == cell_name]
+        if measured.row.is_ours or not taken or min(sample.seconds for sample in taken) < self._plan.long_s:
+            return False
+        best_s = min(
+            sample.seconds
+            for other in self.measured
+            for sample in other.samples
+            if sample.cell == cell_name and not other.row.is_ours
+        )
+        return min(sample.seconds for sample in taken) * HOPELESS_SHARE > best_s
 
     def _start(self, measured: Measured) -> Worker | None:
         row, place = measured.row, self._place

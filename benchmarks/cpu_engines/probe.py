@@ -1,6 +1,11 @@
-"""How fast this machine reads memory right now: a figure beside every measurement, as neighbours change it."""
+"""
+How fast this machine reads memory right now (a figure beside every measurement, as neighbours change it), and
+multiplies at best.
+"""
 
+import math
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,6 +13,27 @@ import numpy as np
 PROBE_BYTES = 256 * 2**20
 """Far more than any cache."""
 _PASSES = 5
+_MATRIX = 1536
+_OPERATIONS_PER_FLOAT_OPERATION = {"int8": ("avx512_vnni", 4.0), "bf16": ("avx512_bf16", 2.0)}
+"""What one instruction does, compared with a float32 fused multiply-add of the same width, and the flag it needs."""
+
+
+def measure_operations_per_s(flags: Sequence[str]) -> dict[str, float]:
+    """
+    Return operations a second by type: a float32 matrix product of numpy's BLAS, times what the CPU's dot product
+    instructions do in place of one fused multiply-add.
+    """
+    matrix = np.ones((_MATRIX, _MATRIX), np.float32)
+    best_s = math.inf
+    for _ in range(2 * _PASSES):
+        started_s = time.perf_counter()
+        matrix @ matrix
+        best_s = min(best_s, time.perf_counter() - started_s)
+    rate = 2 * _MATRIX**3 / best_s
+    rates = {"float32": rate}
+    for name, (flag, factor) in _OPERATIONS_PER_FLOAT_OPERATION.items():
+        rates[name] = rate * factor if flag in flags else rate
+    return rates
 
 
 class BandwidthProbe:

@@ -3,13 +3,23 @@
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cpu_engines.cells import START, Cell
+from benchmarks.cpu_engines.limits import FORMATS, Ceilings, Shape, limit_tokens_per_s
 from benchmarks.cpu_engines.machine import describe_machine
 from benchmarks.cpu_engines.measure import Measured, Place, Plan, Sample, now_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What the limits are computed from, but for the bandwidth, which is measured beside every figure."""
+
+    shape: Shape
+    operations_per_s: dict[str, float]
+
 
 FIDELITY = Path(__file__).parents[1] / "results" / "fidelity-smollm2.json"
 
@@ -85,6 +95,40 @@ def _ratio_texts(rows: Sequence[Measured], cell: Cell) -> tuple[str, str]:
     return f"**{ratio:.2f}x**", f"{cell.goal_ratio:g}x: {verdict}"
 
 
+def limits_table(rows: Sequence[Measured], cells: Sequence[Cell], hardware: Hardware) -> str:
+    """Return what the hardware allows for our formats, how much of it was reached, and what the formats cost."""
+    lines = [
+        f"| share of the limit | {' | '.join(cell.title for cell in cells)} | perplexity |",
+        "|---|" + "---:|" * (len(cells) + 1),
+    ]
+    changes = perplexity_changes()
+    for measured in rows:
+        if measured.row.is_ours and measured.row.counts:
+            shown = [_share_text(measured, cell, hardware) for cell in cells]
+            change = changes.get((measured.row.weights, str(measured.description.get("kv"))))
+            cost = "-" if change is None else f"{change:+.2f} %"
+            lines.append(f"| {measured.row.name} | {' | '.join(shown)} | {cost} |")
+    return "\n".join(lines)
+
+
+def _share_text(measured: Measured, cell: Cell, hardware: Hardware) -> str:
+    speed = median_speed(measured, cell.name)
+    if speed is None:
+        return "-"
+    gb_s = statistics.median(sample.read_gb_s for sample in samples_of(measured, cell.name))
+    ceilings = Ceilings(read_bytes_per_s=gb_s * 1e9, operations_per_s=hardware.operations_per_s)
+    limit = limit_tokens_per_s(cell, hardware.shape, FORMATS[measured.row.weights], ceilings)
+    return f"{speed / limit:.0%} of {limit:,.0f}"
+
+
+def perplexity_changes() -> dict[tuple[str, str], float]:
+    """Return by how many percent our formats of weights and KV change the perplexity, from its own benchmark."""
+    if not FIDELITY.is_file():
+        return {}
+    results = json.loads(FIDELITY.read_text())["results"]
+    return {(row["dtype"], row["kv_dtype"]): row["perplexity_change_percent"] for row in results}
+
+
 def failures_text(rows: Sequence[Measured]) -> str:
     """Return one line for each thing that did not work; empty if all did."""
     return "\n".join(
@@ -92,11 +136,12 @@ def failures_text(rows: Sequence[Measured]) -> str:
     )
 
 
-def result(rows: Sequence[Measured], plan: Plan, place: Place) -> dict[str, Any]:
+def result(rows: Sequence[Measured], plan: Plan, place: Place, hardware: Hardware) -> dict[str, Any]:
     """Return everything, as the result file has it."""
     return {
         "time": now_text(),
         "machine": describe_machine(),
+        "hardware": asdict(hardware),
         "threads": place.machine.threads,
         "plan": asdict(plan),
         "versions": {name: peer.versions for name, peer in place.manifest.peers.items()},
@@ -115,10 +160,15 @@ def result(rows: Sequence[Measured], plan: Plan, place: Place) -> dict[str, Any]
     }
 
 
-def write_result(rows: Sequence[Measured], plan: Plan, place: Place, output: Path) -> str:
+def write_result(rows: Sequence[Measured], plan: Plan, place: Place, hardware: Hardware, output: Path) -> str:
     """Write `output`.json and `output`.md, and return the text of the latter."""
-    values = result(rows, plan, place)
-    text = "\n\n".join(part for part in (table(rows, plan.cells), failures_text(rows)) if part) + "\n"
+    values = result(rows, plan, place, hardware)
+    head = (
+        f"{values['machine']['cpu']}, {place.machine.threads} threads, {values['time']}. Tokens a second, medians of "
+        f"{plan.runs} runs in turns. Made by `python -m benchmarks.cpu_engines.run`; method: ../cpu_engines/README.md."
+    )
+    parts = (head, table(rows, plan.cells), limits_table(rows, plan.cells, hardware), failures_text(rows))
+    text = "\n\n".join(part for part in parts if part) + "\n"
     output.parent.mkdir(parents=True, exist_ok=True)
     output.with_name(f"{output.name}.json").write_text(json.dumps(values, indent=1) + "\n")
     output.with_name(f"{output.name}.md").write_text(text)

@@ -11,18 +11,22 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.cpu_engines.cells import CELLS, START
 from benchmarks.cpu_engines.engines import OURS, ROWS, Machine, Row
-from benchmarks.cpu_engines.machine import physical_cores
-from benchmarks.cpu_engines.measure import Contest, Place, Plan
-from benchmarks.cpu_engines.report import write_result
+from benchmarks.cpu_engines.limits import Shape
+from benchmarks.cpu_engines.machine import cpu_info, physical_cores
+from benchmarks.cpu_engines.measure import Contest, Measured, Place, Plan
+from benchmarks.cpu_engines.probe import measure_operations_per_s
+from benchmarks.cpu_engines.report import Hardware, write_result
 from benchmarks.peers.install import install_peers
 from benchmarks.peers.manifest import DEFAULT_ROOT
 from benchmarks.peers.peers import PEERS, choose
 
 from headrace.core.progress import no_progress
+from headrace.models.loading import load_model
 from headrace.models.sources import home_folder, locate
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -43,14 +47,36 @@ def main() -> None:
     cells = tuple(cell for cell in CELLS if cell.name in options.cells)
     starts = options.starts if START in options.cells else 1
     plan = Plan(cells=cells, runs=options.runs, starts=starts, seed=options.seed)
+    hardware = measure_hardware(options.model)
+
+    def save(measured: Sequence[Measured]) -> str:
+        return write_result(measured, plan, place, hardware, options.output)
+
+    with Contest(rows, place, plan, tell=make_teller(), save=save) as contest:
+        contest.run()
+        print(save(contest.measured))
+
+
+def measure_hardware(model: str) -> Hardware:
+    """Return what the limits need: the model's sizes, and how fast this CPU multiplies."""
+    spec = load_model(model).spec
+    attention = spec.hidden_size * spec.head_dim * (2 * spec.num_heads + 2 * spec.num_kv_heads)
+    shape = Shape(
+        layer_weights=spec.num_layers * (attention + 3 * spec.hidden_size * spec.intermediate_size),
+        head_weights=spec.vocab_size * spec.hidden_size,
+        kv_values_per_token=2 * spec.num_layers * spec.num_kv_heads * spec.head_dim,
+    )
+    return Hardware(shape=shape, operations_per_s=measure_operations_per_s(cpu_info().get("flags", "").split()))
+
+
+def make_teller() -> Callable[[str], None]:
+    """Return a function that prints a line with the time since now."""
     started_s = time.perf_counter()
 
     def tell(text: str) -> None:
         print(f"[{time.perf_counter() - started_s:4.0f} s] {text}", file=sys.stderr, flush=True)
 
-    with Contest(rows, place, plan, tell=tell) as contest:
-        contest.run()
-    print(write_result(contest.measured, plan, place, options.output))
+    return tell
 
 
 def parse_arguments() -> argparse.Namespace:
