@@ -35,6 +35,16 @@ void pack_w8(const float* row, int32_t k, int lane, uint8_t* panel) {
   std::memcpy(panel + static_cast<size_t>(k) * kPanel + lane * sizeof(float), &scale, sizeof scale);
 }
 
+// The values and the scale of an I8 row; columns that are only padding stay at 128, which is zero.
+void copy_w8(const uint8_t* row, int32_t num_columns, int32_t k, int lane, uint8_t* panel) {
+  const uint8_t* values = row + kI8ScaleBytes;
+  for (int32_t i = 0; i < k; i++) {
+    const uint8_t value = i < num_columns ? static_cast<uint8_t>(values[i] + 128) : 128;
+    panel[(i / 4) * 4 * kPanel + lane * 4 + i % 4] = value;
+  }
+  std::memcpy(panel + static_cast<size_t>(k) * kPanel + lane * sizeof(float), row, sizeof(float));
+}
+
 constexpr size_t kW4GroupBytes = kPanel * kW4Group / 2 + kPanel * 4;
 
 // `nibbles`: the 32 values (0..15) of a group.
@@ -117,6 +127,9 @@ void pack_one_row(const Slot& slot, const PackSource& source, int32_t r, uint8_t
   const uint8_t* row = source.data + static_cast<size_t>(r) * encoded_row_bytes(source.encoding, source.num_columns);
   const bool has_nibbles = source.encoding == Encoding::kQ4_0 || source.encoding == Encoding::kQ4_1;
   if (slot.kind == WeightKind::kW4 && has_nibbles) return copy_w4(source.encoding, row, source.num_columns, lane, panel);
+  if (slot.kind == WeightKind::kW8 && source.encoding == Encoding::kI8) {
+    return copy_w8(row, source.num_columns, slot.num_columns, lane, panel);
+  }
   decode_row(source.encoding, row, source.num_columns, decoded.data());
   switch (slot.kind) {
     case WeightKind::kBf16: return pack_bf16(decoded.data(), slot.num_columns, lane, panel);

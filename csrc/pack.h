@@ -1,6 +1,7 @@
 // Turns rows of a checkpoint into panels of a packed matrix (the formats are described at `Matrix` in model.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -8,7 +9,9 @@
 
 namespace headrace {
 
-enum class Encoding { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1 };
+// kI8: a row is its scale (fp32) and then signed bytes.
+enum class Encoding { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1, kI8 };
+constexpr size_t kI8ScaleBytes = 4;
 
 Encoding parse_encoding(const std::string& name);  // throws std::invalid_argument
 size_t encoded_row_bytes(Encoding encoding, int32_t num_columns);
@@ -27,7 +30,7 @@ struct PackSource {
 };
 
 // `panels` is where the slot begins; it must be zero where nothing was packed before.
-// W8 takes one scale per output. W4 takes the blocks of Q4_0 and Q4_1 as they are and quantises anything else.
+// W8 has one scale per output; it takes the rows of I8 as they are. W4 takes the blocks of Q4_0 and Q4_1 as they are and quantises anything else.
 void pack_rows(const Slot& slot, uint8_t* panels, const PackSource& source, int num_threads);
 
 }  // namespace headrace

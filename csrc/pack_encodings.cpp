@@ -34,7 +34,8 @@ Encoding parse_encoding(const std::string& name) {
   if (name == "q8_0") return Encoding::kQ8_0;
   if (name == "q4_0") return Encoding::kQ4_0;
   if (name == "q4_1") return Encoding::kQ4_1;
-  throw std::invalid_argument("encoding is " + name + ", wanted f32, f16, bf16, q8_0, q4_0 or q4_1");
+  if (name == "i8") return Encoding::kI8;
+  throw std::invalid_argument("encoding is " + name + ", wanted f32, f16, bf16, q8_0, q4_0, q4_1 or i8");
 }
 
 size_t encoded_row_bytes(Encoding encoding, int32_t num_columns) {
@@ -46,6 +47,7 @@ size_t encoded_row_bytes(Encoding encoding, int32_t num_columns) {
     case Encoding::kQ8_0: return columns / kBlock * kQ8Bytes;
     case Encoding::kQ4_0: return columns / kBlock * kQ40Bytes;
     case Encoding::kQ4_1: return columns / kBlock * kQ41Bytes;
+    case Encoding::kI8: return kI8ScaleBytes + columns;
   }
   return 0;
 }
@@ -79,6 +81,13 @@ void decode_row(Encoding encoding, const uint8_t* row, int32_t num_columns, floa
         decode_nibbles(block + 4, half_to_float(block), half_to_float(block + 2), out + b * kBlock);
       }
       break;
+    case Encoding::kI8: {
+      float scale;
+      std::memcpy(&scale, row, sizeof scale);
+      const auto* values = reinterpret_cast<const int8_t*>(row + kI8ScaleBytes);
+      for (int32_t i = 0; i < num_columns; i++) out[i] = static_cast<float>(values[i]) * scale;
+      break;
+    }
   }
 }
 

@@ -135,3 +135,30 @@ def test_four_bit_blocks_are_taken_nibble_for_nibble():
     np.testing.assert_array_equal(unpacked, expected)
     halves = panels[:, :, 512:].reshape(len(panels), -1, 2, 32, 2).view("<f2")[..., 0].transpose(0, 3, 1, 2)
     np.testing.assert_array_equal(halves.reshape(slot.num_rows, -1, 2), scales)
+
+
+def test_int8_rows_are_packed_as_they_are(tmp_path):
+    """Without a value of 127, rounding the numbers anew would find another scale."""
+    spec = small_spec()
+    slot = next(slot for slot in _native.layout(config_of(spec)) if slot.name == "layers.0.down")
+    rng = np.random.default_rng(0)
+    values = rng.integers(-127, 127, (96, 160), np.int8)
+    values[:, 0] = 127
+    scales = np.ldexp(np.float32(1), rng.integers(-9, -3, 96)).astype(np.float32)
+
+    def packed(encoding, rows):
+        arena = _native.Arena(_native.layout_bytes(config_of(spec)))
+        _native.pack_tensor(arena, slot, encoding, rows, 96, 160, first_row=0, interleaved=False, num_threads=1)
+        return arena.view().copy()
+
+    def int8(changed):
+        return np.concatenate([scales.view(np.uint8).reshape(96, 4), changed.view(np.uint8)], axis=1)
+
+    floats = np.ascontiguousarray(values * scales[:, None])
+    same = packed("i8", int8(values))
+    np.testing.assert_array_equal(same, packed("f32", floats.view(np.uint8).reshape(96, -1)))
+    lower = values.copy()
+    lower[:, 0], lower[5, 7] = 3, -128
+    differing = np.flatnonzero(packed("i8", int8(lower)) != same)
+    assert len(differing) == 97
+    assert set(same[differing].tolist()) - {int(values[5, 7]) + 128} == {127 + 128}

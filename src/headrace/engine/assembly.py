@@ -26,7 +26,7 @@ KV_DTYPES = ("bf16", "int8")
 BLOCK_TOKENS = 32
 DEFAULT_MAX_MODEL_LEN = 8192
 
-_DTYPE_OF = {Encoding.Q4_0: "w4a8", Encoding.Q4_1: "w4a8", Encoding.Q8_0: "w8a8"}
+_DTYPE_OF = {Encoding.Q4_0: "w4a8", Encoding.Q4_1: "w4a8", Encoding.Q8_0: "w8a8", Encoding.I8: "w8a8"}
 
 
 def assemble(

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.models.compressed_tensors import SCALE_SUFFIX
 from headrace.models.families.family import Family
 from headrace.models.shapes import Shape, expected_shapes
 from headrace.models.spec import ModelSpec
@@ -24,7 +25,12 @@ from headrace.models.weights import Encoding, RawTensor
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
-_ENCODINGS: Final = {"F32": (Encoding.F32, 4), "F16": (Encoding.F16, 2), "BF16": (Encoding.BF16, 2)}
+_ENCODINGS: Final = {
+    "F32": (Encoding.F32, 4),
+    "F16": (Encoding.F16, 2),
+    "BF16": (Encoding.BF16, 2),
+    "I8": (Encoding.I8, 1),
+}
 _LENGTH_BYTES: Final = 8
 _MAX_HEADER_BYTES: Final = 100_000_000
 """The limit of the safetensors library."""
@@ -53,6 +59,7 @@ class SafetensorsWeights:
         self._norm_offset = family.norm_offset
         tensors, self._fingerprint = _open_folder(folder)
         prefix = _name_prefix(tensors, family)
+        self._stored = tensors
         self._shapes = expected_shapes(spec)
         self._tensors = {
             name: self._find(tensors, stored_name(name, family.tensors).removeprefix(prefix), shape)
@@ -85,6 +92,8 @@ class SafetensorsWeights:
         tensor = self._tensors[name]
         num_rows, num_columns = self._shapes[name]
         encoding, _ = _ENCODINGS[tensor.dtype]
+        if encoding is Encoding.I8:
+            return RawTensor(encoding, num_rows, num_columns, self._rows_with_scales(tensor, num_rows))
         if self._norm_offset and name.rpartition(".")[2] in _NORMS:
             values = as_float32(tensor.data, encoding) + np.float32(self._norm_offset)
             return RawTensor(Encoding.F32, num_rows, num_columns, values.view(np.uint8).reshape(num_rows, -1))
@@ -99,12 +108,37 @@ class SafetensorsWeights:
             raise BrokenModel(
                 f"{tensor.file}: tensor {stored} has shape {list(tensor.shape)}, wanted {list(shape)}.", tensor=stored
             )
-        if tensor.dtype not in _ENCODINGS:
+        has_scale = stored + SCALE_SUFFIX in tensors
+        if tensor.dtype not in _ENCODINGS or (tensor.dtype == "I8" and not has_scale):
             raise UnsupportedModel(
-                f"{tensor.file}: tensor {stored} has type {tensor.dtype}; BF16, F16 and F32 are supported.",
+                f"{tensor.file}: tensor {stored} has type {tensor.dtype}; BF16, F16 and F32 are supported, "
+                f"and I8 with a tensor {stored}{SCALE_SUFFIX}.",
                 tensor=stored,
             )
+        if tensor.dtype == "I8":
+            _check_scales(tensors[stored + SCALE_SUFFIX], shape[0])
         return tensor
+
+    def _rows_with_scales(self, tensor: StoredTensor, num_rows: int) -> npt.NDArray[np.uint8]:
+        """The rows of an int8 matrix as `Encoding.I8` has them."""
+        scales = self._stored[tensor.name + SCALE_SUFFIX]
+        values = as_float32(scales.data, _ENCODINGS[scales.dtype][0])
+        column = np.ascontiguousarray(np.broadcast_to(values, num_rows)).view(np.uint8).reshape(num_rows, -1)
+        return np.concatenate([column, tensor.data.reshape(num_rows, -1)], axis=1)
+
+
+def _check_scales(scales: StoredTensor, num_rows: int) -> None:
+    """One for each row, or one for the matrix."""
+    if (
+        scales.dtype not in _ENCODINGS
+        or scales.dtype == "I8"
+        or scales.shape not in {(num_rows, 1), (num_rows,), (1,), ()}
+    ):
+        raise BrokenModel(
+            f"{scales.file}: tensor {scales.name} is {scales.dtype} {list(scales.shape)}, "
+            f"wanted one floating point number for each of {num_rows} rows.",
+            tensor=scales.name,
+        )
 
 
 def as_float32(data: npt.NDArray[np.uint8], encoding: Encoding) -> npt.NDArray[np.float32]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 
 class Encoding(StrEnum):
-    """How the numbers of a tensor are stored. Quantised ones hold blocks of 32 along a row, as GGUF does."""
+    """How the numbers of a tensor are stored. Those with a `q` hold blocks of 32 along a row, as GGUF does."""
 
     F32 = "f32"
     F16 = "f16"
@@ -23,6 +23,8 @@ class Encoding(StrEnum):
     Q8_0 = "q8_0"
     Q4_0 = "q4_0"
     Q4_1 = "q4_1"
+    I8 = "i8"
+    """A row is its scale (f32), then a signed byte for each number: the int8 of compressed-tensors."""
 
 
 @dataclass(frozen=True, slots=True)

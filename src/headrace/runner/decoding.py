@@ -51,6 +51,12 @@ def _nibbles(packed: npt.NDArray[np.uint8]) -> Float32:
     return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
 
 
+def _decode_i8(data: npt.NDArray[np.uint8]) -> Float32:
+    """A row is scale (f32), then signed bytes."""
+    decoded: Float32 = data[:, 4:].view(np.int8) * data[:, :4].copy().view("<f4")
+    return decoded
+
+
 _DECODERS = {
     Encoding.F32: _decode_f32,
     Encoding.F16: _decode_f16,
@@ -58,4 +64,5 @@ _DECODERS = {
     Encoding.Q8_0: _decode_q8_0,
     Encoding.Q4_0: _decode_q4_0,
     Encoding.Q4_1: _decode_q4_1,
+    Encoding.I8: _decode_i8,
 }

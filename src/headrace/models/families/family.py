@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.models.compressed_tensors import refuse_other_quantization
 from headrace.models.families.rope_config import rope_from_config, rope_from_gguf
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
@@ -184,14 +185,7 @@ def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[b
 
 def refuse_foreign_parts(config: Fields) -> None:
     """Refuse parts that would silently give wrong answers if they were ignored."""
-    quantization = config.sub("quantization_config")
-    if quantization.values:
-        method = quantization.values.get("quant_method", "unnamed")
-        raise UnsupportedModel(
-            f"{config.source}: weights quantised with {method} (quantization_config) are not supported. "
-            "Use the unquantised checkpoint or a GGUF file; Headrace quantises on its own (--dtype w8a8 or w4a8).",
-            quant_method=method,
-        )
+    refuse_other_quantization(config)
     for key in ("num_local_experts", "num_experts", "n_routed_experts"):
         config.refuse(key, "a mixture of experts", unless=(0, 1))
     config.refuse("vision_config", "an image encoder")
