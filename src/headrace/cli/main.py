@@ -13,6 +13,7 @@ COMMANDS = {
     ),
     "bench": Entry("headrace.cli.bench", "bench", "Measure a running server under load."),
     "fit": Entry("headrace.cli.fit", "fit", "Work out what a model needs and whether it fits here."),
+    "quantize": Entry("headrace.cli.quantize", "quantize", "Quantise a model to 8 bits, into a folder."),
     "models": Entry("headrace.cli.models", "models", "List, fetch and remove models on this machine."),
     "doctor": Entry("headrace.cli.doctor", "doctor", "Check what this machine can do and what is missing."),
 }

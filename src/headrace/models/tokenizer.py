@@ -108,6 +108,11 @@ class Tokenizer:
         """The bytes of one token as text, with the replacement character where they are half a character."""
         return self.token_bytes(token_id).decode(errors="replace")
 
+    def to_json(self) -> str:
+        """The content of a `tokenizer.json` with all that this tokenizer knows."""
+        text: str = self._backend.to_str()
+        return text
+
     def token_id(self, token: str) -> int | None:
         """The id of a token by its name in the vocabulary."""
         found: int | None = self._backend.token_to_id(token)

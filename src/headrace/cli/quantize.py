@@ -1,0 +1,169 @@
+"""`headrace quantize`: W8A8 with SmoothQuant, as a folder that other programs load too."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.group import Examples
+from headrace.cli.progress import showing_progress
+from headrace.core.errors import SettingsError
+from headrace.core.setting_rules import format_size
+
+if TYPE_CHECKING:
+    from headrace.models.model import Model
+    from headrace.runner.quantize import LayerReport
+
+EXAMPLES = """
+headrace quantize smollm2 ./smollm2-w8a8                   the built-in texts, strengths found by search
+headrace serve ./smollm2-w8a8                              serve what was written
+headrace quantize my/model ./out --calibration chats.jsonl texts like those that you will serve
+headrace quantize my/model ./out --alpha 0.5               one strength everywhere
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The options that decide about the result."""
+
+    alpha: str
+    calibration: Path | None
+    samples: int
+    sample_tokens: int
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
+@click.argument("model")
+@click.argument("output_dir", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--alpha",
+    default="auto",
+    show_default=True,
+    metavar="[auto|0..1]",
+    help="How much moves from activations to weights: searched for each joint, one number, or 0 for nothing.",
+)
+@click.option(
+    "--calibration",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Plain text, or .jsonl lines with 'text' or 'messages'.  [default: built-in texts]",
+)
+@click.option("--samples", type=click.IntRange(1), default=32, show_default=True, help="Texts to read at most.")
+@click.option(
+    "--sample-tokens", type=click.IntRange(1, 8192), default=512, show_default=True, help="Tokens of each at most."
+)
+@click.option("--revision", help="Branch, tag or commit of a Hub model.")
+def quantize(*, model: str, output_dir: Path, revision: str | None, **options: Any) -> None:
+    """
+    Quantise MODEL to 8 bits (W8A8 with SmoothQuant) and write it to OUTPUT_DIR.
+
+    MODEL is anything that `headrace serve` takes. The folder has the form of Hugging Face and compressed-tensors, so
+    vLLM and transformers load it, too. Layers are worked on one by one: the largest must fit into memory as float32.
+    """
+    from headrace.models.folder_export import check_is_free
+
+    asked = _Asked(**options)
+    alphas = parse_alpha(asked.alpha)
+    check_is_free(output_dir)
+    started_s = time.perf_counter()
+    reports = _run(model, revision, output_dir, asked, alphas)
+    size = sum(file.stat().st_size for file in output_dir.rglob("*") if file.is_file())
+    click.echo(summary(reports), err=True)
+    click.echo(f"{format_size(size)} written in {time.perf_counter() - started_s:.0f} s.", err=True)
+    click.echo(output_dir)
+
+
+def parse_alpha(text: str) -> tuple[float, ...]:
+    """
+    The strengths to choose from.
+
+    Raises:
+        SettingsError: neither `auto` nor a number from 0 to 1.
+    """
+    from headrace.runner.smoothing import ALPHAS
+
+    if text == "auto":
+        return ALPHAS
+    try:
+        alpha = float(text)
+    except ValueError:
+        alpha = -1.0
+    if not 0 <= alpha <= 1:
+        raise SettingsError(f"--alpha is {text!r}, wanted auto or a number from 0 to 1.")
+    return (alpha,) if alpha else ()
+
+
+def summary(reports: "Sequence[LayerReport]") -> str:
+    """A table of what smoothing did to the rounding error of each kind of joint."""
+    names = list(reports[0].joints)
+    lines = ["input of   error before   after   mean alpha"]
+    for name in names:
+        joints = [report.joints[name] for report in reports]
+        before, after = (
+            100 * (sum(values) / len(joints)) ** 0.5
+            for values in ([joint.error_before for joint in joints], [joint.error for joint in joints])
+        )
+        alpha = sum(joint.alpha for joint in joints) / len(joints)
+        lines.append(f"{name:<8}   {before:>10.2f} %   {after:.2f} %   {alpha:>8.2f}")
+    return "\n".join(lines)
+
+
+def _run(
+    name: str, revision: str | None, output_dir: Path, asked: _Asked, alphas: Sequence[float]
+) -> "list[LayerReport]":
+    from headrace.models.calibration_texts import calibration_samples
+    from headrace.models.compressed_tensors import w8a8_config
+    from headrace.models.folder_export import export_files, new_folder
+    from headrace.models.loading import load_model
+    from headrace.models.safetensors_reader import SINGLE
+    from headrace.runner.quantize import check_can_quantize, float_encoding, quantize_weights
+
+    with showing_progress() as progress:
+        model = load_model(name, revision=revision, progress=progress)
+        check_can_quantize(model)
+        samples = calibration_samples(
+            model, asked.calibration, max_samples=asked.samples, max_sample_tokens=asked.sample_tokens
+        )
+        changes = {
+            "torch_dtype": "float16" if float_encoding(model) == "f16" else "bfloat16",
+            "quantization_config": w8a8_config(["lm_head"]),
+        }
+        with new_folder(output_dir) as folder:
+            export_files(model, folder, changes)
+            reports = quantize_weights(model, samples, folder / SINGLE, alphas=alphas, progress=progress)
+            card = model_card(model, asked, reports, num_tokens=sum(map(len, samples)))
+            (folder / "README.md").write_text(card, encoding="utf-8")
+    return reports
+
+
+def model_card(model: "Model", asked: _Asked, reports: "Sequence[LayerReport]", *, num_tokens: int) -> str:
+    """The README of the folder: what it is and how it was made."""
+    from headrace import __version__
+
+    base = f"base_model: {model.name}\n" if "/" in model.name else ""
+    texts = "the built-in texts" if asked.calibration is None else f"`{asked.calibration.name}`"
+    return f"""\
+---
+{base}pipeline_tag: text-generation
+tags: [compressed-tensors, int8, w8a8, smoothquant]
+---
+
+# {model.name}, W8A8
+
+{model.name} with 8-bit weights (one scale a row) for 8-bit activations, smoothed with SmoothQuant.
+The embedding, the LM head and the norms are in floating point. The licence is that of the original.
+
+Made by Headrace {__version__}: `headrace quantize {model.name} OUTPUT_DIR --alpha {asked.alpha}`,
+calibrated on {num_tokens:,} tokens of {texts}.
+
+    headrace serve FOLDER
+    vllm serve FOLDER
+
+Error of the outputs of the matrices that read each input, root mean square, both sides rounded to 8 bits:
+
+```
+{summary(reports)}
+```
+"""

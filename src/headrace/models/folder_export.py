@@ -1,0 +1,115 @@
+"""
+The files of a Hugging Face folder besides its weights: config, tokenizer, chat template, defaults of generation.
+
+A folder is built under another name beside its place, and renamed when all of it is there.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from headrace.core.errors import SettingsError
+from headrace.models.config_export import config_from_spec
+from headrace.models.model import Model
+
+_COPIED: Final = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates",
+    "LICENSE*",
+    "NOTICE*",
+)
+"""What is taken from the folder of a model as it is."""
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """
+    An empty folder that becomes `target` when the block ends well, and vanishes otherwise.
+
+    Raises:
+        SettingsError: `target` is there already, and is not an empty folder.
+    """
+    check_is_free(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    building = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        yield building
+        building.chmod(0o755)
+        building.replace(target)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+
+
+def check_is_free(target: Path) -> None:
+    """Refuse a place where something is."""
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise SettingsError(f"{target} is there already. Name a folder that is new or empty.", path=str(target))
+
+
+def export_files(model: Model, folder: Path, changes: Mapping[str, object]) -> None:
+    """
+    Write everything but the weights; `changes` are put into `config.json`.
+
+    Raises:
+        UnsupportedModel: the network cannot be described by a `config.json`.
+    """
+    if model.path.is_dir():
+        config = json.loads((model.path / "config.json").read_text(encoding="utf-8"))
+        _copy_files(model.path, folder)
+    else:
+        config = config_from_spec(model.spec) | _token_ids(model)
+        _write_tokenizer(model, folder)
+    _write_json(folder / "config.json", {**{key: value for key, value in config.items() if key != "dtype"}, **changes})
+
+
+def _copy_files(source: Path, folder: Path) -> None:
+    for pattern in _COPIED:
+        for path in sorted(source.glob(pattern)):
+            if path.is_dir():
+                shutil.copytree(path, folder / path.name)
+            else:
+                shutil.copyfile(path, folder / path.name)
+
+
+def _write_tokenizer(model: Model, folder: Path) -> None:
+    (folder / "tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": model.spec.max_positions,
+        "clean_up_tokenization_spaces": False,
+    }
+    _write_json(folder / "tokenizer_config.json", {**settings, **model.tokenizer.special_names})
+    _write_json(folder / "generation_config.json", _token_ids(model))
+    for name, text in (model.chat_template.templates if model.chat_template else {}).items():
+        path = folder / "chat_template.jinja"
+        if name != "default":
+            path = folder / "additional_chat_templates" / f"{name}.jinja"
+            path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _token_ids(model: Model) -> dict[str, object]:
+    ends = sorted(model.tokenizer.eos_token_ids)
+    values = {
+        "bos_token_id": model.tokenizer.bos_token_id,
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _write_json(path: Path, values: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

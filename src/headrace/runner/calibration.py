@@ -1,0 +1,119 @@
+"""
+What flows into each matrix of a layer when text is read: found with the reference network, layer after layer.
+
+Only one layer is decoded at a time, so a model needs the memory of its largest layer in float32, not of all.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.core.errors import BrokenModel
+from headrace.models.spec import ModelSpec
+from headrace.models.weights import WeightSource
+from headrace.runner.decoding import decode
+from headrace.runner.reference import Layer
+from headrace.runner.step import Float32, Int32, RunnerLimits
+
+SEARCH_TOKENS = 512
+"""Tokens whose activations are kept whole, spread over the samples, to try scales on."""
+_BLOCK_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What one matrix read: the largest magnitude of each input (K,), and some tokens in full (S, K)."""
+
+    maxima: Float32
+    tokens: Float32
+
+
+@dataclass(frozen=True, slots=True)
+class TracedLayer:
+    """The weights of a layer by part (`q`, `attn_norm`), in float32, and what its matrices read."""
+
+    index: int
+    weights: dict[str, Float32]
+    inputs: dict[str, Inputs]
+
+
+def trace_layers(spec: ModelSpec, weights: WeightSource, samples: Sequence[Sequence[int]]) -> Iterator[TracedLayer]:
+    """
+    Read the samples, and hand out the layers in order.
+
+    Args:
+        spec: the network.
+        weights: of the network.
+        samples: token ids of each, at least one.
+
+    Raises:
+        BrokenModel: activations are not finite, so there is nothing to measure.
+    """
+    limits = _limits(max(map(len, samples)))
+    embed = decode(weights.load("embed"))
+    states = [embed[list(sample)] * np.float32(spec.embedding_scale) for sample in samples]
+    del embed
+    for index in range(spec.num_layers):
+        prefix = f"layers.{index}."
+        loaded = {name: decode(weights.load(name)) for name in weights.names() if name.startswith(prefix)}
+        layer = _WatchedLayer(spec, index, loaded, limits)
+        for number, state in enumerate(states):
+            length = len(state)
+            slots: Int32 = np.arange(length, dtype=np.int32)
+            layer.picked = _spread(length, -(-SEARCH_TOKENS // len(samples)))
+            states[number] = layer.forward(state, slots, [(slots, length)])
+        inputs = {name: seen.joined() for name, seen in layer.seen.items()}
+        _require_finite(index, states, inputs)
+        parts = {name.removeprefix(prefix): values for name, values in loaded.items()}
+        yield TracedLayer(index, parts, inputs)
+
+
+@dataclass(slots=True)
+class _Seen:
+    maxima: Float32
+    tokens: list[Float32] = field(default_factory=list)
+
+    def joined(self) -> Inputs:
+        return Inputs(self.maxima, np.concatenate(self.tokens))
+
+
+class _WatchedLayer(Layer):
+    """Keeps what each of its matrices reads."""
+
+    def __init__(self, spec: ModelSpec, index: int, weights: dict[str, Float32], limits: RunnerLimits) -> None:
+        super().__init__(spec, index, weights, limits)
+        self.seen: dict[str, _Seen] = {}
+        self.picked: Int32 = np.zeros(0, np.int32)
+        """Which tokens of the sample are kept."""
+
+    def _linear(self, x: Float32, name: str) -> Float32:
+        seen = self.seen.setdefault(name, _Seen(np.zeros(x.shape[1], np.float32)))
+        np.maximum(seen.maxima, np.abs(x).max(axis=0), out=seen.maxima)
+        seen.tokens.append(x[self.picked])
+        return super()._linear(x, name)
+
+
+def _limits(num_tokens: int) -> RunnerLimits:
+    return RunnerLimits(
+        num_blocks=-(-num_tokens // _BLOCK_TOKENS),
+        block_tokens=_BLOCK_TOKENS,
+        max_step_tokens=num_tokens,
+        max_step_sequences=1,
+        max_step_rows=1,
+        max_context_tokens=num_tokens,
+    )
+
+
+def _spread(length: int, wanted: int) -> Int32:
+    """Indices of `wanted` tokens, evenly spaced, or of all."""
+    return np.unique(np.linspace(0, length - 1, min(wanted, length)).astype(np.int32))
+
+
+def _require_finite(index: int, states: Sequence[Float32], inputs: dict[str, Inputs]) -> None:
+    if all(np.isfinite(seen.maxima).all() for seen in inputs.values()) and all(np.isfinite(s).all() for s in states):
+        return
+    raise BrokenModel(
+        f"Layer {index} gives numbers that are not finite on the calibration text: "
+        "the weights of this checkpoint are damaged, or its sizes do not belong to it."
+    )

@@ -1,0 +1,178 @@
+"""Smooths and quantises a model layer after layer, into one safetensors file in the form of compressed-tensors."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.core.progress import Progress, no_progress
+from headrace.models.compressed_tensors import SCALE_SUFFIX
+from headrace.models.config_export import family_of
+from headrace.models.model import Model
+from headrace.models.safetensors_reader import as_float32, stored_name
+from headrace.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats
+from headrace.models.shapes import expected_shapes
+from headrace.models.weights import Encoding
+from headrace.runner.calibration import trace_layers
+from headrace.runner.decoding import decode
+from headrace.runner.smooth_layer import smooth_layer
+from headrace.runner.smoothing import Joint, quantise_rows
+from headrace.runner.step import Float32
+
+if TYPE_CHECKING:
+    from headrace.models.families.family import Family
+
+MATRICES: Final = ("q", "k", "v", "o", "gate", "up", "down")
+VECTORS: Final = ("norm", "bias")
+"""How the names of all other parts of a layer end."""
+_TASK: Final = "Quantising"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReport:
+    """What was chosen for the joints of a layer (`qkv`, `o`, `gate_up`, `down`)."""
+
+    index: int
+    joints: dict[str, Joint]
+
+
+def check_can_quantize(model: Model) -> None:
+    """
+    Refuse what this cannot do right, before any work is done.
+
+    Raises:
+        UnsupportedModel: the model is int8 already, or its layers have parts that are not known here.
+    """
+    if model.weights.dominant_encoding is Encoding.I8:
+        raise UnsupportedModel(f"{model.name} is quantised to int8 already; start from the original checkpoint.")
+    family_of(model.spec)
+    parts = {name.rpartition(".")[2] for name in model.weights.names() if name.startswith("layers.")}
+    unknown = sorted(part for part in parts - set(MATRICES) if not part.endswith(VECTORS))
+    if unknown or not parts.issuperset(MATRICES):
+        raise UnsupportedModel(
+            f"{model.name} has layers of a kind that is not quantised here "
+            f"({', '.join(unknown) or 'matrices are missing'}). "
+            "Serve it with --dtype w8a8, which quantises without calibration."
+        )
+
+
+def quantize_weights(
+    model: Model,
+    samples: Sequence[Sequence[int]],
+    file: Path,
+    *,
+    alphas: Sequence[float],
+    progress: Progress = no_progress,
+) -> list[LayerReport]:
+    """
+    Write the weights of a model as W8A8.
+
+    Args:
+        model: what to quantise.
+        samples: token ids of the calibration texts.
+        file: the new safetensors file.
+        alphas: strengths of smoothing to choose from; none: no smoothing.
+        progress: told of layers.
+
+    Raises:
+        BrokenModel: a weight or an activation is not finite.
+        OSError: the disk is full.
+    """
+    writing = _Writing(model)
+    total = model.spec.num_layers
+    reports = []
+    with SafetensorsWriter(file, writing.plan()) as out:
+        writing.copy_floats(out, "embed")
+        progress(_TASK, 0, total, "layers")
+        for layer in trace_layers(model.spec, model.weights, samples):
+            smoothed = smooth_layer(
+                model.spec,
+                layer,
+                alphas=alphas,
+                norm_rounding=writing.norm_rounding,
+                bias_rounding=writing.rounding,
+            )
+            for part, values in smoothed.weights.items():
+                writing.write(out, f"layers.{layer.index}.{part}", values)
+            reports.append(LayerReport(layer.index, smoothed.joints))
+            progress(_TASK, layer.index + 1, total, "layers")
+        writing.copy_floats(out, "final_norm")
+        if not model.spec.tie_embeddings:
+            writing.copy_floats(out, "lm_head")
+    return reports
+
+
+class _Writing:
+    """The names and types of a model's tensors in the new file."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._family: Family = family_of(model.spec)
+        self.encoding = float_encoding(model)
+
+    def plan(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Every tensor in the order of writing."""
+        shapes = expected_shapes(self._model.spec)
+        tails = [name for name in ("final_norm", "lm_head") if name in shapes]
+        planned: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for name in ("embed", *self._layer_names(), *tails):
+            rows, columns = shapes[name]
+            stored = self._stored(name)
+            if _is_matrix(name):
+                planned[stored] = ("I8", (rows, columns))
+                planned[stored + SCALE_SUFFIX] = ("F32", (rows, 1))
+            else:
+                planned[stored] = (STORED[self.encoding], (columns,) if rows == 1 else (rows, columns))
+        return planned
+
+    def write(self, out: SafetensorsWriter, name: str, values: Float32) -> None:
+        """Write a weight of a layer, a matrix as int8."""
+        if not np.isfinite(values).all():
+            raise BrokenModel(f"Weight {name} of {self._model.name} holds numbers that are not finite.", name=name)
+        if not _is_matrix(name):
+            self._write_floats(out, name, values)
+            return
+        rounded, scales = quantise_rows(values)
+        out.write(self._stored(name), rounded.view(np.uint8).reshape(-1))
+        out.write(self._stored(name) + SCALE_SUFFIX, scales.view(np.uint8))
+
+    def copy_floats(self, out: SafetensorsWriter, name: str) -> None:
+        """Write a weight that stays in floating point."""
+        self._write_floats(out, name, decode(self._model.weights.load(name)))
+
+    def rounding(self, values: Float32) -> Float32:
+        """What storing does to numbers."""
+        return as_float32(self._encode(values), self.encoding)
+
+    def norm_rounding(self, values: Float32) -> Float32:
+        """What storing does to the weights of a norm: some families leave out the 1."""
+        offset = np.float32(self._family.norm_offset)
+        return self.rounding(values - offset) + offset
+
+    def _write_floats(self, out: SafetensorsWriter, name: str, values: Float32) -> None:
+        offset = np.float32(self._family.norm_offset) if name.endswith("norm") else np.float32(0)
+        out.write(self._stored(name), self._encode(values - offset))
+
+    def _encode(self, values: Float32) -> npt.NDArray[np.uint8]:
+        return encode_floats(values.reshape(-1), self.encoding)
+
+    def _stored(self, name: str) -> str:
+        return stored_name(name, self._family.tensors)
+
+    def _layer_names(self) -> Iterator[str]:
+        """In the order in which the tracer hands them out."""
+        for index in range(self._model.spec.num_layers):
+            yield from (name for name in self._model.weights.names() if name.startswith(f"layers.{index}."))
+
+
+def float_encoding(model: Model) -> Encoding:
+    """What stays in floating point stays float16 where it was, and is bfloat16 else."""
+    return Encoding.F16 if model.weights.load("embed").encoding is Encoding.F16 else Encoding.BF16
+
+
+def _is_matrix(name: str) -> bool:
+    return name.rpartition(".")[2] in MATRICES

@@ -1,0 +1,103 @@
+"""
+Smooths one layer: which joints it has, and where their scales go. The layer computes the same as before.
+
+    attn_norm -> q, k, v      mlp_norm -> gate, up      rows of up -> down      rows of v -> o
+
+The last one has one scale for all query heads that read the same values. Norms around the two halves of a layer (Gemma)
+and norms of q and k stand behind the matrices and are not touched; so is the bias of o.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.models.spec import ModelSpec
+from headrace.runner.calibration import TracedLayer
+from headrace.runner.smoothing import Joint, search_joint
+from headrace.runner.step import Float32
+
+Rounding = Callable[[Float32], Float32]
+"""What storing does to the numbers of a norm or a bias."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothedLayer:
+    """New weights by part, in float32, and what was chosen for each joint."""
+
+    weights: dict[str, Float32]
+    joints: dict[str, Joint]
+
+
+def smooth_layer(
+    spec: ModelSpec, layer: TracedLayer, *, alphas: Sequence[float], norm_rounding: Rounding, bias_rounding: Rounding
+) -> SmoothedLayer:
+    """
+    Choose the scales of a layer and move them.
+
+    Scales are chosen so that norms and the bias of v stay exact when they are stored: what rounding them changes goes
+    into the scales of the matrix.
+    """
+    weights = dict(layer.weights)
+    joints = {
+        "qkv": _choose(layer, ("q", "k", "v"), alphas),
+        "o": _choose(layer, ("o",), alphas, tie=lambda values: _tie_heads(spec, values)),
+        "gate_up": _choose(layer, ("gate", "up"), alphas),
+        "down": _choose(layer, ("down",), alphas),
+    }
+    _through_norm(weights, "attn_norm", ("q", "k", "v"), joints["qkv"].scales, norm_rounding)
+    _through_norm(weights, "mlp_norm", ("gate", "up"), joints["gate_up"].scales, norm_rounding)
+    _through_rows(weights, "up", joints["down"].scales)
+    weights["down"] = weights["down"] * joints["down"].scales
+    _through_values(spec, weights, joints["o"].scales, bias_rounding)
+    return SmoothedLayer(weights, joints)
+
+
+def _choose(
+    layer: TracedLayer,
+    names: tuple[str, ...],
+    alphas: Sequence[float],
+    tie: Callable[[Float32], Float32] = np.positive,
+) -> Joint:
+    inputs = layer.inputs[names[0]]
+    matrices = [layer.weights[name] for name in names]
+    return search_joint(inputs.tokens, inputs.maxima, matrices, alphas=alphas, tie=tie)
+
+
+def _through_norm(
+    weights: dict[str, Float32], norm: str, names: tuple[str, ...], scales: Float32, rounding: Rounding
+) -> None:
+    weights[norm], exact = divided(weights[norm].reshape(-1), scales, rounding)
+    for name in names:
+        weights[name] = weights[name] * exact
+
+
+def _through_rows(weights: dict[str, Float32], name: str, scales: Float32) -> None:
+    weights[name] = weights[name] / scales[:, None]
+
+
+def _through_values(spec: ModelSpec, weights: dict[str, Float32], scales: Float32, rounding: Rounding) -> None:
+    by_head = scales.reshape(spec.num_kv_heads, spec.group_size, spec.head_dim)
+    own = by_head[:, 0].reshape(-1)
+    if "v_bias" in weights:
+        weights["v_bias"], own = divided(weights["v_bias"].reshape(-1), own, rounding)
+    shared = np.broadcast_to(own.reshape(spec.num_kv_heads, 1, spec.head_dim), by_head.shape)
+    _through_rows(weights, "v", own)
+    weights["o"] = weights["o"] * shared.reshape(-1)
+
+
+def divided(vector: Float32, scales: Float32, rounding: Rounding) -> tuple[Float32, Float32]:
+    """`vector / scales` as it can be stored, and the scales nearby that make it exact (vector and scales are (K,))."""
+    kept = rounding(vector / scales)
+    is_lost = (kept == 0) & (vector != 0)
+    kept = np.where(is_lost, rounding(vector), kept)
+    is_dead = (vector == 0) | (kept == 0)
+    exact = np.where(is_dead, scales, vector / np.where(is_dead, np.float32(1), kept))
+    return kept.astype(np.float32), exact.astype(np.float32)
+
+
+def _tie_heads(spec: ModelSpec, values: Float32) -> Float32:
+    """Query heads of one group read the same values: the largest of theirs for all (H * D,)."""
+    by_head = values.reshape(spec.num_kv_heads, spec.group_size, spec.head_dim)
+    largest = by_head.max(axis=1, keepdims=True)
+    return np.ascontiguousarray(np.broadcast_to(largest, by_head.shape)).reshape(-1)

@@ -1,0 +1,156 @@
+"""`headrace quantize` writes folders that load, with the numbers that it says."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from headrace.models.families.registry import from_config
+from headrace.models.fields import Fields
+from headrace.models.gguf_reader import gguf_name
+from headrace.models.loading import load_model
+from headrace.models.weights import Encoding
+from headrace.runner.decoding import decode
+from headrace.runner.reference import ReferenceRunner
+from tests.models.model_files import (
+    TINY_LLAMA,
+    byte_level_tokenizer,
+    gguf_metadata,
+    gguf_vocabulary,
+    random_weights,
+    write_gguf,
+)
+from tests.parity.checkpoints import NETWORKS, write_checkpoint
+from tests.runner.native_models import LIMITS
+from tests.runner.steps import make_step
+
+TOKENS = [3, 99, 17, 255, 42, 42, 7, 130, 250, 12]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    write_checkpoint("llama", folder)
+    return folder
+
+
+def logits(folder):
+    model = load_model(str(folder))
+    return ReferenceRunner(model.spec, model.weights, LIMITS).logits(make_step((TOKENS, 0, [0]), all_rows=True))
+
+
+def quantize(headrace, source, target, *options):
+    result = headrace("quantize", source, target, "--samples", 2, "--sample-tokens", 40, *options)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_family_says_nearly_the_same_from_its_int8_folder(headrace, tmp_path, name):
+    write_checkpoint(name, tmp_path / "source")
+    quantize(headrace, tmp_path / "source", tmp_path / "out")
+
+    before, after = logits(tmp_path / "source"), logits(tmp_path / "out")
+    assert np.abs(after - before).std() < 0.05 * before.std()
+    assert load_model(str(tmp_path / "out")).spec == load_model(str(tmp_path / "source")).spec
+
+
+def test_matrices_are_int8_with_a_scale_a_row_and_the_rest_is_float(headrace, llama, tmp_path):
+    quantize(headrace, llama, tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    model = load_model(str(tmp_path / "out"))
+    assert config["quantization_config"]["quant_method"] == "compressed-tensors"
+    assert model.weights.dominant_encoding is Encoding.I8
+    assert model.weights.load("layers.0.down").encoding is Encoding.I8
+    assert model.weights.load("embed").encoding is Encoding.BF16
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (llama / "tokenizer.json").read_bytes()
+    assert "smoothed with SmoothQuant" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_without_smoothing_each_row_is_rounded_by_its_largest_number(headrace, llama, tmp_path):
+    quantize(headrace, llama, tmp_path / "out", "--alpha", 0)
+    source, written = load_model(str(llama)).weights, load_model(str(tmp_path / "out")).weights
+    norms = [decode(weights.load("layers.1.mlp_norm")) for weights in (source, written)]
+    original = decode(source.load("layers.1.gate")) * (norms[0] / norms[1])
+    raw = written.load("layers.1.gate")
+    scales = raw.data[:, :4].copy().view("<f4")
+    np.testing.assert_array_equal(raw.data[:, 4:].view(np.int8), np.rint(original / scales))
+    assert (scales >= np.abs(original).max(axis=1, keepdims=True) / 127).all()
+
+
+def test_a_gguf_file_becomes_a_folder_with_tokenizer_and_template(headrace, tmp_path):
+    _, spec = from_config(Fields(TINY_LLAMA, "config.json"))
+    tensors = {gguf_name(name): values for name, values in random_weights(spec).items()}
+    words = gguf_vocabulary(byte_level_tokenizer()) | {"tokenizer.chat_template": "{{ messages[0].content }}"}
+    write_gguf(tmp_path / "tiny.gguf", gguf_metadata(spec) | words, tensors)
+    quantize(headrace, tmp_path / "tiny.gguf", tmp_path / "out")
+
+    source, written = load_model(str(tmp_path / "tiny.gguf")), load_model(str(tmp_path / "out"))
+    text = "Don't panic, it's 1234567 o'clock! 日本語"
+    assert written.tokenizer.encode(text) == source.tokenizer.encode(text)
+    assert written.tokenizer.eos_token_ids == source.tokenizer.eos_token_ids
+    assert written.chat_template.templates == source.chat_template.templates
+    before, after = logits(tmp_path / "tiny.gguf"), logits(tmp_path / "out")
+    assert np.abs(after - before).std() < 0.05 * before.std()
+
+
+def test_own_texts_are_read(headrace, llama, tmp_path):
+    lines = [{"text": "The quick brown fox"}, {"messages": [{"role": "user", "content": "Tab and spaces"}]}]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    quantize(headrace, llama, tmp_path / "out", "--calibration", tmp_path / "own.jsonl")
+    assert "`own.jsonl`" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("{", "line 1 is not JSON"),
+        ("[1]", "line 1: wanted an object"),
+        ('{"messages": "hi"}', "line 1: wanted 'text', or 'messages'"),
+        ("", "holds no text"),
+    ],
+)
+def test_a_calibration_file_that_cannot_be_used_is_told_by_line(headrace, llama, tmp_path, content, named):
+    (tmp_path / "bad.jsonl").write_text(content)
+    result = headrace("quantize", llama, tmp_path / "out", "--calibration", tmp_path / "bad.jsonl")
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("alpha", ["2", "-0.1", "much", "nan"])
+def test_an_alpha_that_is_none_is_refused(headrace, llama, tmp_path, alpha):
+    result = headrace("quantize", llama, tmp_path / "out", "--alpha", alpha)
+    assert result.exit_code == 2
+    assert "wanted auto or a number from 0 to 1" in result.stderr
+
+
+def test_a_missing_calibration_file_a_full_folder_and_an_int8_model_are_refused(headrace, llama, tmp_path):
+    missing = headrace("quantize", llama, tmp_path / "out", "--calibration", tmp_path / "none.txt")
+    assert (missing.exit_code, "cannot be read" in missing.stderr) == (2, True)
+    full = headrace("quantize", llama, llama)
+    assert (full.exit_code, "is there already" in full.stderr) == (2, True)
+    quantize(headrace, llama, tmp_path / "out")
+    again = headrace("quantize", tmp_path / "out", tmp_path / "twice")
+    assert (again.exit_code, "int8 already" in again.stderr) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+@pytest.mark.model
+def test_the_folder_of_a_real_model_answers_in_a_process(smollm2_path, tmp_path):
+    def run(*args):
+        command = [sys.executable, "-m", "headrace", *map(str, args)]
+        env = os.environ | {"HEADRACE_HOME": str(tmp_path / "home")}
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    folder = tmp_path / "int8"
+    run("quantize", smollm2_path, folder, "--alpha", 0.6, "--samples", 2, "--sample-tokens", 64)
+    shown = run(
+        "generate", folder, "-p", "The capital of France is", "-n", 4, "--max-model-len", 512, "--max-num-seqs", 2
+    )
+    assert "Paris" in shown.stdout

@@ -1,0 +1,82 @@
+"""Folders appear whole or not at all, and describe the network that they hold."""
+
+import dataclasses
+
+import pytest
+
+from headrace.core.errors import SettingsError, UnsupportedModel
+from headrace.models.config_export import config_from_spec
+from headrace.models.families.registry import from_config
+from headrace.models.fields import Fields
+from headrace.models.folder_export import new_folder
+from tests.models.model_files import TINY_LLAMA
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+GEMMA = {"model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "num_hidden_layers": 7, "head_dim": 16}
+CONFIGS = {
+    "llama": {},
+    "llama, biases, tied": {"attention_bias": True, "tie_word_embeddings": True},
+    "llama 3": {"rope_scaling": LLAMA3, "rope_theta": 500000.0},
+    "linear rope": {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "mistral": {"model_type": "mistral", "sliding_window": 64},
+    "mistral without a window": {"model_type": "mistral", "sliding_window": None},
+    "qwen 2": {"model_type": "qwen2"},
+    "qwen 2 with a window": {
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 64,
+        "layer_types": ["full_attention", "sliding_attention"],
+    },
+    "qwen 3": {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
+    "gemma 3": GEMMA,
+    "gemma 3, linear rope": GEMMA | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "sliding_window": 32},
+}
+
+
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+def test_the_config_of_a_spec_gives_that_spec(changes):
+    _, spec = from_config(Fields(TINY_LLAMA | changes, "config.json"))
+    _, again = from_config(Fields(config_from_spec(spec), "config.json"))
+    assert again == spec
+
+
+def test_a_network_that_no_config_can_describe_is_refused():
+    _, spec = from_config(Fields(TINY_LLAMA, "config.json"))
+    odd = dataclasses.replace(spec, qk_norm=True)
+    with pytest.raises(UnsupportedModel, match="cannot describe this network"):
+        config_from_spec(odd)
+
+
+def test_a_folder_appears_with_all_its_files(tmp_path):
+    with new_folder(tmp_path / "deep" / "out") as folder:
+        (folder / "file").write_text("x")
+        assert not (tmp_path / "deep" / "out").exists()
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
+    assert (tmp_path / "deep" / "out" / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_nothing_is_left_of_a_folder_that_was_broken_off(tmp_path, error):
+    with pytest.raises(error), new_folder(tmp_path / "out") as folder:
+        _break_off(folder, error)
+    assert not list(tmp_path.iterdir())
+
+
+def _break_off(folder, error):
+    (folder / "half").write_text("x")
+    raise error
+
+
+def test_an_empty_folder_is_filled_and_any_other_is_left_alone(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with new_folder(tmp_path / "empty") as folder:
+        (folder / "file").touch()
+    assert (tmp_path / "empty" / "file").exists()
+    with pytest.raises(SettingsError, match="is there already"), new_folder(tmp_path / "empty"):
+        pass
