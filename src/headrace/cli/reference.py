@@ -26,6 +26,7 @@ Every command explains itself: `headrace COMMAND --help` lists its options with 
 
 NOTES = {
     "serve": "Its options are the [settings](settings.md); each has an environment variable too.",
+    "quantize": "[Quantising a model](quantize.md) explains what it does, what it gains and who reads the folder.",
     "bench": "[Measuring a server](bench.md) explains the method, the figures and their limits.",
     "chat": (
         "In the conversation `/reset`, `/system TEXT`, `/stats`, `/help` and `/exit` are commands;\n"

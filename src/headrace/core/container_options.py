@@ -94,7 +94,7 @@ OPTIONS: dict[str, Meaning] = {
     "block_size": NoEffect("the block size belongs to the kernels"),
     "tokens_per_block": NoEffect("the block size belongs to the kernels"),
     "normalize": NoEffect("it is for embeddings"),
-    "smoothquant_alpha": NoEffect("weights are quantised without calibration"),
+    "smoothquant_alpha": NoEffect("weights are quantised without calibration; `headrace quantize` smooths them"),
     "quantization_param_path": NoEffect("weights are quantised without calibration"),
     "rope_scaling": ROPE,
     "rope_theta": ROPE,
