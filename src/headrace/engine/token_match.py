@@ -12,6 +12,8 @@ Sources: prompt lookup decoding (Saxena 2023; `ngram` in vLLM, `lookup` in llama
 2005), the hash table of LZ4.
 """
 
+from operator import mul
+
 import numpy as np
 import numpy.typing as npt
 
@@ -25,7 +27,8 @@ _SLOTS_PER_TOKEN = 4
 _MAX_TABLE_BITS = 16
 _MAX_STEPS = 128
 """More new tokens than this are taken in at once, without learning from them."""
-_MULTIPLIER = 0x9E3779B97F4A7C15
+_FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD1342543DE82EF95)
+"""Odd and random: the high bits of a sum of products are a universal hash (Dietzfelbinger 1996)."""
 _WORD = 2**64 - 1
 _PRIOR_TRUST = (0.0, 0.0, 0.25, 0.45, 0.65, 0.8, 0.9)
 """How often a match is right, by the bit length of its length, before anything was seen: 2-3, 4-7, 8-15, 16-31, 32."""
@@ -39,7 +42,7 @@ class TokenMatcher:
 
     def __init__(self, max_tokens: int) -> None:
         self._bits = min(_MAX_TABLE_BITS, (_SLOTS_PER_TOKEN * max_tokens).bit_length())
-        self._tables = tuple(np.zeros(1 << self._bits, np.int32) for _ in NGRAMS)
+        self._tables = tuple(np.zeros(1 << self._bits, np.int32).data for _ in NGRAMS)
         self._trust = list(_PRIOR_TRUST)
         self._num_seen = 0
         self._place = 0  # of the guessed token; 0: no match
@@ -82,7 +85,7 @@ class TokenMatcher:
                 continue
             slot = self._slot(recent[-size:])
             if not self._place:
-                self._try(int(table[slot]), size, tokens, end)
+                self._try(table[slot], size, tokens, end)
             table[slot] = end
 
     def _find(self, tokens: Int32, end: int) -> None:
@@ -100,20 +103,18 @@ class TokenMatcher:
             self._place, self._length = place, length
 
     def _slot(self, ngram: list[int]) -> int:
-        word = 0
-        for token in ngram:
-            word = (word * _MULTIPLIER + token + 1) & _WORD
-        return (word * _MULTIPLIER & _WORD) >> (64 - self._bits)
+        word: int = sum(map(mul, ngram, _FACTORS)) & _WORD
+        return word >> (64 - self._bits)
 
-    def _index(self, table: Int32, size: int, tokens: Int32) -> None:
+    def _index(self, table: "memoryview[int]", size: int, tokens: Int32) -> None:
         """Index every n-gram but the last one, which is looked up first; of equals the latest stays."""
         count = len(tokens) - size
         if count <= 0:
             return
         words = np.zeros(count, np.uint64)
         for offset in range(size):
-            words = words * np.uint64(_MULTIPLIER) + tokens[offset : offset + count].astype(np.uint64) + np.uint64(1)
-        table[(words * np.uint64(_MULTIPLIER)) >> np.uint64(64 - self._bits)] = np.arange(size, size + count)
+            words += tokens[offset : offset + count].astype(np.uint64) * np.uint64(_FACTORS[offset])
+        np.asarray(table)[words >> np.uint64(64 - self._bits)] = np.arange(size, size + count)
 
 
 def _kind(length: int) -> int:
