@@ -45,6 +45,7 @@ QUESTIONS = [
 class Result:
     """One format against `transformers` in bfloat16 with the same weights."""
 
+    checkpoint: str
     dtype: str
     kv_dtype: str
     device: str
@@ -69,7 +70,12 @@ def main() -> None:
     arguments = parse_arguments()
     model = load_model(arguments.model)
     reference = make_reference(model, arguments)
-    results = [measure(model, reference, *names, arguments) for names in FORMATS]
+    if arguments.quantized is None:
+        results = [measure(model, reference, *names, arguments) for names in FORMATS]
+    else:
+        candidates = [model, load_model(arguments.quantized)]
+        pairs = [(candidate, names) for candidate in candidates for names in FORMATS if names[0] == "w8a8"]
+        results = [measure(candidate, reference, *names, arguments) for candidate, names in pairs]
     print(table(reference, results))
     if arguments.output is not None:
         arguments.output.write_text(json.dumps(report(model, reference, results, arguments), indent=1) + "\n")
@@ -78,6 +84,7 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="a Llama-like model: alias, folder or GGUF file")
+    parser.add_argument("--quantized", help="its folder by `headrace quantize`: compare W8A8 without and with it")
     parser.add_argument("--text-tokens", type=int, default=2048)
     parser.add_argument("--answer-tokens", type=int, default=64)
     parser.add_argument("--isa", help="kernels to use; by default the best that this CPU can run")
@@ -113,6 +120,7 @@ def measure(model: Model, reference: Reference, dtype: str, kv_dtype: str, argum
         )
         runner.close()
     return Result(
+        checkpoint=model.name,
         dtype=dtype,
         kv_dtype=kv_dtype,
         device=runner.info.device,
@@ -127,11 +135,11 @@ def table(reference: Reference, results: list[Result]) -> str:
     lines = [
         f"Perplexity of transformers bf16: {reference.on_text.perplexity:.3f} over {len(reference.text)} tokens",
         "",
-        "| weights | KV | perplexity | change | same token, text | same token, answers |",
-        "|---|---|---|---|---|---|",
+        "| checkpoint | weights | KV | perplexity | change | same token, text | same token, answers |",
+        "|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {r.dtype} | {r.kv_dtype} | {r.perplexity:.3f} | {r.perplexity_change_percent:+.2f} % "
+        f"| {r.checkpoint} | {r.dtype} | {r.kv_dtype} | {r.perplexity:.3f} | {r.perplexity_change_percent:+.2f} % "
         f"| {r.text_agreement_percent:.1f} % | {r.answer_agreement_percent:.1f} % |"
         for r in results
     ]
