@@ -87,18 +87,18 @@ CELLS: tuple[Cell, ...] = (
     ),
 )
 
-_ROUNDS_APART = 1_000_000
-_SEEDS_APART = 1_000 * _ROUNDS_APART
+_RUNS_APART = 1_000_000
+_SEEDS_APART = 1_000 * _RUNS_APART
 
 
-def trace_lines(cell: Cell, *, seed: int, round_number: int) -> list[str]:
+def trace_lines(cell: Cell, *, seed: int, number: int) -> list[str]:
     """
     Return the trace of one run as `vllm bench serve --dataset-name timed_trace` reads it: one JSON object a line.
 
     `hash_ids` stand for `piece_tokens` random token ids each, the same for the same id. No prompt returns in
-    another round, so nothing can be remembered but what is meant to be shared.
+    another run, so nothing can be remembered but what is meant to be shared.
     """
-    first = seed * _SEEDS_APART + round_number * _ROUNDS_APART
+    first = seed * _SEEDS_APART + number * _RUNS_APART
     common = [first] if cell.shared_tokens else []
     entries = [
         {

@@ -39,6 +39,7 @@ def run_figures(cell: Cell, run: ToolRun) -> dict[str, float]:
         "tpot_p50_ms": result["p50_tpot_ms"],
         "server_cpu_s_per_1k_tokens": 1000 * run.server_cpu_s / tokens,
         "tool_cpu_s_per_1k_tokens": 1000 * run.tool_cpu_s / tokens,
+        "foreign_cores": run.foreign_cores,
         "seconds": result["duration"],
     }
     if cell.late_prompt_tokens:

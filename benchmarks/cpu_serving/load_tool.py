@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cpu_engines.load import Usage, foreign_cores, read_usage
 from benchmarks.cpu_serving.proc import session_cpu_s
 
 HOST = Path(__file__).with_name("tool_host.py")
@@ -30,6 +31,17 @@ class ToolRun:
     tool_cpu_s: float
     server_cpu_s: float
     """Processor time from the first request to the last answer."""
+    foreign_cores: float
+    """How many cores others used meanwhile, on average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Usage:
+    """Processor seconds until a moment."""
+
+    machine: Usage
+    tool_s: float
+    server_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +115,21 @@ class LoadTool:
         self._process.stdin.write(json.dumps(tool_arguments(task, result)) + "\n")
         self._process.stdin.flush()
         self._read_until(lambda line: _BEGIN in line)
-        tool_s, server_s = session_cpu_s(self._process.pid), session_cpu_s(server_session)
+        before = self._usage(server_session)
         self._read_until(lambda line: _END in line)
-        tool_s, server_s = session_cpu_s(self._process.pid) - tool_s, session_cpu_s(server_session) - server_s
+        after = self._usage(server_session)
         self._read_until(lambda line: line == "DONE 0")
         values: dict[str, Any] = json.loads(result.read_text())
         if values["failed"] or values["completed"] != task.num_requests:
             raise ToolFailed(f"{values['failed']} of {task.num_requests} requests failed, see {self._log}.")
-        return ToolRun(result=values, tool_cpu_s=tool_s, server_cpu_s=server_s)
+        tool_cpu_s = after.tool_s - before.tool_s
+        others = foreign_cores(before.machine, after.machine) - tool_cpu_s / (after.machine.at_s - before.machine.at_s)
+        return ToolRun(
+            result=values,
+            tool_cpu_s=tool_cpu_s,
+            server_cpu_s=after.server_s - before.server_s,
+            foreign_cores=max(0.0, others),
+        )
 
     def close(self) -> None:
         """End the process and a run that is under way. Idempotent."""
@@ -120,6 +139,13 @@ class LoadTool:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+    def _usage(self, server_session: int) -> "_Usage":
+        return _Usage(
+            machine=read_usage(server_session),
+            tool_s=session_cpu_s(self._process.pid),
+            server_s=session_cpu_s(server_session),
+        )
 
     def _read_until(self, wanted: Callable[[str], bool]) -> None:
         assert self._process.stdout is not None

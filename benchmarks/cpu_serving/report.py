@@ -19,6 +19,7 @@ _COLUMNS = (
     ("itl_p99_ms", "p99"),
     ("server_cpu_s_per_1k_tokens", "server CPU s/1k tok"),
     ("tool_cpu_s_per_1k_tokens", "tool CPU s/1k tok"),
+    ("foreign_cores", "cores used by others"),
 )
 _LATE_COLUMNS = (
     ("gap_max_ms", "longest gap ms"),

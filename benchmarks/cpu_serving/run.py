@@ -11,6 +11,7 @@ Writes `--output` (JSON, every run) and the same name with `.md` (tables). The l
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure, write, print."""
     options = parse_arguments()
+    # As an exception, so that the servers are ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated."))
     try:
         rows, cells = choose_rows(options.servers), choose_cells(options.cells)
     except KeyError as error:
