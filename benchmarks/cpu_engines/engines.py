@@ -168,6 +168,13 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(name="vLLM bf16", family="vllm", weights="bf16", script="vllm_worker.py", settings=_vllm("hf-bf16")),
     Row(
+        name="vLLM W8A8",
+        family="vllm",
+        weights="W8A8",
+        script="vllm_worker.py",
+        settings=_vllm("hf-w8a8"),
+    ),
+    Row(
         name="Transformers bf16",
         family="transformers",
         weights="bf16",

@@ -63,7 +63,7 @@ def install_peers(peers: Iterable[Peer], root: Path, source: Path, *, model_name
     with (root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         manifest, failures = read_manifest(root).with_model("gguf", source), []
-        for peer in choose(names | {form.maker for form in forms}) if names else ():
+        for peer in choose(names.union(form.maker for form in forms if form.maker)) if names else ():
             try:
                 manifest = manifest.with_peer(peer.name, _ready(peer, root, manifest))
             except StepFailed as error:

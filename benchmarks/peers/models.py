@@ -5,6 +5,7 @@ The one model in the forms that the peers read, all made from the GGUF file that
 """
 
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,10 @@ class Form:
     """One way to store the model."""
 
     name: str
-    maker: str
-    """The peer whose environment makes it."""
+    readers: tuple[str, ...]
+    """The peers that need it."""
+    maker: str | None
+    """The peer whose environment makes it; None: Headrace does."""
     file: str
     """Name of the file or folder."""
     command: Callable[[Manifest, Path, Path], list[str]]
@@ -43,6 +46,10 @@ class Form:
 
 def _folder_command(manifest: Manifest, source: Path, target: Path) -> list[str]:
     return [manifest.peers["transformers"].python, "-c", _WRITE_FOLDER, str(source), str(target)]
+
+
+def _w8a8_command(manifest: Manifest, source: Path, target: Path) -> list[str]:  # noqa: ARG001 - ours, not a peer's
+    return [sys.executable, "-m", "headrace", "quantize", str(source), str(target)]
 
 
 def _quantize_command(kind: str, *options: str) -> Callable[[Manifest, Path, Path], list[str]]:
@@ -64,30 +71,59 @@ def _openvino_command(*options: str) -> Callable[[Manifest, Path, Path], list[st
 
 
 FORMS: tuple[Form, ...] = (
-    Form(name="hf-bf16", maker="transformers", file="hf-bf16", command=_folder_command),
-    Form(name="gguf-bf16", maker="llamacpp", file="bf16.gguf", command=_quantize_command("BF16")),
-    Form(name="gguf-q8_0", maker="llamacpp", file="q8_0.gguf", command=_quantize_command("Q8_0")),
-    Form(name="gguf-q4_0", maker="llamacpp", file="q4_0.gguf", command=_quantize_command("Q4_0")),
+    Form(
+        name="hf-bf16",
+        readers=("transformers", "openvino", "vllm"),
+        maker="transformers",
+        file="hf-bf16",
+        command=_folder_command,
+    ),
+    Form(name="hf-w8a8", readers=("vllm",), maker=None, file="hf-w8a8", command=_w8a8_command),
+    Form(
+        name="gguf-bf16",
+        readers=("llamacpp",),
+        maker="llamacpp",
+        file="bf16.gguf",
+        command=_quantize_command("BF16"),
+    ),
+    Form(
+        name="gguf-q8_0",
+        readers=("llamacpp",),
+        maker="llamacpp",
+        file="q8_0.gguf",
+        command=_quantize_command("Q8_0"),
+    ),
+    Form(
+        name="gguf-q4_0",
+        readers=("llamacpp",),
+        maker="llamacpp",
+        file="q4_0.gguf",
+        command=_quantize_command("Q4_0"),
+    ),
     Form(
         name="gguf-q4_0-pure",
+        readers=("llamacpp",),
         maker="llamacpp",
         file="q4_0-pure.gguf",
         command=_quantize_command("Q4_0", "--pure"),
     ),
     Form(
         name="openvino-fp16",
+        readers=("openvino",),
         maker="openvino",
         file="openvino-fp16",
         command=_openvino_command("--weight-format", "fp16"),
     ),
     Form(
         name="openvino-int8",
+        readers=("openvino",),
         maker="openvino",
         file="openvino-int8",
         command=_openvino_command("--weight-format", "int8"),
     ),
     Form(
         name="openvino-int4",
+        readers=("openvino",),
         maker="openvino",
         file="openvino-int4",
         command=_openvino_command("--weight-format", "int4", "--group-size", "64", "--ratio", "1.0"),
@@ -97,10 +133,8 @@ FORMS: tuple[Form, ...] = (
 
 def wanted_forms(peers: Iterable[str]) -> tuple[Form, ...]:
     """Return the forms that these peers read, each after those that it is made from."""
-    makers = set(peers)
-    if makers & {"vllm", "openvino", "transformers"}:
-        makers.add("transformers")
-    return tuple(form for form in FORMS if form.maker in makers)
+    wanted = set(peers)
+    return tuple(form for form in FORMS if wanted.intersection(form.readers))
 
 
 def make_form(form: Form, manifest: Manifest, source: Path, folder: Path, log: Path) -> Path:
