@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -154,3 +155,14 @@ def test_the_folder_of_a_real_model_answers_in_a_process(smollm2_path, tmp_path)
         "generate", folder, "-p", "The capital of France is", "-n", 4, "--max-model-len", 512, "--max-num-seqs", 2
     )
     assert "Paris" in shown.stdout
+
+
+@pytest.mark.model
+def test_an_interrupt_leaves_nothing_behind(smollm2_path, tmp_path):
+    command = [sys.executable, "-m", "headrace", "quantize", str(smollm2_path), str(tmp_path / "out")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while "Quantising" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait() != 0
+    assert not list(tmp_path.iterdir())
