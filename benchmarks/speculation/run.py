@@ -187,7 +187,7 @@ async def measure(arguments: argparse.Namespace) -> None:
                 "model": engines["on"].info.name,
                 **about,
                 "environment": describe_environment(),
-                "options": vars(arguments),
+                "options": {name: value for name, value in vars(arguments).items() if name != "model"},
                 "cases": cases,
             }
         )

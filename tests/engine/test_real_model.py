@@ -53,7 +53,8 @@ async def test_answers_do_not_depend_on_company_cache_chunks_or_preemption(
 ) -> None:
     wanted = mixed_requests()
     formats = {"dtype": dtype, "kv_dtype": kv_dtype}
-    async with engine_on(smollm2_path, cache_dir, enable_prefix_caching=False, **formats) as engine:
+    plainly = {"max_draft_tokens": 0, "enable_prefix_caching": False}
+    async with engine_on(smollm2_path, cache_dir, **plainly, **formats) as engine:
         alone = [essence(await ask(engine, one)) for one in wanted]
         block_bytes = engine._runner.info.kv_cache_bytes // engine._runner.limits.num_blocks
     async with engine_on(smollm2_path, cache_dir, max_num_batched_tokens=96, **formats) as engine:
@@ -62,7 +63,11 @@ async def test_answers_do_not_depend_on_company_cache_chunks_or_preemption(
         assert engine.stats().cached_tokens_total > 0
     assert [essence(answer) for answer in together] == alone
     assert [essence(answer) for answer in again] == alone
-    async with engine_on(smollm2_path, cache_dir, kv_cache_bytes=17 * block_bytes, **formats) as engine:
+    tiny = {
+        "max_draft_tokens": 0,
+        "kv_cache_bytes": 17 * block_bytes,
+    }  # guesses make answers too short-lived to collide
+    async with engine_on(smollm2_path, cache_dir, **tiny, **formats) as engine:
         engine._engine.scheduler._expected_output_tokens = 1.0
         squeezed = await asyncio.gather(*(ask(engine, one) for one in wanted))
         assert engine.stats().preemptions_total > 0
