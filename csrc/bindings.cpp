@@ -104,6 +104,17 @@ void bind_packing(nb::module_& m) {
         nb::kw_only(), "first_row"_a, "interleaved"_a, "num_threads"_a);
 }
 
+// Seconds by phase, one dict a thread.
+nb::list profile_of(const Runtime& runtime) {
+  nb::list threads;
+  for (const PhaseTimes& times : runtime.profile()) {
+    nb::dict phases;
+    for (int i = 0; i < kNumPhases; i++) phases[kPhaseNames[i]] = static_cast<double>(times.nanoseconds[i]) * 1e-9;
+    threads.append(phases);
+  }
+  return threads;
+}
+
 void bind_runtime(nb::module_& m) {
   m.def("workspace_bytes", workspace_bytes, "config"_a, "limits"_a, "num_threads"_a);
   m.def("kv_block_bytes", kv_block_bytes, "config"_a);
@@ -124,6 +135,8 @@ void bind_runtime(nb::module_& m) {
             new (self) Runtime(config, limits, std::move(weights), num_threads, isa);
           },
           "config"_a, "limits"_a, "weights"_a, nb::kw_only(), "num_threads"_a, "isa"_a)
+      .def("start_profile", &Runtime::start_profile)
+      .def("profile", profile_of)
       .def_prop_ro("isa", [](const Runtime& self) { return self.kernels().name; })
       .def_prop_ro("has_native_bf16", [](const Runtime& self) { return self.kernels().has_native_bf16; })
       .def_prop_ro("num_threads", &Runtime::num_threads)

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "profile.h"
 #include "sampling.h"
 
 namespace headrace {
@@ -133,6 +134,7 @@ struct StepContext {
   const Step* step;
   Team* team;
   SampleScratch* const* scratch;  // one per thread
+  PhaseTimes* profile;            // likewise, or null
 };
 
 struct Kernels {

@@ -172,7 +172,8 @@ void Runtime::connect_layer(const Layout& layout, int index) {
 void Runtime::execute(const Step& step) {
   check(step);
   locate_rows(step);
-  StepContext context = {&model_, &kv_, &work_, &step, team_.get(), scratch_pointers_.data()};
+  StepContext context = {&model_, &kv_, &work_, &step, team_.get(), scratch_pointers_.data(),
+                         profile_.empty() ? nullptr : profile_.data()};
   struct Call {
     const Kernels* kernels;
     const StepContext* context;

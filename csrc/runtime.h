@@ -27,6 +27,10 @@ class Runtime {
   // fit; nothing has happened then.
   void execute(const Step& step);
 
+  // From now on adds up where the time of steps goes; anew at every call.
+  void start_profile() { profile_.assign(team_->size(), PhaseTimes{}); }
+  const std::vector<PhaseTimes>& profile() const { return profile_; }
+
   const ModelConfig& config() const { return config_; }
   const Limits& limits() const { return limits_; }
   const Kernels& kernels() const { return kernels_; }
@@ -56,6 +60,7 @@ class Runtime {
   size_t workspace_bytes_ = 0;
   std::vector<std::unique_ptr<SampleScratch>> scratch_;
   std::vector<SampleScratch*> scratch_pointers_;
+  std::vector<PhaseTimes> profile_;  // one per thread, or none
   std::unique_ptr<Team> team_;
 };
 

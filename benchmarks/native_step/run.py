@@ -120,6 +120,28 @@ def measure(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> 
     return times
 
 
+def profile(runner: NativeRunner, steps: list[StepInput]) -> dict[str, float]:
+    """Milliseconds of a step by phase, the mean of all threads; what no phase accounts for is `outside`."""
+    for step in steps:
+        runner.execute(step)
+    runner.start_profile()
+    total = sum(timed(runner, step) for step in steps) / len(steps)
+    threads = runner.profile()
+    phases = {name: sum(part[name] for part in threads) * 1e3 / len(threads) / len(steps) for name in threads[0]}
+    return {"step": total, **phases, "outside": total - sum(phases.values())}
+
+
+def print_profiles(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> None:
+    """A table for each format: phases down, cases across."""
+    for name, runner in runners.items():
+        cases = {f"B={batch}": list(decode_steps(runner, batch, arguments.decode_steps)) for batch in arguments.batches}
+        cases |= {f"T={tokens}": [prefill_step(runner, tokens)] * 3 for tokens in arguments.prefills}
+        columns = {case: profile(runner, steps) for case, steps in cases.items()}
+        print(f"\n{name:12}" + "".join(f"{case:>10}" for case in columns))
+        for phase in next(iter(columns.values())):
+            print(f"{phase:12}" + "".join(f"{column[phase]:10.3f}" for column in columns.values()))
+
+
 def report(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, dict[str, float]]]:
     """Print a table; returns what the JSON line says."""
     result: dict[str, dict[str, dict[str, float]]] = {}
@@ -148,12 +170,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--decode-steps", type=int, default=64)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
     parser.add_argument("--isa")
     parser.add_argument("--cache-dir", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         arguments.cache_dir = arguments.cache_dir or Path(folder)
         runners = {name: load(arguments.model, name, arguments) for name in arguments.formats.split(",")}
+    if arguments.profile:
+        return print_profiles(runners, arguments)
     facts = {name: runner.info.facts for name, runner in runners.items()}
     print(json.dumps({"model": arguments.model, "runners": facts, "cases": report(measure(runners, arguments))}))
 

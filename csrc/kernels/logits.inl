@@ -14,9 +14,12 @@ class LogitRun {
       const bool keep = needs_logits(first, count);
       if (keep) project<true>(count, input);
       else project<false>(count, input);
+      layers.watch.end(Phase::kLmHead);
       team.barrier(thread);
+      layers.watch.end(Phase::kWait);
       const Share rows = share_of(count, thread, num_threads);
       for (int i = rows.begin; i < rows.end; i++) finish(first + i, i);
+      layers.watch.end(Phase::kSample);
     }
   }
 
@@ -48,7 +51,9 @@ class LogitRun {
     for (int i = rows.begin; i < rows.end; i++) {
       layers.norm_input(m.final_norm, m.lm_head.kind, step.rows[first + i], input + i);
     }
+    layers.watch.end(Phase::kNorm);
     if (!alone) team.barrier(thread);
+    layers.watch.end(Phase::kWait);
     return input;
   }
 

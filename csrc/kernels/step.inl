@@ -22,9 +22,11 @@ class StepRun {
  public:
   StepRun(const StepContext& context, int thread)
       : m(*context.model), kv(*context.kv), work(*context.work), step(*context.step), team(*context.team),
-        thread(thread), num_threads(context.team->num_active()), d(m.head_dim) {}
+        thread(thread), num_threads(context.team->num_active()), d(m.head_dim),
+        watch(context.profile ? context.profile + thread : nullptr) {}
 
   void run_layers() {
+    watch.start();
     if (step.num_tokens <= kColumnRows) run_columns();
     else run_row_blocks();
   }
@@ -90,6 +92,9 @@ class StepRun {
   const Step& step;
   Team& team;
   const int thread, num_threads, d;
+
+ public:
+  const Stopwatch watch;
 };
 
 void StepRun::project_qkv(const Layer& layer, Rows rows, Share panels) const {
@@ -223,41 +228,45 @@ void StepRun::run_columns() {
   const Rows every = {0, count, alone ? thread * kRedundantRows : 0, 0};
   const Rows own = alone ? every : Rows{mine.begin, mine.end - mine.begin, mine.begin, mine.begin};
   const Rows split = {mine.begin, mine.end - mine.begin, mine.begin, mine.begin};
-  const auto meet = [&] { team.barrier(thread); };
-  const auto meet_unless_alone = [&] { if (!alone) team.barrier(thread); };
+  const auto meet_after = [&](Phase phase) {
+    watch.end(phase);
+    team.barrier(thread);
+    watch.end(Phase::kWait);
+  };
+  const auto done = [&](Phase phase) { alone ? watch.end(phase) : meet_after(phase); };
 
   embed(mine);
-  meet();
+  meet_after(Phase::kEmbed);
   for (int index = 0; index < m.num_layers; index++) {
     const Layer& layer = m.layers[index];
     norm_inputs(layer.attn_norm, layer.qkv.kind, own);
-    meet_unless_alone();
+    done(Phase::kNorm);
     project_qkv(layer, every, panels(layer.qkv));
-    meet();
+    meet_after(Phase::kQkv);
     const Share keys = share_of(count * m.num_kv_heads, thread, num_threads);
     for (int i = keys.begin; i < keys.end; i++) store_keys(index, layer, i / m.num_kv_heads, i % m.num_kv_heads);
-    meet();
+    meet_after(Phase::kKeys);
     attend_share(index);
-    meet();
+    meet_after(Phase::kAttention);
     quantise_attention(layer, own);
-    meet_unless_alone();
+    done(Phase::kActivation);
     project_residual(layer.o, layer.o_bias, !layer.post_attn_norm, every, panels(layer.o));
-    meet();
+    meet_after(Phase::kOutput);
     if (layer.post_attn_norm) {
       add_projected(layer.post_attn_norm, split);
-      meet();
+      meet_after(Phase::kNorm);
     }
     norm_inputs(layer.mlp_norm, layer.gate_up.kind, own);
-    meet_unless_alone();
+    done(Phase::kNorm);
     project_gate_up(layer, every, panels(layer.gate_up));
-    meet();
+    meet_after(Phase::kGateUp);
     quantise_activation(layer, own);
-    meet_unless_alone();
+    done(Phase::kActivation);
     project_residual(layer.down, nullptr, !layer.post_mlp_norm, every, panels(layer.down));
-    meet();
+    meet_after(Phase::kDown);
     if (layer.post_mlp_norm) {
       add_projected(layer.post_mlp_norm, split);
-      meet();
+      meet_after(Phase::kNorm);
     }
   }
 }
@@ -273,31 +282,43 @@ void StepRun::run_row_blocks() {
       const int scratch = thread * kBlockRows;
       const Rows rows = {tokens.begin, tokens.end - tokens.begin, scratch, scratch};
       if (index == 0) embed(tokens);
+      watch.end(Phase::kEmbed);
       if (index > 0) finish_layer(index - 1, rows);
       if (index < m.num_layers) begin_layer(index, rows);
     }
     team.barrier(thread);
+    watch.end(Phase::kWait);
   }
 }
 
 void StepRun::begin_layer(int index, Rows rows) const {
   const Layer& layer = m.layers[index];
   norm_inputs(layer.attn_norm, layer.qkv.kind, rows);
+  watch.end(Phase::kNorm);
   project_qkv(layer, rows, all(layer.qkv));
+  watch.end(Phase::kQkv);
   for (int i = 0; i < rows.count; i++) {
     for (int head = 0; head < m.num_kv_heads; head++) store_keys(index, layer, rows.token + i, head);
   }
+  watch.end(Phase::kKeys);
 }
 
 void StepRun::finish_layer(int index, Rows rows) const {
   const Layer& layer = m.layers[index];
   attend_rows_of(index, rows);
+  watch.end(Phase::kAttention);
   quantise_attention(layer, rows);
+  watch.end(Phase::kActivation);
   project_residual(layer.o, layer.o_bias, !layer.post_attn_norm, rows, all(layer.o));
+  watch.end(Phase::kOutput);
   if (layer.post_attn_norm) add_projected(layer.post_attn_norm, rows);
   norm_inputs(layer.mlp_norm, layer.gate_up.kind, rows);
+  watch.end(Phase::kNorm);
   project_gate_up(layer, rows, all(layer.gate_up));
+  watch.end(Phase::kGateUp);
   quantise_activation(layer, rows);
+  watch.end(Phase::kActivation);
   project_residual(layer.down, nullptr, !layer.post_mlp_norm, rows, all(layer.down));
+  watch.end(Phase::kDown);
   if (layer.post_mlp_norm) add_projected(layer.post_mlp_norm, rows);
 }

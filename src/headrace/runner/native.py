@@ -55,6 +55,14 @@ class NativeRunner:
         except (TypeError, ValueError, RuntimeError) as exc:
             raise _cannot_run(exc) from exc
 
+    def start_profile(self) -> None:
+        """From now on add up where the time of steps goes, anew at every call: for benchmarks."""
+        self._open().start_profile()
+
+    def profile(self) -> list[dict[str, float]]:
+        """Seconds by phase of a step, one dict a thread, since `start_profile`."""
+        return self._open().profile()
+
     def close(self) -> None:
         """Free weights, KV cache and threads."""
         self._runtime = None

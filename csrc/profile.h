@@ -1,0 +1,44 @@
+// Where the time of steps goes, for benchmarks. Nothing is measured unless asked for.
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+
+namespace headrace {
+
+constexpr const char* kPhaseNames[] = {"embed", "norm", "qkv", "keys", "attention", "o", "gate_up", "activation", "down",
+                                       "lm_head", "sample", "wait"};
+enum class Phase { kEmbed, kNorm, kQkv, kKeys, kAttention, kOutput, kGateUp, kActivation, kDown, kLmHead, kSample, kWait };
+constexpr int kNumPhases = sizeof kPhaseNames / sizeof *kPhaseNames;
+
+// Of one thread.
+struct alignas(64) PhaseTimes {
+  int64_t nanoseconds[kNumPhases];
+  int64_t last;
+};
+
+// Adds the time since the call before to the phase that has just ended; without `times` it does nothing.
+class Stopwatch {
+ public:
+  explicit Stopwatch(PhaseTimes* times) : times_(times) {}
+  void start() const {
+    if (times_) times_->last = now();
+  }
+  void end(Phase phase) const {
+    if (!times_) return;
+    const int64_t time = now();
+    times_->nanoseconds[static_cast<int>(phase)] += time - times_->last;
+    times_->last = time;
+  }
+
+ private:
+  static int64_t now() {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  }
+  PhaseTimes* times_;
+};
+
+}  // namespace headrace
