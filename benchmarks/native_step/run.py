@@ -2,6 +2,7 @@
 How long the native runtime takes for one step: no HTTP, no tokenizer, no scheduler.
 
     python benchmarks/native_step/run.py smollm2 --formats bf16/bf16,w8a8/int8,w4a8/int8
+    python benchmarks/native_step/run.py smollm2 --profile
 
 Decode: B sequences of 128 + i tokens, i up to `--decode-steps`, on scattered blocks, greedy. Prefill: one prompt in one
 chunk. Formats take turns, so that a slow spell of the machine hits all alike; the best and the median of all steps are
@@ -22,7 +23,7 @@ from headrace.models.loading import load_model
 from headrace.runner.memory import available_memory_bytes, plan_memory
 from headrace.runner.native import NativeRunner, load_native_runner
 from headrace.runner.sampling import stack_sampling
-from headrace.runner.step import RunnerLimits, StepInput
+from headrace.runner.step import Int32, RunnerLimits, StepInput
 
 CONTEXT = 1024
 BLOCK = 32
@@ -67,12 +68,37 @@ def load(ref: str, weights_and_kv: str, arguments: argparse.Namespace) -> Native
     )
 
 
+def block_tables(runner: NativeRunner, batch: int) -> Int32:
+    """Scattered blocks for whole contexts of `batch` sequences."""
+    order = np.random.default_rng(batch).permutation(runner.limits.num_blocks).astype(np.int32)
+    per_sequence = min(CONTEXT // BLOCK, runner.limits.num_blocks // batch)
+    return np.ascontiguousarray(order[: batch * per_sequence].reshape(batch, per_sequence))
+
+
+def write_contexts(runner: NativeRunner, batch: int) -> None:
+    """
+    Put real keys and values where `decode_steps` reads them.
+
+    Memory that nobody has written is one page of zeros to the system: reading it costs nothing.
+    """
+    rng = np.random.default_rng(batch)
+    for table in block_tables(runner, batch):
+        runner.execute(
+            StepInput(
+                token_ids=rng.integers(0, runner.spec.vocab_size, 2 * DECODE_START).astype(np.int32),
+                query_starts=np.array([0, 2 * DECODE_START], np.int32),
+                context_lens=np.zeros(1, np.int32),
+                block_tables=table[None],
+                rows=np.zeros(0, np.int32),
+                sampling=stack_sampling([]),
+            )
+        )
+
+
 def decode_steps(runner: NativeRunner, batch: int, num_steps: int) -> Iterator[StepInput]:
     """Steps of `batch` sequences whose context grows."""
     rng = np.random.default_rng(batch)
-    order = rng.permutation(runner.limits.num_blocks).astype(np.int32)
-    per_sequence = min(CONTEXT // BLOCK, runner.limits.num_blocks // batch)
-    tables = np.ascontiguousarray(order[: batch * per_sequence].reshape(batch, per_sequence))
+    tables = block_tables(runner, batch)
     for i in range(num_steps):
         yield StepInput(
             token_ids=rng.integers(0, runner.spec.vocab_size, batch).astype(np.int32),
@@ -108,6 +134,9 @@ def timed(runner: NativeRunner, step: StepInput) -> float:
 def measure(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Milliseconds of every step, by format and case."""
     times: dict[str, dict[str, list[float]]] = {name: {} for name in runners}
+    for runner in runners.values():
+        for batch in arguments.batches:
+            write_contexts(runner, batch)
     for _ in range(arguments.rounds):
         for batch in arguments.batches:
             for name, runner in runners.items():
@@ -134,6 +163,8 @@ def profile(runner: NativeRunner, steps: list[StepInput]) -> dict[str, float]:
 def print_profiles(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> None:
     """A table for each format: phases down, cases across."""
     for name, runner in runners.items():
+        for batch in arguments.batches:
+            write_contexts(runner, batch)
         cases = {f"B={batch}": list(decode_steps(runner, batch, arguments.decode_steps)) for batch in arguments.batches}
         cases |= {f"T={tokens}": [prefill_step(runner, tokens)] * 3 for tokens in arguments.prefills}
         columns = {case: profile(runner, steps) for case, steps in cases.items()}
@@ -178,7 +209,8 @@ def main() -> None:
         arguments.cache_dir = arguments.cache_dir or Path(folder)
         runners = {name: load(arguments.model, name, arguments) for name in arguments.formats.split(",")}
     if arguments.profile:
-        return print_profiles(runners, arguments)
+        print_profiles(runners, arguments)
+        return
     facts = {name: runner.info.facts for name, runner in runners.items()}
     print(json.dumps({"model": arguments.model, "runners": facts, "cases": report(measure(runners, arguments))}))
 
