@@ -17,6 +17,7 @@ namespace {
 #include "kernels/gemm.inl"
 #include "kernels/rowops.inl"
 #include "kernels/attention.inl"
+#include "kernels/layer.inl"
 #include "kernels/step.inl"
 #include "kernels/logits.inl"
 

@@ -25,6 +25,12 @@ constexpr int kRedundantRows = 2;  // up to so many rows every thread quantises 
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+// Blocks of rows of a step that is split by rows: as many for each thread, of at most kBlockRows rows.
+constexpr int num_row_blocks(int num_tokens, int num_threads) {
+  const int per_round = num_threads * kBlockRows;
+  return num_threads * ((num_tokens + per_round - 1) / per_round);
+}
+
 enum class WeightKind : int32_t { kBf16 = 0, kW8 = 1, kW4 = 2 };
 enum class KvKind : int32_t { kBf16 = 0, kInt8 = 1 };
 enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1 };
@@ -97,15 +103,16 @@ struct BestLanes {
 struct Workspace {
   float* x;         // [T][hidden_padded] the residual stream
   float* qkv;       // [T][qkv_padded]
-  float* wide;      // [scratch_rows][max(attention_padded, intermediate_padded)]
+  float* wide;      // [scratch_rows][attention_padded] the output of attention
+  float* gated;     // [threads][gated_rows][kDepth]
   float* projected; // [scratch_rows][hidden_padded], for sandwich norms
-  Activations inputs;  // [scratch_rows]
+  Activations inputs, gated_inputs;  // [scratch_rows] of all matrices but `down`; of `down`
   float* logits;    // [min(T, kLogitRows)][vocab_padded]
   float* row_buffers;      // [threads][hidden_padded]
   BestLanes* best;         // [threads][kLogitRows]
   int32_t* row_sequence;   // [T]
   int32_t* row_position;   // [T]
-  int32_t scratch_rows, wide_pitch;
+  int32_t scratch_rows, gated_rows;
 };
 
 struct StepOutputs {

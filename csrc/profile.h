@@ -7,9 +7,9 @@
 
 namespace headrace {
 
-constexpr const char* kPhaseNames[] = {"embed", "norm", "qkv", "keys", "attention", "o", "gate_up", "activation", "down",
+constexpr const char* kPhaseNames[] = {"embed", "norm", "qkv", "keys", "attention", "quantise", "o", "gate_up", "down",
                                        "lm_head", "sample", "wait"};
-enum class Phase { kEmbed, kNorm, kQkv, kKeys, kAttention, kOutput, kGateUp, kActivation, kDown, kLmHead, kSample, kWait };
+enum class Phase { kEmbed, kNorm, kQkv, kKeys, kAttention, kQuantise, kOutput, kGateUp, kDown, kLmHead, kSample, kWait };
 constexpr int kNumPhases = sizeof kPhaseNames / sizeof *kPhaseNames;
 
 // Of one thread.

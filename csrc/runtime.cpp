@@ -23,30 +23,35 @@ int32_t scratch_rows(const Limits& limits, int num_threads) {
   return std::max({columns, blocks, num_threads * kRedundantRows, std::min(limits.max_step_tokens, kLogitRows)});
 }
 
-int32_t groups_pitch(const Model& model) {
-  const int32_t k = std::max({model.hidden_padded, model.attention_padded, model.intermediate_padded});
-  return k / kW4Group;
+// Inputs of matrices with up to `k` inputs.
+Activations carve_activations(size_t rows, int32_t k, bool is_bf16, Carver& carver) {
+  const size_t groups = static_cast<size_t>(k) / kW4Group;
+  Activations inputs{};
+  inputs.values = carver.take<int8_t>(rows * k * (is_bf16 ? 2 : 1));
+  inputs.scales = carver.take<float>(rows * groups);
+  inputs.biases = carver.take<int32_t>(rows * groups);
+  inputs.sums = carver.take<float>(rows * groups);
+  inputs.num_rows = rows;
+  inputs.groups_pitch = static_cast<int32_t>(groups);
+  return inputs;
 }
 
 Workspace carve_workspace(const Model& model, const Limits& limits, int num_threads, bool is_bf16, Carver& carver) {
   Workspace work{};
-  const size_t tokens = limits.max_step_tokens, rows = scratch_rows(limits, num_threads);
-  const size_t logit_rows = std::min<size_t>(tokens, kLogitRows), groups = groups_pitch(model);
+  const size_t tokens = limits.max_step_tokens, rows = scratch_rows(limits, num_threads), threads = num_threads;
+  const size_t logit_rows = std::min<size_t>(tokens, kLogitRows);
   work.scratch_rows = static_cast<int32_t>(rows);
-  work.wide_pitch = std::max(model.attention_padded, model.intermediate_padded);
+  work.gated_rows = std::min(limits.max_step_tokens, kColumnRows);
   work.x = carver.take<float>(tokens * model.hidden_padded);
   work.qkv = carver.take<float>(tokens * model.qkv_padded);
-  work.wide = carver.take<float>(rows * work.wide_pitch);
+  work.wide = carver.take<float>(rows * model.attention_padded);
+  work.gated = carver.take<float>(threads * work.gated_rows * kDepth);
   work.projected = carver.take<float>(rows * model.hidden_padded);
-  work.inputs.values = carver.take<int8_t>(rows * groups * kW4Group * (is_bf16 ? 2 : 1));
-  work.inputs.scales = carver.take<float>(rows * groups);
-  work.inputs.biases = carver.take<int32_t>(rows * groups);
-  work.inputs.sums = carver.take<float>(rows * groups);
-  work.inputs.num_rows = rows;
-  work.inputs.groups_pitch = static_cast<int32_t>(groups);
+  work.inputs = carve_activations(rows, std::max(model.hidden_padded, model.attention_padded), is_bf16, carver);
+  work.gated_inputs = carve_activations(rows, model.intermediate_padded, is_bf16, carver);
   work.logits = carver.take<float>(logit_rows * model.vocab_padded);
-  work.row_buffers = carver.take<float>(static_cast<size_t>(num_threads) * model.hidden_padded);
-  work.best = carver.take<BestLanes>(static_cast<size_t>(num_threads) * kLogitRows);
+  work.row_buffers = carver.take<float>(threads * model.hidden_padded);
+  work.best = carver.take<BestLanes>(threads * kLogitRows);
   work.row_sequence = carver.take<int32_t>(tokens);
   work.row_position = carver.take<int32_t>(tokens);
   return work;
@@ -106,7 +111,7 @@ Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_pt
   connect_weights();
   for (int i = 0; i < num_threads; i++) scratch_.push_back(std::make_unique<SampleScratch>(config.vocab_size));
   for (const auto& scratch : scratch_) scratch_pointers_.push_back(scratch.get());
-  team_ = std::make_unique<Team>(num_threads, config.num_layers + 1);
+  team_ = std::make_unique<Team>(num_threads, num_row_blocks(limits.max_step_tokens, num_threads));
 }
 
 void Runtime::fill_rope(float* table, const std::vector<double>& frequencies) const {

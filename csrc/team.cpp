@@ -9,7 +9,7 @@ namespace headrace {
 
 namespace {
 
-constexpr int kSpinsBeforeYield = 4096;                      // in a barrier, some tens of microseconds
+constexpr int kSpinsBeforeYield = 4096;                      // for another thread, some tens of microseconds
 constexpr auto kSpinForNextRun = std::chrono::microseconds(50);  // parking and waking takes about 25
 
 int64_t nanoseconds(clockid_t clock) {
@@ -18,11 +18,19 @@ int64_t nanoseconds(clockid_t clock) {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+template <class Condition>
+void spin_until(const Condition& condition) {
+  for (int spins = 0; !condition(); spins++) {
+    if (spins < kSpinsBeforeYield) cpu_relax();
+    else sched_yield();
+  }
+}
+
 }  // namespace
 
-Team::Team(int num_threads, int num_counters)
-    : num_threads_(num_threads), num_counters_(num_counters), members_(new Member[num_threads]),
-      counters_(new Counter[num_counters]), budget_(num_threads), num_active_(num_threads) {
+Team::Team(int num_threads, int num_items)
+    : num_threads_(num_threads), num_items_(num_items), members_(new Member[num_threads]),
+      stages_(new Counter[num_items]), budget_(num_threads), num_active_(num_threads) {
   for (int thread = 1; thread < num_threads; thread++) threads_.emplace_back([this, thread] { work(thread); });
 }
 
@@ -38,7 +46,8 @@ Team::~Team() {
 void Team::run(void (*function)(void*, int), void* context) {
   started_ = nanoseconds(CLOCK_MONOTONIC);
   num_active_ = budget_.size(started_);
-  for (int i = 0; i < num_counters_; i++) counters_[i].value.store(0, std::memory_order_relaxed);
+  taken_.value.store(0, std::memory_order_relaxed);
+  for (int i = 0; i < num_items_; i++) stages_[i].value.store(0, std::memory_order_relaxed);
   for (int i = 0; i < num_active_; i++) members_[i].arrived.store(0, std::memory_order_relaxed);
   function_ = function;
   context_ = context;
@@ -49,10 +58,7 @@ void Team::run(void (*function)(void*, int), void* context) {
     members_[thread].runs.notify_one();
   }
   run_part(0);
-  for (int spins = 0; num_running_.load(std::memory_order_acquire) != 0; spins++) {
-    if (spins < kSpinsBeforeYield) cpu_relax();
-    else sched_yield();
-  }
+  spin_until([&] { return num_running_.load(std::memory_order_acquire) == 0; });
   const int64_t now = nanoseconds(CLOCK_MONOTONIC);
   budget_.record(now, now - started_, lost_time());
 }
@@ -79,11 +85,13 @@ void Team::barrier(int thread) {
   members_[thread].arrived.store(mine, std::memory_order_release);
   for (int other = 0; other < num_active_; other++) {
     const std::atomic<uint32_t>& theirs = members_[other].arrived;
-    for (int spins = 0; static_cast<int32_t>(theirs.load(std::memory_order_acquire) - mine) < 0; spins++) {
-      if (spins < kSpinsBeforeYield) cpu_relax();
-      else sched_yield();
-    }
+    spin_until([&] { return static_cast<int32_t>(theirs.load(std::memory_order_acquire) - mine) >= 0; });
   }
+}
+
+void Team::wait_for_stages(int item, int count) const {
+  const std::atomic<int>& stages = stages_[item].value;
+  spin_until([&] { return stages.load(std::memory_order_acquire) >= count; });
 }
 
 uint32_t Team::wait_for_run(int thread, uint32_t last) const {

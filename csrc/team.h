@@ -22,7 +22,7 @@ inline void cpu_relax() {
 // Workers sleep between runs (they spin for some microseconds first, as the next run often comes at once).
 class Team {
  public:
-  Team(int num_threads, int num_counters);
+  Team(int num_threads, int num_items);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -39,8 +39,15 @@ class Team {
   // Waits until every thread of the run is here. Writes before it are seen by all after it.
   void barrier(int thread);
 
-  // Numbers 0, 1, 2, ... handed out once each, for work that threads take as they come; every `run` starts them at 0.
-  int take(int counter) { return counters_[counter].value.fetch_add(1, std::memory_order_relaxed); }
+  // Numbers 0, 1, 2, ... handed out once each, for work that threads take as they come; every `run` starts at 0.
+  int take() { return taken_.value.fetch_add(1, std::memory_order_relaxed); }
+
+  // Counts the finished stages of an item, on which one thread works at a time; every `run` starts at 0.
+  void finish_stage(int item) { stages_[item].value.fetch_add(1, std::memory_order_release); }
+
+  // Waits until `count` stages of an item are finished, and sees what was written in them. Whoever waits must have taken
+  // its work after those who work on these stages.
+  void wait_for_stages(int item, int count) const;
 
  private:
   // What belongs to one thread, on a cache line of its own.
@@ -57,9 +64,10 @@ class Team {
   uint32_t wait_for_run(int thread, uint32_t last) const;
   int64_t lost_time() const;
 
-  const int num_threads_, num_counters_;
+  const int num_threads_, num_items_;
   std::unique_ptr<Member[]> members_;
-  std::unique_ptr<Counter[]> counters_;
+  std::unique_ptr<Counter[]> stages_;
+  Counter taken_;
   ThreadBudget budget_;
   // Written by thread 0 between runs, when no other thread is in a run; published by the release of `Member::runs`.
   int num_active_;

@@ -67,27 +67,34 @@ INLINE float quantise_s8(const float* x, int count, int8_t* out, int32_t* total)
   return scale;
 }
 
-// One row of `k` (a multiple of 64) fp32 numbers as input for a matrix of `kind`.
-INLINE void quantise_row(WeightKind kind, const float* x, int k, const Activations& inputs, int row) {
-  const size_t slab = inputs.num_rows * 64, groups = static_cast<size_t>(row) * inputs.groups_pitch;
+// Inputs that share a scale (bf16: that lie together).
+INLINE int group_of(WeightKind kind) { return kind == WeightKind::kW8 ? kDepth : kW4Group; }
+
+// `count` fp32 numbers of one row, from number `first` on (both multiples of the group), as input for a matrix of `kind`.
+INLINE void quantise_row(WeightKind kind, const float* x, int count, const Activations& inputs, int row,
+                         int first = 0) {
+  const size_t slab = inputs.num_rows * 64;
   int8_t* out = inputs.values + static_cast<size_t>(row) * 64;
   if (kind == WeightKind::kBf16) {
-    for (int i = 0; i < k; i += 32, out += slab) {
+    out += first / 32 * slab;
+    for (int i = 0; i < count; i += 32, out += slab) {
       for (int j = 0; j < 32; j += W) store_bf16(reinterpret_cast<uint16_t*>(out) + j, load_f(x + i + j));
     }
-  } else if (kind == WeightKind::kW8) {
-    for (int g = 0; g < k / kDepth; g++, out += slab) {
-      int32_t total;
-      inputs.scales[groups + g] = quantise_s8(x + g * kDepth, kDepth, out, &total);
+    return;
+  }
+  const size_t groups = static_cast<size_t>(row) * inputs.groups_pitch;
+  int32_t total;
+  if (kind == WeightKind::kW8) {
+    for (int g = first / kDepth; g < (first + count) / kDepth; g++, x += kDepth) {
+      inputs.scales[groups + g] = quantise_s8(x, kDepth, out + g * slab, &total);
       inputs.biases[groups + g] = kW8Bias * total;
     }
-  } else {
-    for (int g = 0; g < k / kW4Group; g++) {
-      int32_t total;
-      const float scale = quantise_s8(x + g * kW4Group, kW4Group, out + g / 2 * slab + g % 2 * kW4Group, &total);
-      inputs.scales[groups + g] = scale;
-      inputs.sums[groups + g] = scale * static_cast<float>(total);
-    }
+    return;
+  }
+  for (int g = first / kW4Group; g < (first + count) / kW4Group; g++, x += kW4Group) {
+    const float scale = quantise_s8(x, kW4Group, out + g / 2 * slab + g % 2 * kW4Group, &total);
+    inputs.scales[groups + g] = scale;
+    inputs.sums[groups + g] = scale * static_cast<float>(total);
   }
 }
 

@@ -81,6 +81,7 @@ INLINE vmask greater(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
 INLINE vf select(vmask m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
 INLINE vi select_i(vmask m, vi a, vi b) { return _mm256_blendv_epi8(b, a, _mm256_castps_si256(m)); }
 INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+INLINE void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 INLINE vi add_pairs(vi acc, vi products16) {
   return _mm256_add_epi32(acc, _mm256_madd_epi16(products16, _mm256_set1_epi16(1)));

@@ -65,6 +65,7 @@ INLINE vmask greater(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); 
 INLINE vf select(vmask m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
 INLINE vi select_i(vmask m, vi a, vi b) { return _mm512_mask_blend_epi32(m, b, a); }
 INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+INLINE void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 // NOTE: assembly, because GCC 12 copies and spills the accumulators of _mm512_dpbusd_epi32 (half the speed).
 INLINE vi dot_unsigned(vi acc, vi w, vi b) {

@@ -92,6 +92,7 @@ INLINE vmask lanes_between(int low, int high) {
   return (lane >= low) & (lane < high);
 }
 INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 // Byte j of every lane, sign-extended.
 template <int J>

@@ -147,3 +147,18 @@ def test_the_runner_says_what_it_loaded(tmp_path):
     runner = load(spec, random_weights(spec), tmp_path, dtype="w8a8", kv_dtype="int8", isa="portable")
     assert (runner.info.dtype, runner.info.kv_dtype, runner.info.device) == ("w8a8", "int8", "cpu (portable)")
     assert runner.info.facts["bf16"] == "emulated"
+
+
+def test_a_profile_divides_the_time_of_steps_by_phase_and_thread(tmp_path):
+    spec = small_spec()
+    runner = load(spec, random_weights(spec), tmp_path, threads=2)
+    assert runner.profile() == []
+    runner.start_profile()
+    assert {seconds for thread in runner.profile() for seconds in thread.values()} == {0.0}
+    runner.execute(make_step((prompt(spec, 200), 0, BLOCKS)))
+    threads = runner.profile()
+    assert len(threads) == 2
+    for phase in ("qkv", "attention", "gate_up", "down"):
+        assert sum(thread[phase] for thread in threads) > 0
+    runner.start_profile()
+    assert sum(seconds for thread in runner.profile() for seconds in thread.values()) == 0.0

@@ -5,6 +5,8 @@ Each test computes all logits of some sequences alone and in one piece, then aga
 on blocks that hold the leftovers of others, and compares bit for bit.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -81,6 +83,22 @@ def test_company_chunks_and_threads_do_not_show(dtype, kv_dtype, isa, tmp_path):
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "llama"])
 def test_company_chunks_and_threads_do_not_show_in_any_network(name, dtype, kv_dtype, tmp_path):
     check(SPECS[name], tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=ISAS[0], seed=2, rounds=1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("rows", [[349], [0, 199], [60, 61, 62, 63, 64, 65, 300], list(range(350)), []])
+def test_rows_whose_logits_are_not_wanted_do_not_show(rows, threads, tmp_path):
+    spec, rng = small_spec(), np.random.default_rng(3)
+    tokens = rng.integers(0, spec.vocab_size, 351).tolist()
+    tables = [[5, 9, 1, 30, 2, 8, 11], [7, 3, 20, 21, 22]]
+    everything = make_step((tokens[:200], 0, tables[0]), (tokens[200:350], 0, tables[1]), all_rows=True)
+    after = make_step((tokens[350:], 150, tables[1]))
+    weights = random_weights(spec)
+    expected = load(spec, weights, tmp_path, dtype="w8a8", kv_dtype="int8", threads=1)
+    runner = load(spec, weights, tmp_path, dtype="w8a8", kv_dtype="int8", threads=threads)
+    some = replace(everything, rows=np.array(rows, np.int32))
+    np.testing.assert_array_equal(runner.logits(some), expected.logits(everything)[rows])
+    np.testing.assert_array_equal(runner.logits(after), expected.logits(after))
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -1,0 +1,298 @@
+// The parts of one layer for some rows: norms, matrices with what is fused to them, keys, attention.
+
+// Rows that one thread works on: `count` tokens from `token` on; their normed inputs of matrices begin at row `input` and
+// all else that is not kept for the whole step at row `scratch` of the workspace.
+struct Rows {
+  int token, count, input, scratch;
+};
+
+// Query heads of one KV head and sequence: rows [begin, end), where row = token of the chunk * group + head of the group.
+struct HeadRows {
+  int sequence, kv_head, begin, end;
+};
+
+struct Share {
+  int begin, end;
+};
+
+INLINE Share share_of(int count, int thread, int num_threads) {
+  return {static_cast<int>(static_cast<int64_t>(count) * thread / num_threads),
+          static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / num_threads)};
+}
+
+// Panels of gate and up that give the inputs of one group of `down`.
+constexpr int kGateUpPanels = 2 * kDepth / kPanel;
+
+class StepRun {
+ public:
+  StepRun(const StepContext& context, int thread)
+      : m(*context.model), kv(*context.kv), work(*context.work), step(*context.step), team(*context.team),
+        thread(thread), num_threads(context.team->num_active()), d(m.head_dim),
+        watch(context.profile ? context.profile + thread : nullptr) {}
+
+  void run_layers() {
+    watch.start();
+    if (step.num_tokens <= kColumnRows) run_columns();
+    else run_row_blocks();
+  }
+
+  void embed(Share tokens) const {
+    for (int row = tokens.begin; row < tokens.end; row++) {
+      embed_row(m.embed, step.token_ids[row], m.embedding_scale, x(row));
+    }
+  }
+
+  // Norm of the residual stream, quantised as input of a matrix of `kind`.
+  void norm_input(const float* weight, WeightKind kind, int token, int input) const {
+    rms_norm(x(token), weight, m.hidden_padded, m.hidden, m.norm_eps, row_buffer());
+    quantise_row(kind, row_buffer(), m.hidden_padded, work.inputs, input);
+  }
+
+ private:
+  float* x(int token) const { return work.x + static_cast<size_t>(token) * m.hidden_padded; }
+  float* qkv(int token) const { return work.qkv + static_cast<size_t>(token) * m.qkv_padded; }
+  float* gated(int row) const {
+    return work.gated + (static_cast<size_t>(thread) * work.gated_rows + row) * kDepth;
+  }
+  float* wide(int row) const { return work.wide + static_cast<size_t>(row) * m.attention_padded; }
+  float* projected(int row) const { return work.projected + static_cast<size_t>(row) * m.hidden_padded; }
+  float* row_buffer() const { return work.row_buffers + static_cast<size_t>(thread) * m.hidden_padded; }
+  Share panels(const Matrix& matrix) const { return share_of(matrix.num_panels, thread, num_threads); }
+  static void fetch_first(const Matrix& matrix, int panel) {
+    const uint8_t* first = matrix.panels + panel * matrix.panel_bytes;
+    for (size_t i = 0; i < kPrefetchAhead; i += 64) prefetch_l2(first + i);
+  }
+  static Share all(const Matrix& matrix) { return {0, matrix.num_panels}; }
+  Share gate_up_groups(const Layer& layer) const {
+    return share_of(layer.gate_up.num_panels / kGateUpPanels, thread, num_threads);
+  }
+
+  int tokens_of(int sequence) const { return step.query_starts[sequence + 1] - step.query_starts[sequence]; }
+
+  void run_columns();
+  void run_row_blocks();
+  void wait_for_keys(int stage, int block, int num_blocks) const;
+  void run_stage(int stage, Share tokens) const;
+  void finish_wanted(int index, Rows rows) const;
+  void begin_layer(int index, Rows rows) const;
+  void finish_layer(int index, Rows rows) const;
+
+  void norm_inputs(const float* weight, WeightKind kind, Rows rows) const {
+    for (int i = 0; i < rows.count; i++) norm_input(weight, kind, rows.token + i, rows.input + i);
+  }
+
+  // The output of a head is quantised where it is made, unless a group of the scales of `o` spans heads.
+  bool quantises_heads(const Layer& layer) const {
+    return d % group_of(layer.o.kind) == 0 && m.num_heads * d == m.attention_padded;
+  }
+  void quantise_attention(const Layer& layer, Rows rows) const {
+    for (int i = 0; i < rows.count; i++) {
+      float* row = wide(rows.scratch + i);
+      for (int j = m.num_heads * d; j < m.attention_padded; j++) row[j] = 0.0f;
+      quantise_row(layer.o.kind, row, m.attention_padded, work.inputs, rows.scratch + i);
+    }
+  }
+
+  void project_qkv(const Layer& layer, Rows rows, Share panels) const;
+  void project_gate_up(const Layer& layer, Rows rows, Share groups) const;
+  void project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, bool direct, Rows rows,
+                        Share panels) const;
+  void add_projected(const float* weight, Rows rows) const;
+
+  void prefetch_keys(int index, int token, int kv_head) const;
+  void store_keys(int index, const Layer& layer, int token, int kv_head) const;
+  void store_keys_share(int index, bool whole_heads) const;
+  Context context_of(int index, HeadRows rows) const;
+  void attend_range(int index, HeadRows rows, int scratch_offset, const Context& following) const;
+  template <class Visit>
+  void visit_share(bool whole_heads, const Visit& visit) const;
+  void attend_share(int index, bool whole_heads) const;
+  void attend_rows_of(int index, Rows rows) const;
+
+  const Model& m;
+  const KvCache& kv;
+  const Workspace& work;
+  const Step& step;
+  Team& team;
+  const int thread, num_threads, d;
+
+ public:
+  const Stopwatch watch;
+};
+
+void StepRun::project_qkv(const Layer& layer, Rows rows, Share panels) const {
+  gemm(layer.qkv, work.inputs, rows.input, rows.count, panels.begin, panels.end,
+       [&](int row, int count, int column, const float* tile) {
+         for (int r = 0; r < count; r++) {
+           float* out = qkv(rows.token + row + r) + column;
+           for (int i = 0; i < kPanel; i += W) {
+             const vf value = load_f(tile + r * kPanel + i);
+             store_f(out + i, layer.qkv_bias ? add(value, load_f(layer.qkv_bias + column + i)) : value);
+           }
+         }
+       });
+}
+
+// Gate and up for some groups of kDepth inputs of `down`, which are quantised while they are in the cache.
+void StepRun::project_gate_up(const Layer& layer, Rows rows, Share groups) const {
+  const bool is_silu = m.activation == Activation::kSilu;
+  for (int group = groups.begin; group < groups.end; group++) {
+    const int panel = group * kGateUpPanels;
+    gemm(layer.gate_up, work.inputs, rows.input, rows.count, panel, panel + kGateUpPanels,
+         [&](int row, int count, int column, const float* tile) {
+           for (int r = 0; r < count; r++) {
+             float* out = gated(row + r) + column / 2 - group * kDepth;
+             for (int i = 0; i < kPanel / 2; i += W) {
+               const vf gate = load_f(tile + r * kPanel + i), up = load_f(tile + r * kPanel + kPanel / 2 + i);
+               store_f(out + i, mul(is_silu ? silu(gate) : gelu_tanh(gate), up));
+             }
+           }
+         });
+    for (int i = 0; i < rows.count; i++) {
+      quantise_row(layer.down.kind, gated(i), kDepth, work.gated_inputs, rows.scratch + i, group * kDepth);
+    }
+  }
+}
+
+// Adds the product to the residual stream, or puts it into `projected` when a norm comes first.
+void StepRun::project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, bool direct,
+                               Rows rows, Share panels) const {
+  gemm(matrix, inputs, rows.scratch, rows.count, panels.begin, panels.end,
+       [&](int row, int count, int column, const float* tile) {
+         for (int r = 0; r < count; r++) {
+           float* out = (direct ? x(rows.token + row + r) : projected(rows.scratch + row + r)) + column;
+           for (int i = 0; i < kPanel; i += W) {
+             vf value = load_f(tile + r * kPanel + i);
+             if (bias) value = add(value, load_f(bias + column + i));
+             store_f(out + i, direct ? add(load_f(out + i), value) : value);
+           }
+         }
+       });
+}
+
+void StepRun::add_projected(const float* weight, Rows rows) const {
+  const int padded = static_cast<int>(round_up(m.hidden, kPanel));
+  for (int i = 0; i < rows.count; i++) {
+    float* residual = x(rows.token + i);
+    rms_norm(projected(rows.scratch + i), weight, padded, m.hidden, m.norm_eps, row_buffer());
+    for (int j = 0; j < padded; j += W) store_f(residual + j, add(load_f(residual + j), load_f(row_buffer() + j)));
+  }
+}
+
+void StepRun::store_keys(int index, const Layer& layer, int token, int kv_head) const {
+  const int sequence = work.row_sequence[token], position = work.row_position[token];
+  const int32_t* table = step.block_tables + static_cast<size_t>(sequence) * step.table_width;
+  const float* key = qkv(token) + (m.num_heads + kv_head) * d;
+  store_kv({&layer, d, m.norm_eps}, kv.kind, kv.piece(index, table[position / kBlockTokens], kv_head), position, key,
+           key + m.num_kv_heads * d);
+}
+
+void StepRun::prefetch_keys(int index, int token, int kv_head) const {
+  const int position = work.row_position[token];
+  const int32_t* table = step.block_tables + static_cast<size_t>(work.row_sequence[token]) * step.table_width;
+  prefetch_slot(kv.kind, kv.piece(index, table[position / kBlockTokens], kv_head), position, d);
+}
+
+// Keys of this thread's part of all rows and KV heads; with `whole_heads` of those that it attends to.
+void StepRun::store_keys_share(int index, bool whole_heads) const {
+  const Layer& layer = m.layers[index];
+  if (whole_heads) {
+    visit_share(true, [&](HeadRows part) { prefetch_keys(index, step.query_starts[part.sequence], part.kv_head); });
+    visit_share(true, [&](HeadRows part) { store_keys(index, layer, step.query_starts[part.sequence], part.kv_head); });
+    return;
+  }
+  const Share keys = share_of(step.num_tokens * m.num_kv_heads, thread, num_threads);
+  for (int i = keys.begin; i < keys.end; i++) store_keys(index, layer, i / m.num_kv_heads, i % m.num_kv_heads);
+}
+
+Context StepRun::context_of(int index, HeadRows rows) const {
+  const int start = step.query_starts[rows.sequence], window = m.layers[index].window;
+  const int first = work.row_position[start + rows.begin / m.group];
+  const int last = work.row_position[start + (rows.end - 1) / m.group];
+  return {&kv, step.block_tables + static_cast<size_t>(rows.sequence) * step.table_width, index, rows.kv_head,
+          window && first >= window ? (first + 1 - window) / kBlockTokens : 0, last / kBlockTokens};
+}
+
+// Attention of some rows. The output of token t goes to wide row t + scratch_offset (t counted from the first token of
+// the step) and, quantised, to the input row of the same number.
+void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const Context& following) const {
+  const Layer& layer = m.layers[index];
+  const HeadShape shape = {&layer, d, m.norm_eps};
+  const Context context = context_of(index, rows);
+  const auto token_of = [&](int row) { return step.query_starts[rows.sequence] + row / m.group; };
+  const auto head_of = [&](int row) { return rows.kv_head * m.group + row % m.group; };
+  AttentionTile tile;
+  for (int first = rows.begin; first < rows.end; first += kRowsAttention) {
+    tile.num_rows = rows.end - first < kRowsAttention ? rows.end - first : kRowsAttention;
+    for (int r = 0; r < tile.num_rows; r++) {
+      const int token = token_of(first + r), head = head_of(first + r), position = work.row_position[token];
+      load_query(tile, r, kv.kind, shape, qkv(token) + head * d, position, m.attention_scale);
+      tile.end[r] = position + 1;
+      tile.begin[r] = layer.window && position + 1 > layer.window ? position + 1 - layer.window : 0;
+      tile.out[r] = wide(token + scratch_offset) + head * d;
+    }
+    repeat_last_row(tile);
+    if (kv.kind == KvKind::kInt8) attend<KvKind::kInt8>(tile, context, following, d);
+    else attend<KvKind::kBf16>(tile, context, following, d);
+    if (!quantises_heads(layer)) continue;
+    for (int r = 0; r < tile.num_rows; r++) {
+      const int row = token_of(first + r) + scratch_offset;
+      quantise_row(layer.o.kind, tile.out[r], d, work.inputs, row, head_of(first + r) * d);
+    }
+  }
+}
+
+// Calls `visit` with this thread's part of all attention of the step, by context length. With `whole_heads` a KV head
+// of a sequence is not divided.
+template <class Visit>
+void StepRun::visit_share(bool whole_heads, const Visit& visit) const {
+  constexpr int64_t kFixedCost = 64;  // of a row, in tokens of context
+  int64_t total = 0;
+  const auto cost_of = [&](int s) { return step.context_lens[s] + tokens_of(s) + kFixedCost; };
+  for (int s = 0; s < step.num_sequences; s++) total += cost_of(s) * tokens_of(s) * m.num_heads;
+  const int64_t begin = total * thread / num_threads, end = total * (thread + 1) / num_threads;
+  int64_t before = 0;
+  for (int s = 0; s < step.num_sequences; s++) {
+    const int64_t cost = cost_of(s), per_head = int64_t{tokens_of(s)} * m.group, units = per_head * m.num_kv_heads;
+    const auto unit_at = [&](int64_t bound) {
+      int64_t unit = bound <= before ? 0 : (bound - before + cost - 1) / cost;
+      if (whole_heads) unit = (unit + per_head - 1) / per_head * per_head;
+      return unit < units ? unit : units;
+    };
+    for (int64_t unit = unit_at(begin), stop = unit_at(end); unit < stop;) {
+      const int64_t head = unit / per_head, head_stop = (head + 1) * per_head < stop ? (head + 1) * per_head : stop;
+      visit(HeadRows{s, static_cast<int>(head), static_cast<int>(unit - head * per_head),
+                     static_cast<int>(head_stop - head * per_head)});
+      unit = head_stop;
+    }
+    before += cost * units;
+  }
+}
+
+void StepRun::attend_share(int index, bool whole_heads) const {
+  HeadRows current = {-1, 0, 0, 0};
+  visit_share(whole_heads, [&](HeadRows next) {
+    if (current.sequence >= 0) attend_range(index, current, 0, context_of(index, next));
+    current = next;
+  });
+  if (current.sequence >= 0) attend_range(index, current, 0, context_of(index, current));
+}
+
+void StepRun::attend_rows_of(int index, Rows rows) const {
+  const int end = rows.token + rows.count;
+  for (int token = rows.token; token < end;) {
+    const int s = work.row_sequence[token], start = step.query_starts[s];
+    const int stop = step.query_starts[s + 1] < end ? step.query_starts[s + 1] : end;
+    for (int head = 0; head < m.num_kv_heads; head++) {
+      const HeadRows part = {s, head, (token - start) * m.group, (stop - start) * m.group};
+      HeadRows following = part;
+      if (head + 1 < m.num_kv_heads) {
+        following.kv_head++;
+      } else if (stop < end) {
+        following = {work.row_sequence[stop], 0, 0, 1};
+      }
+      attend_range(index, part, rows.scratch - rows.token, context_of(index, following));
+    }
+    token = stop;
+  }
+}
