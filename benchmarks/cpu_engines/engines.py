@@ -11,6 +11,8 @@ LONGEST = 1152
 """Tokens of the longest sequence of any cell, rounded up to a multiple of what engines like."""
 MOST = 64
 """Sequences of the largest cell."""
+CACHE_GIB = 1
+"""KV cache of each engine: more than twice what the largest cell needs in bf16, and all fit into memory together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,7 @@ def _headrace(dtype: str, **options: Any) -> Callable[[Manifest, Machine], dict[
             "dtype": dtype,
             "max_model_len": LONGEST,
             "max_num_seqs": MOST,
+            "kv_cache_bytes": CACHE_GIB * 2**30,
             "max_itl_ms": None,
             "enable_prefix_caching": False,
             "threads": machine.threads,
@@ -69,7 +72,7 @@ def _openvino(form: str, **properties: Any) -> Callable[[Manifest, Machine], dic
         return {
             "model": manifest.models[form],
             "scheduler": {
-                "cache_size": 4,
+                "cache_size": CACHE_GIB,
                 "max_num_seqs": MOST,
                 "max_num_batched_tokens": 512,
                 "enable_prefix_caching": False,
@@ -100,6 +103,9 @@ def _vllm(form: str, **options: Any) -> Callable[[Manifest, Machine], dict[str, 
         return {"model": manifest.models[form], "engine": engine}
 
     return settings
+
+
+_VLLM_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB)}
 
 
 def _transformers(form: str, attention: str) -> Callable[[Manifest, Machine], dict[str, Any]]:
@@ -166,13 +172,21 @@ ROWS: tuple[Row, ...] = (
         script="llamacpp_worker.py",
         settings=_llamacpp("gguf-bf16"),
     ),
-    Row(name="vLLM bf16", family="vllm", weights="bf16", script="vllm_worker.py", settings=_vllm("hf-bf16")),
+    Row(
+        name="vLLM bf16",
+        family="vllm",
+        weights="bf16",
+        script="vllm_worker.py",
+        settings=_vllm("hf-bf16"),
+        environment=_VLLM_ENVIRONMENT,
+    ),
     Row(
         name="vLLM W8A8",
         family="vllm",
         weights="W8A8",
         script="vllm_worker.py",
         settings=_vllm("hf-w8a8"),
+        environment=_VLLM_ENVIRONMENT,
     ),
     Row(
         name="Transformers bf16",

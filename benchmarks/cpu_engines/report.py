@@ -102,13 +102,13 @@ def limits_table(rows: Sequence[Measured], cells: Sequence[Cell], hardware: Hard
         "|---|" + "---:|" * (len(cells) + 1),
     ]
     changes = perplexity_changes()
-    for measured in rows:
-        if measured.row.is_ours and measured.row.counts:
-            shown = [_share_text(measured, cell, hardware) for cell in cells]
-            change = changes.get((measured.row.weights, str(measured.description.get("kv"))))
-            cost = "-" if change is None else f"{change:+.2f} %"
-            lines.append(f"| {measured.row.name} | {' | '.join(shown)} | {cost} |")
-    return "\n".join(lines)
+    counted = [measured for measured in rows if measured.row.is_ours and measured.row.counts]
+    for measured in counted:
+        shown = [_share_text(measured, cell, hardware) for cell in cells]
+        change = changes.get((measured.row.weights, str(measured.description.get("kv"))))
+        cost = "-" if change is None else f"{change:+.2f} %"
+        lines.append(f"| {measured.row.name} | {' | '.join(shown)} | {cost} |")
+    return "\n".join(lines) if counted else ""
 
 
 def _share_text(measured: Measured, cell: Cell, hardware: Hardware) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 
 from worker import Generation, serve
 
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 # The engine in this process: with two cores a second process that polls costs more than it brings.
