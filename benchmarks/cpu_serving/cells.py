@@ -61,9 +61,9 @@ class Cell:
 
 CELLS: tuple[Cell, ...] = (
     Cell(name="c1", title="C=1", concurrency=1, num_requests=6),
-    Cell(name="c8", title="C=8", concurrency=8, num_requests=24),
+    Cell(name="c8", title="C=8", concurrency=8, num_requests=16),
     Cell(name="c32", title="C=32", concurrency=32, num_requests=64),
-    Cell(name="c64", title="C=64", concurrency=64, num_requests=96),
+    Cell(name="c64", title="C=64", concurrency=64, num_requests=64),
     Cell(
         name="shared",
         title="1,000-token system prompt, C=8",

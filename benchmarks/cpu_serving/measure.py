@@ -17,7 +17,7 @@ from benchmarks.peers.manifest import Manifest
 
 _START_TIMEOUT_S = 400.0
 _IDLE_S = 3.0
-_MAX_WARMUPS = 4
+_MAX_WARMUPS = 2
 _DISTURBED_CORES = 0.2
 """A run during which others used more than this is made once more."""
 _MAX_ATTEMPTS = 2

@@ -50,13 +50,13 @@ def write_report(result: Mapping[str, Any]) -> str:
     environment = result["environment"]
     method = (
         f"{environment['cpu']}, {environment['cpus_usable']} CPUs, {environment['time']}, seed {result['seed']}, "
-        f"median of {result['rounds']} rounds. Load tool: {result['load_tool']}, on the same CPUs. "
+        f"median of the runs. Load tool: {result['load_tool']}, on the same CPUs. "
         "Method and caveats: [README](../cpu_serving/README.md). Ratios are to the best peer of the cell."
     )
     parts = [
         "# Serving over HTTP on a CPU",
         method,
-        *(_cell_section(cell, table[cell.name]) for cell in CELLS if cell.name in table),
+        *(_cell_section(cell, table[cell.name], result["runs"]) for cell in CELLS if cell.name in table),
         _goal_section(table),
         _start_section(result),
         _failure_section(result["runs"]),
@@ -64,7 +64,7 @@ def write_report(result: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _cell_section(cell: Cell, rows: Mapping[str, Mapping[str, float]]) -> str:
+def _cell_section(cell: Cell, rows: Mapping[str, Mapping[str, float]], runs: Sequence[Mapping[str, Any]]) -> str:
     columns = _LATE_COLUMNS if cell.kind == "late" else _COLUMNS
     lead = columns[0][0]
     known = [row for row in ROWS if row.name in rows]
@@ -74,8 +74,9 @@ def _cell_section(cell: Cell, rows: Mapping[str, Mapping[str, float]]) -> str:
     for row in known:
         figures = rows[row.name]
         ratio = f"{figures[lead] / peer[1]:.2f}" if peer else ""
-        lines.append([row.title, ratio, *(_number(figures[name]) for name, _ in columns)])
-    header = ["server", f"{columns[0][1]}, ratio", *(title for _, title in columns)]
+        number = sum(run["cell"] == cell.name and run["row"] == row.name and "figures" in run for run in runs)
+        lines.append([row.title, str(number), ratio, *(_number(figures[name]) for name, _ in columns)])
+    header = ["server", "runs", f"{columns[0][1]}, ratio", *(title for _, title in columns)]
     return f"## {cell.title}\n\n{_table(header, lines)}"
 
 

@@ -116,14 +116,28 @@ def vllm_environment(python: str, threads: int) -> Mapping[str, str]:
 
 ROWS: tuple[Row, ...] = (
     Row(name="headrace-w4a8", title="Headrace w4a8", family=OURS, launch=_headrace("w4a8")),
-    Row(name="headrace-w8a8", title="Headrace w8a8", family=OURS, launch=_headrace("w8a8")),
-    Row(name="headrace-bf16", title="Headrace bf16", family=OURS, launch=_headrace("bf16"), max_rounds=1),
+    Row(
+        name="headrace-w8a8",
+        title="Headrace w8a8",
+        family=OURS,
+        launch=_headrace("w8a8"),
+        kinds=frozenset({"load"}),
+    ),
+    Row(
+        name="headrace-bf16",
+        title="Headrace bf16",
+        family=OURS,
+        launch=_headrace("bf16"),
+        kinds=frozenset({"load"}),
+        max_rounds=1,
+    ),
     Row(
         name="headrace-drafts",
         title="Headrace w4a8, guessing tokens",
         family=OURS,
         launch=_headrace("w4a8", max_draft_tokens=8),
         kinds=frozenset({"load"}),
+        max_rounds=1,
         counts=False,
     ),
     Row(

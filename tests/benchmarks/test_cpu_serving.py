@@ -153,7 +153,7 @@ def test_the_report_names_ratios_misses_and_failures() -> None:
             ],
         }
     )
-    assert "| Headrace w4a8 | 2.00 | 800 |" in page
+    assert "| Headrace w4a8 | 1 | 2.00 | 800 |" in page
     assert "| C=8 | output_tokens_per_s | ≥ 2.6 x the best peer | 2.00 | **missed** |" in page
     assert "vllm-bf16, c8, round 0: It fell over." in page
 
