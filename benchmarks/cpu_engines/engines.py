@@ -35,6 +35,8 @@ class Row:
     settings: Callable[[Manifest, Machine], dict[str, Any]]
     """What the worker is told; raises KeyError if the peer or its model file is not there."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    starts_only: bool = False
+    """Whether only its start is measured."""
     counts: bool = True
     """Whether it is compared with the others; False for a row that shows something else."""
 
@@ -63,6 +65,15 @@ def _headrace(dtype: str, **options: Any) -> Callable[[Manifest, Machine], dict[
             **options,
         }
         return {"model": manifest.models["gguf"], "engine": engine}
+
+    return settings
+
+
+def _headrace_first_time(dtype: str) -> Callable[[Manifest, Machine], dict[str, Any]]:
+    """The start without packed weights from an earlier one."""
+
+    def settings(manifest: Manifest, machine: Machine) -> dict[str, Any]:
+        return {**_headrace(dtype)(manifest, machine), "packs_anew": True}
 
     return settings
 
@@ -136,6 +147,15 @@ ROWS: tuple[Row, ...] = (
         script="headrace_worker.py",
         settings=_headrace("w4a8", max_draft_tokens=8),
         counts=False,
+    ),
+    Row(
+        name="Headrace w4a8 very first start",
+        family=OURS,
+        weights="w4a8",
+        script="headrace_worker.py",
+        settings=_headrace_first_time("w4a8"),
+        counts=False,
+        starts_only=True,
     ),
     Row(
         name="OpenVINO GenAI bf16",

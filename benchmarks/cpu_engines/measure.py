@@ -133,7 +133,8 @@ class Contest:
         """Rows that can and should be measured (again)."""
         for measured in self.measured:
             can_be = measured.row.name in self._workers and cell_name not in measured.failures
-            if can_be and not self._is_hopeless(measured, cell_name):
+            is_asked = cell_name == START or not measured.row.starts_only
+            if can_be and is_asked and not self._is_hopeless(measured, cell_name):
                 yield measured
 
     def _is_hopeless(self, measured: Measured, cell_name: str) -> bool:

@@ -2,8 +2,10 @@
 
 import asyncio
 import importlib.metadata
+import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from worker import Generation, serve
@@ -19,7 +21,11 @@ class HeadraceEngine:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._config = EngineConfig(model=settings["model"], **settings["engine"])
         self._loop = asyncio.new_event_loop()
-        self._engine = assemble(self._config)
+        if settings.get("packs_anew"):
+            with tempfile.TemporaryDirectory() as folder:
+                self._engine = assemble(replace(self._config, cache_dir=Path(folder)))
+        else:
+            self._engine = assemble(self._config)
         self._loop.run_until_complete(self._engine.start())
 
     def generate(self, prompts: list[list[int]], num_tokens: int) -> Generation:
