@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from benchmarks.cpu_engines.cells import CELLS, START, make_prompts
-from benchmarks.cpu_engines.engines import ROWS
+from benchmarks.cpu_engines.engines import ROWS, Machine, Row
 from benchmarks.cpu_engines.limits import FORMATS, Ceilings, Shape, limit_tokens_per_s, shortest_s
 from benchmarks.cpu_engines.load import Usage, foreign_cores
-from benchmarks.cpu_engines.measure import Measured, Sample
+from benchmarks.cpu_engines.measure import Contest, Measured, Place, Plan, Sample
 from benchmarks.cpu_engines.processes import WORKERS, Worker, WorkerFailed
 from benchmarks.cpu_engines.report import best, failures_text, median_speed, table
+from benchmarks.peers.manifest import Manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,10 +41,16 @@ serve(Fake)
 
 
 @pytest.fixture
-def start(tmp_path):
-    """`start(settings)` gives a worker with an engine that only pretends."""
+def script(tmp_path):
+    """An engine that only pretends."""
     script = tmp_path / "fake.py"
     script.write_text(FAKE_ENGINE.format(workers=str(WORKERS)))
+    return script
+
+
+@pytest.fixture
+def start(script, tmp_path):
+    """`start(settings)` gives a worker with such an engine."""
     workers = []
 
     def make(**settings):
@@ -97,6 +104,36 @@ def test_a_worker_that_does_not_start_says_where_to_look(tmp_path):
     with pytest.raises(WorkerFailed, match="log"):
         worker.wait_ready(timeout_s=20)
     worker.close()
+
+
+def test_one_engine_that_breaks_does_not_stop_the_others(script, tmp_path):
+    def row(name, family, settings):
+        return Row(
+            name=name, family=family, weights="bf16", script=str(script), settings=lambda manifest, machine: settings
+        )
+
+    rows = [
+        row("ours", "headrace", {}),
+        row("good", "llamacpp", {}),
+        row("bad", "llamacpp", {"breaks": True}),
+        row("gone", "vllm", {}),
+    ]
+    place = Place(
+        manifest=Manifest(peers={}, models={}),
+        machine=Machine(threads=1),
+        our_python=sys.executable,
+        logs=tmp_path,
+    )
+    saved = []
+    plan = Plan(cells=(N1,), runs=2, starts=1, retries=0, timeout_s=20)
+    with Contest(rows, place, plan, tell=lambda text: None, save=saved.append) as contest:
+        contest.run()
+    ours, good, bad, gone = contest.measured
+    assert [sample.cell for sample in ours.samples] == [sample.cell for sample in good.samples] == [START, "n1", "n1"]
+    assert good.samples[1].tokens_per_s == N1.output_tokens / 2.0
+    assert "out of paper" in bad.failures["n1"]
+    assert "not installed" in gone.failures[START]
+    assert len(saved) == 2
 
 
 def test_prompts_are_the_same_for_every_engine_and_others_in_every_run():
