@@ -12,6 +12,8 @@ from headrace.engine.token_match import TokenMatcher
 
 _MARGIN = 1.5
 """A drafted row must bring so many times what it costs: prices and trust are estimates."""
+_MOST_TO_WATCH = 0.6
+"""Where a row must bring more than this nobody even watches for repeats: it cost 8 sequences more than it brought."""
 _ASSUMED_FREE_ROWS = 10
 """Until it was measured: a step costs what so many rows cost, plus its rows."""
 _ASSUMED_WEIGHT = 32.0
@@ -60,8 +62,8 @@ class RowPrices:
 
 
 def can_pay(price: float) -> bool:
-    """Whether a row at this price could pay at all: the best it can bring is one token."""
-    return price * _MARGIN < 1
+    """Whether rows are so cheap that guessing, and watching for what to guess, is likely to pay."""
+    return price * _MARGIN < _MOST_TO_WATCH
 
 
 def draft(sequence: Sequence, *, price: float, most: int) -> int:
