@@ -112,6 +112,8 @@ class LoadTool:
         result = self._scratch / "result.json"
         result.unlink(missing_ok=True)
         assert self._process.stdin is not None
+        if self._process.poll() is not None:
+            raise ToolFailed(f"The load tool has ended, see {self._log}.")
         self._process.stdin.write(json.dumps(tool_arguments(task, result)) + "\n")
         self._process.stdin.flush()
         self._read_until(lambda line: _BEGIN in line)
