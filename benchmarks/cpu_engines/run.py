@@ -9,6 +9,7 @@ See README.md for the method.
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 def main() -> None:
     """Measure what the command line asks for."""
     options = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended by SIGTERM."))  # so that the workers end, too
     rows = chosen_rows(options.engines)
     root = options.peers_root.expanduser()
     source = locate(options.model, revision=None, home=home_folder(os.environ), progress=no_progress)

@@ -6,14 +6,17 @@ commands on the standard input, answers on what was the standard output (which i
 write to it). The first answer comes after a first token has been produced.
 """
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+_PR_SET_PDEATHSIG = 1
 FIRST_PROMPT = tuple(range(100, 116))
 """The prompt behind the first token."""
 
@@ -41,6 +44,8 @@ class Engine(Protocol):
 
 def serve(load: Callable[[dict[str, Any]], Engine]) -> None:
     """Be a worker. The settings are the first argument, as JSON."""
+    # A frozen process would not notice that its parent has gone, and would keep its memory for ever.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     settings = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
