@@ -32,6 +32,11 @@ class Cell:
         return self.shared_tokens > 0
 
     @property
+    def warmups(self) -> int:
+        """Requests before the first that counts: few, but one for each of a server's slots if these keep a prefix."""
+        return self.concurrency if self.prefix_caching else min(self.concurrency, 2)
+
+    @property
     def slots(self) -> int:
         """Requests that are in a server at the same time."""
         return self.concurrency + (1 if self.late_prompt_tokens else 0)

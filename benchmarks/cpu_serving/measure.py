@@ -17,7 +17,6 @@ from benchmarks.peers.manifest import Manifest
 
 _START_TIMEOUT_S = 400.0
 _IDLE_S = 3.0
-_MAX_WARMUPS = 2
 _DISTURBED_CORES = 0.2
 """A run during which others used more than this is made once more."""
 _MAX_ATTEMPTS = 2
@@ -127,5 +126,5 @@ def write_task(bench: Bench, server: ServerProcess, cell: Cell, *, trace_number:
         num_requests=cell.total_requests,
         concurrency=cell.slots,
         piece_tokens=cell.piece_tokens,
-        warmups=min(cell.concurrency, _MAX_WARMUPS),
+        warmups=cell.warmups,
     )
