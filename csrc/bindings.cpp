@@ -155,5 +155,6 @@ NB_MODULE(_native, m) {
   headrace::bind_config(m);
   headrace::bind_packing(m);
   headrace::bind_runtime(m);
+  headrace::bind_probes(m);
   headrace::bind_sampling(m);
 }

@@ -20,10 +20,12 @@ namespace {
 #include "kernels/layer.inl"
 #include "kernels/step.inl"
 #include "kernels/logits.inl"
+#include "kernels/probes.inl"
 
 }  // namespace
 
-const Kernels kernels = {HEADRACE_ISA_NAME, HEADRACE_NATIVE_BF16, run_step};
+const Probes probes = {probe_quantise, probe_multiply, probe_compute, probe_read};
+const Kernels kernels = {HEADRACE_ISA_NAME, HEADRACE_NATIVE_BF16, run_step, &probes};
 
 }  // namespace HEADRACE_ISA
 }  // namespace headrace

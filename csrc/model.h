@@ -144,10 +144,30 @@ struct StepContext {
   PhaseTimes* profile;            // likewise, or null
 };
 
+// Rows [first_row, first_row + num_rows) of `inputs` times panels [panel_begin, panel_end) of `matrix`. Output `column`
+// of row i goes to out[i * out_pitch + column % out_pitch].
+struct Product {
+  const Matrix* matrix;
+  const Activations* inputs;
+  int first_row, num_rows, panel_begin, panel_end;
+  float* out;
+  size_t out_pitch;
+};
+
+// Single kernels, and what the machine can do at most: for benchmarks.
+struct Probes {
+  void (*quantise)(WeightKind kind, const float* x, int k, const Activations& inputs, int row);
+  void (*multiply)(const Product& product);
+  // Runs the dot product instruction of `kind` on registers only; returns how many operations that were.
+  int64_t (*compute)(WeightKind kind, int64_t num_rounds);
+  void (*read)(const uint8_t* data, size_t num_bytes);
+};
+
 struct Kernels {
   const char* name;
   bool has_native_bf16;
   void (*run_step)(const StepContext& context, int thread);  // called by every thread of the team
+  const Probes* probes;
 };
 
 }  // namespace headrace

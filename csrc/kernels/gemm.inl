@@ -3,10 +3,29 @@
 // A tile is up to kRows* rows by one panel; it goes to a small buffer on which an epilogue works (store, add, activate,
 // best logit). For one row the order of all floating-point operations is the same whatever the number of rows.
 
-// Bytes that the weights are fetched ahead of use: a panel of one thread is one stream from memory.
+// Weights are fetched ahead of use, as the panels of a thread are one stream from memory. Where a panel is passed over
+// more than once (by several tiles of rows, or of outputs), each pass fetches its part of the next panel, so that memory
+// has work all the time; else a pass fetches what it will need this many bytes later.
 constexpr size_t kPrefetchAhead = 8192;
+constexpr int kPanelPasses = kPanel / (2 * W);  // of one tile
+
+class Ahead {
+ public:
+  // For a tile that fetches from `start` on, one of `num_tiles`.
+  INLINE Ahead(const uint8_t* start, int num_tiles) : at_(start), passes_(num_tiles * kPanelPasses) {}
+  // Called whenever a pass has come `lines` cache lines of its panel further.
+  INLINE void fetch(int lines) {
+    for (int i = 0; i < lines; i += passes_, at_ += 64) prefetch(at_);
+  }
+
+ private:
+  const uint8_t* at_;
+  const int passes_;
+};
 
 struct Tile {
+  const uint8_t* ahead;  // where to fetch from
+  int num_tiles;         // that pass over the panel
   const uint8_t* panel;
   int32_t k;
   const int8_t* values;  // of the first row
@@ -20,6 +39,7 @@ struct Tile {
 
 template <int ROWS>
 NOINLINE void tile_w8(const Tile& t) {
+  Ahead ahead(t.ahead, t.num_tiles);
   const float* output_scales = reinterpret_cast<const float*>(t.panel + static_cast<size_t>(t.k) * kPanel);
   const int32_t num_groups = t.k / kDepth;
   for (int lane = 0; lane < kPanel; lane += 2 * W) {
@@ -33,10 +53,9 @@ NOINLINE void tile_w8(const Tile& t) {
         part[r][0] = part[r][1] = kW8Bias ? set_i(t.biases[r * t.groups_pitch + g]) : zero_i();
       }
       for (int i = 0; i < kDepth; i += 16) {
+        ahead.fetch(16 * kPanel / 64);
         UNROLL for (int u = 0; u < 16; u += 4, p += 4 * kPanel) {
           const w8_t w0 = load_w8(p), w1 = load_w8(p + 4 * W);
-          prefetch(p + kPrefetchAhead);
-          prefetch(p + kPrefetchAhead + 64);
           UNROLL for (int r = 0; r < ROWS; r++) {
             const vi b = bcast4(q + r * kDepth + i + u);
             part[r][0] = dot_w8(part[r][0], w0, b);
@@ -60,6 +79,7 @@ NOINLINE void tile_w8(const Tile& t) {
 
 template <int ROWS>
 NOINLINE void tile_w4(const Tile& t) {
+  Ahead ahead(t.ahead, t.num_tiles);
   constexpr size_t kNibbleBytes = kPanel * kW4Group / 2;
   const int32_t num_groups = t.k / kW4Group;
   for (int lane = 0; lane < kPanel; lane += 2 * W) {
@@ -70,11 +90,10 @@ NOINLINE void tile_w4(const Tile& t) {
     for (int32_t g = 0; g < num_groups; g++, p += kNibbleBytes + 4 * kPanel, q += g % 2 ? kW4Group : t.pitch - kW4Group) {
       vi part[ROWS][2];
       UNROLL for (int r = 0; r < ROWS; r++) part[r][0] = part[r][1] = zero_i();
+      ahead.fetch(static_cast<int>(kNibbleBytes + 4 * kPanel) / 64);
       UNROLL for (int u = 0; u < kW4Group / 8; u++) {
         const uint8_t* slice = p + u * 4 * kPanel + lane * 4;
         const vi x0 = load_i(slice), x1 = load_i(slice + 4 * W);
-        prefetch(slice + kPrefetchAhead);
-        prefetch(slice + kPrefetchAhead + 64);
         const vi low0 = low_nibbles(x0), high0 = high_nibbles(x0), low1 = low_nibbles(x1), high1 = high_nibbles(x1);
         UNROLL for (int r = 0; r < ROWS; r++) {
           const vi b = bcast4(q + r * kDepth + u * 8), c = bcast4(q + r * kDepth + u * 8 + 4);
@@ -83,8 +102,6 @@ NOINLINE void tile_w4(const Tile& t) {
         }
       }
       const auto* halves = reinterpret_cast<const uint16_t*>(p + kNibbleBytes) + lane;
-      prefetch(p + kNibbleBytes + kPrefetchAhead);
-      prefetch(p + kNibbleBytes + kPrefetchAhead + 64);
       const vf d0 = load_f16(halves), d1 = load_f16(halves + W);
       const vf m0 = load_f16(halves + kPanel), m1 = load_f16(halves + kPanel + W);
       UNROLL for (int r = 0; r < ROWS; r++) {
@@ -102,6 +119,7 @@ NOINLINE void tile_w4(const Tile& t) {
 
 template <int ROWS>
 NOINLINE void tile_bf16(const Tile& t) {
+  Ahead ahead(t.ahead, t.num_tiles);
   for (int lane = 0; lane < kPanel; lane += 2 * W) {
     const uint8_t* p = t.panel + lane * 4;
     const int8_t* q = t.values;
@@ -109,10 +127,9 @@ NOINLINE void tile_bf16(const Tile& t) {
     UNROLL for (int r = 0; r < ROWS; r++) total[r][0] = total[r][1] = zero_f();
     for (int32_t slab = 0; slab < t.k / 32; slab++, q += t.pitch) {
       for (int i = 0; i < 64; i += 16) {
+        ahead.fetch(16 * kPanel / 64);
         UNROLL for (int u = 0; u < 16; u += 4, p += 4 * kPanel) {
           const vi w0 = load_i(p), w1 = load_i(p + 4 * W);
-          prefetch(p + kPrefetchAhead);
-          prefetch(p + kPrefetchAhead + 64);
           UNROLL for (int r = 0; r < ROWS; r++) {
             const vi b = bcast4(q + r * 64 + i + u);
             total[r][0] = dot_bf16(total[r][0], w0, b);
@@ -156,10 +173,14 @@ INLINE void gemm(const Matrix& matrix, const Activations& inputs, int first_row,
   const int limit = matrix.kind == WeightKind::kBf16 ? kRowsBf16 : kRowsInt;
   const int num_tiles = (num_rows + limit - 1) / limit;
   for (int panel = panel_begin; panel < panel_end; panel++) {
+    const uint8_t *here = matrix.panels + panel * matrix.panel_bytes, *next = here + matrix.panel_bytes;
     for (int i = 0; i < num_tiles; i++) {
       const int row = num_rows * i / num_tiles, rows = num_rows * (i + 1) / num_tiles - row;
       const size_t input_row = static_cast<size_t>(first_row + row), groups = input_row * inputs.groups_pitch;
-      const Tile tile = {matrix.panels + panel * matrix.panel_bytes,
+      const bool is_only_pass = num_tiles * kPanelPasses == 1;
+      const Tile tile = {is_only_pass ? here + kPrefetchAhead : next + matrix.panel_bytes * i / num_tiles / 64 * 64,
+                         num_tiles,
+                         here,
                          matrix.k,
                          inputs.values + input_row * 64,
                          inputs.num_rows * 64,

@@ -1,0 +1,190 @@
+#include "probes.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+
+#include "isa.h"
+#include "layout.h"
+#include "pack.h"
+#include "team.h"
+
+namespace headrace {
+
+namespace {
+
+constexpr size_t kKeptOutputs = 8192;  // wider products are looked at tile by tile when serving, and not stored
+constexpr int kSpinsBeforeYield = 4096;
+constexpr int64_t kComputeRounds = 1 << 20;
+
+WeightKind kind_of(const std::string& dtype) {
+  ModelConfig config;
+  config.dtype = dtype;
+  if (dtype != "bf16" && dtype != "w8a8" && dtype != "w4a8")
+    throw std::invalid_argument("kind is " + dtype + ", wanted bf16, w8a8 or w4a8");
+  return config.layer_kind();
+}
+
+// Numbers between -1 and 1 without a pattern.
+std::vector<float> noise(size_t count) {
+  std::vector<float> numbers(count);
+  uint32_t state = 1;
+  for (float& x : numbers) {
+    state = state * 1664525u + 1013904223u;
+    x = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+// Where all threads wait for each other. A `Team` would leave threads out while the machine is busy.
+class Meeting {
+ public:
+  explicit Meeting(int num_threads) : num_threads_(num_threads) {}
+
+  void wait(int round) {  // rounds count from 1
+    arrived_.fetch_add(1, std::memory_order_acq_rel);
+    const int64_t wanted = static_cast<int64_t>(round) * num_threads_;
+    for (int spins = 0; arrived_.load(std::memory_order_acquire) < wanted; spins++) {
+      if (spins < kSpinsBeforeYield) cpu_relax();
+      else std::this_thread::yield();
+    }
+  }
+
+ private:
+  const int num_threads_;
+  std::atomic<int64_t> arrived_{0};
+};
+
+namespace {
+
+// Calls `part(thread, meeting)` on all threads at once; returns the seconds until all are done.
+template <class Part>
+double timed(int num_threads, const Part& part) {
+  Meeting start(num_threads), inside(num_threads), end(num_threads);
+  const auto work = [&](int thread) {
+    start.wait(1);
+    part(thread, inside);
+    end.wait(1);
+  };
+  std::vector<std::thread> threads;
+  for (int thread = 1; thread < num_threads; thread++) threads.emplace_back(work, thread);
+  start.wait(1);
+  const auto began = std::chrono::steady_clock::now();
+  part(0, inside);
+  end.wait(1);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  for (std::thread& thread : threads) thread.join();
+  return seconds;
+}
+
+int checked(int num_threads) {
+  if (num_threads < 1 || num_threads > 1024) throw std::invalid_argument("num_threads must lie between 1 and 1024");
+  return num_threads;
+}
+
+Activations carve_inputs(Carver& carver, size_t num_rows, int32_t k) {
+  Activations inputs{};
+  const size_t groups = static_cast<size_t>(k / kW4Group);
+  inputs.values = carver.take<int8_t>(num_rows * k * 2);
+  inputs.scales = carver.take<float>(num_rows * groups);
+  inputs.biases = carver.take<int32_t>(num_rows * groups);
+  inputs.sums = carver.take<float>(num_rows * groups);
+  inputs.num_rows = num_rows;
+  inputs.groups_pitch = static_cast<int32_t>(groups);
+  return inputs;
+}
+
+}  // namespace
+
+ProductTimer::ProductTimer(const std::string& kind, int32_t num_outputs, int32_t num_inputs, int num_copies,
+                           const std::string& isa, int num_threads)
+    : probes_(*select_kernels(isa).probes), num_threads_(checked(num_threads)) {
+  if (num_outputs < kPanel || num_outputs % kPanel || num_inputs < kDepth || num_inputs % kDepth || num_copies < 1)
+    throw std::invalid_argument("wanted outputs in panels of 32, inputs in groups of 64, and at least one copy");
+  const size_t bytes = panel_bytes(kind_of(kind), num_inputs), num_panels = static_cast<size_t>(num_outputs) / kPanel;
+  weights_ = Arena(bytes * num_panels * num_copies);
+  for (int i = 0; i < num_copies; i++) {
+    copies_.push_back({kind_of(kind), static_cast<int32_t>(num_panels), num_inputs, bytes,
+                       weights_.data() + i * num_panels * bytes});
+  }
+  const size_t rows = std::max(kColumnRows, num_threads_ * kBlockRows);
+  out_pitch_ = static_cast<size_t>(num_outputs) <= kKeptOutputs ? num_outputs : kPanel;
+  const auto carve = [&](uint8_t* base) {
+    Carver carver(base);
+    inputs_ = carve_inputs(carver, rows, num_inputs);
+    out_ = carver.take<float>(rows * out_pitch_);
+    return carver.used();
+  };
+  workspace_ = Arena(carve(nullptr));
+  carve(workspace_.data());
+  fill(kind);
+}
+
+void ProductTimer::fill(const std::string& kind) {
+  const Matrix& matrix = copies_[0];
+  const std::vector<float> numbers = noise(static_cast<size_t>(matrix.k) * kPanel);
+  const Slot slot = {"", false, kind_of(kind), kPanel, matrix.k, 0, matrix.panel_bytes};
+  pack_rows(slot, weights_.data(),
+            {Encoding::kF32, reinterpret_cast<const uint8_t*>(numbers.data()), kPanel, matrix.k, 0, false}, 1);
+  for (size_t at = matrix.panel_bytes; at < weights_.size(); at += matrix.panel_bytes)
+    std::memcpy(weights_.data() + at, weights_.data(), matrix.panel_bytes);
+  for (size_t row = 0; row < inputs_.num_rows; row++)
+    probes_.quantise(matrix.kind, numbers.data() + row % kPanel * matrix.k, matrix.k, inputs_, static_cast<int>(row));
+}
+
+double ProductTimer::time(int num_rows, int num_products) {
+  if (num_rows < 1 || num_products < 1) throw std::invalid_argument("wanted at least one row and one product");
+  num_rows_ = num_rows;
+  num_products_ = num_products;
+  const double seconds = timed(num_threads_, [this](int thread, Meeting& meeting) { run_thread(thread, meeting); });
+  next_copy_ = (next_copy_ + num_products) % static_cast<int>(copies_.size());
+  return seconds;
+}
+
+// Few rows: by panels. Many rows: by blocks of rows, as in kernels/step.inl.
+void ProductTimer::run_thread(int thread, Meeting& meeting) {
+  for (int i = 0; i < num_products_; i++) {
+    const Matrix& matrix = copies_[(next_copy_ + i) % copies_.size()];
+    if (num_rows_ <= kColumnRows) {
+      const auto bound = [&](int t) { return static_cast<int>(static_cast<int64_t>(matrix.num_panels) * t / num_threads_); };
+      multiply(matrix, 0, num_rows_, bound(thread), bound(thread + 1));
+    } else {
+      const int per_round = num_threads_ * kBlockRows;
+      const int num_blocks = num_threads_ * ((num_rows_ + per_round - 1) / per_round);
+      for (int block = thread; block < num_blocks; block += num_threads_) {
+        const int rows = num_rows_ * (block + 1) / num_blocks - num_rows_ * block / num_blocks;
+        multiply(matrix, thread * kBlockRows, rows, 0, matrix.num_panels);
+      }
+    }
+    meeting.wait(i + 1);
+  }
+}
+
+void ProductTimer::multiply(const Matrix& matrix, int first_row, int num_rows, int panel_begin, int panel_end) {
+  probes_.multiply({&matrix, &inputs_, first_row, num_rows, panel_begin, panel_end,
+                    out_ + static_cast<size_t>(first_row) * out_pitch_, out_pitch_});
+}
+
+double peak_operations(const std::string& kind, const std::string& isa, int num_threads) {
+  const Probes& probes = *select_kernels(isa).probes;
+  const WeightKind weight_kind = kind_of(kind);
+  std::atomic<int64_t> operations{0};
+  const double seconds = timed(checked(num_threads), [&](int, Meeting&) {
+    operations.fetch_add(probes.compute(weight_kind, kComputeRounds), std::memory_order_relaxed);
+  });
+  return static_cast<double>(operations.load()) / seconds;
+}
+
+double read_bandwidth(const Arena& memory, const std::string& isa, int num_threads) {
+  const Probes& probes = *select_kernels(isa).probes;
+  const size_t share = memory.size() / checked(num_threads);
+  const double seconds = timed(num_threads, [&](int thread, Meeting&) {
+    probes.read(memory.data() + thread * share, share);
+  });
+  return static_cast<double>(memory.size()) / seconds;
+}
+
+}  // namespace headrace

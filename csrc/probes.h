@@ -1,0 +1,48 @@
+// Single kernels as they serve, and what the machine can do at most: for benchmarks, not for serving.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memory.h"
+#include "model.h"
+
+namespace headrace {
+
+class Meeting;
+
+// Times products with one matrix, shared out over threads as a step does it. So many copies of the matrix take turns
+// that the weights come from memory.
+class ProductTimer {
+ public:
+  // Throws std::invalid_argument for an unknown kind or ISA, or for sizes that no panel fits.
+  ProductTimer(const std::string& kind, int32_t num_outputs, int32_t num_inputs, int num_copies,
+               const std::string& isa, int num_threads);
+
+  // Seconds for `num_products` products of `num_rows` rows, one after another.
+  double time(int num_rows, int num_products);
+  size_t matrix_bytes() const { return copies_[0].panel_bytes * copies_[0].num_panels; }
+
+ private:
+  void fill(const std::string& kind);
+  void run_thread(int thread, Meeting& meeting);
+  void multiply(const Matrix& matrix, int first_row, int num_rows, int panel_begin, int panel_end);
+
+  const Probes& probes_;
+  const int num_threads_;
+  Arena weights_, workspace_;
+  std::vector<Matrix> copies_;
+  Activations inputs_{};
+  float* out_ = nullptr;
+  size_t out_pitch_ = 0;
+  int num_rows_ = 0, num_products_ = 0, next_copy_ = 0;
+};
+
+// Operations per second (a multiplication and an addition are two) of the dot products of `kind` on registers.
+double peak_operations(const std::string& kind, const std::string& isa, int num_threads);
+
+// Bytes per second at which all of `memory` is read once, every thread its own part.
+double read_bandwidth(const Arena& memory, const std::string& isa, int num_threads);
+
+}  // namespace headrace
