@@ -218,16 +218,16 @@ def main() -> None:
             for shape in shapes:
                 rows = [count for count in arguments.rows if shape.name != "lm_head" or count <= HEAD_ROWS]
                 cells += roofline.measure(kind, shape, rows)
-    report = cpu_report()
+    report, model = cpu_report(), Path(arguments.model).name
     threads = arguments.threads or default_threads()
     machine: dict[str, object] = {
         "cpu": f"{platform.machine()}, {', '.join(report.features)}",
         "system": f"{platform.system()} {platform.release()}",
         "threads": threads,
     }
-    text = page(arguments.model, f"{machine['cpu']}; {threads} threads.", cells, shapes, arguments.rows)
+    text = page(model, f"{machine['cpu']}; {threads} threads.", cells, shapes, arguments.rows)
     print(text)
-    save(RESULTS / f"{arguments.name}.json", arguments.model, machine, cells)
+    save(RESULTS / f"{arguments.name}.json", model, machine, cells)
     (RESULTS / f"{arguments.name}.md").write_text(text)
 
 
