@@ -13,11 +13,13 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from headrace.core.settings import ServerSettings
 from headrace.core.telemetry import setup_logging
 from headrace.engine.echo import EchoBackend, EchoScript
 from headrace.server.app import create_app
+from headrace.server.http_protocol import StreamingProtocol
 from headrace.server.listener import bind, url_of
 from headrace.server.service import Service
 
@@ -57,13 +59,26 @@ class Echo:
 
 
 @contextmanager
-def serving(backend: EchoBackend | None = None, *, ready: bool = True, **settings: Any) -> Iterator[Echo]:
-    """Serve until the block ends."""
+def serving(
+    backend: EchoBackend | None = None,
+    *,
+    ready: bool = True,
+    http: str = "headrace",
+    watch_scope: Callable[[Scope], None] = lambda _: None,
+    **settings: Any,
+) -> Iterator[Echo]:
+    """Serve until the block ends, as `headrace serve` does or by plain uvicorn (`http="httptools"`)."""
     backend = backend or EchoBackend(max_model_len=512)
     log = io.StringIO()
     setup_logging(format="json", level="info", stream=log)
     app = create_app(ServerSettings(**{"model": "echo", "dialect": "tgi-3", **settings}), backend if ready else None)
-    config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, access_log=False)
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        watch_scope(scope)
+        await app(scope, receive, send)
+
+    protocol = StreamingProtocol if http == "headrace" else http
+    config = uvicorn.Config(watched, http=protocol, lifespan="off", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     listener = bind("127.0.0.1", 0)
     url = url_of(listener)

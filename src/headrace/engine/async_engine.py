@@ -7,7 +7,7 @@ Lives on an event loop; the engine's thread and the loop meet only in `EngineThr
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
 from headrace.core.errors import Busy, EngineFailed, Unavailable
@@ -21,6 +21,7 @@ from headrace.core.generation import (
     SamplingParams,
     TextSpan,
 )
+from headrace.engine.backend import Drain, Take, relay_chunks
 from headrace.engine.best_of import best_chunks
 from headrace.engine.config import EngineLimits
 from headrace.engine.detokenizer import TokenTable
@@ -116,7 +117,7 @@ class AsyncEngine:
                 raise EngineFailed(f"The model produced no token at the start. {chunk.finish.message}")
         self._engine.begin_service(self._observer)
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Stream the answer, see `Backend.generate`."""
         stream = await self._submit(request)
         params = request.sampling
@@ -127,6 +128,18 @@ class AsyncEngine:
             else:
                 while not stream.is_finished:
                     yield await stream.next()
+        finally:
+            self._leave(stream)
+
+    async def relay(self, request: GenerationRequest, take: Take, drain: Drain) -> None:
+        """Push the answer, see `Backend.relay`."""
+        if request.sampling.best_of is not None:
+            await relay_chunks(self.generate(request), take, drain)
+            return
+        stream = await self._submit(request)
+        try:
+            while not await stream.feed(take):
+                await drain()
         finally:
             self._leave(stream)
 

@@ -12,7 +12,7 @@ import math
 import re
 import time
 import zlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.core.errors import ContextTooLong, HeadraceError, InvalidRequest, PromptTooLong, Unavailable
@@ -29,6 +29,7 @@ from headrace.core.generation import (
     Token,
     TokenLogprob,
 )
+from headrace.engine.backend import Drain, Take, relay_chunks
 
 VOCAB_SIZE = 50_000
 EOS_ID = 2
@@ -135,7 +136,11 @@ class EchoBackend:
             self._stop_now = True
             await self._idle.wait()
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+    async def relay(self, request: GenerationRequest, take: Take, drain: Drain) -> None:
+        """See `Backend.relay`."""
+        await relay_chunks(self.generate(request), take, drain)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Answer with the words of the prompt; see `Backend.generate`."""
         self._check(request)
         self.requests.append(request)

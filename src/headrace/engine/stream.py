@@ -1,14 +1,15 @@
 """
-How chunks get from the engine's thread to the coroutine that reads them.
+How chunks get from the engine's thread to whoever wants them on the event loop.
 
 The engine hands over all chunks of a step at once: one `call_soon_threadsafe` a step and event loop, however many
-streams there are.
+streams there are. A stream that is fed to a function gets its chunks within that one call, without a task switch.
 """
 
 import asyncio
 from collections import deque
 
 from headrace.core.generation import Chunk
+from headrace.engine.backend import Take
 from headrace.engine.choice import Choice
 from headrace.engine.engine import Emitted
 
@@ -22,6 +23,7 @@ class ChunkStream:
         self._chunks: deque[Chunk] = deque()
         self._reader: asyncio.Future[None] | None = None
         self._num_open = 0
+        self._take: Take | None = None
 
     def open(self, choices: list[Choice]) -> None:
         """Set whose chunks these are."""
@@ -34,20 +36,58 @@ class ChunkStream:
         return self._num_open == 0
 
     def put(self, chunk: Chunk) -> None:
-        """Add a chunk. On the event loop only."""
-        self._chunks.append(chunk)
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        """Add a chunk, or give it to the function that is fed. On the event loop only."""
+        reader = self._reader
+        if reader is None or reader.done():
+            self._chunks.append(chunk)
+        elif self._take is None:
+            self._chunks.append(chunk)
+            reader.set_result(None)
+        else:
+            self._give(chunk, self._take, reader)
 
     async def next(self) -> Chunk:
         """Wait for the next chunk."""
         while not self._chunks:
-            self._reader = self.loop.create_future()
+            await self._wait()
+        return self._count(self._chunks.popleft())
+
+    async def feed(self, take: Take) -> bool:
+        """
+        Call `take` with each chunk, as soon as it is there, until it says False or had the last one.
+
+        Returns:
+            Whether it had the last one.
+        """
+        while self._chunks:
+            if not take(self._count(self._chunks.popleft())):
+                return self.is_finished
+        if not self.is_finished:
+            self._take = take
             try:
-                await self._reader
+                await self._wait()
             finally:
-                self._reader = None
-        chunk = self._chunks.popleft()
+                self._take = None
+        return self.is_finished
+
+    async def _wait(self) -> None:
+        self._reader = self.loop.create_future()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+
+    def _give(self, chunk: Chunk, take: Take, reader: asyncio.Future[None]) -> None:
+        """Feed a chunk; wake the feeding task when it has to do something."""
+        try:
+            wants_more = take(self._count(chunk))
+        except Exception as error:  # noqa: BLE001 - raised again in the task that feeds
+            reader.set_exception(error)
+        else:
+            if not wants_more or self.is_finished:
+                reader.set_result(None)
+
+    def _count(self, chunk: Chunk) -> Chunk:
         if chunk.finish is not None:
             self._num_open -= 1
         return chunk

@@ -1,15 +1,19 @@
 """
 One response on its way: the head at the right moment, then pieces; and a watch for the client that hangs up.
 
-Below `server.generate` and above raw ASGI. One task a request, none a piece.
+Below `server.generate` and above raw ASGI. One task a request, none a piece: where the server lets us
+(`server.http_protocol`), a piece goes to the socket within the call that brought it.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
 
 from starlette.types import Receive, Send
+
+from headrace.server.http_protocol import WritePiece
 
 KEEP_ALIVE_S = 15.0
 """A stream that was silent for so long gets the dialect's keep-alive bytes, as TGI does it."""
@@ -20,8 +24,18 @@ Headers = tuple[tuple[str, str], ...]
 class Exchange:
     """The response to one request."""
 
-    def __init__(self, send: Send, common_headers: Headers, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+    def __init__(
+        self,
+        send: Send,
+        common_headers: Headers,
+        *,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        write_piece: WritePiece | None = None,
+    ) -> None:
         self._send = send
+        self._write_piece = write_piece
+        self._waiting: deque[bytes] = deque()
+        self._sending = asyncio.Lock()
         self.keep_alive_s = keep_alive_s
         """How long a stream may be silent."""
         self._common = common_headers
@@ -40,17 +54,31 @@ class Exchange:
         self._keep_alive = keep_alive
         self._last_sent_s = perf_counter()
 
-    async def write(self, piece: bytes) -> None:
-        """Send one piece of the stream."""
-        if not self.is_started:
-            await self._start(200, self._head)
+    def put(self, piece: bytes) -> bool:
+        """Send one piece of the stream as far as that is possible at once; False: `drain` before the next one."""
+        if self._write_piece is None or self._waiting or not self.is_started or self._sending.locked():
+            self._waiting.append(piece)
+            return False
+        self._last_sent_s = perf_counter()
+        return self._write_piece(piece)
+
+    async def drain(self) -> None:
+        """Send what waits, and wait until the client has room for more."""
+        async with self._sending:
+            if not self.is_started:
+                await self._start(200, self._head)
+            await self._send_piece(self._waiting.popleft() if self._waiting else b"")
+            while self._waiting:
+                await self._send_piece(self._waiting.popleft())
+
+    async def _send_piece(self, piece: bytes) -> None:
         self._last_sent_s = perf_counter()
         await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def finish(self) -> None:
         """End the stream."""
-        if not self.is_started:
-            await self._start(200, self._head)
+        if self._waiting or self._sending.locked() or not self.is_started:
+            await self.drain()
         self.is_finished = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -67,8 +95,9 @@ class Exchange:
 
     async def keep_alive(self) -> None:
         """Break a long silence, if the dialect has something that says nothing."""
-        if self._keep_alive and not self.is_finished and perf_counter() - self._last_sent_s >= self.keep_alive_s:
-            await self.write(self._keep_alive)
+        is_silent = perf_counter() - self._last_sent_s >= self.keep_alive_s
+        if self._keep_alive and not self.is_finished and is_silent and not self.put(self._keep_alive):
+            await self.drain()
 
 
 @asynccontextmanager

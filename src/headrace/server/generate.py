@@ -2,22 +2,22 @@
 The one path of every generation, whatever route and dialect: body → request → chunks → bytes.
 
 An error before the first byte has the dialect's HTTP status; one after it is the dialect's error event. A client that
-hangs up closes the backend's iterator, which aborts the request. Each request is logged and counted once, at its end.
+hangs up cancels the backend's relay, which aborts the request. Each request is logged and counted once, at its end.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter
-from typing import cast
 
 from starlette.types import Receive, Scope, Send
 
 from headrace.core.errors import HeadraceError, Internal
-from headrace.core.generation import Chunk, GenerationRequest
+from headrace.core.generation import Chunk
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
 from headrace.engine.backend import Backend
 from headrace.server.exchange import Exchange, Headers, watching
+from headrace.server.http_protocol import piece_writer
 from headrace.server.limits import ClientGone, read_body
 from headrace.server.service import Service, new_request_id
 from headrace.wire.answers import Collector, failure_of
@@ -54,7 +54,12 @@ class GenerationRoute:
             request_id=new_request_id(), route=self._route, dialect=self._dialect.name, started_s=perf_counter()
         )
         request_id = _client_request_id(scope) or record.request_id
-        exchange = Exchange(send, (("x-request-id", request_id),), keep_alive_s=self._service.keep_alive_s)
+        exchange = Exchange(
+            send,
+            (("x-request-id", request_id),),
+            keep_alive_s=self._service.keep_alive_s,
+            write_piece=piece_writer(scope),
+        )
         try:
             await self._answer(scope, receive, exchange, record)
         except asyncio.CancelledError:
@@ -121,13 +126,12 @@ class _Answer:
     async def run(self) -> None:
         """Answer as the request asked to."""
         try:
-            async with aclosing(merge(self._backend, self._parsed.requests)) as chunks:
-                await (self._stream(chunks) if self._parsed.stream else self._whole(chunks))
+            await (self._stream() if self._parsed.stream else self._whole())
         finally:
             if self._texts is not None:
                 self._record.answer = "".join(self._texts)
 
-    async def _stream(self, chunks: AsyncGenerator[tuple[int, Chunk], None]) -> None:
+    async def _stream(self) -> None:
         exchange, reply = self._exchange, self._parsed.reply
         renderer = self.renderer = reply.stream()
         more = reply.headers(None)
@@ -135,28 +139,51 @@ class _Answer:
         if not any(name == "cache-control" for name, _ in more):
             headers = (*headers, ("cache-control", "no-cache"))
         exchange.begin_stream(headers, keep_alive=renderer.keep_alive)
-        write, render = exchange.write, renderer.chunk
-        async for number, chunk in chunks:
+        render, put = renderer.chunk, exchange.put
+
+        def take(number: int, chunk: Chunk) -> bool:
             self._note(chunk)
             failure = failure_of(chunk.finish)
             if failure is not None:
                 raise failure
+            goes_on = True
             for piece in render(chunk, request=number):
-                await write(piece)
+                goes_on = put(piece)
+            return goes_on
+
+        await self._relay(take)
         for piece in renderer.end():
-            await write(piece)
+            put(piece)
         self._record.status = 200
         await exchange.finish()
 
-    async def _whole(self, chunks: AsyncGenerator[tuple[int, Chunk], None]) -> None:
+    async def _whole(self) -> None:
         collector = Collector(self._parsed.requests)
-        async for number, chunk in chunks:
+
+        def take(number: int, chunk: Chunk) -> bool:
             self._note(chunk)
             collector.add(chunk, request=number)
+            return True
+
+        await self._relay(take)
         reply = self._parsed.reply
         body = reply.render(collector.answers())
         self._record.status = 200
         await self._exchange.whole(200, body, (("content-type", reply.content_type), *reply.headers(self._timings())))
+
+    async def _relay(self, take: Callable[[int, Chunk], bool]) -> None:
+        """Give `take` the chunks of all requests as they come, with the number of their request."""
+        relay, requests, drain = self._backend.relay, self._parsed.requests, self._exchange.drain
+        if len(requests) == 1:
+            await relay(requests[0], partial(take, 0), drain)
+            return
+        relays = [asyncio.create_task(relay(one, partial(take, i), drain)) for i, one in enumerate(requests)]
+        try:
+            await asyncio.gather(*relays)
+        finally:
+            for task in relays:
+                task.cancel()
+            await asyncio.gather(*relays, return_exceptions=True)
 
     def _note(self, chunk: Chunk) -> None:
         """Count a chunk: when it came, and at the end what it sums up to."""
@@ -191,52 +218,6 @@ class _Answer:
         )
 
 
-async def merge(backend: Backend, requests: Sequence[GenerationRequest]) -> AsyncGenerator[tuple[int, Chunk], None]:
-    """The chunks of all requests as they come, each with the number of its request; closing it aborts them all."""
-    if len(requests) == 1:
-        async with aclosing(_generate(backend, requests[0])) as chunks:
-            async for chunk in chunks:
-                yield 0, chunk
-        return
-    ready: asyncio.Queue[tuple[int, Chunk] | Exception | None] = asyncio.Queue()
-    pumps = [asyncio.create_task(_pump(backend, number, one, ready)) for number, one in enumerate(requests)]
-    try:
-        num_open = len(pumps)
-        while num_open:
-            item = await ready.get()
-            if isinstance(item, Exception):
-                raise item
-            if item is None:
-                num_open -= 1
-            else:
-                yield item
-    finally:
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-
-
-async def _pump(
-    backend: Backend,
-    number: int,
-    request: GenerationRequest,
-    ready: "asyncio.Queue[tuple[int, Chunk] | Exception | None]",
-) -> None:
-    try:
-        async with aclosing(_generate(backend, request)) as chunks:
-            async for chunk in chunks:
-                ready.put_nowait((number, chunk))
-    except Exception as error:  # noqa: BLE001 -- raised again by whoever reads the queue
-        ready.put_nowait(error)
-    else:
-        ready.put_nowait(None)
-
-
-def _generate(backend: Backend, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
-    """The backend's iterator; that it can be closed is a part of its contract."""
-    return cast("AsyncGenerator[Chunk, None]", backend.generate(request))
-
-
 async def _tell(
     error: HeadraceError, dialect: Dialect, answer: _Answer | None, exchange: Exchange, record: RequestRecord
 ) -> None:
@@ -253,7 +234,7 @@ async def _tell(
     record.finish = "error" if record.finish is None else record.finish
     if not exchange.is_finished and answer is not None and answer.renderer is not None:
         for piece in answer.renderer.error(error):
-            await exchange.write(piece)
+            exchange.put(piece)
         await exchange.finish()
 
 

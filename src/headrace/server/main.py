@@ -34,6 +34,7 @@ from headrace.core.telemetry import get_logger, setup_logging
 from headrace.engine.backend import Backend
 from headrace.server.app import app_of
 from headrace.server.engine_config import engine_config
+from headrace.server.http_protocol import StreamingProtocol
 from headrace.server.listener import bind, url_of
 from headrace.server.observer import MetricsObserver
 from headrace.server.service import Service
@@ -119,7 +120,7 @@ class _Life:
         self._started_s = perf_counter()
         config = uvicorn.Config(
             app_of(self._service),
-            http="httptools",
+            http=StreamingProtocol,
             ws="none",
             lifespan="off",
             access_log=False,
