@@ -34,6 +34,7 @@ def test_the_openai_client_gets_a_sensible_chat_answer(client: openai.OpenAI) ->
 
 def test_the_openai_stream_says_what_the_whole_answer_says(client: openai.OpenAI) -> None:
     ask = {"model": "smollm2", "messages": QUESTION, "temperature": 0, "max_tokens": 32}
+    client.chat.completions.create(**ask)  # from here on the prompt is cached, and usage says so each time
     whole = client.chat.completions.create(**ask)
     stream = client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True})
     chunks = list(stream)
