@@ -19,11 +19,19 @@ constexpr int kBlockTokens = 32;   // tokens of a KV block
 constexpr int kChunkTokens = 256;  // attention works through a context in chunks of this, at absolute positions
 constexpr int kMaxHeadDim = 256;
 constexpr int kBlockRows = 64;     // rows of a block in the row-split step
-constexpr int kColumnRows = 128;   // up to so many rows a step is split by columns
+constexpr int kColumnRows = 128;   // at most so many rows of a step are split by columns
+constexpr int kColumnRowsPerThread = 24;
 constexpr int kLogitRows = 64;     // logit rows that are computed and sampled at a time
 constexpr int kRedundantRows = 2;  // up to so many rows every thread quantises for itself
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Up to so many rows a step is split by columns. With more rows for each thread weights are used often enough for every
+// thread to read all of them, and threads that keep their own rows need not wait for each other.
+constexpr int column_rows(int num_threads) {
+  const int rows = num_threads * kColumnRowsPerThread;
+  return rows < kColumnRows ? rows : kColumnRows;
+}
 
 // Blocks of rows of a step that is split by rows: as many for each thread, of at most kBlockRows rows.
 constexpr int num_row_blocks(int num_tokens, int num_threads) {

@@ -148,12 +148,11 @@ double ProductTimer::time(int num_rows, int num_products) {
 void ProductTimer::run_thread(int thread, Meeting& meeting) {
   for (int i = 0; i < num_products_; i++) {
     const Matrix& matrix = copies_[(next_copy_ + i) % copies_.size()];
-    if (num_rows_ <= kColumnRows) {
+    if (num_rows_ <= column_rows(num_threads_)) {
       const auto bound = [&](int t) { return static_cast<int>(static_cast<int64_t>(matrix.num_panels) * t / num_threads_); };
       multiply(matrix, 0, num_rows_, bound(thread), bound(thread + 1));
     } else {
-      const int per_round = num_threads_ * kBlockRows;
-      const int num_blocks = num_threads_ * ((num_rows_ + per_round - 1) / per_round);
+      const int num_blocks = num_row_blocks(num_rows_, num_threads_);
       for (int block = thread; block < num_blocks; block += num_threads_) {
         const int rows = num_rows_ * (block + 1) / num_blocks - num_rows_ * block / num_blocks;
         multiply(matrix, thread * kBlockRows, rows, 0, matrix.num_panels);

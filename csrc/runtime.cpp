@@ -19,7 +19,7 @@ void require(bool condition, const std::string& what) {
 
 int32_t scratch_rows(const Limits& limits, int num_threads) {
   const int32_t columns = std::min(limits.max_step_tokens, kColumnRows);
-  const int32_t blocks = limits.max_step_tokens > kColumnRows ? num_threads * kBlockRows : 0;
+  const int32_t blocks = limits.max_step_tokens > column_rows(1) ? num_threads * kBlockRows : 0;
   return std::max({columns, blocks, num_threads * kRedundantRows, std::min(limits.max_step_tokens, kLogitRows)});
 }
 

@@ -32,7 +32,7 @@ class StepRun {
 
   void run_layers() {
     watch.start();
-    if (step.num_tokens <= kColumnRows) run_columns();
+    if (step.num_tokens <= column_rows(num_threads)) run_columns();
     else run_row_blocks();
   }
 
