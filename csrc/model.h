@@ -76,17 +76,18 @@ struct Model {
   Matrix embed, lm_head;  // the same panels when tied
 };
 
-// [layer][block][KV head] pieces of `head_bytes`:
+// [block][layer][KV head] pieces of `head_bytes` (memory is handed out by the system on first use, in pages of 2 MB that
+// cost milliseconds each: layer by layer, a step that opens a block would pay for a page of every layer):
 //   bf16  K [D/2][32 tokens][2], V [16 token pairs][D][2]
 //   int8  K [D/4][32 tokens][4] as k + 128, V [16 token pairs][D][2] signed, then 32 K scales and 32 V scales (fp32)
 struct KvCache {
   uint8_t* base;
   KvKind kind;
-  int32_t num_blocks, num_kv_heads;
+  int32_t num_layers, num_kv_heads;
   size_t head_bytes;
 
   uint8_t* piece(int layer, int block, int head) const {
-    return base + ((static_cast<size_t>(layer) * num_blocks + block) * num_kv_heads + head) * head_bytes;
+    return base + ((static_cast<size_t>(block) * num_layers + layer) * num_kv_heads + head) * head_bytes;
   }
 };
 

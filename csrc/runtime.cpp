@@ -107,7 +107,7 @@ Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_pt
   if (!config.local_frequencies.empty()) fill_rope(rope.local, config.local_frequencies);
   rope_ = rope.global;
   local_rope_ = rope.local;
-  kv_ = {kv_memory_.data(), config.kv_kind(), limits.num_blocks, config.num_kv_heads, kv_head_bytes(config)};
+  kv_ = {kv_memory_.data(), config.kv_kind(), config.num_layers, config.num_kv_heads, kv_head_bytes(config)};
   connect_weights();
   for (int i = 0; i < num_threads; i++) scratch_.push_back(std::make_unique<SampleScratch>(config.vocab_size));
   for (const auto& scratch : scratch_) scratch_pointers_.push_back(scratch.get());
@@ -188,7 +188,7 @@ void Runtime::execute(const Step& step) {
         const Call& call = *static_cast<const Call*>(argument);
         call.kernels->run_step(*call.context, thread);
       },
-      &call);
+      &call, step.num_tokens <= column_rows(team_->size()));
 }
 
 void Runtime::check(const Step& step) const {
