@@ -33,8 +33,8 @@ class Team {
   int num_active() const { return num_active_; }
 
   // Calls `function(context, thread)` on the active threads, the calling one being thread 0; returns when all have
-  // returned.
-  void run(void (*function)(void* context, int thread), void* context);
+  // returned. All threads are active where they seldom wait for each other (`meets_often` false).
+  void run(void (*function)(void* context, int thread), void* context, bool meets_often);
 
   // Waits until every thread of the run is here. Writes before it are seen by all after it.
   void barrier(int thread);
