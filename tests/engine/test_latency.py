@@ -62,6 +62,20 @@ def test_one_slow_step_changes_little() -> None:
     assert model.predict_s(tokens=200, attended=50_000) == pytest.approx(before, rel=0.3)
 
 
+@pytest.mark.parametrize(("has_chunk", "least", "most"), [(True, 0, 90), (False, 200, 400)])
+def test_where_three_steps_in_ten_are_slow_prompts_keep_a_distance(has_chunk: bool, least: int, most: int) -> None:
+    model, rng = StepTimeModel(), random.Random(1)
+    a, b, c, limit_s = 5e-3, 2e-4, 1e-8, 0.05
+    passed = 0
+    for number in range(1000):
+        chunk = model.largest_chunk_tokens(tokens=8, attended=4000, context=500, limit_s=limit_s)
+        tokens, attended = 8 + chunk, 4000 + attended_tokens(500, chunk)
+        seconds = (a + b * tokens + c * attended) * (1.6 if rng.random() < 0.3 else 1.0)
+        model.observe(tokens=tokens, attended=attended, seconds=seconds, has_chunk=has_chunk)
+        passed += number >= 100 and seconds > limit_s
+    assert least <= passed <= most
+
+
 def test_hours_of_decoding_do_not_wash_out_what_was_learned_about_prompts() -> None:
     model = StepTimeModel()
     teach(model, 5e-3, 2e-4, 0, noise=0.02, seed=2)

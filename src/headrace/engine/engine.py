@@ -202,8 +202,14 @@ class Engine:
     def _measure(self, plan: StepPlan, started_s: float, executing_s: float, executed_s: float) -> None:
         self.num_failures_in_row = 0
         seconds = executed_s - executing_s
-        self.step_times.observe(tokens=plan.num_tokens, attended=plan.attended, seconds=seconds)
-        if len(plan.sequences) == plan.num_decodes:
+        has_chunk = len(plan.sequences) > plan.num_decodes
+        self.step_times.observe(
+            tokens=plan.num_tokens,
+            attended=plan.attended,
+            seconds=seconds,
+            has_chunk=has_chunk and plan.num_decodes > 0,
+        )
+        if not has_chunk:
             self.row_prices.observe(sequences=plan.num_decodes, rows=plan.num_tokens, seconds=seconds)
         self._totals["steps"] += 1
         self._step_seconds_total += seconds
