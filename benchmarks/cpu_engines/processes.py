@@ -77,7 +77,7 @@ class Worker:
             self._process.stdin.write(command.encode())
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise WorkerFailed(f"The process has ended, see {self._log}.") from None
+            raise WorkerFailed(f"The process has ended, see {self._log.name}.") from None
         answer = self._read(timeout_s)
         self._signal(signal.SIGSTOP)
         made = answer["output_tokens"]
@@ -112,13 +112,13 @@ class Worker:
             selector.register(stdout, selectors.EVENT_READ)
             while b"\n" not in self._unread:
                 if not selector.select(max(0.0, deadline_s - time.perf_counter())):
-                    raise WorkerFailed(f"No answer within {timeout_s:.0f} s, see {self._log}.")
+                    raise WorkerFailed(f"No answer within {timeout_s:.0f} s, see {self._log.name}.")
                 piece = os.read(stdout.fileno(), 1 << 16)
                 if not piece:
-                    raise WorkerFailed(f"The process ended without an answer, see {self._log}.")
+                    raise WorkerFailed(f"The process ended without an answer, see {self._log.name}.")
                 self._unread += piece
         line, _, self._unread = self._unread.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise WorkerFailed(f"{answer['error']} (see {self._log})")
+            raise WorkerFailed(f"{answer['error']} (see {self._log.name})")
         return answer

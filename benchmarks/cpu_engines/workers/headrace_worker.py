@@ -55,7 +55,7 @@ class HeadraceEngine:
             "weights": info.dtype,
             "kv": info.kv_dtype,
             "device": info.device,
-            "engine": {name: str(value) for name, value in asked.items()},
+            "engine": {name: Path(value).name if name == "model" else str(value) for name, value in asked.items()},
         }
 
 
