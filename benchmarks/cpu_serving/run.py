@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,8 @@ def main() -> None:
         rows, cells = choose_rows(options.servers), choose_cells(options.cells)
     except KeyError as error:
         sys.exit(str(error.args[0]))
-    manifest = read_manifest(options.root.expanduser())
+    root = options.root.expanduser()
+    manifest = read_manifest(root)
     if missing := sorted({"vllm"} - manifest.peers.keys() | {"hf-bf16"} - manifest.models.keys()):
         sys.exit(f"Not installed: {', '.join(missing)}. Run `python -m benchmarks.peers.install vllm llamacpp` first.")
     with tempfile.TemporaryDirectory() as folder:
@@ -65,11 +66,19 @@ def main() -> None:
         scratch.mkdir(parents=True, exist_ok=True)
         result = measure(options, manifest, rows, cells, scratch)
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    folders = {"PEERS": root, "MODELS": Path(manifest.models["gguf"]).parent, "PYTHON": Path(sys.prefix)}
+    options.output.write_text(without_folders(json.dumps(result, indent=1), folders) + "\n")
     page = write_report(result)
     options.output.with_suffix(".md").write_text(page)
     print(page)
     print(json.dumps({"output": str(options.output), "medians": medians(result["runs"])}))
+
+
+def without_folders(text: str, folders: Mapping[str, Path]) -> str:
+    """Name folders of this machine by what they hold: a result is read elsewhere."""
+    for name, folder in folders.items():
+        text = text.replace(f"{folder}/", f"{name}/")
+    return text
 
 
 def measure(

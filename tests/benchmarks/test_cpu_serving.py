@@ -12,6 +12,7 @@ from benchmarks.cpu_serving.goals import Goal, judge
 from benchmarks.cpu_serving.load_tool import ToolRun
 from benchmarks.cpu_serving.proc import session_cpu_s, session_memory, session_pids
 from benchmarks.cpu_serving.report import medians, write_report
+from benchmarks.cpu_serving.run import without_folders
 from benchmarks.cpu_serving.servers import ROWS, choose_rows
 from benchmarks.peers.manifest import InstalledPeer, Manifest
 from hypothesis import given
@@ -31,6 +32,7 @@ def tool_run(cell: Cell, **changes: Any) -> ToolRun:
     result = {
         "input_lens": [cell.prompt_tokens] * cell.num_requests,
         "output_lens": [cell.output_tokens] * cell.num_requests,
+        "itls": [[0.01] * 9] * cell.num_requests,
         "duration": 2.0,
         **{f"p{share}_{name}_ms": 1.0 for share in (50, 99) for name in ("ttft", "itl", "tpot")},
         **changes,
@@ -83,6 +85,12 @@ def test_speed_counts_the_tokens_that_were_asked_for() -> None:
 def test_an_answer_that_the_tool_recounted_a_token_shorter_is_whole() -> None:
     lengths = [C8.output_tokens - 1, *[C8.output_tokens] * (C8.num_requests - 1)]
     assert run_figures(C8, tool_run(C8, output_lens=lengths)) == run_figures(C8, tool_run(C8))
+
+
+def test_an_answer_that_the_tool_recounted_half_as_long_is_whole_if_its_events_say_so() -> None:
+    lengths = [C8.output_tokens // 2, *[C8.output_tokens] * (C8.num_requests - 1)]
+    gaps = [[0.01] * (C8.output_tokens - 2), *[[0.01]] * (C8.num_requests - 1)]
+    assert run_figures(C8, tool_run(C8, output_lens=lengths, itls=gaps)) == run_figures(C8, tool_run(C8))
 
 
 @pytest.mark.parametrize(("field", "off"), [("output_lens", 20), ("input_lens", 1)])
@@ -198,3 +206,10 @@ def test_processor_time_and_memory_are_those_of_the_whole_session(tmp_path: Path
     assert session_cpu_s(10, proc=tmp_path) > 0
     memory = session_memory(10, proc=tmp_path)
     assert (memory.rss_bytes, memory.pss_bytes, memory.peak_rss_bytes) == (600 * 1024, 400 * 1024, 800 * 1024)
+
+
+def test_a_result_names_no_folder_of_the_machine() -> None:
+    text = without_folders(
+        '["/home/me/peers/bin/x", "/data/model.gguf"]', {"PEERS": Path("/home/me/peers"), "MODELS": Path("/data")}
+    )
+    assert text == '["PEERS/bin/x", "MODELS/model.gguf"]'
