@@ -2,7 +2,7 @@
 Serving over HTTP, measured by `vllm bench serve`: Headrace, llama-server and vLLM take turns on the same CPUs.
 
     python -m benchmarks.peers.install llamacpp vllm       once
-    python -m benchmarks.cpu_serving.run                   everything: under 20 minutes on two cores
+    python -m benchmarks.cpu_serving.run                   everything: about 20 minutes on two cores
     python -m benchmarks.cpu_serving.run --servers headrace-w4a8,llamacpp --cells c1,c8 --rounds 1
 
 Writes `--output` (JSON, every run) and the same name with `.md` (tables). The last line is one JSON object.

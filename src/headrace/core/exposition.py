@@ -10,9 +10,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from headrace.core.generation import EngineStats
 from headrace.core.metrics import Distribution, Metrics
 
 _VLLM_REASONS = {"eos_token": "stop", "stop_sequence": "stop", "disconnected": "abort"}
+
+Row = tuple[tuple[str, ...], str, float]
+"""All names of a metric, what it is, its value."""
 
 
 def families(metrics: Metrics) -> Iterator[Metric]:
@@ -34,9 +38,18 @@ def families(metrics: Metrics) -> Iterator[Metric]:
 
 def _engine_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
     stats = metrics.stats()
+    for names, help_text, value in _gauges(stats, metrics.in_flight()):
+        for name in names:
+            yield _one(GaugeMetricFamily, name, help_text, model, value)
+    for names, help_text, value in _counters(stats):
+        for name in names:
+            yield _one(CounterMetricFamily, name, help_text, model, value)
+
+
+def _gauges(stats: EngineStats, requests_in_flight: int) -> tuple[Row, ...]:
     used = stats.num_blocks - stats.num_free_blocks
     share = used / stats.num_blocks if stats.num_blocks else 0.0
-    gauges = (
+    return (
         (
             ("headrace_running_sequences", "tgi_batch_current_size", "vllm:num_requests_running"),
             "Sequences in the running batch.",
@@ -65,9 +78,12 @@ def _engine_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
             "Share of the KV cache in use, 0 to 1.",
             share,
         ),
-        (("headrace_requests_in_flight",), "Requests that are being answered now.", metrics.in_flight()),
+        (("headrace_requests_in_flight",), "Requests that are being answered now.", requests_in_flight),
     )
-    counters = (
+
+
+def _counters(stats: EngineStats) -> tuple[Row, ...]:
+    return (
         (
             ("headrace_prompt_tokens", "vllm:prompt_tokens", "vllm:prefix_cache_queries"),
             "Prompt tokens taken.",
@@ -97,12 +113,6 @@ def _engine_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
         (("headrace_steps",), "Steps of the engine.", stats.steps_total),
         (("headrace_step_seconds",), "Time spent in steps, seconds.", stats.step_seconds_total),
     )
-    for names, help_text, value in gauges:
-        for name in names:
-            yield _one(GaugeMetricFamily, name, help_text, model, value)
-    for names, help_text, value in counters:
-        for name in names:
-            yield _one(CounterMetricFamily, name, help_text, model, value)
 
 
 def _request_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
