@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.core.generation import SamplingParams
 from headrace.engine.row_extras import make_extras
@@ -34,7 +36,7 @@ def make_sequence(slot: int, *, prompt: int, output: int, computed: int, **sampl
 
 
 def plan_of(decoding: list[Sequence], reading: list[tuple[Sequence, int]]) -> StepPlan:
-    plan = StepPlan(list(decoding), [1] * len(decoding), len(decoding))
+    plan = StepPlan(list(decoding), [1] * len(decoding), len(decoding), num_tokens=len(decoding))
     for sequence, count in reading:
         plan.add(sequence, count)
     return plan
@@ -62,6 +64,27 @@ def test_decoding_sequences_and_chunks_lie_one_after_the_other() -> None:
     assert step.rows.tolist() == [0, 1]
     assert uses.drawing == [one, two]
     assert step.block_tables.flags.c_contiguous
+
+
+@given(rounds=st.lists(st.sampled_from(["decode", "decode", "readmit", "leave"]), min_size=2, max_size=24))
+def test_a_builder_that_has_seen_the_sequences_before_builds_what_a_new_one_does(rounds: list[str]) -> None:
+    sequences = [make_sequence(slot, prompt=3 + slot, output=1, computed=3 + slot, seed=slot) for slot in range(3)]
+    builder = builder_for(*sequences)
+    for event in rounds:
+        if event == "leave" and len(sequences) > 1:
+            builder.release(sequences.pop().slot)
+        elif event == "readmit":
+            sequences[0].slot = sequences[0].slot % 2 + 5
+            builder.admit(sequences[0], None)
+        seen, uses = builder.build(plan_of(sequences, []))
+        new, new_uses = builder_for(*sequences).build(plan_of(sequences, []))
+        for name in ("token_ids", "query_starts", "context_lens", "block_tables", "rows", "sampling"):
+            np.testing.assert_array_equal(getattr(seen, name), getattr(new, name), err_msg=name)
+        assert uses == new_uses
+        for sequence in sequences:
+            sequence.num_tokens += 1
+            sequence.num_computed_tokens += 1
+            sequence.blocks += [sequence.order * 10 + len(sequence.blocks)] * (sequence.num_tokens % 4 == 1)
 
 
 def test_a_chunk_that_reaches_the_end_of_the_prompt_draws() -> None:

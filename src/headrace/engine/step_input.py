@@ -3,8 +3,9 @@ Turns a plan into the arrays that a runner reads.
 
 What stays the same from step to step (block tables, sampling rows) lies in persistent arrays, one row per slot, and is
 written when a sequence is admitted or gets a block. A step only gathers rows, so that 64 decoding sequences cost a few
-numpy calls. A sequence may have any number of logit rows in a step: none while its prompt is read, many while a prompt
-is scored or drafted tokens are verified.
+numpy calls; while the same sequences decode one token after the other, what was gathered is used again. A sequence may
+have any number of logit rows in a step: none while its prompt is read, many while a prompt is scored or drafted tokens
+are verified.
 """
 
 from dataclasses import dataclass, field
@@ -38,6 +39,15 @@ class RowUses:
     """Sequence, first row, number of rows that score its prompt."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """A step in which sequences decoded one token each, for more steps of the same sequences with the same blocks."""
+
+    sequences: list[Sequence]
+    step: StepInput
+    uses: RowUses
+
+
 class StepBuilder:
     """Builds the `StepInput` of each step. One per engine."""
 
@@ -48,10 +58,13 @@ class StepBuilder:
         self._sampling = np.zeros(max_num_seqs, SAMPLING_DTYPE)
         self._extras: dict[int, RowExtras] = {}
         """By slot."""
+        self._round: _Round | None = None
+        """The last step, if its like may follow."""
 
     def admit(self, sequence: Sequence, extras: RowExtras | None) -> None:
         """Fill a slot's persistent rows. Called whenever a sequence gets a slot."""
         slot = sequence.slot
+        self._round = None
         self._sampling[slot] = sampling_row(sequence.params, sequence.seed)
         self._table_lens[slot] = 0
         self._extras.pop(slot, None)
@@ -64,6 +77,15 @@ class StepBuilder:
         for sequence in sequences:
             if len(sequence.blocks) != self._table_lens[sequence.slot]:
                 self._write_table(sequence)
+        is_plain = plan.num_tokens == len(sequences) == plan.num_decodes and not self._extras
+        if is_plain and self._round is not None and self._round.sequences == sequences:
+            return _next_of(self._round), self._round.uses
+        step, uses = self._gather(plan)
+        self._round = _Round(sequences=sequences, step=step, uses=uses) if is_plain else None
+        return step, uses
+
+    def _gather(self, plan: StepPlan) -> tuple[StepInput, RowUses]:
+        sequences = plan.sequences
         slots = np.array([s.slot for s in sequences], np.int64)
         starts = np.zeros(len(sequences) + 1, np.int32)
         np.cumsum(plan.counts, out=starts[1:])
@@ -73,7 +95,7 @@ class StepBuilder:
         step = StepInput(
             token_ids=_token_ids(plan),
             query_starts=starts,
-            context_lens=np.array([s.num_computed_tokens for s in sequences], np.int32),
+            context_lens=_context_lens(sequences),
             block_tables=np.ascontiguousarray(self._tables[slots, :most_blocks]),
             rows=rows,
             sampling=sampling,
@@ -85,6 +107,7 @@ class StepBuilder:
 
     def _write_table(self, sequence: Sequence) -> None:
         slot, blocks = sequence.slot, sequence.blocks
+        self._round = None
         written = self._table_lens[slot]
         self._tables[slot, written : len(blocks)] = blocks[written:]
         self._table_lens[slot] = len(blocks)
@@ -157,9 +180,32 @@ def sampling_row(params: SamplingParams, seed: int) -> SamplingRows:
     return row
 
 
+def _next_of(round_: _Round) -> StepInput:
+    """Return the next step of the same sequences."""
+    step = round_.step
+    sampling = step.sampling.copy()
+    sampling["position"] = [s.num_tokens for s in round_.sequences]
+    return StepInput(
+        token_ids=_newest_tokens(round_.sequences),
+        query_starts=step.query_starts,
+        context_lens=_context_lens(round_.sequences),
+        block_tables=step.block_tables,
+        rows=step.rows,
+        sampling=sampling,
+    )
+
+
+def _context_lens(sequences: list[Sequence]) -> Int32:
+    return np.array([s.num_computed_tokens for s in sequences], np.int32)
+
+
+def _newest_tokens(decoding: list[Sequence]) -> Int32:
+    return np.array([s.tokens[s.num_computed_tokens] for s in decoding], np.int32)
+
+
 def _token_ids(plan: StepPlan) -> Int32:
     num_single = 0 if plan.num_drafted else plan.num_decodes
-    single = np.array([s.tokens[s.num_computed_tokens] for s in plan.sequences[:num_single]], np.int32)
+    single = _newest_tokens(plan.sequences[:num_single])
     if num_single == len(plan.sequences):
         return single
     chunks = [single]
