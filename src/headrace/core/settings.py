@@ -121,7 +121,7 @@ class ServerSettings:
     max_itl_ms: float | None = setting(rules.number(0, "milliseconds"), None)
     """
     How long a prompt chunk may hold up running streams: inter-token latency, milliseconds; 0 is no limit. Default:
-    100, which reads as a steady flow.
+    75, which reads as a steady flow.
     """
 
     max_concurrent_requests: int = setting(rules.integer(1), 256)

@@ -34,7 +34,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     max_draft_tokens: int = 8
     """Most tokens that a sequence guesses and verifies in one step, where that pays; 0: none."""
-    max_itl_ms: float | None = 100.0
+    max_itl_ms: float | None = 75.0
     """While anyone decodes, prompt chunks are sized to keep steps under this; None: no limit."""
     max_queued_requests: int = 256
     """Sequences that may wait beyond those that run; more are refused with `Busy`."""
