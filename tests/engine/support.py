@@ -1,5 +1,7 @@
 """Makes engines on the fake runner, and reads whole answers."""
 
+import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -8,7 +10,7 @@ from functools import cache
 
 import tokenizers
 
-from headrace.core.generation import Chunk, Finish, GenerationRequest, ModelInfo, SamplingParams, Token
+from headrace.core.generation import Chunk, EngineStats, Finish, GenerationRequest, ModelInfo, SamplingParams, Token
 from headrace.engine.async_engine import AsyncEngine, TextParts
 from headrace.engine.config import EngineLimits
 from headrace.engine.observer import EngineObserver
@@ -149,3 +151,23 @@ def _answer(chunks: list[Chunk]) -> Answer:
         prompt=prompts[0] if prompts else None,
         chunks=tuple(chunks),
     )
+
+
+class Gate:
+    """Holds the runner before each step until it is opened; counts and keeps what passes."""
+
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.steps: list[StepInput] = []
+
+    def __call__(self, step: StepInput) -> None:
+        assert self.is_open.wait(20)
+        self.steps.append(step)
+
+
+async def settled(engine: AsyncEngine, condition: Callable[[EngineStats], bool]) -> None:
+    """Wait, by turns of the event loop, until a fact about the engine holds."""
+    async with asyncio.timeout(20):
+        while not condition(engine.stats()):
+            await asyncio.sleep(0)
