@@ -1,0 +1,390 @@
+"""
+Records in a database: SQLite in one file (or in memory, for tests), or PostgreSQL by URL. The only file that knows SQL.
+
+Every method is one transaction. Writers take turns at one row, the counter of revisions, so that revisions become
+visible in the order of their numbers. SQLite commits with `synchronous=FULL` into its write-ahead log: what a method
+has returned survives kill -9 and a power cut.
+"""
+
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.pool import QueuePool
+
+from headrace.core.errors import SettingsError, Unavailable
+from headrace.core.telemetry import get_logger
+from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record
+
+SCHEMA_VERSION: Final = 1
+_WAIT_S: Final = 30
+"""For a lock, a free connection, or a database that does not answer."""
+_SETUP_LOCK: Final = 7_233_428_921
+"""Key of PostgreSQL's advisory lock under which tables are made."""
+
+_METADATA: Final = sa.MetaData()
+_RECORDS: Final = sa.Table(
+    "headrace_records",
+    _METADATA,
+    sa.Column("uid", sa.String, primary_key=True),
+    sa.Column("kind", sa.String, nullable=False),
+    sa.Column("name", sa.String, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+    sa.Column("spec", sa.Text, nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("tags", sa.Text, nullable=False),
+    sa.Column("created_s", sa.Double, nullable=False),
+    sa.Column("modified_s", sa.Double, nullable=False),
+    sa.Column("deleting_s", sa.Double),
+    sa.UniqueConstraint("kind", "name"),
+)
+_COUNTER: Final = sa.Table(
+    "headrace_store",
+    _METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("schema_version", sa.Integer, nullable=False),
+    sa.Column("revision", sa.BigInteger, nullable=False),
+)
+_NEWEST: Final = sa.select(_COUNTER.c.revision)
+
+
+def open_store(where: str | Path, *, now_s: Callable[[], float] = time.time) -> "SqlStore":
+    """
+    Open a store, and make it if there is none yet.
+
+    Args:
+        where: a file for SQLite, or a URL: `sqlite:///file`, `sqlite://` (in memory), `postgresql://user@host/name`.
+        now_s: the clock for `created_s`, `modified_s` and `deleting_s`.
+
+    Raises:
+        SettingsError: it cannot be opened; says why and what to do.
+    """
+    url = _url_of(where)
+    shown = url.database if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
+    engine = _engine_of(url)
+    try:
+        _set_up(engine, str(shown))
+    except BaseException as error:
+        engine.dispose()
+        if isinstance(error, sa.exc.DBAPIError):
+            raise SettingsError(
+                f"The store {shown} cannot be opened: {_first_line(error)}. "
+                "Check that the file (or the database server) is there, is Headrace's, and may be written."
+            ) from error
+        raise
+    return SqlStore(engine, shown=str(shown), now_s=now_s)
+
+
+class SqlStore:
+    """A `Store` on a database; any thread may use it."""
+
+    def __init__(self, engine: sa.Engine, *, shown: str, now_s: Callable[[], float] = time.time) -> None:
+        self._engine = engine
+        self._shown = shown
+        self._now_s = now_s
+        self._listeners: dict[object, Callable[[], None]] = {}
+        self._lock = threading.Lock()
+
+    def create(
+        self, kind: Kind, name: str, *, spec: Json, status: Json | None = None, tags: Mapping[str, str] = {}
+    ) -> Record:
+        """Add a record. Raises `AlreadyExists`."""
+        now_s = self._now_s()
+        with self._writing() as write:
+            record = Record(
+                kind=kind,
+                name=name,
+                uid=uuid.uuid4().hex,
+                revision=write.next_revision(),
+                spec=_copied(spec),
+                status=_copied(status or {}),
+                tags=dict(tags),
+                created_s=now_s,
+                modified_s=now_s,
+            )
+            try:
+                write.execute(sa.insert(_RECORDS).values(**_columns(record)))
+            except sa.exc.IntegrityError as error:
+                raise AlreadyExists(f"There is a {kind} of the name {name!r} already.") from error
+        return record
+
+    def get(self, kind: Kind, name: str) -> Record | None:
+        """Read the living record of that name."""
+        wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.value, _RECORDS.c.name == name)
+        with self._reading() as connection:
+            row = connection.execute(wanted).one_or_none()
+        return None if row is None else _record(row)
+
+    def list(self, kind: Kind) -> Sequence[Record]:
+        """Read all living records of a kind, by time of creation, then name."""
+        wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.value)
+        with self._reading() as connection:
+            rows = connection.execute(wanted).all()
+        return sorted(map(_record, rows), key=lambda record: (record.created_s, record.name))
+
+    def update(
+        self,
+        record: Record,
+        *,
+        spec: Json | None = None,
+        status: Json | None = None,
+        tags: Mapping[str, str] | None = None,
+        is_deleting: bool = False,
+    ) -> Record:
+        """
+        Write what is given, leave the rest; `is_deleting` sets `deleting_s` once and for all.
+
+        What says the same as before is not written: no new revision, nobody is told.
+
+        Raises:
+            Conflict: `record.revision` is not the newest, or it was removed.
+        """
+        with self._writing() as write:
+            old = write.read(record.uid)
+            if old is None or old.revision != record.revision:
+                raise Conflict(f"The {record.kind} {record.name!r} was written or removed since it was read.")
+            now_s = self._now_s()
+            new = replace(
+                old,
+                spec=old.spec if spec is None else _copied(spec),
+                status=old.status if status is None else _copied(status),
+                tags=old.tags if tags is None else dict(tags),
+                deleting_s=now_s if is_deleting and old.deleting_s is None else old.deleting_s,
+            )
+            if new == old:
+                return old
+            new = replace(new, revision=write.next_revision(), modified_s=now_s)
+            write.execute(sa.update(_RECORDS).where(_RECORDS.c.uid == new.uid).values(**_columns(new)))
+        return new
+
+    def remove(self, record: Record) -> None:
+        """Forget a record; nothing happens if its `uid` is gone already. Raises `Conflict` if it was written since."""
+        with self._writing() as write:
+            old = write.read(record.uid)
+            if old is None:
+                return
+            if old.revision != record.revision:
+                raise Conflict(f"The {record.kind} {record.name!r} was written since it was read.")
+            write.next_revision()
+            write.execute(sa.delete(_RECORDS).where(_RECORDS.c.uid == record.uid))
+
+    def revision(self) -> int:
+        """Read the newest revision of all: the same number means that nothing has changed."""
+        with self._reading() as connection:
+            return int(connection.execute(_NEWEST).scalar_one())
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after writes through this object, in the thread that wrote; returns how to end it."""
+        token = object()
+        with self._lock:
+            self._listeners[token] = listener
+
+        def end() -> None:
+            with self._lock:
+                self._listeners.pop(token, None)
+
+        return end
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with self._translated(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator["_Write"]:
+        with self._translated(), self._engine.connect() as connection:
+            connection.execution_options(headrace_is_writing=True)
+            with connection.begin():
+                write = _Write(connection)
+                yield write
+        if write.is_written:
+            self._tell()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Errors of the database as one of ours."""
+        try:
+            yield
+        except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+            raise Unavailable(
+                f"The store {self._shown} does not work: {_first_line(error)}. What was written before is safe. "
+                "Check its disk (is it full?) or that the database server runs, then try again."
+            ) from error
+
+    def _tell(self) -> None:
+        with self._lock:
+            listeners = tuple(self._listeners.values())
+        for listener in listeners:
+            try:
+                listener()
+            except Exception:  # noqa: BLE001 -- the write has happened; whoever wrote must not hear otherwise
+                get_logger().exception("store.listener_failed")
+
+
+class _Write:
+    """A transaction that no other writer runs beside."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+        self._newest = int(connection.execute(_NEWEST.with_for_update()).scalar_one())
+        self.is_written = False
+
+    def next_revision(self) -> int:
+        """Count this write."""
+        self._newest += 1
+        self.is_written = True
+        self._connection.execute(sa.update(_COUNTER).values(revision=self._newest))
+        return self._newest
+
+    def read(self, uid: str) -> Record | None:
+        """Read a record as it is now."""
+        row = self._connection.execute(sa.select(_RECORDS).where(_RECORDS.c.uid == uid)).one_or_none()
+        return None if row is None else _record(row)
+
+    def execute(self, statement: sa.Executable) -> None:
+        """Run a statement that returns nothing."""
+        self._connection.execute(statement)
+
+
+def _url_of(where: str | Path) -> sa.URL:
+    if isinstance(where, Path) or "://" not in where:
+        return sa.URL.create("sqlite", database=str(where))
+    try:
+        url = sa.make_url(where)
+    except (sa.exc.ArgumentError, ValueError):
+        raise SettingsError(
+            "The store's URL cannot be read; wanted: sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
+        ) from None
+    backend = url.drivername.partition("+")[0]
+    if backend in ("postgresql", "postgres"):
+        return url.set(drivername="postgresql+psycopg")
+    if backend != "sqlite":
+        raise SettingsError(f"The store's URL begins with {backend}://; wanted: sqlite:// or postgresql://.")
+    return url
+
+
+def _engine_of(url: sa.URL) -> sa.Engine:
+    if url.get_backend_name() == "sqlite":
+        return _sqlite(url)
+    try:
+        return sa.create_engine(
+            url,
+            pool_pre_ping=True,
+            pool_timeout=_WAIT_S,
+            connect_args={"connect_timeout": 10, "options": f"-c lock_timeout={_WAIT_S}s"},
+        )
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"PostgreSQL needs the package {error.name}, which is not installed: pip install 'headrace[postgres]'."
+        ) from error
+
+
+def _sqlite(url: sa.URL) -> sa.Engine:
+    is_memory = url.database in (None, "", ":memory:")
+    if url.database is not None and not is_memory:
+        _make_file(Path(url.database))
+    engine = sa.create_engine(
+        url,
+        poolclass=QueuePool,
+        pool_size=1 if is_memory else 4,  # an in-memory database is its one connection
+        max_overflow=0 if is_memory else 28,
+        pool_timeout=_WAIT_S,
+        connect_args={"timeout": _WAIT_S, "check_same_thread": False},
+    )
+    sa.event.listen(engine, "connect", _on_sqlite_connect)
+    sa.event.listen(engine, "begin", _on_sqlite_begin)
+    return engine
+
+
+def _make_file(path: Path) -> None:
+    """Records hold secrets (environments, keys): the file, and those that SQLite lays beside it, are its owner's."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise SettingsError(f"The store {path} cannot be opened: {error.strerror}. Choose another folder.") from error
+
+
+def _on_sqlite_connect(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # we say BEGIN, see `_on_sqlite_begin`
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _on_sqlite_begin(connection: sa.Connection) -> None:
+    """A writer locks at once: a reader that becomes a writer could be refused in the middle."""
+    is_writing = connection.get_execution_options().get("headrace_is_writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
+
+
+def _set_up(engine: sa.Engine, shown: str) -> None:
+    """Make the tables if they are missing; only one process does at a time."""
+    with engine.connect() as connection:
+        connection.execution_options(headrace_is_writing=True)
+        with connection.begin():
+            if engine.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SETUP_LOCK)))
+            _METADATA.create_all(connection)
+            version = connection.execute(sa.select(_COUNTER.c.schema_version)).scalar_one_or_none()
+            if version is None:
+                connection.execute(sa.insert(_COUNTER).values(id=1, schema_version=SCHEMA_VERSION, revision=0))
+            elif version != SCHEMA_VERSION:
+                raise SettingsError(
+                    f"The store {shown} has the form {version}, this Headrace reads the form {SCHEMA_VERSION}. "
+                    "Start the version of Headrace that wrote it, or choose another data folder."
+                )
+
+
+def _columns(record: Record) -> Json:
+    return {
+        "uid": record.uid,
+        "kind": record.kind.value,
+        "name": record.name,
+        "revision": record.revision,
+        "spec": json.dumps(record.spec),
+        "status": json.dumps(record.status),
+        "tags": json.dumps(record.tags),
+        "created_s": record.created_s,
+        "modified_s": record.modified_s,
+        "deleting_s": record.deleting_s,
+    }
+
+
+def _record(row: "sa.Row[Any]") -> Record:
+    return Record(
+        kind=Kind(row.kind),
+        name=row.name,
+        uid=row.uid,
+        revision=row.revision,
+        spec=json.loads(row.spec),
+        status=json.loads(row.status),
+        tags=json.loads(row.tags),
+        created_s=row.created_s,
+        modified_s=row.modified_s,
+        deleting_s=row.deleting_s,
+    )
+
+
+def _copied(value: Json) -> Json:
+    """As it will be read back; whoever gave it may go on changing his own."""
+    copied: Json = json.loads(json.dumps(value))
+    return copied
+
+
+def _first_line(error: Exception) -> str:
+    original = getattr(error, "orig", None) or error
+    return next(iter(str(original).strip().splitlines()), type(original).__name__).rstrip(".")

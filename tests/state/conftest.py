@@ -1,0 +1,113 @@
+"""Stores of every kind: the same tests run on all of them."""
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headrace.state.sql import SqlStore, open_store
+
+POSTGRESQL_FOLDERS = "/usr/lib/postgresql/*/bin"
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def find_postgresql() -> Path | None:
+    """The folder of PostgreSQL's programs: on the path, or where Debian puts them."""
+    if found := shutil.which("initdb"):
+        return Path(found).resolve().parent
+    root = Path("/")
+    return next((path.parent for path in sorted(root.glob(f"{POSTGRESQL_FOLDERS[1:]}/initdb"), reverse=True)), None)
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[str]:
+    """A server of our own on a socket in a folder of its own; the URL of its maintenance database."""
+    programs = find_postgresql()
+    if programs is None:
+        reason = "PostgreSQL's server is not installed (Debian: apt-get install postgresql)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    folder = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
+    as_user = _somebody_else(folder) if os.geteuid() == 0 else {}
+    data = folder / "data"
+    run = {"check": True, "cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.STDOUT, **as_user}
+    try:
+        initdb = [programs / "initdb", "-D", data, "-U", "headrace", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"]
+        subprocess.run(initdb, **run)
+        options = f"-c listen_addresses='' -k {folder} -c fsync=off -c max_connections=50"
+        pg_ctl = [programs / "pg_ctl", "-D", data, "-l", folder / "log"]
+        subprocess.run([*pg_ctl, "-w", "-o", options, "start"], **run)
+        try:
+            yield f"postgresql://headrace@/postgres?host={folder}"
+        finally:
+            subprocess.run([*pg_ctl, "-m", "immediate", "stop"], **run)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _somebody_else(folder: Path) -> dict[str, int]:
+    """PostgreSQL does not run as root."""
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    user = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return {"user": user.pw_uid, "group": user.pw_gid}
+
+
+@pytest.fixture
+def new_database(postgresql_server: str) -> Callable[[], str]:
+    """Makes an empty database; returns its URL."""
+
+    def make() -> str:
+        name = f"test_{uuid.uuid4().hex}"
+        with contextlib.closing(psycopg.connect(postgresql_server, autocommit=True)) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"')
+        return postgresql_server.replace("/postgres?", f"/{name}?")
+
+    return make
+
+
+@pytest.fixture(params=["sqlite", "memory", "postgresql"])
+def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a new store may be, of each kind."""
+    return _place(request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def lasting_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a new store may be that outlives its process."""
+    return _place(request, tmp_path)
+
+
+def _place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("new_database")())
+    return "sqlite://" if request.param == "memory" else str(tmp_path / "data" / "state.db")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(any_place: str, clock: Clock) -> Iterator[SqlStore]:
+    with contextlib.closing(open_store(any_place, now_s=clock)) as opened:
+        yield opened

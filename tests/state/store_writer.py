@@ -1,0 +1,25 @@
+"""Writes to a store until it is killed: `python -m tests.state.store_writer WHERE`. Prints a line for each write."""
+
+import itertools
+import sys
+
+from headrace.state.records import Kind
+from headrace.state.sql import open_store
+
+
+def main() -> None:
+    store = open_store(sys.argv[1])
+    for number in itertools.count():
+        made = store.create(Kind.WORKER, f"w{number}", spec={"number": number, "filling": "x" * 500})
+        print("made", number, flush=True)
+        store.update(made, status={"number": number})
+        print("written", number, flush=True)
+        if number % 3 == 0:
+            found = store.get(Kind.WORKER, f"w{number}")
+            assert found is not None
+            store.remove(found)
+            print("removed", number, flush=True)
+
+
+if __name__ == "__main__":
+    main()

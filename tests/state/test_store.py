@@ -1,0 +1,282 @@
+"""What every store promises, on each kind of database."""
+
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headrace.core.errors import SettingsError, Unavailable
+from headrace.state.records import AlreadyExists, Conflict, Kind, Record
+from headrace.state.sql import open_store
+
+NASTY = {"text": "ünïcödé \ud800 \x00 'quoted' \"\\", "deep": {"list": [1, 2.5, None, True, {"": []}]}}
+
+
+def test_what_was_created_is_read_back(store, clock) -> None:
+    made = store.create(Kind.MODEL, "a", spec=NASTY, status={"seen": 1}, tags={"team": "x"})
+    assert store.get(Kind.MODEL, "a") == made
+    assert (made.kind, made.name, made.spec, made.status, made.tags) == (
+        Kind.MODEL,
+        "a",
+        NASTY,
+        {"seen": 1},
+        {"team": "x"},
+    )
+    assert (made.created_s, made.modified_s, made.deleting_s) == (clock.now_s, clock.now_s, None)
+
+
+def test_a_record_is_not_what_its_maker_changes_later(store) -> None:
+    spec = {"list": [1]}
+    made = store.create(Kind.MODEL, "a", spec=spec)
+    spec["list"].append(2)
+    assert made.spec == {"list": [1]}
+
+
+def test_what_is_not_there_is_none(store) -> None:
+    assert store.get(Kind.ENDPOINT, "a") is None
+    assert list(store.list(Kind.ENDPOINT)) == []
+
+
+def test_names_are_unique_for_a_kind_only_and_case_counts(store) -> None:
+    store.create(Kind.MODEL, "a", spec={})
+    store.create(Kind.ENDPOINT, "a", spec={})
+    store.create(Kind.MODEL, "A", spec={})
+    before = store.revision()
+    with pytest.raises(AlreadyExists, match="'a'"):
+        store.create(Kind.MODEL, "a", spec={})
+    assert store.revision() == before
+
+
+def test_a_name_may_be_used_again_with_another_uid(store) -> None:
+    first = store.create(Kind.MODEL, "a", spec={})
+    store.remove(first)
+    second = store.create(Kind.MODEL, "a", spec={})
+    assert second.uid != first.uid
+    assert second.revision > first.revision
+
+
+def test_records_are_listed_by_creation_then_name(store, clock) -> None:
+    for name, now_s in (("c", 3.0), ("b", 2.0), ("d", 1.0), ("a", 2.0)):
+        clock.now_s = now_s
+        store.create(Kind.WORKER, name, spec={})
+    store.create(Kind.ROUTE, "other", spec={})
+    assert [record.name for record in store.list(Kind.WORKER)] == ["d", "a", "b", "c"]
+
+
+def test_an_update_writes_what_is_given_and_leaves_the_rest(store, clock) -> None:
+    made = store.create(Kind.ENDPOINT, "a", spec={"x": 1}, status={"y": 1}, tags={"z": "1"})
+    clock.now_s += 5
+    written = store.update(made, status={"y": 2})
+    assert written == store.get(Kind.ENDPOINT, "a")
+    assert (written.spec, written.status, written.tags) == ({"x": 1}, {"y": 2}, {"z": "1"})
+    assert (written.created_s, written.modified_s) == (made.created_s, clock.now_s)
+    emptied = store.update(written, tags={})
+    assert emptied.tags == {}
+
+
+def test_deleting_is_set_once_and_for_all(store, clock) -> None:
+    made = store.create(Kind.ENDPOINT, "a", spec={})
+    clock.now_s += 1
+    deleting = store.update(made, is_deleting=True)
+    since_s = clock.now_s
+    clock.now_s += 1
+    later = store.update(deleting, status={"s": 1}, is_deleting=True)
+    assert (deleting.deleting_s, later.deleting_s) == (since_s, since_s)
+
+
+def test_a_write_on_an_old_revision_conflicts_and_changes_nothing(store) -> None:
+    old = store.create(Kind.ENDPOINT, "a", spec={"v": 1})
+    new = store.update(old, spec={"v": 2})
+    with pytest.raises(Conflict):
+        store.update(old, spec={"v": 3})
+    with pytest.raises(Conflict):
+        store.remove(old)
+    assert store.get(Kind.ENDPOINT, "a") == new
+
+
+def test_a_removed_record_cannot_be_written_and_is_removed_only_once(store) -> None:
+    made = store.create(Kind.ENDPOINT, "a", spec={})
+    store.remove(made)
+    before = store.revision()
+    store.remove(made)
+    assert store.revision() == before
+    with pytest.raises(Conflict):
+        store.update(made, spec={"v": 1})
+    assert store.get(Kind.ENDPOINT, "a") is None
+
+
+def test_every_write_has_a_larger_revision_and_reads_have_none(store) -> None:
+    seen = [store.revision()]
+    made = store.create(Kind.MODEL, "a", spec={})
+    seen.append(made.revision)
+    written = store.update(made, spec={"x": 1})
+    seen.append(written.revision)
+    store.remove(written)
+    seen.append(store.revision())
+    store.list(Kind.MODEL)
+    assert seen == sorted(set(seen))
+    assert store.revision() == seen[-1]
+
+
+def test_writing_the_same_again_is_no_write(store, clock) -> None:
+    made = store.create(Kind.WORKER, "a", spec={"x": [1]}, status={"y": 1})
+    told = []
+    store.subscribe(lambda: told.append(1))
+    clock.now_s += 1
+    assert store.update(made, spec={"x": [1]}, status={"y": 1}) == made
+    assert (store.revision(), told) == (made.revision, [])
+
+
+def test_listeners_hear_of_writes_until_they_end(store) -> None:
+    told = []
+    end = store.subscribe(lambda: told.append(store.revision()))
+    made = store.create(Kind.MODEL, "a", spec={})
+    store.remove(made)
+    with pytest.raises(Conflict):
+        store.update(made, spec={"x": 1})
+    end()
+    end()
+    store.create(Kind.MODEL, "b", spec={})
+    assert told == [made.revision, made.revision + 1]
+
+
+def test_a_listener_that_fails_hurts_neither_the_writer_nor_others(store) -> None:
+    told = []
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    store.subscribe(fail)
+    store.subscribe(lambda: told.append(1))
+    assert store.create(Kind.MODEL, "a", spec={}) == store.get(Kind.MODEL, "a")
+    assert told == [1]
+
+
+def test_of_writers_with_the_same_revision_one_wins(store) -> None:
+    record = store.create(Kind.WORKER, "a", spec={"by": None})
+
+    def write(number: int) -> Record | None:
+        try:
+            return store.update(record, spec={"by": number})
+        except Conflict:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        written = [done for done in pool.map(write, range(16)) if done is not None]
+    assert len(written) == 1
+    assert store.get(Kind.WORKER, "a") == written[0]
+
+
+def test_threads_that_read_and_write_lose_nothing(store) -> None:
+    record = store.create(Kind.WORKER, "counter", spec={"n": 0})
+    del record
+    start = threading.Barrier(4)
+
+    def count(_: int) -> None:
+        start.wait()
+        done = 0
+        while done < 10:
+            found = store.get(Kind.WORKER, "counter")
+            assert found is not None
+            with contextlib.suppress(Conflict):
+                store.update(found, spec={"n": found.spec["n"] + 1})
+                done += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count, range(4)))
+    found = store.get(Kind.WORKER, "counter")
+    assert found is not None
+    assert found.spec == {"n": 40}
+
+
+def test_a_store_has_the_same_records_after_it_was_closed(lasting_place) -> None:
+    with contextlib.closing(open_store(lasting_place)) as store:
+        made = store.create(Kind.MODEL, "a", spec=NASTY)
+    with contextlib.closing(open_store(lasting_place)) as store:
+        assert store.get(Kind.MODEL, "a") == made
+        assert store.revision() == made.revision
+
+
+def test_two_stores_on_one_database_see_each_other(lasting_place) -> None:
+    with contextlib.closing(open_store(lasting_place)) as one, contextlib.closing(open_store(lasting_place)) as two:
+        made = one.create(Kind.MODEL, "a", spec={})
+        written = two.update(made, spec={"x": 1})
+        assert one.revision() == written.revision
+        with pytest.raises(Conflict):
+            one.update(made, spec={"x": 2})
+
+
+def test_stores_that_are_opened_at_once_make_the_tables_once(lasting_place) -> None:
+    def work(number: int) -> None:
+        with contextlib.closing(open_store(lasting_place)) as store:
+            store.create(Kind.MODEL, str(number), spec={})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    with contextlib.closing(open_store(lasting_place)) as store:
+        assert len(store.list(Kind.MODEL)) == 4
+
+
+def test_the_file_belongs_to_its_owner_alone(tmp_path) -> None:
+    with contextlib.closing(open_store(tmp_path / "state.db")) as store:
+        store.create(Kind.ACCESS_KEY, "a", spec={"secret": "s"})
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert set(modes.values()) == {0o600}
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("mysql://localhost/x", "wanted: sqlite:// or postgresql://"),
+        ("postgresql://user:secret@host:port/x", "cannot be read"),
+        ("postgresql://user:secret@127.0.0.1:1/x", "cannot be opened"),
+    ],
+)
+def test_a_place_that_cannot_be_opened_is_one_sentence_without_secrets(where, said) -> None:
+    with pytest.raises(SettingsError, match=said) as caught:
+        open_store(where)
+    assert "secret" not in caught.value.message
+
+
+def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path) -> None:
+    path = tmp_path / "state.db"
+    path.write_bytes(b"my precious diary" * 100)
+    with pytest.raises(SettingsError, match="cannot be opened"):
+        open_store(path)
+    assert path.read_bytes() == b"my precious diary" * 100
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="Choose another folder"):
+        open_store(tmp_path / "file" / "state.db")
+
+
+def test_a_store_of_a_newer_headrace_is_refused(tmp_path) -> None:
+    import sqlite3
+
+    path = tmp_path / "state.db"
+    open_store(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE headrace_store SET schema_version = 2")
+    with pytest.raises(SettingsError, match="has the form 2"):
+        open_store(path)
+
+
+def test_a_store_whose_disk_is_full_says_so_and_keeps_what_it_had(tmp_path) -> None:
+    import sqlalchemy as sa
+
+    with contextlib.closing(open_store(tmp_path / "state.db")) as store:
+        made = store.create(Kind.MODEL, "a", spec={})
+
+        def no_more_pages(connection, _record) -> None:
+            pages = connection.execute("PRAGMA page_count").fetchone()[0]
+            connection.execute(f"PRAGMA max_page_count={pages}")
+
+        sa.event.listen(store._engine, "connect", no_more_pages)
+        store._engine.dispose()
+        with pytest.raises(Unavailable, match="is it full"):
+            store.create(Kind.MODEL, "b", spec={"x": "y" * 100_000})
+        assert store.get(Kind.MODEL, "b") is None
+        assert store.get(Kind.MODEL, "a") == made
