@@ -1,0 +1,151 @@
+"""
+Processes that outlive whoever started them, found again without mistaking a stranger for them.
+
+A process is known by its id, the tick of the kernel's clock at which it began, and the boot it began in: an id that was
+given away again has another tick. Signals go through a pidfd, so that they cannot reach a successor either.
+
+Source: Linux `proc(5)` (`/proc/[pid]/stat`), `pidfd_open(2)`.
+"""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_ENDED_STATES: Final = frozenset("ZXx")
+_DEFAULT_SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessId:
+    """One process, for ever."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    state: str
+    session: int
+    start_ticks: int
+
+
+def process_id(pid: int) -> ProcessId | None:
+    """The process that has the id `pid` now, also one that has ended and was not waited for."""
+    stat = _stat(pid)
+    return None if stat is None else ProcessId(pid=pid, start_ticks=stat.start_ticks, boot_id=_boot_id())
+
+
+def is_running(process: ProcessId) -> bool:
+    """Whether it lives; one that has ended and was not waited for does not."""
+    stat = _stat(process.pid)
+    return stat is not None and _is_same(process, stat) and stat.state not in _ENDED_STATES
+
+
+def spawn(arguments: Sequence[str], environment: Mapping[str, str], output: Path) -> ProcessId:
+    """
+    Start a program in a session of its own, without input; what it prints is appended to `output`.
+
+    Nothing ties it to this process: no pipe, no terminal, no descriptor.
+
+    Raises:
+        OSError: it cannot be started.
+        ValueError: an argument or a variable has a NUL.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    pid = os.posix_spawn(
+        arguments[0],
+        list(arguments),
+        dict(environment),
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+            *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable()),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=_DEFAULT_SIGNALS,
+    )
+    process = process_id(pid)
+    assert process is not None, "a child is there until it is waited for"
+    return process
+
+
+def reap(process: ProcessId) -> int | None:
+    """
+    Let the kernel forget a child that has ended.
+
+    Returns:
+        Its exit code, negative for a signal; None if it lives or is not a child of ours.
+    """
+    stat = _stat(process.pid)
+    if stat is None or not _is_same(process, stat):
+        return None
+    with suppress(ChildProcessError):
+        pid, status = os.waitpid(process.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+    return None
+
+
+def send_signal(process: ProcessId, number: signal.Signals) -> None:
+    """Signal a process if it lives."""
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            if is_running(process):
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def kill_session(leader: ProcessId) -> None:
+    """SIGKILL to a process and to all that it started, also after its own end (unless they left its session)."""
+    stat = _stat(leader.pid)
+    if leader.boot_id != _boot_id() or (stat is not None and not _is_same(leader, stat)):
+        return
+    send_signal(leader, signal.SIGKILL)
+    for pid in _members(leader.pid):
+        if (member := process_id(pid)) is not None:
+            send_signal(member, signal.SIGKILL)
+
+
+def _inheritable() -> Iterator[int]:
+    """Descriptors that whoever started us left open for our children."""
+    for entry in (_PROC / "self/fd").iterdir():
+        descriptor = int(entry.name)
+        with suppress(OSError):  # the one of this very listing
+            if descriptor > 2 and os.get_inheritable(descriptor):
+                yield descriptor
+
+
+def _members(session: int) -> Iterator[int]:
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and (stat := _stat(int(entry.name))) is not None and stat.session == session:
+            yield int(entry.name)
+
+
+def _is_same(process: ProcessId, stat: _Stat) -> bool:
+    return stat.start_ticks == process.start_ticks and process.boot_id == _boot_id()
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name of the program stands in front, in brackets, and may hold any
+    return _Stat(state=fields[0], session=int(fields[3]), start_ticks=int(fields[19]))
+
+
+def _boot_id() -> str:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,58 @@
+"""
+Which of the platform's own environment variables its workers see.
+
+Code in a worker is its owner's, not the platform's: what is not known to be harmless and needed stays behind, above all
+the platform's own credentials and settings.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+_NAMES: Final = frozenset(
+    {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "LD_LIBRARY_PATH",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "VIRTUAL_ENV",
+        "HEADRACE_HOME",
+        "HEADRACE_CACHE_DIR",
+        "HEADRACE_ISA",
+        "HF_HOME",
+        "HF_HUB_CACHE",
+        "HUGGINGFACE_HUB_CACHE",
+        "HF_HUB_OFFLINE",
+        "HF_ENDPOINT",
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+        "PIP_FIND_LINKS",
+        "PIP_NO_INDEX",
+        "PIP_CONFIG_FILE",
+        "PIP_CACHE_DIR",
+        "PIP_CERT",
+        "PIP_TRUSTED_HOST",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "REQUESTS_CA_BUNDLE",
+    }
+)
+_PREFIXES: Final = ("LC_", "XDG_", "CUDA_", "NVIDIA_")
+_PROXIES: Final = frozenset({"http_proxy", "https_proxy", "no_proxy", "all_proxy"})
+
+
+def worker_environment(platform: Mapping[str, str]) -> dict[str, str]:
+    """What a worker gets of the platform's environment; its own (`WorkerSpec.environment`) is added by itself."""
+    kept = {name: value for name, value in platform.items() if _is_kept(name)}
+    return kept | {"PYTHONUNBUFFERED": "1"}
+
+
+def _is_kept(name: str) -> bool:
+    return name in _NAMES or name.startswith(_PREFIXES) or name.lower() in _PROXIES

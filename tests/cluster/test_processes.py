@@ -1,0 +1,121 @@
+"""Processes are found again, and strangers are left alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.processes import ProcessId, is_running, kill_session, process_id, reap, send_signal, spawn
+
+WAIT_S = 30.0
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., ProcessId]]:
+    started: list[ProcessId] = []
+
+    def start_shell(script: str, **environment: str) -> ProcessId:
+        process = spawn(["/bin/sh", "-c", script], environment, tmp_path / "log")
+        started.append(process)
+        return process
+
+    yield start_shell
+    for process in started:
+        kill_session(process)
+        wait_until(lambda process=process: reap(process) is not None or process_id(process.pid) != process)
+
+
+def test_output_is_appended_and_nothing_is_inherited(start, tmp_path) -> None:
+    (tmp_path / "log").write_text("before\n")
+    script = 'echo "out $NAME"; echo err >&2; cat; ls /proc/self/fd | wc -l; exit 3'
+    process = start(script, NAME="x", PATH="/bin:/usr/bin")
+    wait_until(lambda: not is_running(process))
+    assert reap(process) == 3
+    assert (tmp_path / "log").read_text().split() == ["before", "out", "x", "err", "4"]
+    assert (tmp_path / "log").stat().st_mode & 0o777 in (0o600, 0o644)
+
+
+def test_a_process_leads_a_session_of_its_own(start) -> None:
+    process = start("sleep 100")
+    assert os.getsid(process.pid) == process.pid != os.getsid(0)
+    assert is_running(process)
+    assert reap(process) is None
+
+
+def test_one_that_ended_does_not_run_even_before_it_is_waited_for(start) -> None:
+    process = start("exit 0")
+    wait_until(lambda: not is_running(process))
+    assert process_id(process.pid) == process
+    assert reap(process) == 0
+    assert reap(process) is None
+    assert process_id(process.pid) is None
+
+
+def test_a_successor_with_the_same_id_is_a_stranger(start) -> None:
+    process = start("sleep 100")
+    for stranger in (replace(process, start_ticks=process.start_ticks - 1), replace(process, boot_id="another")):
+        assert not is_running(stranger)
+        send_signal(stranger, signal.SIGKILL)
+        kill_session(stranger)
+        assert reap(stranger) is None
+    assert is_running(process)
+
+
+def test_the_code_of_a_killed_one_is_its_signal(start) -> None:
+    process = start("sleep 100")
+    send_signal(process, signal.SIGKILL)
+    wait_until(lambda: not is_running(process))
+    assert reap(process) == -signal.SIGKILL
+    send_signal(process, signal.SIGKILL)
+
+
+def test_what_a_process_started_is_killed_with_it_and_after_it(start, tmp_path) -> None:
+    process = start(f"sleep 100 & echo $! > {tmp_path}/child; exit 0", PATH="/bin:/usr/bin")
+    wait_until(lambda: not is_running(process))
+    reap(process)
+    child = process_id(int((tmp_path / "child").read_text()))
+    assert child is not None
+    assert is_running(child)
+    kill_session(process)
+    wait_until(lambda: not is_running(child))
+
+
+def test_a_name_full_of_brackets_and_blanks_is_read_past(tmp_path) -> None:
+    program = tmp_path / "a) R 1 1 1 (b"
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([program, "100"]) as process:
+        found = process_id(process.pid)
+        assert found is not None
+        assert is_running(found)
+        process.kill()
+
+
+def test_signals_are_as_in_a_fresh_process(start, tmp_path) -> None:
+    old = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        process = start("sleep 100")
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    send_signal(process, signal.SIGTERM)
+    wait_until(lambda: not is_running(process))
+    assert reap(process) == -signal.SIGTERM
+
+
+def test_what_cannot_be_started_raises(tmp_path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        spawn(["/nowhere/program"], {}, tmp_path / "log")
+    with pytest.raises(ValueError, match="null"):
+        spawn([sys.executable, "a\0b"], {}, tmp_path / "log")
