@@ -1,0 +1,208 @@
+"""
+Unpacks model archives (tar, plain or compressed with gzip, bzip2 or xz) without trusting them.
+
+Nothing is written outside of the target: names are checked, links are made after all files and only kept if they lead
+to something inside. Devices and pipes are refused. What comes out is bounded by room, time, count, and by its ratio to
+what went in.
+"""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+
+from headrace.cluster.fetch_bounds import FetchFailed, Guard, copy_stream, os_errors_told
+
+_MAX_HEADER_BYTES: Final = 1 << 20
+"""Of a name or other facts about a member, which are read into memory as a whole."""
+_PADDING_READS: Final = 16
+_HEADER_TYPES: Final = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+_REPACK: Final = "Pack it with `tar czf model.tar.gz -C FOLDER .`."
+_BROKEN: Final = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+
+
+def unpack(read: Callable[[int], bytes], target: Path, guard: Guard, *, name: str) -> None:
+    """
+    Unpack an archive into a folder that is empty.
+
+    Args:
+        read: gives the next bytes of the archive, at most so many, and none at its end.
+        target: the folder.
+        guard: of the fetch.
+        name: of the archive, for sentences.
+
+    Raises:
+        FetchFailed: it is no archive, broken, or holds what must not be.
+    """
+    packed = _Packed(read)
+    try:
+        with _decompressed(packed, name) as plain:
+            with tarfile.open(fileobj=plain, mode="r|", bufsize=1 << 20, tarinfo=_Member) as archive:
+                _Unpacking(archive, packed, target, guard, name).run()
+            for _ in range(_PADDING_READS):  # the checksum lies behind the padding
+                if not plain.read(1 << 20):
+                    break
+    except _BROKEN as error:
+        reason = str(error) or type(error).__name__
+        raise FetchFailed(f"{name} is no whole tar.gz archive ({reason}). {_REPACK}") from error
+
+
+def safe_path(name: str, where: str) -> PurePosixPath:
+    """
+    A relative path without detours; `.` is the folder itself.
+
+    Raises:
+        FetchFailed: it would lead outside.
+    """
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise FetchFailed(f"{where} holds {name!r}, which would lie outside of the model's folder. {_REPACK}")
+    return PurePosixPath(*parts)
+
+
+class _Member(tarfile.TarInfo):
+    """A header; one that claims to need much memory is refused before it gets it."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
+        """Read a header."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _HEADER_TYPES and member.size > _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {member.size} bytes")
+        return member
+
+
+class _Packed(io.RawIOBase):
+    """The archive as it comes, counted."""
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+        self.num_bytes = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
+        """Fill the buffer as far as one read goes."""
+        piece = self._read(len(buffer))
+        buffer[: len(piece)] = piece
+        self.num_bytes += len(piece)
+        return len(piece)
+
+
+def _decompressed(packed: _Packed, name: str) -> IO[bytes]:
+    """By its first bytes, whatever it is called."""
+    buffered = io.BufferedReader(packed, 1 << 20)
+    head = buffered.peek(6)[:6]
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=buffered, mode="rb")  # type: ignore[return-value]
+    if head.startswith(b"BZh"):
+        return bz2.BZ2File(buffered)
+    if head.startswith(b"\xfd7zXZ"):
+        return lzma.LZMAFile(buffered)
+    if head.startswith((b"PK\x03\x04", b"(\xb5/\xfd", b"GGUF")):
+        raise FetchFailed(f"{name} is no tar.gz archive, which is wanted. {_REPACK}")
+    return buffered
+
+
+class _Unpacking:
+    def __init__(self, archive: tarfile.TarFile, packed: _Packed, target: Path, guard: Guard, name: str) -> None:
+        self._archive = archive
+        self._packed = packed
+        self._target = target
+        self._guard = guard
+        self._name = name
+        self._links: list[tuple[Path, str]] = []
+
+    def run(self) -> None:
+        while (member := self._archive.next()) is not None:
+            self._archive.members.clear()  # type: ignore[attr-defined] # they would all be kept
+            with os_errors_told(f"{member.name!r} of {self._name}"):
+                self._take(member)
+        with os_errors_told(f"A link of {self._name}"):
+            self._make_links()
+
+    def _take(self, member: tarfile.TarInfo) -> None:
+        path = self._target / safe_path(member.name, self._name)
+        self._guard.add_file()
+        if path == self._target:
+            return
+        self._make_folder(path.parent)
+        if member.isdir():
+            self._make_folder(path)
+        elif member.isfile():
+            self._write(member, path)
+        elif member.issym():
+            self._links.append((path, member.linkname))
+        elif member.islnk():
+            self._make_hard_link(member, path)
+        else:
+            raise FetchFailed(f"{self._name} holds {member.name!r}, a device or pipe. {_REPACK}")
+
+    def _make_folder(self, path: Path) -> None:
+        """No link is made before all files are written, so that a folder is a folder."""
+        if path.is_dir():
+            return
+        for missing in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
+            self._guard.add_file()
+            missing.mkdir(mode=0o755)
+
+    def _write(self, member: tarfile.TarInfo, path: Path) -> None:
+        self._guard.expect(member.size)
+        source = self._archive.extractfile(member)
+        assert source is not None
+        path.unlink(missing_ok=True)  # a later member of the same name counts
+        with source:
+            copy_stream(lambda size: self._bounded(source.read(size)), path, self._guard, mode=_mode(member))
+        if path.stat().st_size != member.size:
+            raise tarfile.ReadError(f"{member.name!r} is cut off")
+
+    def _bounded(self, piece: bytes) -> bytes:
+        self._guard.check_ratio(self._packed.num_bytes, self._name)
+        return piece
+
+    def _make_hard_link(self, member: tarfile.TarInfo, path: Path) -> None:
+        source = self._target / safe_path(member.linkname, self._name)
+        if not source.is_file():
+            raise FetchFailed(f"{self._name} links {member.name!r} to {member.linkname!r}, which is not in it.")
+        if source != path:
+            path.unlink(missing_ok=True)
+            os.link(source, path)
+
+    def _make_links(self) -> None:
+        """Make all, then see where they lead: a link may lead through another one."""
+        for path, to in self._links:
+            if path.is_symlink() or path.is_file():
+                path.unlink()
+            path.symlink_to(to)
+        root = self._target.resolve()
+        for path, to in self._links:
+            if not _leads_inside(path, root):
+                raise FetchFailed(
+                    f"{self._name} links {path.name!r} to {to!r}, which is not in it. "
+                    "Pack what links lead to: `tar czhf model.tar.gz -C FOLDER .`."
+                )
+
+
+def _leads_inside(path: Path, root: Path) -> bool:
+    try:
+        return path.resolve(strict=True).is_relative_to(root)
+    except (OSError, RuntimeError):  # nothing there, or a loop
+        return False
+
+
+def _mode(member: tarfile.TarInfo) -> int:
+    return 0o755 if member.mode & 0o100 else 0o644

@@ -1,0 +1,254 @@
+"""
+Fetches the files of a model: from object storage, over HTTP, or from this disk; unpacked, checked and cached.
+
+What was fetched before in the same version (by ETag, or size and time of change) is taken from the cache. A folder on
+this disk is used where it lies.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from headrace.cluster.archives import safe_path, unpack
+from headrace.cluster.content_cache import ContentCache, content_key
+from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard, copy_stream, os_errors_told
+from headrace.cluster.launcher import ArtifactSource
+from headrace.cluster.object_source import ObjectSource, Place, StoredObject, parse_place
+from headrace.core.telemetry import get_logger
+from headrace.state.records import Json
+
+_ARCHIVE_ENDINGS: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
+_HTTP_CONNECT_S: Final = 10.0
+_HTTP_READ_S: Final = 60.0
+_MAX_NAME: Final = 100
+
+MakeGuard = Callable[[Path], Guard]
+"""A guard for a fetch into a folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """Where the files of a model lie now."""
+
+    model: Path | None = None
+    """What `/opt/ml/model` is in a container."""
+    channels: dict[str, Path] = field(default_factory=dict)
+    """What `/opt/ml/additional-model-data-sources/<channel>` is, by channel."""
+
+
+class Fetcher:
+    """Fetches for one worker."""
+
+    def __init__(
+        self, *, s3: Json, cache: ContentCache, scratch: Path, deadline: Deadline, make_guard: MakeGuard | None = None
+    ) -> None:
+        """
+        Prepare to fetch.
+
+        Args:
+            s3: see `ObjectSource`.
+            cache: for what is fetched.
+            scratch: a folder of the worker's own, for links to single files on this disk.
+            deadline: for everything together.
+            make_guard: other bounds than the usual ones.
+        """
+        self._s3 = s3
+        self._cache = cache
+        self._scratch = scratch
+        self._deadline = deadline
+        self._make_guard = make_guard or (lambda folder: Guard(folder=folder, deadline=deadline))
+
+    def fetch_all(self, sources: Sequence[ArtifactSource]) -> Fetched:
+        """
+        Fetch all files of a model.
+
+        Raises:
+            FetchFailed: they cannot be had; nothing is left of what could not be finished.
+        """
+        model: Path | None = None
+        channels: dict[str, Path] = {}
+        for source in sources:
+            folder = self.fetch(source)
+            if source.channel is None:
+                model = folder
+            else:
+                channels[source.channel] = folder
+        return Fetched(model=model, channels=channels)
+
+    def fetch(self, source: ArtifactSource) -> Path:
+        """Fetch one source; returns the folder that holds its files."""
+        started_s = time.monotonic()
+        kind = _scheme(source.uri)
+        if kind == "s3":
+            folder = self._from_s3(source)
+        elif kind in ("http", "https"):
+            folder = self._from_http(source)
+        elif kind in ("", "file"):
+            folder = self._from_disk(source)
+        else:
+            raise FetchFailed(f"{shown(source.uri)} begins with {kind}:; wanted: s3://, https:// or a path.")
+        took_ms = round((time.monotonic() - started_s) * 1e3)
+        get_logger().info("artifact.fetched", uri=shown(source.uri), folder=str(folder), took_ms=took_ms)
+        return folder
+
+    def _from_s3(self, source: ArtifactSource) -> Path:
+        place = parse_place(source.uri)
+        objects = ObjectSource(self._s3, self._deadline)
+        try:
+            if source.is_prefix:
+                return self._from_prefix(objects, place)
+            found = objects.head(place)
+            key = content_key("s3", self._s3.get("endpoint_url"), source.uri, found.etag, source.is_archive)
+            if source.is_archive:
+                return self._entry(key, source.uri, lambda folder: self._unpack_object(objects, found, folder))
+            alone = {_last(place.key): found}
+            return self._entry(key, source.uri, lambda folder: self._download(objects, alone, folder))
+        finally:
+            objects.close()
+
+    def _from_prefix(self, objects: ObjectSource, place: Place) -> Path:
+        prefix = place.key if not place.key or place.key.endswith("/") else f"{place.key}/"
+        found: dict[str, StoredObject] = {}
+        guard = self._make_guard(self._cache.folder)
+        for one in objects.below(Place(place.bucket, prefix)):
+            guard.add_file()
+            found[str(safe_path(one.place.key.removeprefix(prefix), str(place)))] = one
+        if not found:
+            raise FetchFailed(f"There is nothing below {place}. Check S3Uri, and that the files were uploaded.")
+        version = sorted((name, one.etag, one.num_bytes) for name, one in found.items())
+        key = content_key("s3", self._s3.get("endpoint_url"), str(place), version)
+        return self._entry(key, place.key or place.bucket, lambda folder: self._download(objects, found, folder))
+
+    def _unpack_object(self, objects: ObjectSource, found: StoredObject, folder: Path) -> None:
+        guard = self._make_guard(folder)
+        guard.expect(found.num_bytes)
+        objects.read(found, lambda read: unpack(read, folder, guard, name=str(found.place)))
+
+    def _download(self, objects: ObjectSource, found: dict[str, StoredObject], folder: Path) -> None:
+        guard = self._make_guard(folder)
+        guard.expect(sum(one.num_bytes for one in found.values()))
+        for name, one in found.items():
+            guard.add_file()
+            target = folder / name
+            with os_errors_told(str(one.place)):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                objects.download(one, target, guard.add_bytes)
+
+    def _from_http(self, source: ArtifactSource) -> Path:
+        import httpx
+
+        name = shown(source.uri)
+        timeout = httpx.Timeout(_HTTP_READ_S, connect=_HTTP_CONNECT_S)
+        try:
+            with (
+                httpx.Client(timeout=timeout, follow_redirects=True, trust_env=True) as client,
+                client.stream("GET", source.uri, headers={"Accept-Encoding": "identity"}) as answer,
+            ):
+                if answer.status_code != httpx.codes.OK:
+                    raise FetchFailed(f"{name} is answered with the status {answer.status_code}. Check the address.")
+                version = answer.headers.get("etag") or answer.headers.get("last-modified") or time.time_ns()
+                key = content_key("http", source.uri, version, answer.headers.get("content-length"), source.is_archive)
+                read = _reader_of(answer.iter_bytes(1 << 20).__next__)
+                return self._entry(key, source.uri, lambda folder: self._store(read, source, folder))
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self._deadline.check()
+            reason = str(error) or type(error).__name__
+            raise FetchFailed(f"{name} cannot be fetched: {reason}. Check the address and the network.") from error
+
+    def _from_disk(self, source: ArtifactSource) -> Path:
+        path = Path(unquote(urlsplit(source.uri).path) if source.uri.startswith("file:") else source.uri).expanduser()
+        with os_errors_told(str(path)):
+            if path.is_dir():
+                return path.resolve()
+            if not path.is_file():
+                raise FetchFailed(f"{path} is no file and no folder on this machine. Check ModelDataUrl or S3Uri.")
+            if not source.is_archive and not path.name.endswith(_ARCHIVE_ENDINGS):
+                return self._linked(path)
+            facts = path.stat()
+            key = content_key("disk", path.resolve(), facts.st_size, facts.st_mtime_ns, facts.st_ino)
+        return self._entry(key, source.uri, lambda folder: self._unpack_file(path, folder))
+
+    def _linked(self, path: Path) -> Path:
+        """A folder with nothing but a link to the file."""
+        folder = self._scratch / content_key(path.resolve())[:8]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        link = folder / path.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.resolve())
+        return folder
+
+    def _unpack_file(self, path: Path, folder: Path) -> None:
+        with os_errors_told(str(path)), path.open("rb") as file:
+            unpack(file.read, folder, self._make_guard(folder), name=str(path))
+
+    def _store(self, read: Callable[[int], bytes], source: ArtifactSource, folder: Path) -> None:
+        guard = self._make_guard(folder)
+        if source.is_archive:
+            unpack(read, folder, guard, name=shown(source.uri))
+            return
+        with os_errors_told(shown(source.uri)):
+            copy_stream(read, folder / _last(urlsplit(source.uri).path), guard)
+
+    def _entry(self, key: str, uri: str, fill: Callable[[Path], None]) -> Path:
+        """The cache's folder for a key; inside is a folder that is named like what was fetched, as models are by it."""
+        name = _folder_name(uri)
+
+        def fill_named(folder: Path) -> None:
+            (folder / name).mkdir(mode=0o755)
+            fill(folder / name)
+
+        return self._cache.entry(key, fill_named, self._deadline) / name
+
+
+def shown(uri: str) -> str:
+    """An address without what may be secret in it."""
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https"):
+        return uri
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _scheme(uri: str) -> str:
+    try:
+        return urlsplit(uri).scheme
+    except ValueError as error:
+        raise FetchFailed(f"{uri!r} is no address: {error}.") from error
+
+
+def _reader_of(next_piece: Callable[[], bytes]) -> Callable[[int], bytes]:
+    """Reads of a given size from pieces of any size."""
+    held = b""
+
+    def read(size: int) -> bytes:
+        nonlocal held
+        while not held:
+            try:
+                held = next_piece()
+            except StopIteration:
+                return b""
+        piece, held = held[:size], held[size:]
+        return piece
+
+    return read
+
+
+def _last(path: str) -> str:
+    """The name of a file, from its key or URL."""
+    name = unquote(PurePosixPath(path).name)
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise FetchFailed(f"{path!r} does not end with the name of a file.")
+    return name
+
+
+def _folder_name(uri: str) -> str:
+    """Short and harmless, like the archive or folder without its ending."""
+    name = PurePosixPath(urlsplit(uri).path).name
+    for ending in _ARCHIVE_ENDINGS:
+        name = name.removesuffix(ending)
+    kept = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name)[:_MAX_NAME].strip(".")
+    return kept if kept and len(os.fsencode(kept)) <= 2 * _MAX_NAME else hashlib.sha256(uri.encode()).hexdigest()[:8]

@@ -1,0 +1,187 @@
+"""Archives are unpacked whole, or refused in one sentence with nothing written outside."""
+
+import gzip
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cluster.archives import safe_path, unpack
+from headrace.cluster.fetch_bounds import Deadline, DiskFull, FetchFailed, Guard
+from tests.cluster.archive_maker import DEVICE, PIPE, archive, file, folder, link, special
+
+MIB = 1 << 20
+
+
+def unpacked(tmp_path: Path, packed: bytes, **bounds) -> dict[str, bytes]:
+    """Files by name, after unpacking into a folder that has a neighbour."""
+    target = tmp_path / "in" / "target"
+    target.mkdir(parents=True)
+    bounds = {"reserve_bytes": 0, "deadline": Deadline(60), **bounds}
+    unpack(io.BytesIO(packed).read, target, Guard(folder=target, **bounds), name="model.tar.gz")
+    return {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()}
+
+
+def refused(tmp_path: Path, packed: bytes, **bounds) -> str:
+    """The sentence; nothing may lie outside of the target."""
+    with pytest.raises(FetchFailed) as caught:
+        unpacked(tmp_path, packed, **bounds)
+    assert [path.name for path in (tmp_path / "in").iterdir()] == ["target"]
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    return str(caught.value)
+
+
+PROPERTIES = file("./serving.properties", b"engine=MPI\n")
+GOOD = [folder("./"), PROPERTIES, folder("sub"), file("sub/deep/weights", b"w" * 5000)]
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w", "w:bz2", "w:xz"])
+def test_all_files_come_out_whatever_packed_them(tmp_path, mode) -> None:
+    files = unpacked(tmp_path, archive(GOOD, mode=mode))
+    assert files == {"serving.properties": b"engine=MPI\n", "sub/deep/weights": b"w" * 5000}
+
+
+def test_pieces_may_come_in_any_size(tmp_path) -> None:
+    stream = io.BytesIO(archive(GOOD))
+    unpack(lambda _: stream.read(7), tmp_path, Guard(folder=tmp_path, deadline=Deadline(60)), name="m")
+    assert (tmp_path / "sub/deep/weights").read_bytes() == b"w" * 5000
+
+
+def test_only_the_right_to_run_is_kept_of_modes(tmp_path) -> None:
+    unpacked(tmp_path, archive([file("run", mode=0o4777), file("data", mode=0o200)]))
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in (tmp_path / "in/target").iterdir()}
+    assert modes == {"run": 0o755, "data": 0o644}
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/etc/evil", "..", "a/..", "./../evil"])
+def test_names_that_lead_outside_are_refused(tmp_path, name) -> None:
+    said = refused(tmp_path, archive([file("good"), file(name)]))
+    assert repr(name) in said
+    assert "tar czf" in said
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [link("a", "/etc/passwd")],
+        [link("a", "../../evil")],
+        [link("a", "nothing")],
+        [link("a", "a")],
+        [link("dot", "."), link("up", "dot/../..")],
+        [folder("d"), link("d/l", ".."), link("out", "d/l/..")],
+        [file("f"), link("a", "/etc/passwd", is_hard=True)],
+        [file("f"), link("a", "../evil", is_hard=True)],
+        [link("a", "nothing", is_hard=True)],
+        [link("a", "/etc", is_hard=False), file("a/evil")],
+        [link("a", ".."), link("b", "a", is_hard=True)],
+    ],
+)
+def test_links_that_lead_outside_or_nowhere_are_refused(tmp_path, members) -> None:
+    assert "model.tar.gz" in refused(tmp_path, archive(members))
+
+
+def test_links_inside_are_kept(tmp_path) -> None:
+    members = [
+        link("early", "sub/weights"),
+        file("sub/weights", b"w"),
+        link("sub/up", "../other"),
+        link("hard", "sub/weights", is_hard=True),
+        file("other", b"o"),
+    ]
+    files = unpacked(tmp_path, archive(members))
+    assert files == {"early": b"w", "sub/weights": b"w", "sub/up": b"o", "hard": b"w", "other": b"o"}
+
+
+def test_a_file_is_never_written_through_a_link(tmp_path) -> None:
+    said = refused(tmp_path, archive([folder("real"), link("door", "real"), file("door/evil")]))
+    assert "model.tar.gz" in said
+
+
+@pytest.mark.parametrize("kind", [DEVICE, PIPE])
+def test_devices_and_pipes_are_refused(tmp_path, kind) -> None:
+    assert "device or pipe" in refused(tmp_path, archive([special("d", kind)]))
+
+
+def test_of_two_members_with_one_name_the_later_counts(tmp_path) -> None:
+    members = [file("a", b"1"), link("b", "a", is_hard=True), file("a", b"2")]
+    assert unpacked(tmp_path, archive(members)) == {"a": b"2", "b": b"1"}
+
+
+def test_a_file_cannot_be_a_folder_too(tmp_path) -> None:
+    assert "'a/b'" in refused(tmp_path, archive([file("a"), file("a/b")]))
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"", b"no archive" * 100, b"PK\x03\x04zip", b"GGUF....", b"\x1f\x8bbroken", gzip.compress(b"not a tar" * 99)],
+)
+def test_what_is_no_archive_is_refused(tmp_path, packed) -> None:
+    assert "tar.gz archive" in refused(tmp_path, packed)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
+def test_an_archive_that_is_cut_off_is_refused(tmp_path, share) -> None:
+    packed = archive([file(f"f{number}", os.urandom(3000)) for number in range(20)])
+    assert "no whole tar.gz" in refused(tmp_path, packed[: int(len(packed) * share)])
+
+
+def test_an_archive_with_a_flipped_bit_is_refused(tmp_path) -> None:
+    packed = bytearray(archive([file("f", os.urandom(30_000))]))
+    packed[len(packed) // 2] ^= 1
+    assert "no whole tar.gz" in refused(tmp_path, bytes(packed))
+
+
+def test_too_many_files_are_refused(tmp_path) -> None:
+    packed = archive([file(f"f{number}") for number in range(30)])
+    assert "more than 20 files" in refused(tmp_path, packed, max_files=20)
+
+
+def test_folders_count_too(tmp_path) -> None:
+    assert "more than 20 files" in refused(tmp_path, archive([file("a/" * 30 + "f")]), max_files=20)
+
+
+def test_a_full_disk_is_one_clear_sentence(tmp_path) -> None:
+    packed = archive([file("weights", b"w" * MIB)])
+    with pytest.raises(DiskFull, match="1 MiB more are needed, 500 KiB are free"):
+        unpacked(tmp_path, packed, free_bytes=lambda _: 500 * 1024)
+
+
+def test_a_file_that_claims_to_be_huge_is_refused_before_it_is_written(tmp_path) -> None:
+    header = tarfile.TarInfo("weights")
+    header.size = 1 << 50
+    said = refused(tmp_path, gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(2048)))
+    assert "disk" in said
+    assert "full" in said
+
+
+def test_a_header_that_wants_much_memory_is_refused(tmp_path) -> None:
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
+    assert "a header of" in refused(tmp_path, gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(4096)))
+
+
+def test_a_bomb_is_refused(tmp_path) -> None:
+    said = refused(tmp_path, archive([file("zeros", bytes(30 * MIB))]), unrationed_bytes=MIB)
+    assert "more than 100 times its size" in said
+
+
+def test_a_deadline_ends_it(tmp_path) -> None:
+    times = iter([0.0] + [1.0] * 5 + [99.0] * 1000)
+    deadline = Deadline(10, now_s=lambda: next(times))
+    packed = archive([file(f"f{number}") for number in range(30)])
+    assert "not there after 10 s" in refused(tmp_path, packed, deadline=deadline)
+
+
+@given(st.text(max_size=40))
+def test_a_safe_path_never_leads_outside(name) -> None:
+    try:
+        path = safe_path(name, "m")
+    except FetchFailed:
+        return
+    assert not path.is_absolute()
+    assert ".." not in path.parts
+    assert Path(os.path.normpath("/root" / path)).is_relative_to("/root")

@@ -1,0 +1,227 @@
+"""Artifacts from everywhere, into the cache, or refused in one sentence."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.artifacts import Fetcher, shown
+from headrace.cluster.content_cache import ContentCache
+from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard
+from headrace.cluster.launcher import ArtifactSource
+from tests.cluster.archive_maker import archive, file
+from tests.cluster.object_server import Objects, ObjectServer
+
+PACKED = archive([file("model/serving.properties", b"p"), file("model/weights", b"w" * 3000)])
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+
+
+@pytest.fixture
+def objects() -> Iterator[Objects]:
+    with ObjectServer() as served:
+        yield served
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[ContentCache]:
+    made = ContentCache(tmp_path / "cache")
+    yield made
+    made.close()
+
+
+def fetcher(cache: ContentCache, objects: Objects | None = None, *, timeout_s: float = 60, **bounds) -> Fetcher:
+    deadline = Deadline(timeout_s)
+
+    def make_guard(folder: Path) -> Guard:
+        return Guard(folder=folder, deadline=deadline, **{"reserve_bytes": 0, **bounds})
+
+    s3 = objects.s3 if objects is not None else {}
+    scratch = cache.folder.parent / "scratch"
+    return Fetcher(s3=s3, cache=cache, scratch=scratch, deadline=deadline, make_guard=make_guard)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+UNPACKED = {"model/serving.properties": b"p", "model/weights": b"w" * 3000}
+
+
+def test_an_archive_in_a_bucket_is_unpacked_and_named_like_itself(objects, cache) -> None:
+    objects.contents["/b/models/my llama.tar.gz"] = PACKED
+    folder = fetcher(cache, objects).fetch(ArtifactSource(uri="s3://b/models/my llama.tar.gz"))
+    assert files_in(folder) == UNPACKED
+    assert folder.name == "my-llama"
+
+
+def test_the_same_version_is_fetched_once_and_a_new_one_anew(objects, cache) -> None:
+    source = ArtifactSource(uri="s3://b/m.tar.gz")
+    objects.contents["/b/m.tar.gz"] = PACKED
+    first = fetcher(cache, objects).fetch(source)
+    assert fetcher(cache, objects).fetch(source) == first
+    assert objects.gets == ["/b/m.tar.gz"]
+    objects.contents["/b/m.tar.gz"] = archive([file("other")])
+    assert files_in(fetcher(cache, objects).fetch(source)) == {"other": b"x"}
+    assert files_in(first) == UNPACKED
+
+
+@pytest.mark.parametrize("prefix", ["llama/", "llama"])
+def test_a_prefix_is_a_folder(objects, cache, prefix) -> None:
+    objects.contents |= {
+        "/b/llama/": b"",
+        "/b/llama/config.json": b"{}",
+        "/b/llama/deep/w.bin": b"w",
+        "/b/llama2/config.json": b"other",
+    }
+    folder = fetcher(cache, objects).fetch(ArtifactSource(uri=f"s3://b/{prefix}", is_prefix=True))
+    assert files_in(folder) == {"config.json": b"{}", "deep/w.bin": b"w"}
+    assert folder.name == "llama"
+
+
+def test_a_prefix_is_fetched_anew_when_one_object_changed(objects, cache) -> None:
+    source = ArtifactSource(uri="s3://b/", is_prefix=True)
+    objects.contents |= {"/b/x": b"1", "/b/y": b"2"}
+    assert files_in(fetcher(cache, objects).fetch(source)) == {"x": b"1", "y": b"2"}
+    objects.contents["/b/y"] = b"3"
+    assert files_in(fetcher(cache, objects).fetch(source)) == {"x": b"1", "y": b"3"}
+
+
+def test_one_object_that_is_no_archive_lies_alone_in_a_folder(objects, cache) -> None:
+    objects.contents["/b/x/model.gguf"] = b"GGUF"
+    folder = fetcher(cache, objects).fetch(ArtifactSource(uri="s3://b/x/model.gguf", is_archive=False))
+    assert files_in(folder) == {"model.gguf": b"GGUF"}
+
+
+def test_channels_are_fetched_beside_the_model(objects, cache) -> None:
+    objects.contents |= {"/b/m.tar.gz": PACKED, "/b/draft/w": b"d"}
+    fetched = fetcher(cache, objects).fetch_all(
+        [
+            ArtifactSource(uri="s3://b/m.tar.gz"),
+            ArtifactSource(uri="s3://b/draft/", is_prefix=True, channel="draft_model"),
+        ]
+    )
+    assert fetched.model is not None
+    assert files_in(fetched.model) == UNPACKED
+    assert files_in(fetched.channels["draft_model"]) == {"w": b"d"}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (ArtifactSource(uri="s3://b/nothing.tar.gz"), "s3://b/nothing.tar.gz is not there"),
+        (ArtifactSource(uri="s3://nobucket/x/", is_prefix=True), "no such bucket"),
+        (ArtifactSource(uri="s3://b/empty/", is_prefix=True), "nothing below s3://b/empty/"),
+        (ArtifactSource(uri="s3://b/denied.tar.gz"), "may not be read"),
+        (ArtifactSource(uri="s3://b/text.tar.gz"), "no whole tar.gz"),
+        (ArtifactSource(uri="s3://b/cut.tar.gz"), "s3://b/cut.tar.gz"),
+        (ArtifactSource(uri="s3://b/evil/", is_prefix=True), "outside of the model's folder"),
+        (ArtifactSource(uri="s3://b/clash/", is_prefix=True), "cannot be stored"),
+        (ArtifactSource(uri="s3://"), "wanted: s3://BUCKET/KEY"),
+        (ArtifactSource(uri="ftp://b/x"), "begins with ftp:"),
+        (ArtifactSource(uri="http://[b/x"), "no address"),
+    ],
+)
+def test_what_cannot_be_had_is_one_sentence_and_leaves_nothing(objects, cache, source, said) -> None:
+    objects.contents |= {
+        "/b/denied.tar.gz": PACKED,
+        "/b/text.tar.gz": b"hello " * 500,
+        "/b/cut.tar.gz": archive([file("w", os.urandom(50_000))]),
+        "/b/evil/../x": b"1",
+        "/b/clash/a": b"1",
+        "/b/clash/a/b": b"1",
+    }
+    objects.denied.add("/b/denied.tar.gz")
+    objects.cut.add("/b/cut.tar.gz")
+    with pytest.raises(FetchFailed) as caught:
+        fetcher(cache, objects).fetch(source)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not cache.folder.exists() or {path.suffix for path in cache.folder.iterdir()} <= {".lock"}
+
+
+def test_object_storage_that_does_not_answer_is_one_sentence(cache) -> None:
+    gone = Objects(url="http://127.0.0.1:1")
+    with pytest.raises(FetchFailed, match="cannot be read"):
+        fetcher(cache, gone).fetch(ArtifactSource(uri="s3://b/x.tar.gz"))
+
+
+def test_a_full_disk_is_one_sentence(objects, cache) -> None:
+    objects.contents |= {"/b/m.tar.gz": PACKED, "/b/p/w": b"w" * 4000}
+    for source in (ArtifactSource(uri="s3://b/m.tar.gz"), ArtifactSource(uri="s3://b/p/", is_prefix=True)):
+        with pytest.raises(FetchFailed, match=r"The disk of .* is full"):
+            fetcher(cache, objects, free_bytes=lambda _: 100).fetch(source)
+
+
+def test_time_that_is_up_is_one_sentence(objects, cache) -> None:
+    objects.contents["/b/m.tar.gz"] = PACKED
+    with pytest.raises(FetchFailed, match="ModelDataDownloadTimeoutInSeconds"):
+        fetcher(cache, objects, timeout_s=0).fetch(ArtifactSource(uri="s3://b/m.tar.gz"))
+
+
+def test_http_is_fetched_and_cached_by_its_etag(objects, cache) -> None:
+    objects.contents |= {"/x/m.tar.gz": PACKED, "/x/m.gguf": b"GGUF"}
+    source = ArtifactSource(uri=f"{objects.url}/x/m.tar.gz?key=secret")
+    folder = fetcher(cache).fetch(source)
+    assert files_in(folder) == UNPACKED
+    assert fetcher(cache).fetch(source) == folder
+    alone = fetcher(cache).fetch(ArtifactSource(uri=f"{objects.url}/x/m.gguf", is_archive=False))
+    assert files_in(alone) == {"m.gguf": b"GGUF"}
+
+
+@pytest.mark.parametrize("path", ["/x/nothing", "/x/cut"])
+def test_http_that_fails_is_one_sentence_without_secrets(objects, cache, path) -> None:
+    objects.contents["/x/cut"] = archive([file("w", os.urandom(50_000))])
+    objects.cut.add("/x/cut")
+    with pytest.raises(FetchFailed) as caught:
+        fetcher(cache).fetch(ArtifactSource(uri=f"{objects.url}{path}?key=secret"))
+    assert path in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_folder_here_is_used_where_it_lies(tmp_path, cache) -> None:
+    (tmp_path / "model").mkdir()
+    assert fetcher(cache).fetch(ArtifactSource(uri=str(tmp_path / "model"))) == tmp_path / "model"
+    assert fetcher(cache).fetch(ArtifactSource(uri=f"file://{tmp_path}/model")) == tmp_path / "model"
+
+
+def test_an_archive_here_is_unpacked_once_for_each_version(tmp_path, cache) -> None:
+    path = tmp_path / "m.tar.gz"
+    path.write_bytes(PACKED)
+    first = fetcher(cache).fetch(ArtifactSource(uri=str(path)))
+    assert files_in(first) == UNPACKED
+    assert fetcher(cache).fetch(ArtifactSource(uri=str(path))) == first
+    path.write_bytes(archive([file("new")]))
+    assert files_in(fetcher(cache).fetch(ArtifactSource(uri=str(path)))) == {"new": b"x"}
+
+
+def test_another_file_here_is_linked(tmp_path, cache) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    source = ArtifactSource(uri=str(tmp_path / "m.gguf"), is_archive=False)
+    assert files_in(fetcher(cache).fetch(source)) == {"m.gguf": b"GGUF"}
+    assert files_in(fetcher(cache).fetch(source)) == {"m.gguf": b"GGUF"}
+
+
+def test_nothing_here_is_one_sentence(tmp_path, cache) -> None:
+    with pytest.raises(FetchFailed, match="no file and no folder"):
+        fetcher(cache).fetch(ArtifactSource(uri=str(tmp_path / "nothing")))
+
+
+@pytest.mark.parametrize(
+    ("uri", "harmless"),
+    [
+        ("https://user:pw@host:1/a/b.tar.gz?X-Amz-Signature=s#f", "https://host:1/a/b.tar.gz"),
+        ("s3://b/k?x", "s3://b/k?x"),
+        ("/a/b", "/a/b"),
+    ],
+)
+def test_secrets_of_addresses_are_not_shown(uri, harmless) -> None:
+    assert shown(uri) == harmless

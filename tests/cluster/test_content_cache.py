@@ -1,0 +1,155 @@
+"""Entries are whole or not there, filled once, and stay while they are used."""
+
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.content_cache import ContentCache, content_key
+from headrace.cluster.fetch_bounds import Deadline, DiskFull, FetchFailed
+
+ROOT = Path(__file__).parent.parent.parent
+KEY = content_key("a")
+
+
+def soon() -> Deadline:
+    return Deadline(30)
+
+
+def fill_with(content: str, calls: list[str] | None = None):
+    def fill(folder: Path) -> None:
+        if calls is not None:
+            calls.append(content)
+        (folder / "file").write_text(content)
+
+    return fill
+
+
+@pytest.fixture
+def cache(tmp_path):
+    made = ContentCache(tmp_path / "cache")
+    yield made
+    made.close()
+
+
+def test_keys_are_the_same_for_the_same_facts_only() -> None:
+    assert content_key("a", 1, None) == content_key("a", 1, None)
+    assert len({content_key("a", 1), content_key("a", "1"), content_key("a1"), content_key("a", 2)}) == 4
+
+
+def test_an_entry_is_filled_once(cache) -> None:
+    calls: list[str] = []
+    first = cache.entry(KEY, fill_with("1", calls), soon())
+    second = cache.entry(KEY, fill_with("2", calls), soon())
+    assert first == second
+    assert (first / "file").read_text() == "1"
+    assert calls == ["1"]
+
+
+def test_threads_that_want_the_same_fill_it_once(tmp_path) -> None:
+    calls: list[str] = []
+    start = threading.Barrier(6)
+
+    def work(number: int) -> str:
+        mine = ContentCache(tmp_path / "cache")
+        start.wait()
+        try:
+            return (mine.entry(KEY, fill_with(str(number), calls), soon()) / "file").read_text()
+        finally:
+            mine.close()
+
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(work, range(6))) == set(calls)
+    assert len(calls) == 1
+
+
+def test_a_fill_that_fails_leaves_nothing(cache) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").touch()
+        raise FetchFailed("no")
+
+    with pytest.raises(FetchFailed, match="no"):
+        cache.entry(KEY, fail, soon())
+    assert [path.name for path in cache.folder.iterdir()] == [f"{KEY}.lock"]
+    assert (cache.entry(KEY, fill_with("1"), soon()) / "file").read_text() == "1"
+
+
+def test_unused_entries_make_room_and_used_ones_stay(tmp_path, cache) -> None:
+    other = ContentCache(cache.folder)
+    used = cache.entry(content_key("used"), fill_with("used"), soon())
+    unused = other.entry(content_key("unused"), fill_with("unused"), soon())
+    other.close()
+    tries: list[bool] = []
+
+    def fill(folder: Path) -> None:
+        tries.append(unused.exists())
+        if unused.exists():
+            raise DiskFull("full")
+        (folder / "file").touch()
+
+    assert cache.entry(KEY, fill, soon()).is_dir()
+    assert tries == [True, False]
+    assert used.is_dir()
+    assert not unused.exists()
+
+
+def test_a_disk_that_stays_full_is_told(cache) -> None:
+    def fill(_: Path) -> None:
+        raise DiskFull("full")
+
+    with pytest.raises(DiskFull):
+        cache.entry(KEY, fill, soon())
+
+
+def test_waiting_for_another_process_ends_at_the_deadline(tmp_path, cache) -> None:
+    holder = ContentCache(cache.folder)
+    is_filling, may_end = threading.Event(), threading.Event()
+
+    def slow(folder: Path) -> None:
+        is_filling.set()
+        assert may_end.wait(30)
+        (folder / "file").touch()
+
+    thread = threading.Thread(target=lambda: holder.entry(KEY, slow, soon()))
+    thread.start()
+    try:
+        assert is_filling.wait(30)
+        with pytest.raises(FetchFailed, match="not there after"):
+            cache.entry(KEY, fill_with("2"), Deadline(0.2))
+    finally:
+        may_end.set()
+        thread.join()
+        holder.close()
+
+
+FILLER = """
+import sys, time
+from pathlib import Path
+from headrace.cluster.content_cache import ContentCache
+from headrace.cluster.fetch_bounds import Deadline
+def fill(folder):
+    (folder / "half").touch()
+    print("filling", flush=True)
+    time.sleep(100)
+ContentCache(Path(sys.argv[1])).entry(sys.argv[2], fill, Deadline(100))
+"""
+
+
+def test_kill_9_of_the_one_that_fills_lets_another_begin_anew(cache) -> None:
+    command = [sys.executable, "-c", FILLER, str(cache.folder), KEY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as filler:
+        assert filler.stdout is not None
+        assert filler.stdout.readline() == "filling\n"
+        filler.send_signal(signal.SIGKILL)
+        folder = cache.entry(KEY, fill_with("1"), soon())
+    assert [path.name for path in folder.iterdir()] == ["file"]
+
+
+def test_a_cache_that_cannot_be_made_is_one_sentence(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FetchFailed, match="cannot be stored"):
+        ContentCache(tmp_path / "file" / "cache").entry(KEY, fill_with("1"), soon())
