@@ -1,0 +1,96 @@
+"""`headrace worker`, which `headrace up` runs for each worker: artifacts first, then the server of `headrace serve`."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.group import Examples
+from headrace.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from headrace.cluster.worker import Prepared
+    from headrace.core.container_names import Notice
+    from headrace.core.settings import ServerSettings
+
+EXAMPLES = """
+headrace worker DATA/workers/NAME/worker.json   what the platform ran, once more
+"""
+_NO_FOLDER = Path("/nonexistent")
+_OBJECTS = "s3://"
+
+
+@click.command(cls=Examples, examples=EXAMPLES, hidden=True)
+@click.argument("assignment", type=click.Path(path_type=Path))
+def worker(assignment: Path) -> None:
+    """Run the worker that the file ASSIGNMENT describes; `headrace up` writes it and starts this by itself."""
+    from headrace.cluster.worker import run_worker
+
+    sys.exit(run_worker(assignment.resolve(), serve_model))
+
+
+def serve_model(prepared: "Prepared") -> int:
+    """Serve as `headrace serve` does in a container, until a signal says stop; returns the exit code."""
+    from headrace.cli.progress import showing_progress
+    from headrace.server.main import run_server
+
+    settings, notices = worker_settings(prepared, os.environ)
+    with showing_progress() as progress:
+        return run_server(settings, notices=notices, progress=progress)
+
+
+def worker_settings(prepared: "Prepared", env: Mapping[str, str]) -> "tuple[ServerSettings, list[Notice]]":
+    """
+    The settings of a worker's server: the environment and the model's folder mean what they mean in a container.
+
+    What the image's profile says and where to listen is stronger than both.
+
+    Raises:
+        SettingsError: they cannot be served with, or the image's profile asks for what is no setting.
+        FetchFailed: the model that they name could not be fetched.
+    """
+    from headrace.core.settings_sources import gather_settings
+
+    overrides: dict[str, object] = {
+        **_options(prepared.spec.options),
+        "container": "true",
+        "host": "127.0.0.1",
+        "port": str(prepared.port),
+    }
+    if prepared.spec.threads is not None:
+        overrides["threads"] = str(prepared.spec.threads)
+    settings, notices = gather_settings(overrides, env, model_folder=prepared.model_folder or _NO_FOLDER)
+    if settings.model.startswith(_OBJECTS):
+        settings = replace(
+            settings,
+            model=str(_the_model(prepared.fetch_model(settings.model))),
+            served_model_name=settings.served_model_name or settings.model.rstrip("/").rpartition("/")[2],
+        )
+    return settings, notices
+
+
+def _the_model(folder: Path) -> Path:
+    """The folder itself, or its one folder, as archives are packed."""
+    inner = list(folder.iterdir())
+    return inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
+
+
+def _options(options: dict[str, str]) -> dict[str, object]:
+    """Options of an image's profile by the names of settings."""
+    from headrace.core.settings import setting_names
+
+    known = setting_names()
+    read: dict[str, object] = {}
+    for option, value in options.items():
+        name = option.lstrip("-").replace("-", "_")
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise SettingsError(f"{option!r} of the image is no setting of `headrace serve`.{hint}", name=name)
+        read[name] = value
+    return read

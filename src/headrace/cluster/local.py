@@ -1,0 +1,296 @@
+"""
+Workers as processes on this host.
+
+Each has a folder of its name: see `worker_files`. A worker outlives this process; what is needed to find it again is in
+its handle, which the worker also writes down itself. Whatever happens to a worker is read from its folder, `/proc` and
+`/ping`, never remembered only here.
+"""
+
+import asyncio
+import random
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from headrace.cluster.launcher import Handle, LaunchFailed, Observation, Phase, WorkerSpec
+from headrace.cluster.processes import ProcessId, is_running, kill_session, reap, send_signal, spawn
+from headrace.cluster.worker_environment import worker_environment
+from headrace.cluster.worker_files import (
+    Assignment,
+    Report,
+    WorkerFiles,
+    read_value,
+    worker_files,
+    write_value,
+    write_whole,
+)
+from headrace.cluster.worker_logs import WorkerLogs
+from headrace.core.telemetry import get_logger
+
+WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "headrace", "worker")
+PING_TIMEOUT_S: Final = 2.0
+"""Source: SageMaker developer guide, "How Your Container Should Respond to Health Check (Ping) Requests"."""
+_HOST: Final = "127.0.0.1"
+_PORTS: Final = range(20_000, 32_000)
+"""Below those that Linux gives to clients (`ip_local_port_range`): no connection takes one before the worker does."""
+_PORT_TRIES: Final = 500
+_ERROR_MARK: Final = "Error: "
+_SEARCHED_EVENTS: Final = 200
+"""At the end of an exited worker's log, for the sentence that says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """`Handle.facts` of this launcher."""
+
+    process: ProcessId
+    log_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Alive:
+    """What the folder of a living worker says."""
+
+    report: Report
+    was_ready: bool
+
+
+class LocalLauncher:
+    """A `Launcher` of processes."""
+
+    name = "local"
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        cache_folder: Path,
+        environment: Mapping[str, str],
+        command: Sequence[str] = WORKER_COMMAND,
+        ping_timeout_s: float = PING_TIMEOUT_S,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """
+        Look after the workers in a folder.
+
+        Args:
+            folder: holds a folder for each worker.
+            cache_folder: for fetched artifacts, shared by workers.
+            environment: of this process; workers see the harmless part of it (`worker_environment`).
+            command: what is run with the path of an `Assignment` as its last argument.
+            ping_timeout_s: how long `/ping` may take to answer.
+            now_s: a clock, seconds since 1970.
+        """
+        self._folder = folder
+        self._cache_folder = cache_folder
+        self._environment = worker_environment(environment)
+        self._command = tuple(command)
+        self._ping_timeout_s = ping_timeout_s
+        self._now_s = now_s
+        self._logs = WorkerLogs(folder)
+        self._lock = threading.Lock()
+        self._exit_codes: dict[ProcessId, int] = {}
+        self._swept: set[ProcessId] = set()
+        self._kills: dict[ProcessId, asyncio.TimerHandle] = {}
+
+    async def start(self, spec: WorkerSpec) -> Handle:
+        """
+        Start a worker, or return the handle of the living one of that name.
+
+        Raises:
+            LaunchFailed: it cannot be started here; the message says why and what to do.
+        """
+        return await asyncio.to_thread(self._start, spec)
+
+    async def poll(self, name: str, handle: Handle) -> Observation:
+        """Look at a worker, adopted or own."""
+        seen = await asyncio.to_thread(self._look, name, handle)
+        if isinstance(seen, Observation):
+            return seen
+        phase = seen.report.phase
+        if phase is not Phase.FETCHING:
+            is_well = await _ping(handle.url, self._ping_timeout_s)
+            if is_well and not seen.was_ready:
+                await asyncio.to_thread(_mark, self._files(name).ready)
+            phase = Phase.READY if is_well else Phase.UNHEALTHY if seen.was_ready else Phase.STARTING
+        return Observation(phase=phase, notices=seen.report.notices)
+
+    async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
+        """SIGTERM now (once: our server takes a second one for impatience), SIGKILL after `grace_s`."""
+        process = _facts(handle).process
+        kill_at_s = await asyncio.to_thread(self._ask_to_stop, name, process, grace_s)
+        if kill_at_s is None:
+            return
+        if pending := self._kills.pop(process, None):
+            pending.cancel()
+        delay_s = max(kill_at_s - self._now_s(), 0.0)
+        self._kills[process] = asyncio.get_running_loop().call_later(delay_s, self._kill, process)
+
+    async def known(self) -> dict[str, Handle]:
+        """All workers that live on this host, also those of an earlier life of the platform."""
+        return await asyncio.to_thread(self._known)
+
+    async def forget(self, name: str) -> None:
+        """Remove the folder of an exited worker, log included; a living one keeps it."""
+        await asyncio.to_thread(self._forget, name)
+
+    async def close(self) -> None:
+        """Let workers run on; a SIGKILL that is due later is left to whoever calls `stop` again."""
+        for pending in self._kills.values():
+            pending.cancel()
+        self._kills.clear()
+
+    def _start(self, spec: WorkerSpec) -> Handle:
+        try:
+            with self._lock:
+                return self._start_process(spec, worker_files(self._folder, spec.name))
+        except (OSError, ValueError) as error:
+            what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise LaunchFailed(f"The worker {spec.name} cannot be started on this host: {what}.") from error
+
+    def _start_process(self, spec: WorkerSpec, files: WorkerFiles) -> Handle:
+        living = self._known()
+        if spec.name in living:
+            return living[spec.name]
+        port = _free_port({_port(handle) for handle in living.values()})
+        files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left_over in (files.handle, files.report, files.ready, files.stopping):
+            left_over.unlink(missing_ok=True)
+        log_position = self._logs.end_position(spec.name)
+        write_value(
+            files.assignment,
+            Assignment(spec=spec, port=port, cache_folder=str(self._cache_folder), log_position=log_position),
+        )
+        process = spawn([*self._command, str(files.assignment)], self._environment, files.log)
+        handle = local_handle(process, port=port, log_position=log_position)
+        write_value(files.handle, handle)
+        return handle
+
+    def _look(self, name: str, handle: Handle) -> Observation | _Alive:
+        files, facts = self._files(name), _facts(handle)
+        self._logs.trim(name)
+        if (code := reap(facts.process)) is not None:
+            self._exit_codes[facts.process] = code
+        report = read_value(files.report, Report) or Report(phase=Phase.STARTING)
+        if is_running(facts.process):
+            return _Alive(report, files.ready.exists())
+        if facts.process not in self._swept:
+            self._swept.add(facts.process)
+            kill_session(facts.process)
+        is_current = read_value(files.handle, Handle) == handle
+        if not is_current:
+            return Observation(phase=Phase.EXITED, exit_code=self._exit_codes.get(facts.process))
+        return Observation(
+            phase=Phase.EXITED,
+            exit_code=self._exit_codes.get(facts.process, report.exit_code),
+            message=self._last_error(name, facts.log_position),
+            notices=report.notices,
+        )
+
+    def _last_error(self, name: str, log_position: int) -> str:
+        """The sentence that an exited worker wrote last: `Error: …`, or the last line of a traceback."""
+        for event in reversed(self._logs.read(name, limit=_SEARCHED_EVENTS, is_backward=True)):
+            if event.position < log_position:
+                break
+            if event.message.startswith(_ERROR_MARK):
+                return event.message.removeprefix(_ERROR_MARK).strip()
+        return ""
+
+    def _ask_to_stop(self, name: str, process: ProcessId, grace_s: float) -> float | None:
+        """Returns when SIGKILL is due, seconds since 1970; None if the worker has ended."""
+        files = self._files(name)
+        if not is_running(process):
+            return None
+        kill_at_s = self._now_s() + grace_s
+        with suppress(OSError, ValueError):
+            return min(kill_at_s, float(files.stopping.read_text()))
+        with suppress(OSError):  # a full disk must not keep a worker alive
+            write_whole(files.stopping, str(kill_at_s).encode())
+        send_signal(process, signal.SIGTERM)
+        return kill_at_s
+
+    def _kill(self, process: ProcessId) -> None:
+        self._kills.pop(process, None)
+        kill_session(process)
+
+    def _known(self) -> dict[str, Handle]:
+        found: dict[str, Handle] = {}
+        for path in sorted(self._folder.glob("*/handle.json")):
+            handle = read_value(path, Handle)
+            if handle is not None and handle.launcher == self.name and is_running(_facts(handle).process):
+                found[path.parent.name] = handle
+        return found
+
+    def _forget(self, name: str) -> None:
+        files = self._files(name)
+        if name in self._known():
+            get_logger().warning("worker.not_forgotten", worker=name, message="It still runs.")
+            return
+        if files.folder.is_dir():
+            shutil.rmtree(files.folder)
+
+    def _files(self, name: str) -> WorkerFiles:
+        return worker_files(self._folder, name)
+
+
+def local_handle(process: ProcessId, *, port: int, log_position: int) -> Handle:
+    """The handle of a process of ours."""
+    facts = msgspec.to_builtins(_Facts(process=process, log_position=log_position))
+    return Handle(launcher=LocalLauncher.name, url=f"http://{_HOST}:{port}", facts=facts)
+
+
+def _facts(handle: Handle) -> _Facts:
+    return msgspec.convert(handle.facts, _Facts)
+
+
+def _port(handle: Handle) -> int:
+    return int(handle.url.rpartition(":")[2])
+
+
+def _mark(path: Path) -> None:
+    with suppress(OSError):  # on a full disk it is marked later
+        path.touch()
+
+
+def _free_port(taken: set[int]) -> int:
+    """
+    A port on which nothing listens now.
+
+    Raises:
+        LaunchFailed: none was found.
+    """
+    for port in random.sample(_PORTS, _PORT_TRIES):
+        if port not in taken:
+            with socket.socket() as probe, suppress(OSError):
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((_HOST, port))
+                return port
+    raise LaunchFailed(
+        f"No free port was found on {_HOST} between {_PORTS.start} and {_PORTS.stop}. Stop programs that listen there."
+    )
+
+
+async def _ping(url: str, timeout_s: float) -> bool:
+    """Whether `GET /ping` is answered with 200 in time."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            try:
+                writer.write(f"GET /ping HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
+                status = await reader.readline()
+            finally:
+                writer.transport.abort()
+    except (OSError, TimeoutError, ValueError):
+        return False
+    return status.split(b" ", 2)[1:2] == [b"200"]

@@ -1,0 +1,180 @@
+"""
+What happens inside a worker's process: fetch the artifacts, then become the model server, or an own image's command.
+
+Its output is its log. What goes wrong is one sentence there, `Error: …`, which the launcher finds when the process
+has ended, however it ended; nothing has to be handed over at the end.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from headrace.cluster.artifacts import Fetched, Fetcher
+from headrace.cluster.content_cache import ContentCache
+from headrace.cluster.fetch_bounds import Deadline, FetchFailed
+from headrace.cluster.launcher import ArtifactSource, Phase, WorkerSpec
+from headrace.cluster.local import local_handle
+from headrace.cluster.processes import process_id
+from headrace.cluster.worker_files import Assignment, Report, WorkerFiles, read_value, write_value
+from headrace.core.errors import HeadraceError, SettingsError
+from headrace.core.telemetry import get_logger, setup_logging
+
+EXIT_FAILED: Final = 1
+EXIT_USER_ERROR: Final = 2
+_OOM_SCORE: Final = "500"
+"""When memory is short, a worker goes before the platform. Source: Linux `proc(5)`, `oom_score_adj`."""
+_CHANNELS: Final = "additional-model-data-sources"
+_SINGLE_FILES: Final = (".gguf",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A worker whose artifacts are here."""
+
+    spec: WorkerSpec
+    port: int
+    """Of 127.0.0.1, to listen on."""
+    model_folder: Path | None
+    """What `/opt/ml/model` is in a container; None without artifacts."""
+    fetch_model: Callable[[str], Path]
+    """Fetches a model that the settings name by `s3://`; returns its folder."""
+
+
+Serve = Callable[[Prepared], int]
+"""Runs the model server until it is asked to stop; returns the exit code. It writes down why it failed."""
+
+
+def run_worker(assignment_path: Path, serve: Serve) -> int:
+    """Be a worker; returns the exit code."""
+    setup_logging(format="json")
+    files = WorkerFiles(assignment_path.parent)
+    try:
+        code = _Worker(files, _read_assignment(assignment_path)).run(serve)
+    except FetchFailed as error:
+        code = _fail(str(error), EXIT_USER_ERROR)
+    except HeadraceError as error:
+        code = _fail(error.message, EXIT_USER_ERROR)
+    except OSError as error:
+        code = _fail(f"The worker cannot go on: {error.strerror or error}: {error.filename}.", EXIT_FAILED)
+    except Exception as error:  # noqa: BLE001 -- an edge: whatever it was has to be in the log
+        traceback.print_exc()
+        code = _fail(f"Something broke that should not ({type(error).__name__}: {error}).", EXIT_FAILED)
+    with suppress(OSError):
+        write_value(files.report, Report(phase=Phase.EXITED, exit_code=code))
+    return code
+
+
+class _Worker:
+    def __init__(self, files: WorkerFiles, assignment: Assignment) -> None:
+        self._files = files
+        self._spec = assignment.spec
+        self._assignment = assignment
+        self._cache = ContentCache(Path(assignment.cache_folder))
+        self._fetcher = Fetcher(
+            s3=self._spec.s3,
+            cache=self._cache,
+            scratch=files.scratch,
+            deadline=Deadline(self._spec.artifact_timeout_s),
+        )
+
+    def run(self, serve: Serve) -> int:
+        process = process_id(os.getpid())
+        assert process is not None, "/proc is there on Linux"
+        handle = local_handle(process, port=self._assignment.port, log_position=self._assignment.log_position)
+        write_value(self._files.handle, handle)
+        _go_first_when_memory_is_short()
+        _set_environment(self._spec)
+        get_logger().info("worker.started", worker=self._spec.name, pid=process.pid, url=handle.url)
+        fetched = self._fetch_all() if self._spec.artifacts else Fetched()
+        self._report(Phase.STARTING)
+        if self._spec.command:
+            self._become_command(fetched)
+        prepared = Prepared(
+            spec=self._spec,
+            port=self._assignment.port,
+            model_folder=self._as_in_container(fetched),
+            fetch_model=self._fetch_model,
+        )
+        return serve(prepared)
+
+    def _fetch_all(self) -> Fetched:
+        self._report(Phase.FETCHING)
+        return self._fetcher.fetch_all(self._spec.artifacts)
+
+    def _fetch_model(self, uri: str) -> Path:
+        self._report(Phase.FETCHING)
+        is_archive = uri.endswith((".tar.gz", ".tgz"))
+        is_prefix = not is_archive and not uri.endswith(_SINGLE_FILES)
+        folder = self._fetcher.fetch(ArtifactSource(uri=uri, is_prefix=is_prefix, is_archive=is_archive))
+        self._report(Phase.STARTING)
+        return folder
+
+    def _as_in_container(self, fetched: Fetched) -> Path | None:
+        """Channels lie beside the model's folder, as links in the worker's own folder."""
+        for channel, folder in fetched.channels.items():
+            link = self._files.folder / _CHANNELS / channel
+            link.parent.mkdir(exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(folder)
+        return fetched.model
+
+    def _report(self, phase: Phase) -> None:
+        write_value(self._files.report, Report(phase=phase))
+
+    def _become_command(self, fetched: Fetched) -> NoReturn:
+        """Replace this process by the command of an own image."""
+        model = self._as_in_container(fetched)
+        facts = {"{port}": str(self._assignment.port), "{model}": str(model or "")}
+        command = [_filled_in(part, facts) for part in self._spec.command]
+        environment = {**os.environ, "SAGEMAKER_BIND_TO_PORT": str(self._assignment.port)}
+        if model is not None:
+            environment |= {"SM_MODEL_DIR": str(model), "HEADRACE_MODEL_FOLDER": str(model)}
+        self._cache.keep_over_exec()
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            os.execvpe(command[0], command, environment)  # noqa: S606 -- the owner of this host configured it
+        except (OSError, ValueError) as error:
+            raise SettingsError(
+                f"The command {command[0]!r} of the image cannot be started: {error}. Check the file of own images."
+            ) from error
+
+
+def _read_assignment(path: Path) -> Assignment:
+    assignment = read_value(path, Assignment)
+    if assignment is None:
+        raise SettingsError(f"{path} cannot be read as a worker's assignment. `headrace up` writes and runs these.")
+    return assignment
+
+
+def _filled_in(text: str, facts: dict[str, str]) -> str:
+    for mark, value in facts.items():
+        text = text.replace(mark, value)
+    return text
+
+
+def _set_environment(spec: WorkerSpec) -> None:
+    for name, value in spec.environment.items():
+        try:
+            os.environ[name] = value
+        except (ValueError, OSError) as error:
+            raise SettingsError(f"The environment variable {name!r} cannot be set: {error}.") from error
+    if spec.threads is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(spec.threads))
+
+
+def _go_first_when_memory_is_short() -> None:
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"Error: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+    return code

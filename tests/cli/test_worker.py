@@ -1,0 +1,96 @@
+"""The settings of a worker's server, and its command."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.worker import worker_settings
+from headrace.cluster.launcher import WorkerSpec
+from headrace.cluster.worker import Prepared
+from headrace.core.errors import SettingsError
+
+PORT = 23456
+
+
+def no_fetching(uri: str) -> Path:
+    raise AssertionError(f"{uri} should not be fetched")
+
+
+def settings_of(env=None, *, folder: Path | None = None, fetch=no_fetching, threads=None, **options: str):
+    spec = WorkerSpec(name="w", options=options, threads=threads)
+    prepared = Prepared(spec=spec, port=PORT, model_folder=folder, fetch_model=fetch)
+    return worker_settings(prepared, env or {})
+
+
+def test_the_environment_means_what_it_means_in_a_container() -> None:
+    env = {
+        "HF_MODEL_ID": "org/model",
+        "SM_NUM_GPUS": "4",
+        "OPTION_DTYPE": "bf16",
+        "MAX_TOTAL_TOKENS": "512",
+        "QUANTIZE": "eetq",
+        "PORT": "80",
+    }
+    settings, notices = settings_of(env)
+    assert (settings.model, settings.max_model_len) == ("org/model", 512)
+    assert (settings.host, settings.port, settings.container) == ("127.0.0.1", PORT, True)
+    assert {"SM_NUM_GPUS", "QUANTIZE"} <= {notice.name for notice in notices}
+
+
+def test_the_image_and_the_share_of_the_host_are_stronger() -> None:
+    env = {"HF_MODEL_ID": "org/model", "HEADRACE_PORT": "1", "HEADRACE_HOST": "0.0.0.0", "HEADRACE_THREADS": "64"}
+    settings, _ = settings_of(env, threads=2, **{"dialect": "lmi-0.26", "--served-model-name": "llm"})
+    assert (settings.host, settings.port, settings.threads) == ("127.0.0.1", PORT, 2)
+    assert (settings.dialect, settings.served_model_name) == ("lmi-0.26", "llm")
+
+
+def test_a_folder_is_what_opt_ml_model_is(tmp_path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    settings, _ = settings_of(folder=tmp_path)
+    assert settings.model == str(tmp_path)
+    settings, _ = settings_of({"HF_MODEL_ID": "/opt/ml/model"}, folder=tmp_path)
+    assert settings.model == str(tmp_path)
+
+
+def test_properties_one_folder_deep_name_the_model(tmp_path) -> None:
+    (tmp_path / "mymodel").mkdir()
+    (tmp_path / "mymodel" / "serving.properties").write_text("option.model_id=org/other\noption.max_model_len=99\n")
+    settings, _ = settings_of({"HF_MODEL_ID": "org/model"}, folder=tmp_path)
+    assert (settings.model, settings.max_model_len) == ("org/other", 99)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_model_in_object_storage_is_fetched_and_keeps_its_name(tmp_path, inside) -> None:
+    fetched: list[str] = []
+
+    def fetch(uri: str) -> Path:
+        fetched.append(uri)
+        (tmp_path / "top").mkdir()
+        (tmp_path / "top" / "config.json").touch()
+        return tmp_path if inside else tmp_path / "top"
+
+    settings, _ = settings_of({"OPTION_MODEL_ID": "s3://bucket/models/llama/"}, fetch=fetch)
+    assert fetched == ["s3://bucket/models/llama/"]
+    assert (settings.model, settings.served_model_name) == (str(tmp_path / "top"), "llama")
+
+
+def test_without_a_model_one_sentence_says_so() -> None:
+    with pytest.raises(SettingsError, match="No model was named"):
+        settings_of()
+
+
+def test_an_option_that_is_no_setting_is_refused() -> None:
+    with pytest.raises(SettingsError, match="Did you mean dtype"):
+        settings_of({"HF_MODEL_ID": "m"}, dtyp="bf16")
+
+
+def test_the_command_is_there_but_not_in_the_list(headrace) -> None:
+    assert "worker" not in headrace("--help").stdout.split("Commands:")[1].split()
+    assert "ASSIGNMENT" in headrace("worker", "--help").stdout
+
+
+def test_a_file_that_is_no_assignment_is_one_sentence(headrace, tmp_path) -> None:
+    result = headrace("worker", tmp_path / "nothing.json")
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+    assert "cannot be read" in result.stderr

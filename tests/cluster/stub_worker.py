@@ -1,0 +1,53 @@
+"""
+A worker without a model, for tests of launchers: `python stub_worker.py ASSIGNMENT`.
+
+What it does stands in its specification's environment, as STUB: a JSON object with `print` (lines), `fetch` (report
+that it is fetching), `exit` (a code, at once), `deaf` (ignores SIGTERM), `child` (starts a process of its own). `/ping`
+answers 200 while the file `healthy` is in its folder.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+
+class Handler(BaseHTTPRequestHandler):
+    folder: Path
+
+    def do_GET(self) -> None:
+        is_well = self.path == "/ping" and (self.folder / "healthy").exists()
+        self.send_response(200 if is_well else 503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def main() -> None:
+    path = Path(sys.argv[1])
+    assignment = json.loads(path.read_text())
+    asked = json.loads(assignment["spec"]["environment"].get("STUB", "{}"))
+    Handler.folder = path.parent
+    if asked.get("deaf"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for line in asked.get("print", []):
+        print(line, flush=True)
+    if asked.get("child"):
+        child = subprocess.Popen(["/bin/sleep", "100"])
+        (path.parent / "child").write_text(str(child.pid))
+    if asked.get("fetch"):
+        (path.parent / "report.json").write_text('{"phase": "fetching", "notices": ["a notice"]}')
+    if "exit" in asked:
+        os._exit(asked["exit"])
+    server = HTTPServer(("127.0.0.1", assignment["port"]), Handler)
+    (path.parent / "listening").touch()
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

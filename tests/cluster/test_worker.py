@@ -1,0 +1,145 @@
+"""Real worker processes, from the artifacts to the server or the command of an own image."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headrace.cluster.launcher import ArtifactSource, Handle, Observation, Phase, WorkerSpec
+from headrace.cluster.local import WORKER_COMMAND, LocalLauncher
+from headrace.cluster.processes import ProcessId, is_running, kill_session, reap
+from headrace.cluster.worker_files import Assignment, WorkerFiles, read_value, write_value
+from headrace.cluster.worker_logs import WorkerLogs
+from tests.cluster.archive_maker import archive, file
+from tests.cluster.object_server import ObjectServer
+
+WAIT_S = 90.0
+OWN_SERVER = """
+import http.server, json, os, sys
+print(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ)}), flush=True)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+OWN_COMMAND = (sys.executable, "-c", OWN_SERVER, "{port}", "{model}/weights")
+
+
+@pytest.fixture
+async def launcher(tmp_path: Path) -> AsyncIterator[LocalLauncher]:
+    environment = {**os.environ, "AWS_SECRET_ACCESS_KEY": "of the platform", "HEADRACE_HOME": str(tmp_path / "home")}
+    made = LocalLauncher(tmp_path / "workers", cache_folder=tmp_path / "cache", environment=environment)
+    yield made
+    for handle in (await made.known()).values():
+        process = ProcessId(**handle.facts["process"])
+        kill_session(process)
+        while is_running(process):
+            await asyncio.sleep(0.01)
+        reap(process)
+    await made.close()
+
+
+async def seen_as(launcher: LocalLauncher, handle: Handle, phase: Phase) -> Observation:
+    deadline_s = time.monotonic() + WAIT_S
+    while (seen := await launcher.poll("w", handle)).phase is not phase:
+        assert seen.phase is not Phase.EXITED, seen
+        assert time.monotonic() < deadline_s, seen
+        await asyncio.sleep(0.02)
+    return seen
+
+
+def log_of(launcher: LocalLauncher) -> list[str]:
+    return [event.message for event in WorkerLogs(launcher._folder).read("w")]
+
+
+async def test_an_own_image_gets_its_port_its_model_and_its_environment_and_no_secrets(launcher, tmp_path) -> None:
+    (tmp_path / "model.tar.gz").write_bytes(archive([file("weights", b"w")]))
+    spec = WorkerSpec(
+        name="w",
+        artifacts=(ArtifactSource(uri=str(tmp_path / "model.tar.gz")),),
+        environment={"MINE": "yes"},
+        command=OWN_COMMAND,
+        threads=1,
+    )
+    handle = await launcher.start(spec)
+    await seen_as(launcher, handle, Phase.READY)
+    (said,) = [json.loads(line) for line in log_of(launcher) if line.startswith('{"argv"')]
+    port, weights = said["argv"]
+    assert handle.url.endswith(f":{port}")
+    assert Path(weights).read_bytes() == b"w"
+    env = said["env"]
+    assert (env["MINE"], env["SAGEMAKER_BIND_TO_PORT"], env["OMP_NUM_THREADS"]) == ("yes", port, "1")
+    assert env["SM_MODEL_DIR"] == str(Path(weights).parent)
+    assert "AWS_SECRET_ACCESS_KEY" not in env
+    assert ProcessId(**handle.facts["process"]).pid == int(json.loads(log_of(launcher)[0])["pid"])
+    await launcher.stop("w", handle, grace_s=WAIT_S)
+    await seen_as(launcher, handle, Phase.EXITED)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (WorkerSpec(name="w", artifacts=(ArtifactSource(uri="/nowhere/m.tar.gz"),)), "/nowhere/m.tar.gz is no file"),
+        (WorkerSpec(name="w", command=("/nowhere/serve",)), "'/nowhere/serve' of the image cannot be started"),
+        (WorkerSpec(name="w", environment={"A\0": "b"}, command=OWN_COMMAND), "environment variable"),
+        (WorkerSpec(name="w"), "No model was named"),
+        (WorkerSpec(name="w", environment={"HF_MODEL_ID": "smolm2"}), "Did you mean smollm2"),
+    ],
+)
+async def test_a_worker_that_cannot_work_says_why(launcher, spec, said) -> None:
+    handle = await launcher.start(spec)
+    seen = await seen_as(launcher, handle, Phase.EXITED)
+    assert (seen.exit_code, said in seen.message) == (2, True), seen.message
+    assert f"Error: {seen.message}" in log_of(launcher)
+    again = LocalLauncher(launcher._folder, cache_folder=launcher._cache_folder, environment={})
+    assert await again.poll("w", handle) == seen, "its code is known in another life, too"
+
+
+def test_a_port_that_is_taken_is_one_sentence(tmp_path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        spec = WorkerSpec(name="w", environment={"HF_MODEL_ID": "smollm2"})
+        files = WorkerFiles(tmp_path)
+        write_value(files.assignment, Assignment(spec=spec, port=port, cache_folder=str(tmp_path), log_position=0))
+        done = subprocess.run([*WORKER_COMMAND, files.assignment], capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 2
+    assert f"Error: Port {port} on 127.0.0.1 is in use." in done.stderr
+    handle = read_value(files.handle, Handle)
+    assert handle is not None
+    assert handle.url == f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.model
+async def test_a_model_in_a_bucket_that_properties_in_an_archive_name_is_served(
+    launcher, smollm2_path, tmp_path
+) -> None:
+    properties = b"engine=MPI\noption.model_id=s3://models/small/\noption.rolling_batch=lmi-dist\n"
+    with ObjectServer() as objects:
+        objects.contents["/uploads/code.tar.gz"] = archive([file("mymodel/serving.properties", properties)])
+        objects.contents["/models/small/model.gguf"] = smollm2_path.read_bytes()
+        spec = WorkerSpec(
+            name="w",
+            artifacts=(ArtifactSource(uri="s3://uploads/code.tar.gz"),),
+            options={"dialect": "lmi-0.26"},
+            threads=2,
+            s3=objects.s3,
+        )
+        handle = await launcher.start(spec)
+        await seen_as(launcher, handle, Phase.READY)
+    async with httpx.AsyncClient(timeout=WAIT_S) as client:
+        body = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 4}}
+        answer = await client.post(f"{handle.url}/invocations", json=body)
+    assert answer.status_code == 200
+    assert "generated_text" in answer.json()
+    await launcher.stop("w", handle, grace_s=WAIT_S)
+    assert (await seen_as(launcher, handle, Phase.EXITED)).exit_code == 0
