@@ -1,9 +1,6 @@
 """The chat page in a real browser, against the server without a model."""
 
-import os
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from selenium import webdriver
@@ -13,46 +10,22 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from headrace.core.errors import Busy
 from headrace.engine.echo import EchoBackend, EchoScript
+from tests.browser import WAIT_S, Page, chromium
 
 from .conftest import Echo, serving
 
 pytestmark = pytest.mark.browser
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,800",
-)
-WAIT_S = 20
 
-
-class Page:
-    """The chat page, as a person uses it."""
+class ChatPage(Page):
+    """The chat page, freshly opened."""
 
     def __init__(self, driver: webdriver.Chrome, url: str) -> None:
-        self.driver = driver
+        super().__init__(driver)
         driver.get(url)
         driver.execute_script("localStorage.clear()")
         driver.get(url)
         self.until(lambda: self.text("#model") == "echo", "the model's name")
-
-    def find(self, selector: str):
-        return self.driver.find_element(By.CSS_SELECTOR, selector)
-
-    def all(self, selector: str):
-        return self.driver.find_elements(By.CSS_SELECTOR, selector)
-
-    def text(self, selector: str) -> str:
-        return self.find(selector).text
-
-    def until(self, fact, what: str) -> None:
-        WebDriverWait(self.driver, WAIT_S, poll_frequency=0.02).until(lambda _: fact(), f"never happened: {what}")
 
     def type(self, text: str) -> None:
         self.find("#prompt").send_keys(text)
@@ -69,27 +42,16 @@ class Page:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI needs Chromium and its driver")
-        pytest.skip("needs Chromium and its driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
-    yield made
-    made.quit()
+    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
 
 
 @pytest.fixture
-def page(driver: webdriver.Chrome, echo: Echo) -> Page:
-    return Page(driver, echo.url)
+def page(driver: webdriver.Chrome, echo: Echo) -> ChatPage:
+    return ChatPage(driver, echo.url)
 
 
-def test_an_answer_streams_into_the_page_with_its_speed(page: Page, echo: Echo) -> None:
+def test_an_answer_streams_into_the_page_with_its_speed(page: ChatPage, echo: Echo) -> None:
     echo.backend.script = EchoScript(delay_s=0.03)
     words = " ".join(f"word{number}" for number in range(30))
     page.ask(words)
@@ -104,7 +66,7 @@ def test_an_answer_streams_into_the_page_with_its_speed(page: Page, echo: Echo) 
     assert "first token" in facts
 
 
-def test_the_page_breaks_none_of_its_own_rules(page: Page) -> None:
+def test_the_page_breaks_none_of_its_own_rules(page: ChatPage) -> None:
     page.driver.get_log("browser")  # what other tests provoked
     page.driver.refresh()
     page.until(lambda: page.text("#model") == "echo", "the model's name")
@@ -114,7 +76,7 @@ def test_the_page_breaks_none_of_its_own_rules(page: Page) -> None:
     assert noise == []
 
 
-def test_the_controls_reach_the_server(page: Page, echo: Echo) -> None:
+def test_the_controls_reach_the_server(page: ChatPage, echo: Echo) -> None:
     page.find("#system").send_keys("Be brief.")
     page.driver.execute_script(
         "for (const [id, value] of Object.entries({temperature: '0.4', top_p: '0.5', max_tokens: '7', seed: '11'})) {"
@@ -131,7 +93,7 @@ def test_the_controls_reach_the_server(page: Page, echo: Echo) -> None:
     assert page.find("#seed").get_attribute("value") == "11"
 
 
-def test_the_conversation_is_sent_along_until_it_is_cleared(page: Page, echo: Echo) -> None:
+def test_the_conversation_is_sent_along_until_it_is_cleared(page: ChatPage, echo: Echo) -> None:
     page.ask("first")
     page.until_done()
     page.ask("second")
@@ -146,7 +108,7 @@ def test_the_conversation_is_sent_along_until_it_is_cleared(page: Page, echo: Ec
 
 
 @pytest.mark.parametrize("way", ["button", "escape"])
-def test_stop_ends_the_answer_and_the_request(page: Page, echo: Echo, way: str) -> None:
+def test_stop_ends_the_answer_and_the_request(page: ChatPage, echo: Echo, way: str) -> None:
     echo.backend.script = EchoScript(delay_s=0.05)
     page.ask(" ".join(["word"] * 200))
     page.until(lambda: "word" in page.answer(), "the first word")
@@ -157,7 +119,7 @@ def test_stop_ends_the_answer_and_the_request(page: Page, echo: Echo, way: str) 
     echo.until(lambda: echo.backend.aborted, "the abort")
 
 
-def test_what_the_server_refuses_is_shown_and_the_page_goes_on(page: Page, echo: Echo) -> None:
+def test_what_the_server_refuses_is_shown_and_the_page_goes_on(page: ChatPage, echo: Echo) -> None:
     echo.backend.script = EchoScript(refusal=Busy("All seats are taken."))
     page.ask("hello")
     page.until_done()
@@ -172,7 +134,7 @@ def test_what_the_server_refuses_is_shown_and_the_page_goes_on(page: Page, echo:
     assert page.answer() == "again"
 
 
-def test_markdown_is_drawn_and_html_stays_text(page: Page) -> None:
+def test_markdown_is_drawn_and_html_stays_text(page: ChatPage) -> None:
     text = (
         "**bold** and `code` <img src=x onerror=alert(1)>\n\n- one\n- [two](https://example.com) "
         "[bad](javascript:alert(1))\n\n```\n<script>alert(2)</script>\n```"
@@ -189,7 +151,7 @@ def test_markdown_is_drawn_and_html_stays_text(page: Page) -> None:
     assert "<img src=x" in answer.text
 
 
-def test_shift_enter_starts_a_new_line(page: Page, echo: Echo) -> None:
+def test_shift_enter_starts_a_new_line(page: ChatPage, echo: Echo) -> None:
     page.type("one")
     page.type(Keys.SHIFT + Keys.ENTER)
     page.find("#prompt").send_keys(Keys.NULL, "two" + Keys.ENTER)
@@ -197,7 +159,7 @@ def test_shift_enter_starts_a_new_line(page: Page, echo: Echo) -> None:
     assert echo.backend.requests[-1].prompt.messages[-1]["content"] == "one\ntwo"
 
 
-def test_the_theme_changes_and_is_kept(page: Page) -> None:
+def test_the_theme_changes_and_is_kept(page: ChatPage) -> None:
     theme = "return document.documentElement.dataset.theme"
     before = page.driver.execute_script(theme)
     page.find("#theme").click()
@@ -207,7 +169,7 @@ def test_the_theme_changes_and_is_kept(page: Page) -> None:
     assert page.driver.execute_script(theme) == after
 
 
-def test_nothing_sticks_out_on_a_phone(page: Page) -> None:
+def test_nothing_sticks_out_on_a_phone(page: ChatPage) -> None:
     size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
@@ -233,7 +195,7 @@ def test_the_key_of_a_guarded_server_can_be_given(driver: webdriver.Chrome) -> N
         assert driver.find_element(By.CSS_SELECTOR, ".message.assistant .text").text == "hello"
 
 
-def test_the_page_looks_as_it_should(page: Page, echo: Echo) -> None:
+def test_the_page_looks_as_it_should(page: ChatPage, echo: Echo) -> None:
     """With SCREENSHOT_OF_CHAT (a path) it also keeps the picture."""
     echo.backend.script = EchoScript(delay_s=0.01)
     text = (
@@ -242,8 +204,4 @@ def test_the_page_looks_as_it_should(page: Page, echo: Echo) -> None:
     page.driver.execute_script("document.getElementById('prompt').value = arguments[0]", text)
     page.type(Keys.ENTER)
     page.until_done()
-    picture = page.driver.get_screenshot_as_png()
-    assert picture.startswith(b"\x89PNG")
-    target = os.environ.get("SCREENSHOT_OF_CHAT")
-    if target:
-        Path(target).write_bytes(picture)
+    page.keep_picture("SCREENSHOT_OF_CHAT")

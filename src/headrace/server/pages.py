@@ -1,28 +1,19 @@
-"""The chat page: three files that are read once, served with a policy that lets them load nothing from elsewhere."""
+"""The chat page: a few files that are read once, its own and those that all pages share."""
 
 from collections.abc import Awaitable, Callable
-from functools import cache
-from importlib.resources import files
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-PAGE_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-cache",
-}
-_TYPES = {"chat.js": "text/javascript", "markdown.js": "text/javascript", "style.css": "text/css"}
+from headrace.core.pages import PAGE_HEADERS, SHARED, media_type, read_page
+
+_FILES = ("chat.js", "style.css", *SHARED)
 
 
 def page_routes() -> list[Route]:
-    """The page's script and style; the page itself is `GET /` (`server.tgi_routes`)."""
-    return [Route(f"/web/{name}", _file(name), methods=["GET"]) for name in _TYPES]
+    """The page's scripts and styles; the page itself is `GET /` (`server.tgi_routes`)."""
+    return [Route(f"/web/{name}", page_file(name), methods=["GET"]) for name in _FILES]
 
 
 def is_browser(request: Request) -> bool:
@@ -30,14 +21,15 @@ def is_browser(request: Request) -> bool:
     return "text/html" in request.headers.get("accept", "")
 
 
-@cache
-def read_page(name: str) -> bytes:
+def page(name: str) -> Response:
     """One file of the page."""
-    return files("headrace.server").joinpath("web", name).read_bytes()
+    return Response(read_page("headrace.server", name), media_type=media_type(name), headers=PAGE_HEADERS)
 
 
-def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
+def page_file(name: str) -> Callable[[Request], Awaitable[Response]]:
+    """What answers with one file of the page."""
+
     async def answer(_request: Request) -> Response:
-        return Response(read_page(name), media_type=_TYPES[name], headers=PAGE_HEADERS)
+        return page(name)
 
     return answer

@@ -16,7 +16,7 @@ from headrace.core.generation import ChatPrompt
 from headrace.server.dialects import tgi_dialect, tgi_version
 from headrace.server.generate import GenerationRoute
 from headrace.server.limits import read_body
-from headrace.server.pages import PAGE_HEADERS, is_browser, read_page
+from headrace.server.pages import is_browser, page
 from headrace.server.service import Phase, Service, new_request_id
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.tgi.dialect import Route as TgiRoute
@@ -61,7 +61,7 @@ class _TgiPages:
     async def root(self, request: Request) -> Response:
         """The chat page, or TGI's health answer."""
         if self._service.settings.web and is_browser(request):
-            return Response(read_page("index.html"), media_type="text/html", headers=PAGE_HEADERS)
+            return page("index.html")
         return await self.health(request)
 
     async def health(self, _request: Request) -> Response:

@@ -1,0 +1,45 @@
+// Streamed answers: OpenAI's chat and text completions as server-sent events.
+
+/** The JSON objects of an event stream, as they come. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split(/\r?\n\r?\n/);
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const data = block.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trim()).join("\n");
+      if (data && data !== "[DONE]") yield JSON.parse(data);
+    }
+  }
+}
+
+/** What a response that is not "ok" says, in one sentence: OpenAI's form, AWS's, or plain text. */
+export async function errorText(response) {
+  const text = await response.text();
+  try {
+    const { error, message, Message } = JSON.parse(text);
+    return error?.message ?? error ?? message ?? Message ?? text;
+  } catch {
+    return text || `HTTP ${response.status}`;
+  }
+}
+
+/**
+ * Read a streamed answer into `answer` (`add(piece, startedMs)`, `finish`, `tokens`).
+ * Throws what the server says, before the stream or within it, and when the stream ends without a finish reason.
+ */
+export async function readAnswer(response, answer, startedMs) {
+  if (!response.ok) throw new Error(await errorText(response));
+  for await (const event of events(response.body)) {
+    if (event.error) throw new Error(event.error.message ?? String(event.error));
+    const choice = event.choices?.[0];
+    const piece = choice?.delta?.content ?? choice?.text;
+    if (piece) answer.add(piece, startedMs);
+    if (choice?.finish_reason) answer.finish = choice.finish_reason;
+    if (event.usage) answer.tokens = event.usage.completion_tokens;
+  }
+  if (answer.finish === null) throw new Error("The stream ended before the answer did.");
+}

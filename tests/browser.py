@@ -1,0 +1,84 @@
+"""Chromium without a window, for tests of pages."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,800",
+)
+WAIT_S = 20
+_REPLACED = (NoSuchElementException, StaleElementReferenceException)
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
+    """A browser until the block ends. Skips the test where there is none; CI has one."""
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI needs Chromium and its driver")
+        pytest.skip("needs Chromium and its driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        yield browser
+    finally:
+        browser.quit()
+
+
+class Page:
+    """A page as a person uses it."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str) -> str:
+        return self.find(selector).text
+
+    def run(self, script: str, *arguments: object) -> object:
+        return self.driver.execute_script(script, *arguments)
+
+    def until(self, fact: Callable[[], object], what: str) -> None:
+        """Wait for a fact; a node that was replaced while it was looked at is looked for again."""
+        wait = WebDriverWait(self.driver, WAIT_S, poll_frequency=0.02, ignored_exceptions=_REPLACED)
+        wait.until(lambda _: fact(), f"never happened: {what}")
+
+    def fill(self, selector: str, text: str) -> None:
+        field = self.find(selector)
+        field.clear()
+        field.send_keys(text)
+
+    def keep_picture(self, variable: str) -> None:
+        """Take a picture; where the environment variable names a path, it is kept there."""
+        picture = self.driver.get_screenshot_as_png()
+        assert picture.startswith(b"\x89PNG")
+        if target := os.environ.get(variable):
+            Path(target).write_bytes(picture)
