@@ -1,0 +1,118 @@
+"""The last hour's traffic, as the console's charts get it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.gateway.history import MAX_VARIANTS, History
+
+NOW_S = 1_790_000_000.0
+
+
+def recorded(*requests: tuple[float, int], first_byte_s: float | None = 0.05) -> History:
+    """A history of requests, each its age in seconds and its status."""
+    history = History()
+    for age_s, status in sorted(requests, reverse=True):
+        history.record("e", "AllTraffic", status, first_byte_s, 0.2, NOW_S - age_s)
+    return history
+
+
+def test_an_endpoint_without_requests_has_a_series_of_nothing() -> None:
+    series = History().series("nobody", since_s=NOW_S - 60, now_s=NOW_S)
+    assert series["requests"] == [0] * 13
+    assert series["first_byte_ms"]["p50"] == [None] * 13
+    assert series["variants"] == {}
+
+
+def test_a_request_counts_in_the_bucket_of_its_end() -> None:
+    series = recorded((0, 200), (12, 200), (12, 200)).series("e", since_s=NOW_S - 20, now_s=NOW_S)
+    assert series["bucket_s"] == 5
+    assert series["start_s"] == NOW_S - 20
+    assert series["requests"] == [0, 2, 0, 0, 1]
+    assert series["variants"] == {"AllTraffic": [0, 2, 0, 0, 1]}
+
+
+def test_long_looks_back_have_long_buckets_and_reach_an_hour() -> None:
+    series = recorded((0, 200), (3000, 200), (4000, 200)).series("e", since_s=NOW_S - 86_400, now_s=NOW_S)
+    assert series["bucket_s"] == 60
+    assert len(series["requests"]) == 61
+    assert sum(series["requests"]) == 2
+
+
+def test_refusals_failures_and_answers_are_told_apart() -> None:
+    series = recorded(*((0, status) for status in (200, 400, 413, 429, 424, 499, 500, 503))).series(
+        "e", since_s=NOW_S, now_s=NOW_S
+    )
+    assert (series["requests"], series["refused"], series["failed"]) == ([8], [3], [3])
+
+
+def test_what_was_not_answered_does_not_change_the_times() -> None:
+    history = recorded((0, 200))
+    history.record("e", "", 429, None, 1e-4, NOW_S)
+    history.record("e", "AllTraffic", 424, 60.0, 60.0, NOW_S)
+    series = history.series("e", since_s=NOW_S, now_s=NOW_S)
+    assert 47 < series["first_byte_ms"]["p99"][0] < 53
+    assert 190 < series["total_ms"]["p99"][0] < 210
+
+
+def test_an_answer_without_a_first_byte_still_has_a_length() -> None:
+    series = recorded((0, 200), first_byte_s=None).series("e", since_s=NOW_S, now_s=NOW_S)
+    assert series["first_byte_ms"]["p50"] == [None]
+    assert 190 < series["total_ms"]["p50"][0] < 210
+
+
+def test_rates_look_back_one_minute_and_leave_out_the_idle() -> None:
+    history = recorded(*((age_s, 200) for age_s in range(60)), (30, 500), (500, 200))
+    history.record("idle", "v", 200, 0.1, 0.1, NOW_S - 500)
+    rates = history.rates(["e", "idle", "unknown"], now_s=NOW_S)
+    assert list(rates) == ["e"]
+    assert rates["e"]["requests_per_s"] == 61 / 60
+    assert rates["e"]["failed_per_s"] == 1 / 60
+    assert 47 < rates["e"]["first_byte_p50_ms"] < 53
+
+
+def test_the_endpoint_that_was_quiet_longest_is_forgotten_first() -> None:
+    history = History(max_endpoints=2)
+    for name in ("a", "b", "a", "c"):
+        history.record(name, "v", 200, 0.1, 0.1, NOW_S)
+    known = [name for name in "abc" if sum(history.series(name, since_s=NOW_S, now_s=NOW_S)["requests"])]
+    assert known == ["a", "c"]
+
+
+def test_a_number_of_variants_is_told_apart_and_all_are_counted() -> None:
+    history = History()
+    for number in range(MAX_VARIANTS + 5):
+        history.record("e", f"v{number:02}", 200, 0.1, 0.1, NOW_S)
+    series = history.series("e", since_s=NOW_S, now_s=NOW_S)
+    assert len(series["variants"]) == MAX_VARIANTS
+    assert series["requests"] == [MAX_VARIANTS + 5]
+
+
+def test_a_clock_that_was_set_back_does_not_bring_old_numbers_back() -> None:
+    history = recorded((0, 200))
+    earlier_s = NOW_S - 7200
+    history.record("e", "v", 200, 0.1, 0.1, earlier_s)
+    assert sum(history.series("e", since_s=earlier_s - 300, now_s=earlier_s)["requests"]) == 1
+
+
+@given(
+    ages_s=st.lists(st.floats(0, 5000), max_size=60),
+    now_s=st.floats(0, 4e9),
+    look_back_s=st.floats(-100, 10_000),
+)
+def test_every_request_within_reach_is_counted_exactly_once(
+    ages_s: list[float], now_s: float, look_back_s: float
+) -> None:
+    now_s += 5000
+    history = History()
+    times_s = sorted(now_s - age_s for age_s in ages_s)
+    for time_s in times_s:
+        history.record("e", "v", 200, 0.1, 0.1, time_s)
+    series = history.series("e", since_s=now_s - look_back_s, now_s=now_s)
+    length = len(series["requests"])
+    end_s = series["start_s"] + length * series["bucket_s"]
+    assert 1 <= length <= 121
+    assert series["start_s"] <= now_s < end_s
+    if 0 <= look_back_s <= 3600:
+        assert series["start_s"] <= now_s - look_back_s
+    assert sum(series["requests"]) == sum(time_s >= series["start_s"] for time_s in times_s)
+    assert all(len(values) == length for values in (series["failed"], series["total_ms"]["p95"]))

@@ -1,0 +1,47 @@
+"""Quantiles from bins."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.gateway.latency_sketch import LONGEST_S, RELATIVE_ERROR, SHORTEST_S, LatencySketch
+
+DURATIONS = st.lists(st.floats(SHORTEST_S, LONGEST_S), min_size=1, max_size=200)
+
+
+def sketch_of(durations_s: list[float]) -> LatencySketch:
+    sketch = LatencySketch()
+    for duration_s in durations_s:
+        sketch.add(duration_s)
+    return sketch
+
+
+def test_nothing_has_no_quantile() -> None:
+    assert LatencySketch().quantile(0.5) is None
+    assert len(LatencySketch()) == 0
+
+
+@given(durations_s=DURATIONS, share=st.floats(0, 1))
+def test_a_quantile_is_that_of_the_durations_up_to_the_stated_error(durations_s: list[float], share: float) -> None:
+    exact = sorted(durations_s)[max(math.ceil(share * len(durations_s)) - 1, 0)]
+    estimate = sketch_of(durations_s).quantile(share)
+    assert estimate is not None
+    assert abs(estimate / exact - 1) <= RELATIVE_ERROR + 1e-9
+
+
+@given(one=DURATIONS, other=DURATIONS)
+def test_merged_sketches_are_the_sketch_of_all(one: list[float], other: list[float]) -> None:
+    merged = sketch_of(one)
+    merged.merge(sketch_of(other))
+    together = sketch_of(one + other)
+    assert len(merged) == len(together) == len(one) + len(other)
+    for share in (0.0, 0.1, 0.5, 0.95, 1.0):
+        assert merged.quantile(share) == together.quantile(share)
+
+
+@given(duration_s=st.floats())
+def test_any_number_is_taken(duration_s: float) -> None:
+    estimate = sketch_of([duration_s]).quantile(0.5)
+    assert estimate is not None
+    assert SHORTEST_S <= estimate <= LONGEST_S * (1 + 2 * RELATIVE_ERROR)
