@@ -1,0 +1,112 @@
+"""
+The console at `/console`: a page of static files, and the numbers that its charts show.
+
+All else the page asks of the same public APIs as everybody: `SageMaker.*`, `Logs_20140328.*` and `/v1`.
+"""
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from headrace.core.pages import PAGE_HEADERS, SHARED, media_type, read_page
+from headrace.gateway.history import History
+
+CONSOLE_PATH = "/console"
+MAX_RATES = 200
+"""Endpoints in one question for rates; a page of the list has 25."""
+_FILES = (
+    "aws.js",
+    "charts.js",
+    "console.css",
+    "console.js",
+    "deploy.js",
+    "detail.js",
+    "dialog.js",
+    "dialogs.css",
+    "format.js",
+    "list.js",
+    "logs.js",
+    "playground.js",
+    "poll.js",
+    "traffic.js",
+    *SHARED,
+)
+_API_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+def is_console(path: str) -> bool:
+    """Whether a path is the console's. NOTE: a signed request to such a path means a bucket called `console`."""
+    return path == CONSOLE_PATH or path.startswith(f"{CONSOLE_PATH}/")
+
+
+def needs_key(path: str) -> bool:
+    """Whether a path of the console tells something: the page itself does not, it asks its user for the key."""
+    return path.startswith(f"{CONSOLE_PATH}/api/")
+
+
+def console_app(history: History, *, clock: Callable[[], float] = time.time) -> Starlette:
+    """
+    Make the application.
+
+    Args:
+        history: what the gateway remembers; used in the event loop that calls the application.
+        clock: seconds since 1970.
+    """
+
+    async def traffic(request: Request) -> Response:
+        """`?endpoint=NAME&since=S`: S is seconds since 1970, or, below zero, before now."""
+        name = request.query_params.get("endpoint", "")
+        since_s = _number(request.query_params.get("since", "-600"))
+        if not name or since_s is None:
+            return _refusal("Wanted: ?endpoint=<name>&since=<seconds since 1970, or -600 for the last ten minutes>.")
+        now_s = clock()
+        return _answer(history.series(name, since_s=since_s if since_s >= 0 else now_s + since_s, now_s=now_s))
+
+    async def rates(request: Request) -> Response:
+        """`?endpoint=NAME&endpoint=NAME…`: what each has had in the last minute."""
+        names = request.query_params.getlist("endpoint")
+        if len(names) > MAX_RATES:
+            return _refusal(f"{len(names)} endpoints were named, at most {MAX_RATES} are answered at once.")
+        return _answer(history.rates(names, now_s=clock()))
+
+    return Starlette(
+        routes=[
+            Route(CONSOLE_PATH, _file("index.html"), methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/", _to_the_page, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/traffic", traffic, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/rates", rates, methods=["GET"]),
+            *(Route(f"{CONSOLE_PATH}/web/{name}", _file(name), methods=["GET"]) for name in _FILES),
+        ]
+    )
+
+
+def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(_request: Request) -> Response:
+        return Response(read_page("headrace.platform", name), media_type=media_type(name), headers=PAGE_HEADERS)
+
+    return answer
+
+
+async def _to_the_page(_request: Request) -> Response:
+    return RedirectResponse(CONSOLE_PATH, status_code=308)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _answer(json: object) -> Response:
+    return JSONResponse(json, headers=_API_HEADERS)
+
+
+def _refusal(message: str) -> Response:
+    return JSONResponse({"message": message}, status_code=400, headers=_API_HEADERS)

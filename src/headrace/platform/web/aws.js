@@ -1,0 +1,81 @@
+// The platform's public APIs, as any SDK calls them; with a bearer key if the platform asks for one.
+
+import { errorText } from "./events.js";
+
+const KEY = "headrace.key";
+
+export class ApiError extends Error {
+  constructor(message, code, status) {
+    super(message);
+    this.code = code;
+    this.status = status;
+  }
+
+  /** What Describe and Delete answer for something that is not there. */
+  get isMissing() {
+    return this.message.startsWith("Could not find") || this.code === "ResourceNotFoundException";
+  }
+}
+
+export const accessKey = {
+  get: () => sessionStorage.getItem(KEY) ?? "",
+  set: (key) => (key ? sessionStorage.setItem(KEY, key) : sessionStorage.removeItem(KEY)),
+};
+
+/** `Authorization` with the key, if there is one. */
+export function authorization() {
+  const key = accessKey.get();
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
+/** Told when the platform refuses for want of a key: `(message) => …`. */
+export const onRefused = { listener: () => {} };
+
+async function checked(response) {
+  if (response.ok) return response;
+  const code = (response.headers.get("x-amzn-errortype") ?? "").split(":")[0];
+  const error = new ApiError(await errorText(response), code, response.status);
+  if (response.status === 401 || response.status === 403) onRefused.listener(error.message);
+  throw error;
+}
+
+/** One call of a JSON API, such as `SageMaker.ListEndpoints`. */
+export async function call(target, parameters = {}, signal = undefined) {
+  const response = await checked(
+    await fetch("/", {
+      method: "POST",
+      headers: { "Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": target, ...authorization() },
+      body: JSON.stringify(parameters),
+      signal,
+    }),
+  );
+  const text = await response.text();
+  return text ? JSON.parse(text) : {};
+}
+
+/** `GET` of the console's own numbers. */
+export async function numbers(path, signal) {
+  return (await checked(await fetch(`/console/api/${path}`, { headers: authorization(), signal }))).json();
+}
+
+/** Like `call`, but nothing happens if the thing is gone already. */
+export async function callUnlessMissing(target, parameters) {
+  try {
+    return await call(target, parameters);
+  } catch (error) {
+    if (error instanceof ApiError && error.isMissing) return null;
+    throw error;
+  }
+}
+
+let account; // of the platform, asked once
+
+/** The account number that is in all ARNs. */
+export async function accountNumber() {
+  if (account) return account;
+  const form = new URLSearchParams({ Action: "GetCallerIdentity", Version: "2011-06-15" });
+  const response = await checked(await fetch("/", { method: "POST", headers: authorization(), body: form }));
+  const answer = new DOMParser().parseFromString(await response.text(), "application/xml");
+  account = answer.querySelector("Account")?.textContent ?? "000000000000";
+  return account;
+}

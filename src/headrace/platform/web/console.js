@@ -1,0 +1,76 @@
+// The console: what the address says (`#/<endpoint>/<tab>`) is what is seen.
+
+import { accessKey, onRefused } from "./aws.js";
+import { Deployment } from "./deploy.js";
+import { Detail } from "./detail.js";
+import { Dialog } from "./dialog.js";
+import { $, initTheme } from "./dom.js";
+import { EndpointList } from "./list.js";
+
+let isKeyRefused = false; // the key is asked for once, not at every look
+
+const list = new EndpointList(showConnection);
+const detail = new Detail(() => list.poll.again());
+new Deployment((name) => {
+  location.hash = `#/${encodeURIComponent(name)}`;
+  list.toFirstPage();
+});
+const keyDialog = new Dialog("key", () => {
+  accessKey.set($("key-value").value.trim());
+  $("key-value").value = "";
+  isKeyRefused = false;
+  list.poll.again();
+  show();
+});
+
+function showConnection(error) {
+  const chip = $("connection");
+  const isLost = error instanceof TypeError; // what `fetch` throws when nobody answers
+  chip.textContent = error === null ? location.host : isLost ? "not reachable, trying again" : "refused";
+  chip.classList.toggle("lost", error !== null);
+  chip.title = error === null ? "This page talks to the platform at this address" : error.message;
+  if (error === null || isLost) return;
+  $("list-note").textContent = error.message;
+  $("list-note").hidden = false;
+}
+
+function show() {
+  const [, name, tab] = location.hash.split("/").map(decoded);
+  document.body.classList.toggle("has-endpoint", Boolean(name));
+  list.select(name || null);
+  if (name) detail.open(name, tab);
+  else detail.close();
+  document.title = name ? `${name} · Headrace` : "Headrace console";
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+function askForKey(why) {
+  keyDialog.open();
+  keyDialog.tell(why);
+  $("key-value").focus();
+}
+
+onRefused.listener = (message) => {
+  if (isKeyRefused) return;
+  isKeyRefused = true;
+  askForKey(message);
+};
+$("key").addEventListener("click", () => askForKey(""));
+window.addEventListener("hashchange", show);
+document.addEventListener("keydown", (event) => {
+  const isWriting = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
+  if (event.key === "/" && !isWriting && !document.querySelector("dialog[open]")) {
+    event.preventDefault();
+    $("search").focus();
+  }
+});
+initTheme($("theme"));
+list.start();
+show();

@@ -1,0 +1,130 @@
+// The workers' logs as they are written: `GetLogEvents` for each stream, from its end on.
+
+import { ApiError, call } from "./aws.js";
+import { $, element } from "./dom.js";
+import { clockTime } from "./format.js";
+import { Poll } from "./poll.js";
+
+const PAUSE_MS = 1500;
+const MAX_LINES = 2000;
+const MAX_STREAMS = 10; // that are read at once, the ones that wrote last
+const FIRST_LINES = 500;
+const LOOKS_PER_LIST = 6; // new workers are looked for every so many looks
+
+export class Logs {
+  constructor() {
+    this.name = null;
+    this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => this.failed(error));
+    $("stream").addEventListener("change", () => this.restart());
+    $("log-filter").addEventListener("input", () => this.filter());
+    $("follow").addEventListener("change", () => this.toEnd());
+    $("lines").addEventListener("scroll", () => this.onScroll());
+  }
+
+  open(name) {
+    if (this.name !== name) {
+      this.name = name;
+      $("stream").replaceChildren(element("option", { value: "", textContent: "All workers" }));
+      this.reset();
+    }
+    this.poll.start();
+  }
+
+  close() {
+    this.poll.stop();
+  }
+
+  restart() {
+    this.reset();
+    this.poll.again();
+  }
+
+  reset() {
+    this.streams = [];
+    this.tokens = new Map(); // stream → token of the events that come next
+    this.looks = 0;
+    $("lines").replaceChildren();
+    this.say("Reading…");
+  }
+
+  async refresh(signal) {
+    const [tokens, logGroupName] = [this.tokens, `/aws/sagemaker/Endpoints/${this.name}`];
+    if (this.looks % LOOKS_PER_LIST === 0) await this.findStreams(logGroupName, signal);
+    this.looks += 1;
+    const chosen = $("stream").value;
+    const wanted = chosen ? [chosen] : this.streams.slice(0, MAX_STREAMS);
+    const read = async (logStreamName) => {
+      const token = tokens.get(logStreamName);
+      const from = token ? { nextToken: token, startFromHead: true } : { startFromHead: false, limit: FIRST_LINES };
+      const found = await call("Logs_20140328.GetLogEvents", { logGroupName, logStreamName, ...from }, signal);
+      return { logStreamName, found };
+    };
+    const answers = await Promise.all(wanted.map(read));
+    if (signal.aborted) return; // what came belongs to another choice
+    for (const { logStreamName, found } of answers) tokens.set(logStreamName, found.nextForwardToken);
+    this.add(answers.flatMap(({ logStreamName, found }) => found.events.map((event) => ({ ...event, stream: logStreamName }))));
+    const left = this.streams.length - wanted.length;
+    this.say(!wanted.length ? "No worker has written anything yet." : !chosen && left > 0 ? `${left} more workers: choose one to see it.` : "");
+  }
+
+  async findStreams(logGroupName, signal) {
+    const asked = { logGroupName, orderBy: "LastEventTime", descending: true, limit: 50 };
+    const { logStreams } = await call("Logs_20140328.DescribeLogStreams", asked, signal);
+    this.streams = logStreams.map((one) => one.logStreamName);
+    const shown = new Set([...$("stream").options].map((option) => option.value));
+    for (const name of this.streams) {
+      if (!shown.has(name)) $("stream").append(element("option", { value: name, textContent: name }));
+    }
+  }
+
+  /** Lines of several workers come in the order of their times, as far as they come together. */
+  add(events) {
+    if (!events.length) return;
+    const view = $("lines");
+    events.sort((one, other) => one.timestamp - other.timestamp);
+    const isMany = !$("stream").value && this.streams.length > 1;
+    view.append(...events.map((event) => this.line(event, isMany)));
+    while (view.childElementCount > MAX_LINES) view.firstElementChild.remove();
+    this.toEnd();
+  }
+
+  line({ timestamp, message, stream }, isMany) {
+    const time = element("time", { textContent: clockTime(timestamp / 1000), title: new Date(timestamp).toISOString() });
+    const parts = isMany ? [element("span", { className: "who", textContent: stream, title: stream })] : [];
+    const line = element("div", {}, time, ...parts, element("span", { className: "what", textContent: message }));
+    line.hidden = !this.fits(line);
+    return line;
+  }
+
+  fits(line) {
+    return line.lastChild.textContent.toLowerCase().includes($("log-filter").value.toLowerCase());
+  }
+
+  filter() {
+    for (const line of $("lines").children) line.hidden = !this.fits(line);
+    this.toEnd();
+  }
+
+  toEnd() {
+    const view = $("lines");
+    if ($("follow").checked) view.scrollTop = view.scrollHeight;
+  }
+
+  /** Scrolling up stops following, scrolling to the end takes it up again. */
+  onScroll() {
+    const view = $("lines");
+    $("follow").checked = view.scrollHeight - view.scrollTop - view.clientHeight < 40;
+  }
+
+  failed(error) {
+    if (!error) return;
+    if (error instanceof ApiError && error.isMissing) {
+      this.looks = 0;
+      this.say("No worker has written anything yet.");
+    } else this.say(error.message);
+  }
+
+  say(text) {
+    $("log-note").textContent = text;
+  }
+}

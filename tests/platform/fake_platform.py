@@ -1,0 +1,320 @@
+"""
+The APIs that the console calls, on a real port, with what a test puts behind them.
+
+What the page sends is checked against botocore's models, and so is what it is answered.
+"""
+
+# ruff: noqa: N802, N803 -- operations and their parameters have AWS's names
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import uvicorn
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+from botocore.validate import ParamValidator
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+
+from headrace.gateway.history import History
+from headrace.platform.console import console_app, needs_key
+
+WAIT_S = 20.0
+ACCOUNT = "123456789012"
+NOW_S = 1_790_000_000.0
+IDENTITY = (
+    '<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><GetCallerIdentityResult>'
+    f"<Account>{ACCOUNT}</Account></GetCallerIdentityResult></GetCallerIdentityResponse>"
+)
+_SERVICES = {"SageMaker": "sagemaker", "Logs_20140328": "logs"}
+_SORTED = {"Name": "EndpointName", "CreationTime": "CreationTime", "Status": "EndpointStatus"}
+
+
+class Refused(Exception):
+    """An AWS error."""
+
+    def __init__(self, message: str, *, code: str = "ValidationException", status: int = 400) -> None:
+        super().__init__(message)
+        self.message, self.code, self.status = message, code, status
+
+
+@dataclass
+class FakePlatform:
+    """What the platform knows, and what it was asked."""
+
+    endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
+    configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    logs: dict[str, list[str]] = field(default_factory=dict)
+    """Stream → lines, of the endpoint that is asked about."""
+    history: History = field(default_factory=History)
+    key: str | None = None
+    refusals: dict[str, Refused] = field(default_factory=dict)
+    """Operation → what it answers from now on."""
+    words: tuple[str, ...] = ("one ", "two ", "three")
+    delay_s: float = 0.0
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    prompts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """Path and body of each OpenAI request."""
+    num_aborted: int = 0
+    url: str = ""
+
+    def add(self, name: str, status: str = "InService", **more: Any) -> dict[str, Any]:
+        """An endpoint with one variant."""
+        variant = {
+            "VariantName": "AllTraffic",
+            "CurrentWeight": 1.0,
+            "DesiredWeight": 1.0,
+            "CurrentInstanceCount": 1,
+            "DesiredInstanceCount": 2,
+            "DeployedImages": [{"SpecifiedImage": "tgi:3.3.6"}],
+        }
+        self.configs[name] = {"variants": [{"VariantName": "AllTraffic", "ModelName": name}], "tags": []}
+        self.models[name] = {}
+        self.endpoints[name] = {
+            "EndpointName": name,
+            "EndpointArn": arn("endpoint", name),
+            "EndpointConfigName": name,
+            "EndpointStatus": status,
+            "CreationTime": NOW_S + len(self.endpoints),
+            "LastModifiedTime": NOW_S + len(self.endpoints),
+            "ProductionVariants": [variant],
+            **more,
+        }
+        return self.endpoints[name]
+
+    def asked(self, operation: str) -> list[dict[str, Any]]:
+        """The parameters of all calls of an operation."""
+        return [parameters for name, parameters in self.calls if name == operation]
+
+    def until(self, fact: Callable[[], object], what: str) -> None:
+        """Poll until `fact()` is true."""
+        deadline_s = time.monotonic() + WAIT_S
+        while not fact():
+            assert time.monotonic() < deadline_s, f"never happened: {what}"
+            time.sleep(0.005)
+
+    # HTTP
+
+    async def api(self, request: Request) -> Response:
+        """`POST /`."""
+        target = request.headers.get("x-amz-target")
+        if target is None:
+            form = await request.body()
+            assert form.startswith(b"Action=GetCallerIdentity")
+            return Response(IDENTITY, media_type="text/xml")
+        assert request.headers["content-type"] == "application/x-amz-json-1.1"
+        prefix, _, operation = target.partition(".")
+        try:
+            parameters = await request.json()
+            answer = self._call(_SERVICES[prefix], operation, parameters)
+        except Refused as error:
+            body = {"__type": error.code, "message": error.message}
+            return JSONResponse(body, error.status, headers={"x-amzn-errortype": error.code})
+        return Response(b"" if answer is None else json.dumps(answer), media_type="application/x-amz-json-1.1")
+
+    def _call(self, service: str, operation: str, parameters: dict[str, Any]) -> dict[str, Any] | None:
+        model = service_model(service).operation_model(operation)
+        report = ParamValidator().validate(parameters, model.input_shape)
+        assert not report.has_errors(), report.generate_report()
+        self.calls.append((operation, parameters))
+        if operation in self.refusals:
+            raise self.refusals[operation]
+        answer: dict[str, Any] | None = getattr(self, f"_{operation}")(**parameters)
+        if answer is not None:
+            report = ParamValidator().validate(answer, model.output_shape)
+            assert not report.has_errors(), report.generate_report()
+        return answer
+
+    async def chat(self, request: Request) -> Response:
+        """`POST /v1/chat/completions` and `/v1/completions`."""
+        body = await request.json()
+        self.prompts.append((request.url.path, body))
+        if body["model"] not in self.endpoints:
+            return JSONResponse({"error": {"message": f"The model `{body['model']}` does not exist."}}, 404)
+        return StreamingResponse(self._events(is_chat="chat" in request.url.path), media_type="text/event-stream")
+
+    async def _events(self, *, is_chat: bool) -> AsyncIterator[bytes]:
+        try:
+            for word in self.words:
+                choice = {"delta": {"content": word}} if is_chat else {"text": word}
+                yield event({"choices": [{**choice, "finish_reason": None}]})
+                await asyncio.sleep(self.delay_s)
+            yield event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+            yield event({"choices": [], "usage": {"completion_tokens": len(self.words)}})
+            yield b"data: [DONE]\n\n"
+        except asyncio.CancelledError:
+            self.num_aborted += 1
+            raise
+
+    # The operations
+
+    def _ListEndpoints(
+        self,
+        *,
+        MaxResults: int,
+        SortBy: str,
+        SortOrder: str,
+        NameContains: str = "",
+        StatusEquals: str = "",
+        NextToken: str = "0",
+    ) -> dict[str, Any]:
+        fitting = [
+            one
+            for one in self.endpoints.values()
+            if NameContains in one["EndpointName"] and StatusEquals in ("", one["EndpointStatus"])
+        ]
+        fitting.sort(key=lambda one: one[_SORTED[SortBy]], reverse=SortOrder == "Descending")
+        start = int(NextToken)
+        names = ("EndpointName", "EndpointArn", "EndpointStatus", "CreationTime", "LastModifiedTime")
+        page = [{name: one[name] for name in names} for one in fitting[start : start + MaxResults]]
+        more = {"NextToken": str(start + MaxResults)} if start + MaxResults < len(fitting) else {}
+        return {"Endpoints": page, **more}
+
+    def _DescribeEndpoint(self, *, EndpointName: str) -> dict[str, Any]:
+        return _found(self.endpoints, "endpoint", EndpointName)
+
+    def _DescribeEndpointConfig(self, *, EndpointConfigName: str) -> dict[str, Any]:
+        config = _found(self.configs, "endpoint-config", EndpointConfigName)
+        return {
+            "EndpointConfigName": EndpointConfigName,
+            "EndpointConfigArn": arn("endpoint-config", EndpointConfigName),
+            "ProductionVariants": config["variants"],
+            "CreationTime": NOW_S,
+        }
+
+    def _ListTags(self, *, ResourceArn: str) -> dict[str, Any]:
+        return {"Tags": self.configs[ResourceArn.rpartition("/")[2]]["tags"]}
+
+    def _CreateModel(self, *, ModelName: str, **more: Any) -> dict[str, Any]:
+        self.models[ModelName] = more
+        return {"ModelArn": arn("model", ModelName)}
+
+    def _CreateEndpointConfig(
+        self,
+        *,
+        EndpointConfigName: str,
+        ProductionVariants: list[Any],
+        Tags: list[Any],
+    ) -> dict[str, Any]:
+        self.configs[EndpointConfigName] = {"variants": ProductionVariants, "tags": Tags}
+        return {"EndpointConfigArn": arn("endpoint-config", EndpointConfigName)}
+
+    def _CreateEndpoint(self, *, EndpointName: str, EndpointConfigName: str, Tags: list[Any]) -> dict[str, Any]:
+        config = self.configs[EndpointConfigName]
+        self.add(EndpointName, "Creating")
+        self.configs[EndpointConfigName] = config
+        return {"EndpointArn": arn("endpoint", EndpointName)}
+
+    def _DeleteEndpoint(self, *, EndpointName: str) -> None:
+        _found(self.endpoints, "endpoint", EndpointName)
+        del self.endpoints[EndpointName]
+
+    def _DeleteEndpointConfig(self, *, EndpointConfigName: str) -> None:
+        _found(self.configs, "endpoint-config", EndpointConfigName)
+        del self.configs[EndpointConfigName]
+
+    def _DeleteModel(self, *, ModelName: str) -> None:
+        _found(self.models, "model", ModelName)
+        del self.models[ModelName]
+
+    def _DescribeLogStreams(self, *, logGroupName: str, **_order: Any) -> dict[str, Any]:
+        assert logGroupName.startswith("/aws/sagemaker/Endpoints/")
+        if not self.logs:
+            raise Refused("The specified log group does not exist.", code="ResourceNotFoundException")
+        return {"logStreams": [{"logStreamName": name} for name in self.logs]}
+
+    def _GetLogEvents(
+        self,
+        *,
+        logGroupName: str,
+        logStreamName: str,
+        startFromHead: bool,
+        nextToken: str | None = None,
+        limit: int = 10_000,
+    ) -> dict[str, Any]:
+        assert logGroupName
+        lines = self.logs[logStreamName]
+        start = int(nextToken) if nextToken else max(0, len(lines) - limit)
+        assert startFromHead == (nextToken is not None)
+        at_ms = int(NOW_S * 1000)
+        events = [{"timestamp": at_ms + number, "message": lines[number]} for number in range(start, len(lines))]
+        return {"events": events, "nextForwardToken": str(len(lines)), "nextBackwardToken": "0"}
+
+
+def arn(kind: str, name: str) -> str:
+    return f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:{kind}/{name}"
+
+
+def event(value: object) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+@cache
+def service_model(name: str) -> ServiceModel:
+    return ServiceModel(Loader().load_service_model(name, "service-2"))
+
+
+def _found(records: dict[str, dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    if name not in records:
+        raise Refused(f'Could not find {kind} "{arn(kind, name)}".')
+    return records[name]
+
+
+@contextmanager
+def serving(platform: FakePlatform) -> Iterator[FakePlatform]:
+    """Serve until the block ends."""
+    app = Starlette(
+        routes=[
+            Route("/", platform.api, methods=["POST"]),
+            Route("/v1/chat/completions", platform.chat, methods=["POST"]),
+            Route("/v1/completions", platform.chat, methods=["POST"]),
+            Mount("/", console_app(_Current(platform), clock=lambda: NOW_S)),  # type: ignore[arg-type]
+        ]
+    )
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        path = scope["path"]
+        given = dict(scope["headers"]).get(b"authorization")
+        is_open = path.startswith("/console") and not needs_key(path)
+        if platform.key is None or is_open or given == f"Bearer {platform.key}".encode():
+            await app(scope, receive, send)
+        else:
+            body = {"__type": "MissingAuthenticationTokenException", "message": "A key is wanted."}
+            await JSONResponse(body, 403)(scope, receive, send)
+
+    server = uvicorn.Server(uvicorn.Config(guarded, lifespan="off", log_config=None, access_log=False))
+    listener = socket.create_server(("127.0.0.1", 0))
+    platform.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        yield platform
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(WAIT_S)
+        listener.close()
+    assert not thread.is_alive()
+
+
+class _Current:
+    """The history of the moment: tests bring a fresh one each."""
+
+    def __init__(self, platform: FakePlatform) -> None:
+        self._platform = platform
+
+    def series(self, *given: Any, **named: Any) -> Any:
+        return self._platform.history.series(*given, **named)
+
+    def rates(self, *given: Any, **named: Any) -> Any:
+        return self._platform.history.rates(*given, **named)
