@@ -1,0 +1,90 @@
+"""
+The door to the AWS protocols: a request to a `Call`, and its result or error back to a response.
+
+    try:
+        call = calls.parse(request)
+        response = calls.render(call, handler(call.params), request_id)
+    except AwsError as error:
+        response = calls.render_error(identify(request), error, request_id)
+"""
+
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from botocore.model import OperationModel
+
+from headrace.wire.aws import json_rpc, query, rest_json, services, validation
+from headrace.wire.aws.errors import AwsError, malformed, unknown_operation
+from headrace.wire.aws.http import Call, HttpRequest, HttpResponse, Protocol
+from headrace.wire.aws.identify import Target, identify
+
+_PARSERS = {"json": json_rpc.parse_input, "rest-json": rest_json.parse_input, "query": query.parse_input}
+_RENDERERS = {"json": json_rpc.render_output, "rest-json": rest_json.render_output, "query": query.render_output}
+_ERROR_RENDERERS = {"json": json_rpc.render_error, "rest-json": rest_json.render_error, "query": query.render_error}
+
+
+def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) -> Call:
+    """
+    Understand a request of any service but S3, and hold it to the service's model.
+
+    Args:
+        request: with its whole body.
+        free_shapes: names of scalar shapes of the model whose constraints do not count (`RoleArn`, `Url`): what a
+            friendly server takes and AWS does not.
+
+    Raises:
+        AwsError: the only exception, whatever the bytes are.
+    """
+    target = identify(request)
+    operation = _operation(target)
+    try:
+        params = _PARSERS[target.protocol](operation, request)
+        validation.check(operation, params, free_shapes=free_shapes)
+    except RecursionError as error:
+        raise malformed("The request is nested too deep.") from error
+    return Call(target.service, operation.name, target.protocol, params)
+
+
+def render(call: Call, result: dict[str, Any], request_id: str = "") -> HttpResponse:
+    """
+    Write what an operation answers.
+
+    Args:
+        call: as parsed.
+        result: by the model's names; timestamps are seconds since 1970 or datetimes. Members that the model's output
+            does not know are left out, and so are those that are None.
+        request_id: for `ResponseMetadata`.
+    """
+    return _RENDERERS[call.protocol](services.operation(call.service, call.operation), result, request_id)
+
+
+def render_head(call: Call, result: dict[str, Any], request_id: str = "") -> tuple[int, tuple[tuple[str, str], ...]]:
+    """Status and headers of a response of the runtime whose body the caller streams; as `render` for the rest."""
+    return rest_json.response_head(services.operation(call.service, call.operation), result, request_id)
+
+
+def render_error(spoken: Call | Target | Protocol, error: AwsError, request_id: str = "") -> HttpResponse:
+    """Write an error in the protocol of a call, or of a request that did not become one."""
+    protocol = spoken if isinstance(spoken, str) else spoken.protocol
+    if protocol == "rest-xml":
+        return query.render_s3_error(error, request_id=request_id)
+    operation = None if isinstance(spoken, str) else _known(spoken)
+    return _ERROR_RENDERERS[protocol](error, operation=operation, request_id=request_id)
+
+
+def _operation(target: Target) -> OperationModel:
+    operation = _known(target)
+    if operation is None or target.protocol not in operation.service_model.metadata["protocols"]:
+        if target.protocol == "query":
+            name = target.operation or "None"
+            raise AwsError("InvalidAction", f"Could not find operation {name} for service {target.service}.")
+        status = 404 if target.protocol == "rest-json" else 400
+        raise unknown_operation(target.service, target.operation, status=status)
+    return operation
+
+
+def _known(spoken: Call | Target) -> OperationModel | None:
+    name = spoken.operation
+    if name is None or name not in services.operation_names(spoken.service):
+        return None
+    return services.operation(spoken.service, name)

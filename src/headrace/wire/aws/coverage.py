@@ -1,0 +1,80 @@
+"""
+The table of operations for the documentation: all that botocore's models have, and which of them are handled.
+
+`markdown` is pure; `scripts/docs.py` calls it with the operations that `control` and `gateway` register.
+"""
+
+from collections.abc import Collection, Sequence
+
+from botocore.model import StructureShape
+
+from headrace.wire.aws import services
+
+Handled = Collection[tuple[str, str]]
+"""(service, operation), by boto3's names: `("sagemaker", "CreateModel")`."""
+
+_PER_LINE = 4
+
+
+def markdown(handled: Handled, *, documented: Sequence[str] = services.MODELLED) -> str:
+    """
+    Coverage of each service: a summary, then its operations by name.
+
+    Raises:
+        ValueError: something is handled that no documented model has; a typing error, most likely.
+    """
+    _check(handled, documented)
+    parts = [_summary(handled, documented)]
+    parts += [_service(service, _handled_of(service, handled)) for service in documented]
+    return "\n\n".join(parts) + "\n"
+
+
+def _check(handled: Handled, documented: Sequence[str]) -> None:
+    known = {(service, name) for service in documented for name in services.operation_names(service)}
+    strange = sorted(set(handled) - known)
+    if strange:
+        raise ValueError(f"No model has these operations: {', '.join('.'.join(pair) for pair in strange)}")
+
+
+def _handled_of(service: str, handled: Handled) -> set[str]:
+    return {name for owner, name in handled if owner == service}
+
+
+def _summary(handled: Handled, documented: Sequence[str]) -> str:
+    rows = ["| service | operations | handled |", "|---|---:|---:|"]
+    rows += [
+        f"| `{service}` | {len(services.operation_names(service))} | {len(_handled_of(service, handled))} |"
+        for service in documented
+    ]
+    return "\n".join(rows)
+
+
+def _service(service: str, handled: set[str]) -> str:
+    others = sorted(services.operation_names(service) - handled)
+    lines = [f"## {service} ({services.model(service).metadata['apiVersion']})"]
+    if handled:
+        lines += ["", "| operation | takes | answers |", "|---|---|---|"]
+        lines += [_row(service, name) for name in sorted(handled)]
+    if others:
+        lines += ["", f"Answered with an error that says they are not supported ({len(others)}):", ""]
+        lines += [", ".join(f"`{name}`" for name in others[at : at + _PER_LINE]) + "," for at in _starts(others)]
+        lines[-1] = lines[-1].rstrip(",") + "."
+    return "\n".join(lines)
+
+
+def _starts(names: Sequence[str]) -> range:
+    return range(0, len(names), _PER_LINE)
+
+
+def _row(service: str, name: str) -> str:
+    operation = services.operation(service, name)
+    cells = (f"`{name}`", _members(operation.input_shape), _members(operation.output_shape))
+    return f"| {' | '.join(cells)} |"
+
+
+def _members(shape: StructureShape | None) -> str:
+    """Names of a structure's members, the required ones bold."""
+    if shape is None or not shape.members:
+        return "-"
+    required = set(shape.required_members)
+    return ", ".join(f"**{name}**" if name in required else name for name in shape.members)

@@ -1,0 +1,237 @@
+"""
+JSON to values by a shape of a service's model, and back.
+
+Types are checked here, in the words of AWS's `SerializationException`; constraints are `validation`'s. Members that the
+model does not know are left out, as AWS does: a newer client may send them.
+"""
+
+import math
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from botocore.model import Shape
+
+from headrace.wire.aws import scalars
+from headrace.wire.aws.errors import malformed
+
+_A = MappingProxyType(
+    {
+        "boolean": "a Boolean",
+        "double": "a Double",
+        "float": "a Float",
+        "integer": "an Integer",
+        "long": "a Long",
+        "string": "a String",
+    }
+)
+
+
+def decode(body: bytes) -> Any:
+    """
+    JSON values of a body; an empty one is an empty object.
+
+    Raises:
+        AwsError: it is not JSON.
+    """
+    if not body.strip():
+        return {}
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise malformed(f"The request body is not valid JSON: {error}.") from error
+    except RecursionError as error:
+        raise malformed("The request body is nested too deep.") from error
+
+
+def encode(value: object) -> bytes:
+    """Compact JSON; what UTF-8 cannot hold becomes a question mark."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_encodable(value))
+
+
+def from_json(value: Any, shape: Shape, where: str = "") -> Any:
+    """
+    A value of a shape.
+
+    Args:
+        value: what the JSON said; not null.
+        shape: from the model.
+        where: path of the member, for errors.
+
+    Raises:
+        AwsError: it has another type.
+    """
+    return _READERS.get(shape.type_name, _read_string)(value, shape, where)
+
+
+def to_json(value: Any, shape: Shape) -> Any:
+    """What JSON holds for a value of a shape; members that the shape does not know are left out."""
+    kind = shape.type_name
+    if kind == "structure":
+        return value if shape.is_document_type else _structure_to_json(value, shape)
+    if kind == "list":
+        return [None if item is None else to_json(item, shape.member) for item in value]
+    if kind == "map":
+        return {key: to_json(item, shape.value) for key, item in value.items() if item is not None}
+    return _scalar_to_json(value, shape)
+
+
+def member_path(where: str, name: str) -> str:
+    """The path of a structure's member as AWS writes it: `productionVariants.1.member.variantName`."""
+    own = name[:1].lower() + name[1:]
+    return f"{where}.{own}" if where else own
+
+
+def _structure_to_json(value: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    return {
+        member.serialization.get("name", name): to_json(value[name], member)
+        for name, member in shape.members.items()
+        if value.get(name) is not None
+    }
+
+
+def _scalar_to_json(value: Any, shape: Shape) -> Any:
+    kind = shape.type_name
+    if kind == "timestamp":
+        return scalars.from_moment(value, shape.serialization.get("timestampFormat", "unixTimestamp"))
+    if kind == "blob":
+        return scalars.blob_text(value)
+    if kind in ("float", "double") and not math.isfinite(value):
+        return scalars.float_text(float(value))
+    return value
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", errors="replace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
+    return value
+
+
+def _read_structure(value: Any, shape: Shape, where: str) -> Any:
+    if shape.is_document_type:
+        return value
+    if not isinstance(value, dict):
+        raise _wrong_container(value, where)
+    read = {}
+    for name, member in shape.members.items():
+        item = value.get(member.serialization.get("name", name))
+        if item is not None:
+            read[name] = from_json(item, member, member_path(where, name))
+    if shape.is_tagged_union and len(read) > 1:
+        raise malformed(f"Only one of {', '.join(read)} may be set (at '{where}').")
+    return read
+
+
+def _read_list(value: Any, shape: Shape, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _wrong_container(value, where)
+    member = shape.member
+    return [
+        None if item is None else from_json(item, member, f"{where}.{number}.member")
+        for number, item in enumerate(value, 1)
+    ]
+
+
+def _read_map(value: Any, shape: Shape, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong_container(value, where)
+    member = shape.value
+    return {
+        key: None if item is None else from_json(item, member, f"{where}.{key}.member") for key, item in value.items()
+    }
+
+
+def _read_string(value: Any, shape: Shape, where: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong_scalar(value, shape, where)
+    return value
+
+
+def _read_integer(value: Any, shape: Shape, where: str) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _wrong_scalar(value, shape, where)
+    return scalars.in_range(value, shape.type_name, where)
+
+
+def _read_float(value: Any, shape: Shape, where: str) -> float:
+    if isinstance(value, str) and (special := scalars.special_float(value)) is not None:
+        return special
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _wrong_scalar(value, shape, where)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise malformed(f"NUMBER_VALUE is too large for {_A[shape.type_name]} (at '{where}').") from error
+
+
+def _read_boolean(value: Any, shape: Shape, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong_scalar(value, shape, where)
+    return value
+
+
+def _read_timestamp(value: Any, shape: Shape, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise _wrong_scalar(value, shape, where)
+    return scalars.moment(value, where)
+
+
+def _read_blob(value: Any, shape: Shape, where: str) -> bytes:
+    if not isinstance(value, str):
+        raise _wrong_scalar(value, shape, where)
+    return scalars.blob(value, where)
+
+
+_READERS: MappingProxyType[str, Callable[[Any, Shape, str], Any]] = MappingProxyType(
+    {
+        "blob": _read_blob,
+        "boolean": _read_boolean,
+        "double": _read_float,
+        "float": _read_float,
+        "integer": _read_integer,
+        "list": _read_list,
+        "long": _read_integer,
+        "map": _read_map,
+        "structure": _read_structure,
+        "timestamp": _read_timestamp,
+    }
+)
+
+
+def _token(value: Any) -> str:
+    """What Java's JSON parser calls it, which is how AWS's texts name it."""
+    if isinstance(value, bool):
+        return "TRUE_VALUE" if value else "FALSE_VALUE"
+    return "STRING_VALUE" if isinstance(value, str) else "NUMBER_VALUE"
+
+
+def _wrong_container(value: Any, where: str) -> Exception:
+    if isinstance(value, dict | list):
+        return _not_expected(value, where)
+    return malformed(f"{_token(value)} found where a structure, map or list was expected{_at(where)}.")
+
+
+def _wrong_scalar(value: Any, shape: Shape, where: str) -> Exception:
+    if isinstance(value, dict | list):
+        return _not_expected(value, where)
+    wanted = _A.get(shape.type_name, f"a {shape.type_name.capitalize()}")
+    return malformed(f"{_token(value)} can not be converted to {wanted}{_at(where)}.")
+
+
+def _not_expected(value: dict[str, Any] | list[Any], where: str) -> Exception:
+    kind = "structure or map" if isinstance(value, dict) else "list"
+    return malformed(f"Start of {kind} found where not expected{_at(where)}.")
+
+
+def _at(where: str) -> str:
+    return f" (at '{where}')" if where else ""

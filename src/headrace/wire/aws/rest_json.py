@@ -1,0 +1,163 @@
+"""
+REST-JSON, which the runtime speaks: parameters in the path, headers and query string, and a body that is passed on.
+
+`response_head` is for answers that are streamed: the head of the response, for which the caller sends the body.
+"""
+
+import functools
+import re
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from botocore.model import OperationModel, Shape
+
+from headrace.wire.aws import json_values, scalars
+from headrace.wire.aws.errors import AwsError, malformed
+from headrace.wire.aws.http import HttpRequest, HttpResponse, header_value
+from headrace.wire.aws.identify import MAX_FORM_FIELDS
+from headrace.wire.aws.json_rpc import message_name
+
+EVENT_STREAM_CONTENT_TYPE = "application/vnd.amazon.eventstream"
+
+Headers = tuple[tuple[str, str], ...]
+
+
+def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, Any]:
+    """Parameters of a call, types checked. Raises `AwsError`."""
+    shape = operation.input_shape
+    params: dict[str, Any] = {}
+    if shape is None:
+        return params
+    labels = _labels(operation, request.path)
+    query = _query(request)
+    for name, member in shape.members.items():
+        value = _outside_body(name, member, request, labels, query)
+        if value is not None:
+            params[name] = value
+    params.update(_from_body(shape, request.body))
+    return params
+
+
+def render_output(operation: OperationModel, result: dict[str, Any], request_id: str) -> HttpResponse:
+    """A whole result."""
+    status, headers = response_head(operation, result, request_id)
+    shape = operation.output_shape
+    if shape is None:
+        return HttpResponse(status, headers, b"")
+    payload = shape.serialization.get("payload")
+    if payload is None:
+        in_body = {name: value for name, value in result.items() if not _location(shape.members.get(name))}
+        return HttpResponse(status, headers, json_values.encode(json_values.to_json(in_body, shape)))
+    return HttpResponse(status, headers, _payload(result.get(payload), shape.members[payload]))
+
+
+def response_head(operation: OperationModel, result: dict[str, Any], request_id: str) -> tuple[int, Headers]:
+    """
+    Status and headers of a successful response.
+
+    Content-Type is the event stream's where the output is one, what the result says where a header of the model is
+    called so, and otherwise left out for a body that is passed on, JSON for the rest.
+    """
+    shape = operation.output_shape
+    headers = [("x-amzn-requestid", request_id)]
+    status = int(operation.http.get("responseCode", 200))
+    if shape is None:
+        return status, tuple(headers)
+    for name, member in shape.members.items():
+        if result.get(name) is None:
+            continue
+        if _location(member) == "header":
+            headers.append((member.serialization.get("name", name).lower(), _header_text(result[name], member)))
+        elif _location(member) == "statusCode":
+            status = int(result[name])
+    if shape.event_stream_name:
+        headers.append(("content-type", EVENT_STREAM_CONTENT_TYPE))
+    elif "payload" not in shape.serialization:
+        headers.append(("content-type", "application/json"))
+    return status, tuple(headers)
+
+
+def render_error(error: AwsError, *, operation: OperationModel | None, request_id: str) -> HttpResponse:
+    """The code in a header, the message and other members of the error's shape in the body."""
+    name = message_name(operation, error.code)
+    headers = (
+        ("content-type", "application/json"),
+        ("x-amzn-requestid", request_id),
+        ("x-amzn-errortype", header_value(error.code)),
+    )
+    return HttpResponse(error.status, headers, json_values.encode({name: error.message, **error.members}))
+
+
+def _labels(operation: OperationModel, path: str) -> dict[str, str]:
+    match = _path_pattern(operation.http["requestUri"]).fullmatch(path)
+    if match is None:
+        raise AwsError("UnknownOperationException", "The path does not belong to the operation.", status=404)
+    return {name: unquote(text, errors="replace") for name, text in match.groupdict().items()}
+
+
+@functools.cache
+def _path_pattern(template: str) -> re.Pattern[str]:
+    """`/endpoints/{EndpointName}/invocations` as an expression; `{Key+}` takes slashes, too."""
+    parts = re.split(r"\{(\w+)(\+?)\}", template.partition("?")[0])
+    pattern = re.escape(parts[0])
+    for name, greedy, literal in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        pattern += f"(?P<{name}>{'.+' if greedy else '[^/]+'}){re.escape(literal)}"
+    return re.compile(pattern + "/?")
+
+
+def _query(request: HttpRequest) -> dict[str, list[str]]:
+    try:
+        pairs = parse_qsl(request.query, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
+    except ValueError as error:
+        raise malformed(f"The query string has more than {MAX_FORM_FIELDS} fields.") from error
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return values
+
+
+def _outside_body(
+    name: str, member: Shape, request: HttpRequest, labels: dict[str, str], query: dict[str, list[str]]
+) -> Any:
+    """The value of a member that is not in the body; None if it was not sent, or is in the body."""
+    location = _location(member)
+    sent_as = member.serialization.get("name", name)
+    where = json_values.member_path("", name)
+    if location == "uri":
+        return scalars.from_text(labels[sent_as], member, where) if sent_as in labels else None
+    if location == "header":
+        text = request.headers.get(sent_as.lower())
+        return None if text is None else scalars.from_text(text.strip(), member, where)
+    if location == "querystring" and sent_as in query:
+        if member.type_name == "list":
+            return [scalars.from_text(text, member.member, where) for text in query[sent_as]]
+        return scalars.from_text(query[sent_as][-1], member, where)
+    return None
+
+
+def _from_body(shape: Shape, body: bytes) -> dict[str, Any]:
+    payload = shape.serialization.get("payload")
+    if payload is not None and shape.members[payload].type_name in ("blob", "string"):
+        is_required = payload in shape.required_members
+        return {payload: body} if body or is_required else {}
+    wanted = shape.members[payload] if payload else shape
+    value = json_values.decode(body)
+    read: dict[str, Any] = json_values.from_json({} if value is None else value, wanted)
+    if payload:
+        return {payload: read}
+    return {name: item for name, item in read.items() if not _location(shape.members[name])}
+
+
+def _payload(value: Any, member: Shape) -> bytes:
+    if member.type_name in ("blob", "string"):
+        return value.encode() if isinstance(value, str) else bytes(value or b"")
+    return json_values.encode(json_values.to_json(value or {}, member))
+
+
+def _location(member: Shape | None) -> str | None:
+    location: str | None = member.serialization.get("location") if member is not None else None
+    return location
+
+
+def _header_text(value: Any, member: Shape) -> str:
+    return header_value(scalars.to_text(value, member, timestamp_format="rfc822"))

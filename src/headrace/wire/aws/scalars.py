@@ -1,0 +1,149 @@
+"""
+Scalars as text, which is how they stand in forms, XML, headers and paths; and moments in time in every form.
+
+Moments are seconds since 1970 (float) inside Headrace.
+"""
+
+import base64
+import binascii
+import math
+import re
+from datetime import UTC, datetime
+from email.utils import formatdate, parsedate_to_datetime
+from typing import Any
+
+from botocore.model import Shape
+
+from headrace.wire.aws.errors import malformed
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][+-]?[0-9]{1,4})?", re.ASCII)
+_BITS = {"integer": 32, "long": 64}
+_SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_LAST_MOMENT_S = 253_402_300_799.0
+"""The end of the year 9999, which is as far as dates can be written."""
+
+
+def from_text(text: str, shape: Shape, where: str) -> Any:
+    """
+    A scalar of a shape from its text; `where` names the member in an error.
+
+    Raises:
+        AwsError: it is not one.
+    """
+    kind = shape.type_name
+    if kind in ("integer", "long"):
+        return _integer(text, kind, where)
+    if kind in ("float", "double"):
+        return _float(text, where)
+    if kind == "boolean":
+        return _boolean(text, where)
+    if kind == "timestamp":
+        return moment(text, where)
+    if kind == "blob":
+        return blob(text, where)
+    return text
+
+
+def to_text(value: Any, shape: Shape, *, timestamp_format: str = "iso8601") -> str:
+    """The text of a scalar."""
+    kind = shape.type_name
+    if kind == "boolean":
+        return "true" if value else "false"
+    if kind == "timestamp":
+        return str(from_moment(value, shape.serialization.get("timestampFormat", timestamp_format)))
+    if kind == "blob":
+        return blob_text(value)
+    if kind in ("float", "double"):
+        return float_text(float(value))
+    return str(value)
+
+
+def in_range(number: int, kind: str, where: str) -> int:
+    """A 32 or 64 bit integer. Raises `AwsError`."""
+    half = 1 << (_BITS[kind] - 1)
+    if not -half <= number < half:
+        raise malformed(f"NUMBER_VALUE does not fit into {_BITS[kind]} bits (at '{where}').")
+    return number
+
+
+def special_float(text: str) -> float | None:
+    """What JSON has no number for."""
+    return _SPECIAL_FLOATS.get(text)
+
+
+def float_text(value: float) -> str:
+    """A float as a text, infinities and NaN in AWS's spelling."""
+    return next((name for name, special in _SPECIAL_FLOATS.items() if repr(special) == repr(value)), repr(value))
+
+
+def blob(text: str, where: str) -> bytes:
+    """Bytes from base64. Raises `AwsError`."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise malformed(f"The blob is not valid base64 (at '{where}').") from error
+
+
+def blob_text(value: bytes | str) -> str:
+    """Base64 of bytes, or of a text in UTF-8."""
+    return base64.b64encode(value.encode() if isinstance(value, str) else value).decode("ascii")
+
+
+def moment(value: str | float, where: str) -> float:
+    """Seconds since 1970 from a number, its text, ISO 8601 or an HTTP date. Raises `AwsError`."""
+    try:
+        seconds = _moment_of_text(value) if isinstance(value, str) else float(value)
+    except (ValueError, TypeError, OverflowError, IndexError) as error:
+        raise malformed(f"'{_shown(value)}' is not a timestamp (at '{where}').") from error
+    if not -_LAST_MOMENT_S <= seconds <= _LAST_MOMENT_S:
+        raise malformed(f"'{_shown(value)}' is not a timestamp (at '{where}').")
+    return seconds
+
+
+def from_moment(value: float | datetime, timestamp_format: str) -> str | float:
+    """A moment in one of the formats of botocore's models; milliseconds are kept where the format has them."""
+    seconds = round(value.timestamp() if isinstance(value, datetime) else float(value), 3)
+    name = timestamp_format.lower()
+    if name == "unixtimestamp":
+        return seconds
+    if name == "rfc822":
+        return formatdate(int(seconds), usegmt=True)
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def _moment_of_text(text: str) -> float:
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    when = parsedate_to_datetime(text) if "," in text else datetime.fromisoformat(text)
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _integer(text: str, kind: str, where: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise malformed(f"STRING_VALUE can not be converted to {_A[kind]} (at '{where}'): '{_shown(text)}'.")
+    return in_range(int(text), kind, where)
+
+
+_A = {"integer": "an Integer", "long": "a Long"}
+
+
+def _float(text: str, where: str) -> float:
+    special = special_float(text)
+    if special is not None:
+        return special
+    if not _NUMBER.fullmatch(text):
+        raise malformed(f"STRING_VALUE can not be converted to a Float (at '{where}'): '{_shown(text)}'.")
+    return float(text)
+
+
+def _boolean(text: str, where: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise malformed(f"STRING_VALUE can not be converted to a Boolean (at '{where}'): '{_shown(text)}'.")
+    return text.lower() == "true"
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else text[:100] + "..."

@@ -1,0 +1,85 @@
+"""What may be wrong with a signature, in the words of the protocol that was spoken."""
+
+from enum import Enum, auto
+from types import MappingProxyType
+
+from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.http import HttpRequest
+from headrace.wire.aws.identify import identify
+
+
+class Fault(Enum):
+    """Why a request is refused."""
+
+    MISSING = auto()
+    """It is not signed."""
+    INCOMPLETE = auto()
+    """A part of the signature is missing or malformed."""
+    UNKNOWN_KEY = auto()
+    MISMATCH = auto()
+    """Wrong secret, or the request was changed."""
+    UNSIGNED = auto()
+    """A header that steers the request is not covered."""
+    EXPIRED = auto()
+    """Signed at another time, or by a clock that is off."""
+    URL_EXPIRED = auto()
+    """A presigned URL past its time."""
+
+
+_UNKNOWN_TOKEN = "The security token included in the request is invalid."  # noqa: S105
+_DIFFERENT = (
+    "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key "
+    "and signing method. Consult the service documentation for details."
+)
+
+_JSON = MappingProxyType(
+    {
+        Fault.MISSING: ("MissingAuthenticationTokenException", "Missing Authentication Token"),
+        Fault.INCOMPLETE: ("IncompleteSignatureException", ""),
+        Fault.UNKNOWN_KEY: ("UnrecognizedClientException", _UNKNOWN_TOKEN),
+        Fault.MISMATCH: ("InvalidSignatureException", _DIFFERENT),
+        Fault.UNSIGNED: ("InvalidSignatureException", ""),
+        Fault.EXPIRED: ("InvalidSignatureException", ""),
+        Fault.URL_EXPIRED: ("InvalidSignatureException", ""),
+    }
+)
+_QUERY = MappingProxyType(
+    {
+        Fault.MISSING: ("MissingAuthenticationToken", "Request is missing Authentication Token"),
+        Fault.INCOMPLETE: ("IncompleteSignature", ""),
+        Fault.UNKNOWN_KEY: ("InvalidClientTokenId", _UNKNOWN_TOKEN),
+        Fault.MISMATCH: ("SignatureDoesNotMatch", _DIFFERENT),
+        Fault.UNSIGNED: ("SignatureDoesNotMatch", ""),
+        Fault.EXPIRED: ("SignatureDoesNotMatch", ""),
+        Fault.URL_EXPIRED: ("RequestExpired", ""),
+    }
+)
+_S3 = MappingProxyType(
+    {
+        Fault.MISSING: ("AccessDenied", "Access Denied. The request is not signed."),
+        Fault.INCOMPLETE: ("AuthorizationHeaderMalformed", ""),
+        Fault.UNKNOWN_KEY: (
+            "InvalidAccessKeyId",
+            "The AWS Access Key Id you provided does not exist in our records.",
+        ),
+        Fault.MISMATCH: (
+            "SignatureDoesNotMatch",
+            (
+                "The request signature we calculated does not match the signature you provided. "
+                "Check your key and signing method."
+            ),
+        ),
+        Fault.UNSIGNED: ("AccessDenied", ""),
+        Fault.EXPIRED: ("RequestTimeTooSkewed", ""),
+        Fault.URL_EXPIRED: ("AccessDenied", ""),
+    }
+)
+_WORDS = MappingProxyType({"json": _JSON, "rest-json": _JSON, "query": _QUERY, "rest-xml": _S3})
+
+
+def fault_error(request: HttpRequest, fault: Fault, message: str = "") -> AwsError:
+    """The error for a request; `message` says more than the usual text. JSON services answer 400, others 403."""
+    protocol = identify(request).protocol
+    code, usual = _WORDS[protocol][fault]
+    is_bad_request = protocol == "json" or (fault is Fault.INCOMPLETE and protocol != "rest-json")
+    return AwsError(code, message or usual, status=400 if is_bad_request else 403)

@@ -1,0 +1,123 @@
+"""
+Verifies presigned URLs of S3 with signatures of version 2.
+
+boto3 makes them still for an endpoint that is not AWS's own (`generate_presigned_url` without `signature_version`).
+Source: Amazon S3 developer guide, "Signing and authenticating REST requests", query string alternative.
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable
+from urllib.parse import unquote, unquote_plus
+
+from headrace.wire.aws.http import HttpRequest
+from headrace.wire.aws.identify import identify
+from headrace.wire.aws.signature_faults import Fault, fault_error
+
+_SUBRESOURCES = frozenset(
+    {
+        "accelerate",
+        "acl",
+        "analytics",
+        "cors",
+        "defaultObjectAcl",
+        "delete",
+        "inventory",
+        "lifecycle",
+        "location",
+        "logging",
+        "metrics",
+        "notification",
+        "object-lock",
+        "partNumber",
+        "policy",
+        "replication",
+        "requestPayment",
+        "response-cache-control",
+        "response-content-disposition",
+        "response-content-encoding",
+        "response-content-language",
+        "response-content-type",
+        "response-expires",
+        "restore",
+        "select",
+        "select-type",
+        "storageClass",
+        "tagging",
+        "torrent",
+        "uploadId",
+        "uploads",
+        "versionId",
+        "versioning",
+        "versions",
+        "website",
+    }
+)
+"""Parts of the query that belong to what is signed."""
+
+QUERY_NAMES = ("AWSAccessKeyId", "Signature", "Expires")
+"""What a presigned URL adds to the query; whoever forwards a request leaves them out."""
+
+
+def is_presigned(request: HttpRequest) -> bool:
+    """Whether the query holds a signature of version 2. It opens S3 only: it does not name its service."""
+    return {"AWSAccessKeyId", "Signature"} <= _fields(request.query).keys() and identify(request).service == "s3"
+
+
+def access_key_of(request: HttpRequest) -> str | None:
+    """The access key that a presigned URL claims."""
+    return _fields(request.query).get("AWSAccessKeyId") or None
+
+
+def verify(request: HttpRequest, secret_of: Callable[[str], str | None], now_s: float) -> str:
+    """
+    The access key that signed the URL.
+
+    Raises:
+        AwsError: unknown key, wrong signature, or past its time.
+    """
+    fields = _fields(request.query)
+    access_key, expires = fields.get("AWSAccessKeyId", ""), fields.get("Expires", "")
+    if not (expires.isascii() and expires.isdigit() and len(expires) <= 12):
+        raise fault_error(request, Fault.INCOMPLETE, "Expires must be a number of seconds since 1970.")
+    secret = secret_of(access_key)
+    if secret is None:
+        raise fault_error(request, Fault.UNKNOWN_KEY)
+    if now_s > int(expires):
+        raise fault_error(request, Fault.URL_EXPIRED, "Request has expired.")
+    # A bucket's own path is signed with a slash at its end, whether or not it is sent with one.
+    paths = (request.path, request.path + "/")
+    if not any(_is_right(_string_to_sign(request, fields, path), secret, fields["Signature"]) for path in paths):
+        raise fault_error(request, Fault.MISMATCH)
+    return access_key
+
+
+def _is_right(text: str, secret: str, signature: str) -> bool:
+    right = base64.b64encode(hmac.new(secret.encode(), text.encode("latin-1", errors="replace"), hashlib.sha1).digest())
+    return hmac.compare_digest(right, signature.encode("latin-1", errors="replace"))
+
+
+def _string_to_sign(request: HttpRequest, fields: dict[str, str], path: str) -> str:
+    # NOTE: botocore signs headers but moves them into the query, in small letters.
+    sent = {**request.headers, **fields}
+    amz = "".join(f"{name}:{sent[name].strip()}\n" for name in sorted(sent) if name.startswith("x-amz-"))
+    lines = (request.method, sent.get("content-md5", ""), sent.get("content-type", ""), fields["Expires"])
+    return "\n".join(lines) + "\n" + amz + path + _subresources(request.query)
+
+
+def _subresources(query: str) -> str:
+    parts = []
+    for part in sorted(query.split("&"), key=lambda part: part.partition("=")[0]):
+        name, equals, value = part.partition("=")
+        if name in _SUBRESOURCES:
+            parts.append(f"{name}={unquote(value, encoding='latin-1')}" if equals else name)
+    return "?" + "&".join(parts) if parts else ""
+
+
+def _fields(query: str) -> dict[str, str]:
+    fields = {}
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        fields[unquote_plus(name)] = unquote_plus(value)
+    return fields

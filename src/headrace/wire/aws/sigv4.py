@@ -1,0 +1,297 @@
+"""
+Verifies AWS signatures of version 4: in the `Authorization` header, and in the query string of a presigned URL.
+
+A signature covers method, path, query, the headers that it names and the body's digest, for a day, region and service.
+Bodies of S3 are not looked at, as they are streamed: `Identity.body_sha256` says what such a body must hash to.
+Source: AWS General Reference, Signature Version 4; botocore `auth.py` is the same from the client's side.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from urllib.parse import quote, unquote
+
+from headrace.wire.aws import sigv2
+from headrace.wire.aws.http import HttpRequest
+from headrace.wire.aws.identify import identify
+from headrace.wire.aws.services import SERVICE_OF_SIGNING_NAME
+from headrace.wire.aws.signature_faults import Fault, fault_error
+
+MAX_SKEW_S = 15 * 60
+"""How far a client's clock may be off."""
+
+_ALGORITHM = "AWS4-HMAC-SHA256"
+_MAX_EXPIRES_S = 7 * 24 * 3600
+_TIMESTAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
+_HEX_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
+_MAY_BE_UNSIGNED = frozenset({"x-amz-user-agent"})
+
+SecretOf = Callable[[str], str | None]
+"""The secret of an access key; None: no such key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who signed a request."""
+
+    access_key: str
+    region: str
+    service: str
+    """As the signature names it: `sagemaker` for the runtime, too."""
+    body_sha256: str | None = None
+    """Hex digest that an S3 body must have and that was not compared; None: not signed, or compared already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signed:
+    """What a request says about its signature."""
+
+    access_key: str
+    day: str
+    region: str
+    service: str
+    signed_headers: tuple[str, ...]
+    signature: str
+    timestamp: str
+    expires_s: int | None
+    """Of a presigned URL."""
+
+    @property
+    def scope(self) -> str:
+        return f"{self.day}/{self.region}/{self.service}/aws4_request"
+
+    @property
+    def is_presigned(self) -> bool:
+        return self.expires_s is not None
+
+
+def access_key_of(request: HttpRequest) -> str | None:
+    """The access key that a request claims, whether or not its signature is right."""
+    authorization = request.headers.get("authorization", "")
+    if authorization.startswith(_ALGORITHM):
+        return _header_fields(authorization).get("Credential", "").split("/")[0] or None
+    query = dict(_query_pairs(request.query))
+    if "X-Amz-Credential" in query:
+        return unquote(query["X-Amz-Credential"]).split("/")[0] or None
+    return sigv2.access_key_of(request)
+
+
+def verify(request: HttpRequest, secret_of: SecretOf, now_s: float) -> Identity:
+    """
+    Say who signed a request.
+
+    Args:
+        request: with its whole body, unless it is for S3.
+        secret_of: looks an access key up.
+        now_s: seconds since 1970.
+
+    Raises:
+        AwsError: it is not signed, or not rightly; with the code that its protocol has for that.
+    """
+    if sigv2.is_presigned(request):
+        return Identity(access_key=sigv2.verify(request, secret_of, now_s), region="", service="s3")
+    signed = _read(request)
+    secret = secret_of(signed.access_key)
+    if secret is None:
+        raise fault_error(request, Fault.UNKNOWN_KEY)
+    _check_time(request, signed, now_s)
+    _check_service(request, signed)
+    _check_signed_headers(request, signed)
+    digest = _body_digest(request, signed)
+    if not _is_right(request, signed, secret, digest):
+        raise fault_error(request, Fault.MISMATCH)
+    is_s3 = signed.service.startswith("s3")
+    if not is_s3 and digest != hashlib.sha256(request.body).hexdigest():
+        raise fault_error(request, Fault.MISMATCH)
+    body_sha256 = digest if is_s3 and _HEX_DIGEST.fullmatch(digest) else None
+    return Identity(access_key=signed.access_key, region=signed.region, service=signed.service, body_sha256=body_sha256)
+
+
+def _read(request: HttpRequest) -> _Signed:
+    authorization = request.headers.get("authorization", "")
+    query = dict(_query_pairs(request.query))
+    if authorization.startswith(_ALGORITHM):
+        fields = _header_fields(authorization)
+        return _signed(request, fields, timestamp=_header_timestamp(request), expires_s=None)
+    if query.get("X-Amz-Algorithm") == _ALGORITHM:
+        names = ("Credential", "SignedHeaders", "Signature", "Date", "Expires")
+        fields = {name: unquote(query.get(f"X-Amz-{name}", "")) for name in names}
+        return _signed(request, fields, timestamp=fields["Date"], expires_s=_expires_s(request, fields["Expires"]))
+    raise fault_error(request, Fault.MISSING)
+
+
+def _header_fields(authorization: str) -> dict[str, str]:
+    """`Credential`, `SignedHeaders` and `Signature`; some clients put no space after the commas."""
+    fields = {}
+    for part in authorization.removeprefix(_ALGORITHM).split(","):
+        name, _, value = part.strip().partition("=")
+        fields[name] = value
+    return fields
+
+
+def _header_timestamp(request: HttpRequest) -> str:
+    """`X-Amz-Date`, or `Date` in the same form."""
+    if (sent := request.headers.get("x-amz-date")) is not None:
+        return sent
+    date = request.headers.get("date", "")
+    if _TIMESTAMP.fullmatch(date):
+        return date
+    try:
+        when = parsedate_to_datetime(date)
+        return (when.astimezone(UTC) if when.tzinfo else when).strftime("%Y%m%dT%H%M%SZ")
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return ""
+
+
+def _expires_s(request: HttpRequest, text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= _MAX_EXPIRES_S:
+        return int(text)
+    raise fault_error(request, Fault.INCOMPLETE, f"X-Amz-Expires must be a number of seconds up to {_MAX_EXPIRES_S}.")
+
+
+def _signed(request: HttpRequest, fields: dict[str, str], *, timestamp: str, expires_s: int | None) -> _Signed:
+    # NOTE: from the right, as an access key may hold slashes.
+    credential = fields.get("Credential", "").rsplit("/", 4)
+    missing = [name for name in ("Credential", "SignedHeaders", "Signature") if not fields.get(name)]
+    if missing:
+        raise fault_error(request, Fault.INCOMPLETE, f"Authorization requires {' and '.join(missing)}.")
+    if len(credential) != 5 or credential[4] != "aws4_request":
+        raise fault_error(
+            request, Fault.INCOMPLETE, "Credential must be <access key>/<day>/<region>/<service>/aws4_request."
+        )
+    if not _TIMESTAMP.fullmatch(timestamp) or timestamp[:8] != credential[1]:
+        raise fault_error(
+            request, Fault.INCOMPLETE, "X-Amz-Date must be like 20260131T235959Z, on the day that Credential names."
+        )
+    access_key, day, region, service, _ = credential
+    return _Signed(
+        access_key=access_key,
+        day=day,
+        region=region,
+        service=service,
+        signed_headers=tuple(fields["SignedHeaders"].lower().split(";")),
+        signature=fields["Signature"],
+        timestamp=timestamp,
+        expires_s=expires_s,
+    )
+
+
+def _check_time(request: HttpRequest, signed: _Signed, now_s: float) -> None:
+    try:
+        signed_s = datetime.strptime(signed.timestamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError as error:
+        raise fault_error(request, Fault.INCOMPLETE, f"{signed.timestamp} is not a date.") from error
+    if now_s < signed_s - MAX_SKEW_S:
+        raise fault_error(request, Fault.EXPIRED, f"Signature not yet current: {signed.timestamp} is in the future.")
+    if now_s > signed_s + (MAX_SKEW_S if signed.expires_s is None else signed.expires_s):
+        fault = Fault.EXPIRED if signed.expires_s is None else Fault.URL_EXPIRED
+        raise fault_error(request, fault, f"Signature expired: {signed.timestamp} is too long ago.")
+
+
+def _check_service(request: HttpRequest, signed: _Signed) -> None:
+    """A signature for one service must not open another; one that is not served here has nothing to open."""
+    service = identify(request).service.replace("sagemaker-runtime", "sagemaker")
+    names = [name for name, owner in SERVICE_OF_SIGNING_NAME.items() if owner == service]
+    if names and signed.service not in names:
+        raise fault_error(request, Fault.MISMATCH, f"Credential should be scoped to correct service: '{names[0]}'.")
+
+
+def _check_signed_headers(request: HttpRequest, signed: _Signed) -> None:
+    """The host and all that steers AWS must be covered, or it could be changed on the way."""
+    needed = {name for name in request.headers if name.startswith("x-amz-")} - _MAY_BE_UNSIGNED | {"host"}
+    unsigned = sorted(needed - set(signed.signed_headers))
+    if unsigned:
+        raise fault_error(request, Fault.UNSIGNED, f"These headers must be signed: {', '.join(unsigned)}.")
+
+
+def _body_digest(request: HttpRequest, signed: _Signed) -> str:
+    """What stands for the body in the canonical request."""
+    if "x-amz-content-sha256" in signed.signed_headers:
+        return request.headers.get("x-amz-content-sha256", "")
+    if signed.service.startswith("s3") and signed.is_presigned:
+        return _UNSIGNED_PAYLOAD
+    return hashlib.sha256(request.body).hexdigest()
+
+
+def _is_right(request: HttpRequest, signed: _Signed, secret: str, digest: str) -> bool:
+    key = _signing_key(secret, signed)
+    for path in _canonical_paths(request.path, signed.service):
+        canonical = _canonical_request(request, signed, path, digest)
+        text = f"{_ALGORITHM}\n{signed.timestamp}\n{signed.scope}\n{hashlib.sha256(canonical).hexdigest()}"
+        right = hmac.new(key, text.encode("latin-1", errors="replace"), hashlib.sha256).hexdigest()
+        if hmac.compare_digest(right.encode(), signed.signature.encode("latin-1", errors="replace")):
+            return True
+    return False
+
+
+def _signing_key(secret: str, signed: _Signed) -> bytes:
+    key = f"AWS4{secret}".encode()
+    for part in (signed.day, signed.region, signed.service, "aws4_request"):
+        key = hmac.new(key, part.encode("latin-1", errors="replace"), hashlib.sha256).digest()
+    return key
+
+
+def _canonical_request(request: HttpRequest, signed: _Signed, path: str, digest: str) -> bytes:
+    headers = [f"{name}:{' '.join(request.headers.get(name, '').split())}\n" for name in signed.signed_headers]
+    lines = (
+        request.method,
+        path,
+        _canonical_query(request.query),
+        "".join(headers),
+        ";".join(signed.signed_headers),
+        digest,
+    )
+    return "\n".join(lines).encode("latin-1", errors="replace")
+
+
+def _canonical_paths(path: str, service: str) -> Iterator[str]:
+    """
+    The path as it was signed.
+
+    S3 signs it as it is sent; clients differ in what they escape, so the fully escaped form counts, too. All other
+    services sign the normalised path, escaped once more.
+    """
+    path = path or "/"
+    if service.startswith("s3"):
+        yield path
+        yield quote(unquote(path, encoding="latin-1"), safe="/~", encoding="latin-1")
+    else:
+        yield quote(_normalised(path), safe="/~", encoding="latin-1")
+
+
+def _normalised(path: str) -> str:
+    """Without empty and `.` segments, `..` resolved."""
+    kept: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            del kept[-1:]
+        elif segment not in ("", "."):
+            kept.append(segment)
+    last = "/" if path.endswith("/") and kept else ""
+    return "/" + "/".join(kept) + last
+
+
+def _canonical_query(query: str) -> str:
+    """Sorted, escaped in one way only, without the signature itself."""
+    pairs = sorted(
+        (_escaped(name), _escaped(value)) for name, value in _query_pairs(query) if name != "X-Amz-Signature"
+    )
+    return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+def _escaped(text: str) -> str:
+    return quote(unquote(text, encoding="latin-1"), safe="-_.~", encoding="latin-1")
+
+
+def _query_pairs(query: str) -> list[tuple[str, str]]:
+    """As sent: still escaped."""
+    pairs = []
+    for part in query.split("&") if query else ():
+        name, _, value = part.partition("=")
+        pairs.append((name, value))
+    return pairs

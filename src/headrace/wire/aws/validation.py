@@ -1,0 +1,194 @@
+"""
+The constraints of a service's model, checked as AWS checks them and told in its words.
+
+botocore's own validator knows required, type and `min` only; `max`, `pattern` and `enum` are in the model, and a server
+has to hold to them: "1 validation error detected: Value '0' at 'productionVariants.1.member.initialInstanceCount'
+failed to satisfy constraint: Member must have value greater than or equal to 1".
+"""
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from botocore.model import OperationModel, Shape
+
+from headrace.wire.aws import patterns
+from headrace.wire.aws.errors import constraint_error
+from headrace.wire.aws.json_values import member_path
+
+_MAX_TOLD = 20
+_MAX_SHOWN_CHARACTERS = 1024
+_TOO_LONG_TO_MATCH = 2
+"""Times the length that is allowed: a text beyond is refused unmatched, as some patterns take cubic time."""
+_SCALARS = frozenset({"string", "integer", "long", "float", "double", "boolean", "timestamp", "blob", "character"})
+_NUMBERS = frozenset({"integer", "long", "float", "double"})
+
+
+def check(operation: OperationModel, params: dict[str, Any], *, free_shapes: AbstractSet[str] = frozenset()) -> None:
+    """
+    Hold the parameters of a call to its model.
+
+    The length of a body that is passed on as it is (`Body` of the runtime) is left to whoever receives it.
+
+    Args:
+        operation: from the model.
+        params: by the model's names, of the right types.
+        free_shapes: names of scalar shapes whose constraints do not count, `Url` where a local path will do.
+
+    Raises:
+        AwsError: with every violation in one message, the first twenty in words.
+    """
+    shape = operation.input_shape
+    if shape is None:
+        return
+    payload = shape.serialization.get("payload")
+    free = free_shapes | {shape.members[payload].name} if payload else free_shapes
+    found = list(violations(params, shape, free_shapes=free))
+    if found:
+        told = "; ".join(found[:_MAX_TOLD])
+        plural = "" if len(found) == 1 else "s"
+        message = f"{len(found)} validation error{plural} detected: {told}"
+        raise constraint_error(operation.service_model.service_name, message)
+
+
+def violations(
+    value: Any, shape: Shape, where: str = "", *, free_shapes: AbstractSet[str] = frozenset()
+) -> Iterator[str]:
+    """
+    Say what is wrong with a value whose types are right.
+
+    Args:
+        value: by the model's names.
+        shape: of the value.
+        where: its path.
+        free_shapes: names of scalar shapes whose constraints do not count.
+    """
+    kind = shape.type_name
+    if kind == "structure":
+        yield from _in_structure(value, shape, where, free_shapes)
+    elif kind == "list":
+        yield from _in_list(value, shape, where, free_shapes)
+    elif kind == "map":
+        yield from _in_map(value, shape, where, free_shapes)
+    else:
+        for broken in _broken(value, shape, free_shapes):
+            yield _violation(value, shape, where, broken)
+
+
+def _in_structure(value: Any, shape: Shape, where: str, free: AbstractSet[str]) -> Iterator[str]:
+    if shape.is_document_type:
+        return
+    members = shape.members
+    for name in shape.required_members:
+        if name not in value:
+            yield _violation(None, members[name], member_path(where, name), "Member must not be null")
+    for name, item in value.items():
+        yield from violations(item, members[name], member_path(where, name), free_shapes=free)
+
+
+def _in_list(value: Any, shape: Shape, where: str, free: AbstractSet[str]) -> Iterator[str]:
+    for broken in _broken_size(len(value), shape, "length"):
+        yield _violation(value, shape, where, broken)
+    member = shape.member
+    if None in value:
+        yield _violation(value, shape, where, "Member must satisfy constraint: [Member must not be null]")
+    elif member.type_name not in _SCALARS:
+        for number, item in enumerate(value, 1):
+            yield from violations(item, member, f"{where}.{number}.member", free_shapes=free)
+    elif any(True for item in value for _ in _broken(item, member, free)):
+        yield _violation(value, shape, where, f"Member must satisfy constraint: [{_all_constraints(member)}]")
+
+
+def _in_map(value: Any, shape: Shape, where: str, free: AbstractSet[str]) -> Iterator[str]:
+    for broken in _broken_size(len(value), shape, "length"):
+        yield _violation(value, shape, where, broken)
+    if any(True for key in value for _ in _broken(key, shape.key, free)):
+        yield _violation(value, shape, where, f"Map keys must satisfy constraint: [{_all_constraints(shape.key)}]")
+    member = shape.value
+    if None in value.values():
+        yield _violation(value, shape, where, "Map value must satisfy constraint: [Member must not be null]")
+    elif member.type_name not in _SCALARS:
+        for key, item in value.items():
+            yield from violations(item, member, f"{where}.{key}.member", free_shapes=free)
+    elif any(True for item in value.values() for _ in _broken(item, member, free)):
+        yield _violation(value, shape, where, f"Map value must satisfy constraint: [{_all_constraints(member)}]")
+
+
+def _broken(value: Any, shape: Shape, free: AbstractSet[str]) -> Iterator[str]:
+    """The constraints that a scalar breaks."""
+    if shape.name in free:
+        return
+    if shape.type_name in _NUMBERS:
+        yield from _broken_size(value, shape, "value")
+    elif shape.type_name in ("string", "character", "blob"):
+        yield from _broken_size(len(value), shape, "length")
+        yield from _broken_form(value, shape)
+
+
+def _broken_form(value: Any, shape: Shape) -> Iterator[str]:
+    metadata = shape.metadata
+    is_matched = "pattern" in metadata and len(value) <= _TOO_LONG_TO_MATCH * metadata.get("max", len(value))
+    if is_matched and not patterns.compiled(metadata["pattern"]).fullmatch(value):
+        yield _pattern_constraint(shape)
+    if metadata.get("enum") and value not in metadata["enum"]:
+        yield _enum_constraint(shape)
+
+
+def _broken_size(size: float, shape: Shape, what: str) -> Iterator[str]:
+    metadata = shape.metadata
+    if "max" in metadata and size > metadata["max"]:
+        yield _max_constraint(shape, what)
+    if "min" in metadata and size < metadata["min"]:
+        yield _min_constraint(shape, what)
+
+
+def _all_constraints(shape: Shape) -> str:
+    """As the members of a list or map are told: all that is asked of each."""
+    metadata = shape.metadata
+    what = "value" if shape.type_name in _NUMBERS else "length"
+    told = []
+    if "max" in metadata:
+        told.append(_max_constraint(shape, what))
+    if "min" in metadata:
+        told.append(_min_constraint(shape, what))
+    if "pattern" in metadata:
+        told.append(_pattern_constraint(shape))
+    if metadata.get("enum"):
+        told.append(_enum_constraint(shape))
+    return ", ".join(told)
+
+
+def _max_constraint(shape: Shape, what: str) -> str:
+    return f"Member must have {what} less than or equal to {shape.metadata['max']}"
+
+
+def _min_constraint(shape: Shape, what: str) -> str:
+    return f"Member must have {what} greater than or equal to {shape.metadata['min']}"
+
+
+def _pattern_constraint(shape: Shape) -> str:
+    return f"Member must satisfy regular expression pattern: {shape.metadata['pattern']}"
+
+
+def _enum_constraint(shape: Shape) -> str:
+    return f"Member must satisfy enum value set: [{', '.join(shape.metadata['enum'])}]"
+
+
+def _violation(value: Any, shape: Shape, where: str, broken: str) -> str:
+    shown = "null" if value is None else f"'{_shown(value, shape)}'"
+    return f"Value {shown} at '{where}' failed to satisfy constraint: {broken}"
+
+
+def _shown(value: Any, shape: Shape) -> str:
+    """A value as Java prints it; secrets, and what maps hold (environments), are not repeated."""
+    if shape.metadata.get("sensitive"):
+        return "*** Sensitive Data Redacted ***"
+    if isinstance(value, dict):
+        text = "{" + ", ".join(f"{key}=..." for key in value) + "}"
+    elif isinstance(value, list):
+        text = "[" + ", ".join(_shown(item, shape.member) for item in value[:_MAX_TOLD]) + "]"
+    elif isinstance(value, bytes):
+        text = f"{len(value)} bytes"
+    else:
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "..."

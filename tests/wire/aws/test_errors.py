@@ -1,0 +1,132 @@
+"""Errors in the form of each protocol, as botocore reads them."""
+
+import pytest
+
+from headrace.wire.aws import calls, errors, services
+from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.http import Call
+from headrace.wire.aws.identify import Target
+from tests.wire.aws.client_side import error_of, parsed
+
+PROTOCOLS = ("json", "rest-json", "query", "rest-xml")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("message", ["Could not find.", 'é <&> "東京"\r\n\t🙂', ""])
+def test_code_and_message_arrive(protocol, message):
+    response = calls.render_error(protocol, AwsError("SomeError", message), "the-id")
+
+    assert response.status == 400
+    assert error_of(protocol, response) == ("SomeError", message or _empty(protocol))
+
+
+def _empty(protocol):
+    return None if protocol in ("query", "rest-xml") else ""
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_no_message_breaks_the_answer(protocol):
+    response = calls.render_error(protocol, AwsError("Some\r\nError", "a\x00b\ud800c\x1b"), "the-id")
+
+    code, message = error_of(protocol, response)
+    assert code.startswith("Some")
+    assert message.startswith("a")
+    assert all(value.isprintable() for _, value in response.headers)
+
+
+def test_a_model_error_carries_its_members():
+    members = {"OriginalStatusCode": 400, "OriginalMessage": "bad", "LogStreamArn": "arn"}
+    call = Call("sagemaker-runtime", "InvokeEndpoint", "rest-json")
+
+    response = calls.render_error(call, AwsError("ModelError", "Received", members=members), "the-id")
+
+    assert response.status == 424
+    assert error_of("rest-json", response) == ("ModelError", "Received")
+    shape = services.model("sagemaker-runtime").shape_for_error_code("ModelError")
+    assert parsed("sagemaker-runtime", response, shape) == {"Message": "Received", **members}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "status"),
+    [
+        (errors.validation_error("m"), "ValidationException", 400),
+        (errors.access_denied("m"), "AccessDeniedException", 400),
+        (errors.throttled("m"), "ThrottlingException", 429),
+        (AwsError("ModelNotReadyException", "m"), "ModelNotReadyException", 429),
+        (AwsError("ServiceUnavailable", "m"), "ServiceUnavailable", 503),
+        (AwsError("InternalFailure", "m"), "InternalFailure", 500),
+        (AwsError("ResourceInUse", "m", status=409), "ResourceInUse", 409),
+    ],
+)
+def test_a_code_brings_its_status(error, code, status):
+    assert (error.code, error.status) == (code, status)
+
+
+def test_statuses_agree_with_the_models():
+    for service in services.MODELLED:
+        for shape in services.model(service).error_shapes:
+            status = shape.metadata.get("error", {}).get("httpStatusCode")
+            if service == "sagemaker-runtime" and status:
+                assert AwsError(shape.error_code, "m").status == status
+
+
+def test_what_is_not_there_is_said_in_the_words_that_sdks_look_for():
+    error = errors.not_found("endpoint", "arn:aws:sagemaker:us-east-1:123456789012:endpoint/e")
+
+    assert error.code == "ValidationException"
+    assert error.message == 'Could not find endpoint "arn:aws:sagemaker:us-east-1:123456789012:endpoint/e".'
+
+
+def test_an_error_of_the_model_names_its_message_as_the_shape_does():
+    call = Call("sagemaker", "CreateModel", "json")
+
+    response = calls.render_error(call, AwsError("ResourceInUse", "taken"), "the-id")
+    other = calls.render_error(call, AwsError("ValidationException", "wrong"), "the-id")
+
+    assert response.body == b'{"__type":"ResourceInUse","Message":"taken"}'
+    assert other.body == b'{"__type":"ValidationException","message":"wrong"}'
+    assert dict(other.headers)["x-amzn-errortype"] == "ValidationException"
+
+
+def test_an_error_of_sts_says_whose_fault_it_is():
+    target = Target(service="sts", protocol="query", operation="GetCallerIdentity")
+
+    ours = calls.render_error(target, AwsError("InternalFailure", "m"), "the-id")
+    theirs = calls.render_error(target, AwsError("AccessDenied", "m", status=403), "the-id")
+
+    assert b"<Type>Receiver</Type>" in ours.body
+    assert b"<Type>Sender</Type>" in theirs.body
+    assert b'xmlns="https://sts.amazonaws.com/doc/2011-06-15/"' in theirs.body
+    assert b"<RequestId>the-id</RequestId>" in theirs.body
+
+
+def test_s3_has_its_own_form():
+    response = calls.render_error("rest-xml", AwsError("AccessDenied", "Access Denied", status=403), "the-id")
+
+    assert response.body == (
+        b'<?xml version="1.0" encoding="UTF-8"?>\n'
+        b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message><RequestId>the-id</RequestId></Error>"
+    )
+    assert dict(response.headers) == {"content-type": "application/xml", "x-amz-request-id": "the-id"}
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "status"),
+    [
+        (
+            Target(service="DynamoDB_20120810", protocol="json", operation="ListTables"),
+            "UnknownOperationException",
+            400,
+        ),
+        (Target(service="sagemaker", protocol="json"), "UnknownOperationException", 400),
+    ],
+)
+def test_an_error_can_be_written_for_what_is_unknown(target, code, status):
+    response = calls.render_error(target, errors.unknown_operation(target.service, target.operation), "the-id")
+
+    assert response.status == status
+    assert error_of("json", response)[0] == code
+
+
+def test_the_representation_shows_what_it_is():
+    assert repr(AwsError("Code", "text")) == "AwsError('Code', 'text', status=400)"

@@ -1,0 +1,120 @@
+"""Which service and operation a request is for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.wire.aws.http import HttpRequest
+from headrace.wire.aws.identify import Target, identify
+
+FORM = {"content_type": "application/x-www-form-urlencoded; charset=utf-8"}
+
+
+def request(method="POST", path="/", query="", body=b"", **headers):
+    return HttpRequest(method, path, query, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+
+
+def scoped(service):
+    credential = f"AKIA/20260101/us-east-1/{service}/aws4_request"
+    return f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders=host, Signature=0"
+
+
+S3 = Target(service="s3", protocol="rest-xml")
+
+
+@pytest.mark.parametrize(
+    ("asked", "target"),
+    [
+        (
+            request(path="/endpoints/a/invocations"),
+            Target(service="sagemaker-runtime", protocol="rest-json", operation="InvokeEndpoint"),
+        ),
+        (
+            request(path="/endpoints/a/invocations-response-stream", authorization=scoped("sagemaker")),
+            Target(service="sagemaker-runtime", protocol="rest-json", operation="InvokeEndpointWithResponseStream"),
+        ),
+        (
+            request(path="/endpoints/a%2Fb/async-invocations"),
+            Target(service="sagemaker-runtime", protocol="rest-json", operation="InvokeEndpointAsync"),
+        ),
+        (
+            request(path="/endpoints/a/unheard-of", authorization=scoped("sagemaker")),
+            Target(service="sagemaker-runtime", protocol="rest-json"),
+        ),
+        (request(path="/endpoints/a/invocations", authorization=scoped("s3")), S3),
+        (request("GET", path="/endpoints/a/invocations"), S3),
+        (
+            request(x_amz_target="SageMaker.CreateModel", authorization=scoped("sagemaker")),
+            Target(service="sagemaker", protocol="json", operation="CreateModel"),
+        ),
+        (
+            request(x_amz_target="Logs_20140328.GetLogEvents"),
+            Target(service="logs", protocol="json", operation="GetLogEvents"),
+        ),
+        (
+            request(x_amz_target="AnyScaleFrontendService.PutScalingPolicy"),
+            Target(service="application-autoscaling", protocol="json", operation="PutScalingPolicy"),
+        ),
+        (
+            request(x_amz_target="DynamoDB_20120810.ListTables"),
+            Target(service="DynamoDB_20120810", protocol="json", operation="ListTables"),
+        ),
+        (request(x_amz_target=""), Target(service="unknown", protocol="json", operation="")),
+        (
+            request(body=b"Action=GetCallerIdentity&Version=2011-06-15", **FORM),
+            Target(service="sts", protocol="query", operation="GetCallerIdentity"),
+        ),
+        (
+            request(body=b"Action=GetRole&RoleName=r", authorization=scoped("iam"), **FORM),
+            Target(service="iam", protocol="query", operation="GetRole"),
+        ),
+        (
+            request("GET", query="Action=GetCallerIdentity&Version=2011-06-15"),
+            Target(service="sts", protocol="query", operation="GetCallerIdentity"),
+        ),
+        (
+            request(
+                "GET",
+                query="Action=GetCallerIdentity&X-Amz-Credential=A%2F20260101%2Fus-east-1%2Fsts%2Faws4_request",
+            ),
+            Target(service="sts", protocol="query", operation="GetCallerIdentity"),
+        ),
+        (request(body=b"Action=GetRole", **FORM), Target(service="iam", protocol="query", operation="GetRole")),
+        (request(authorization=scoped("sts"), **FORM), Target(service="sts", protocol="query")),
+        (request(authorization=scoped("ecr")), Target(service="ecr", protocol="json")),
+        (
+            request(
+                path="/service/GraniteServiceVersion20100801/operation/PutMetricData",
+                authorization=scoped("monitoring"),
+            ),
+            Target(service="cloudwatch", protocol="json"),
+        ),
+        (request("PUT", path="/bucket/key", authorization=scoped("s3")), S3),
+        (request("GET"), S3),
+        (request("GET", path="/bucket", query="list-type=2&prefix=a"), S3),
+        (request("POST", path="/bucket", query="delete", authorization=scoped("s3")), S3),
+        (request("PUT", path="/bucket/key", query="X-Amz-Credential=A%2Fd%2Fr%2Fs3%2Faws4_request"), S3),
+    ],
+)
+def test_a_request_finds_its_service(asked, target):
+    assert identify(asked) == target
+
+
+@given(
+    method=st.sampled_from(["GET", "POST", "PUT"]),
+    path=st.text(max_size=20).map(lambda text: "/" + text),
+    query=st.text("&=X-AmzCredntil%2F/", max_size=40),
+    headers=st.dictionaries(
+        st.sampled_from(["authorization", "x-amz-target", "content-type"]),
+        st.text(max_size=20) | st.just("Credential=/////aws4_request") | st.just(FORM["content_type"]),
+    ),
+    body=st.binary(max_size=30),
+)
+def test_deciding_never_fails(method, path, query, headers, body):
+    assert identify(HttpRequest(method, path, query, headers, body)).protocol
+
+
+def test_deciding_never_fails_on_a_very_long_form():
+    many = b"&".join(b"a%d=1" % number for number in range(20_000))
+
+    assert identify(request(body=many, **FORM)) == S3

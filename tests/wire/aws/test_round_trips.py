@@ -1,0 +1,189 @@
+"""What botocore sends is what we understand, and what we answer is what botocore understands."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.wire.aws import calls, json_rpc, query, rest_json, services
+from headrace.wire.aws.http import Call
+from tests.wire.aws.client_side import PROTOCOLS, as_client_sees, parsed, request_of, result_of
+from tests.wire.aws.shape_values import texts, values, xml_texts
+
+PARSERS = {"json": json_rpc.parse_input, "rest-json": rest_json.parse_input, "query": query.parse_input}
+OPERATIONS = [
+    *(
+        ("sagemaker", f"{verb}{noun}")
+        for noun in ("Model", "EndpointConfig", "Endpoint", "InferenceComponent")
+        for verb in ("Create", "Describe", "Delete")
+    ),
+    *(
+        ("sagemaker", f"List{noun}")
+        for noun in ("Models", "EndpointConfigs", "Endpoints", "InferenceComponents", "Tags")
+    ),
+    ("sagemaker", "UpdateEndpoint"),
+    ("sagemaker", "UpdateEndpointWeightsAndCapacities"),
+    ("sagemaker", "AddTags"),
+    ("sagemaker", "DeleteTags"),
+    ("sagemaker-runtime", "InvokeEndpoint"),
+    ("sagemaker-runtime", "InvokeEndpointAsync"),
+    ("sagemaker-runtime", "InvokeEndpointWithResponseStream"),
+    ("logs", "DescribeLogGroups"),
+    ("logs", "DescribeLogStreams"),
+    ("logs", "FilterLogEvents"),
+    ("logs", "GetLogEvents"),
+    ("application-autoscaling", "PutScalingPolicy"),
+    ("application-autoscaling", "DescribeScalingActivities"),
+    ("cloudwatch", "GetMetricStatistics"),
+    ("sts", "GetCallerIdentity"),
+    ("sts", "AssumeRole"),
+    ("iam", "GetRole"),
+    ("iam", "SimulatePrincipalPolicy"),
+]
+quick = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def name_of(pair):
+    return ".".join(pair)
+
+
+@pytest.mark.parametrize("pair", OPERATIONS, ids=name_of)
+@quick
+@given(data=st.data())
+def test_parameters_arrive_as_they_were_given(pair, data):
+    service, name = pair
+    operation = services.operation(service, name)
+    min_size = 1 if PROTOCOLS[service] == "query" else 0
+    params = {} if operation.input_shape is None else data.draw(values(operation.input_shape, min_size=min_size))
+    if "Body" in getattr(operation.input_shape, "required_members", []):
+        params.setdefault("Body", b"")
+    request = request_of(service, name, params)
+
+    arrived = PARSERS[PROTOCOLS[service]](operation, request)
+
+    if not params.get("Body", True) and name == "InvokeEndpointAsync":
+        del params["Body"]  # no body and an empty one look the same on the wire
+    assert arrived == params
+
+
+@pytest.mark.parametrize("pair", [pair for pair in OPERATIONS if "Stream" not in pair[1]], ids=name_of)
+@quick
+@given(data=st.data())
+def test_results_arrive_as_they_were_given(pair, data):
+    service, name = pair
+    shape = services.operation(service, name).output_shape
+    protocol = PROTOCOLS[service]
+    text = xml_texts if protocol == "query" else texts
+    result = {} if shape is None else data.draw(values(shape, text=text))
+    if "Body" in getattr(shape, "required_members", []):
+        result.setdefault("Body", b"")
+
+    response = calls.render(Call(service, name, protocol), result, "the-id")
+
+    expected = as_client_sees(result, shape)
+    assert result_of(service, name, response) == expected
+
+
+@pytest.mark.parametrize("pair", OPERATIONS, ids=name_of)
+def test_a_request_without_its_required_members_is_refused_or_needs_none(pair):
+    service, name = pair
+    operation = services.operation(service, name)
+    required = getattr(operation.input_shape, "required_members", [])
+    elsewhere = {"EndpointName": "e"} if service == "sagemaker-runtime" else {}
+    request = request_of(service, name, elsewhere)
+
+    if [member for member in required if member not in ("EndpointName", "Body")] or (required and not elsewhere):
+        with pytest.raises(calls.AwsError, match="Member must not be null"):
+            calls.parse(request)
+    else:
+        assert calls.parse(request).operation == name
+
+
+def test_members_that_the_output_does_not_know_are_left_out():
+    call = Call("sagemaker", "DescribeModel", "json")
+
+    response = calls.render(call, {"ModelName": "m", "Tags": [], "CreationTime": 1.5, "ModelArn": None})
+
+    assert response.body == b'{"ModelName":"m","CreationTime":1.5}'
+
+
+def test_a_delete_answers_with_an_empty_body():
+    response = calls.render(Call("sagemaker", "DeleteModel", "json"), {}, "the-id")
+
+    assert (response.status, response.body) == (200, b"")
+    assert ("x-amzn-requestid", "the-id") in response.headers
+
+
+def test_the_request_id_is_where_clients_of_each_protocol_look():
+    for service, name in (("sagemaker", "ListModels"), ("sts", "GetCallerIdentity")):
+        call = Call(service, name, PROTOCOLS[service])
+
+        response = calls.render(call, {}, "the-id")
+
+        shape = services.operation(service, name).output_shape
+        assert parsed(service, response, shape)["ResponseMetadata"]["RequestId"] == "the-id"
+
+
+def test_the_head_of_a_stream_has_the_inner_type_in_a_header_of_its_own():
+    call = Call("sagemaker-runtime", "InvokeEndpointWithResponseStream", "rest-json")
+
+    status, headers = calls.render_head(
+        call, {"ContentType": "text/event-stream", "InvokedProductionVariant": "AllTraffic"}, "the-id"
+    )
+
+    assert status == 200
+    assert dict(headers) == {
+        "content-type": "application/vnd.amazon.eventstream",
+        "x-amzn-sagemaker-content-type": "text/event-stream",
+        "x-amzn-invoked-production-variant": "AllTraffic",
+        "x-amzn-requestid": "the-id",
+    }
+
+
+def test_an_asynchronous_invocation_is_accepted_with_its_places_in_headers():
+    call = Call("sagemaker-runtime", "InvokeEndpointAsync", "rest-json")
+    result = {"InferenceId": "i", "OutputLocation": "s3://b/o", "FailureLocation": "s3://b/f"}
+
+    response = calls.render(call, result, "the-id")
+
+    assert response.status == 202
+    assert response.body == b'{"InferenceId":"i"}'
+    assert dict(response.headers)["x-amzn-sagemaker-outputlocation"] == "s3://b/o"
+    assert result_of("sagemaker-runtime", "InvokeEndpointAsync", response) == result
+
+
+def test_a_body_that_is_passed_on_has_no_type_but_its_own():
+    call = Call("sagemaker-runtime", "InvokeEndpoint", "rest-json")
+
+    plain = calls.render(call, {"Body": b"\xff\x00"}, "the-id")
+    typed = calls.render(call, {"Body": b"{}", "ContentType": "application/json"}, "the-id")
+
+    assert plain.body == b"\xff\x00"
+    assert "content-type" not in dict(plain.headers)
+    assert dict(typed.headers)["content-type"] == "application/json"
+
+
+def test_a_value_cannot_smuggle_in_a_second_header():
+    call = Call("sagemaker-runtime", "InvokeEndpoint", "rest-json")
+
+    response = calls.render(call, {"Body": b"", "CustomAttributes": "a\r\nx-evil: 1\x00 \u20ac"}, "the-id")
+
+    assert dict(response.headers)["x-amzn-sagemaker-custom-attributes"] == "a  x-evil: 1  ?"
+
+
+def test_a_member_that_is_null_is_as_good_as_absent():
+    request = request_of("sagemaker", "ListModels", {})
+
+    call = calls.parse(
+        type(request)(request.method, "/", "", request.headers, b'{"MaxResults": null, "New": {"a": 1}}')
+    )
+
+    assert call.params == {}
+
+
+@pytest.mark.parametrize("target", ["SageMaker.ListModels", "com.amazonaws.sagemaker#SageMaker.ListModels"])
+@pytest.mark.parametrize("body", [b"", b"{}", b" \n", b"null"])
+def test_no_parameters_may_be_said_in_several_ways(target, body):
+    request = request_of("sagemaker", "ListModels", {})
+    headers = {**request.headers, "x-amz-target": target}
+
+    assert calls.parse(type(request)("POST", "/", "", headers, body)).params == {}
