@@ -74,3 +74,23 @@ def test_tgi_compat_makes_lmi_answer_as_tgi():
 def test_lmis_options_with_another_dialect_stop_the_start():
     with pytest.raises(SettingsError, match="belong to the lmi dialects"):
         create_app(ServerSettings(model="echo", dialect="tgi-3", output_formatter="sse"))
+
+
+def test_torchserve_takes_text_whatever_its_content_type():
+    with serving(dialect="torchserve") as echo:
+        response = echo.client.post(
+            "/invocations", content=b"one two three", headers={"Content-Type": "application/json"}
+        )
+        (record,) = echo.records(1)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    assert response.text == "one two threeone two three\n"
+    assert record["dialect"] == "torchserve"
+
+
+def test_torchserves_answers_are_as_long_as_the_settings_say():
+    with serving(dialect="torchserve", default_max_new_tokens=2) as echo:
+        assert echo.client.post("/invocations", content=b"one two three").text == "one two threeone two\n"
+        failed = echo.client.post("/invocations", content=b"")
+    assert failed.status_code == 400
+    assert failed.json()["type"] == "BadRequestException"

@@ -86,3 +86,16 @@ def read_details(events: Iterable[dict]) -> tuple[str, str | None, list[float], 
         if data.get("details") is not None:
             reason = data["details"]["finish_reason"]
     return "".join(texts), generated, logprobs, reason
+
+
+def read_torchserve(events: Iterable[dict]) -> Iterator[str]:
+    """The lines that the TorchServe notebook prints: each part is taken for lines that end in one byte to drop."""
+    buffer = io.BytesIO()
+    position = 0
+    for event in events:
+        buffer.seek(0, io.SEEK_END)
+        buffer.write(event["PayloadPart"]["Bytes"])
+        buffer.seek(position)
+        for line in buffer.readlines():
+            position += len(line)
+            yield line[:-1].decode("utf-8")

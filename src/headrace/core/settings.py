@@ -62,7 +62,8 @@ class ServerSettings:
     """Origins whose web pages may call the server, separated by commas; `*` for all. Default: none."""
 
     dialect: str = setting(
-        rules.choice("auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-0.27", "lmi-17", "openai"), "auto"
+        rules.choice("auto", "tgi-1.0", "tgi-3", "lmi-0.25", "lmi-0.26", "lmi-0.27", "lmi-17", "openai", "torchserve"),
+        "auto",
     )
     """
     How `/invocations` speaks; every other route has one dialect of its own. `auto` is `lmi-17` when the settings came
@@ -138,6 +139,9 @@ class ServerSettings:
 
     max_top_n_tokens: int = setting(rules.integer(0), 20)
     """Largest number of alternatives a token (`top_n_tokens`, `top_logprobs`). 20 is OpenAI's limit."""
+
+    default_max_new_tokens: int = setting(rules.integer(1), 50)
+    """Length of an answer where the body is a prompt and nothing else, which is so in the `torchserve` dialect."""
 
     max_body_bytes: int = setting(rules.size(), 25 * 1024 * 1024)
     """Largest request body. The default is SageMaker's own limit."""

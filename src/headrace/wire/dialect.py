@@ -43,6 +43,8 @@ class Limits:
     """Alternatives per token in the other dialects."""
     max_choices: int = 128
     """Answers of one HTTP request: prompts times `n`."""
+    default_max_new_tokens: int = 50
+    """Length of an answer in the TorchServe dialect, where the body is a prompt and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from headrace.wire.lmi.dialect import Formatter, Lmi
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.completions import OpenAICompletions
 from headrace.wire.tgi.dialect import Tgi
+from headrace.wire.torchserve.dialect import TorchServe
 
 _DIALECTS: dict[str, Dialect] = {
     "tgi-3": Tgi(version="3"),
@@ -21,6 +22,7 @@ _DIALECTS: dict[str, Dialect] = {
     "lmi-0.26": Lmi(version="0.26"),
     "lmi-0.25": Lmi(version="0.25"),
     "openai": OpenAIChat(),
+    "torchserve": TorchServe(),
 }
 
 DIALECT_NAMES = tuple(_DIALECTS)

@@ -1,0 +1,1 @@
+"""TorchServe: a prompt as plain text, and the prompt and its continuation as plain text, word by word."""

@@ -1,0 +1,120 @@
+"""
+The TorchServe dialect, as the published text generation handlers use it.
+
+Source: pytorch/serve `examples/large_models` (the handlers read `data` or `body` as text, and stream by
+`send_intermediate_predict_response`) and `ts/handler_utils/hf_batch_streamer.py` (the prompt comes back first).
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.core.errors import HeadraceError, InvalidRequest
+from headrace.core.generation import GenerationRequest, SamplingParams
+from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.framing import MalformedBody, decode_body, field_names, unknown_fields
+from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
+from headrace.wire.torchserve.errors import render_error
+from headrace.wire.torchserve.words import WordReply
+
+
+class TorchServeParameters(msgspec.Struct):
+    """`parameters` of a JSON body: the names that handlers hand on to `generate`."""
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: list[str] | None = None
+    return_full_text: bool | None = None
+    """The prompt before its continuation; a null is true."""
+
+
+class TorchServeBody(msgspec.Struct):
+    """A body that is a JSON object with `inputs`, for those who want to say more than a prompt."""
+
+    inputs: str
+    parameters: TorchServeParameters | None = None
+    stream: bool | None = None
+    """Accepted: the answer comes in words either way."""
+
+
+_decoder = msgspec.json.Decoder(TorchServeBody)
+_text_decoder = msgspec.json.Decoder(str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchServe:
+    """
+    Plain text in, plain text out.
+
+    NOTE: clients send text under `Content-Type: application/json`, so that the content type says nothing. A body that
+    is a JSON string is that string (TorchServe decodes it), a JSON object with `inputs` is read as one, and all
+    else, whatever it looks like, is the prompt itself without the white space around it.
+    """
+
+    @property
+    def name(self) -> str:
+        """`torchserve`."""
+        return "torchserve"
+
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """
+        Understand a body.
+
+        Raises:
+            InvalidRequest: no text in UTF-8, an empty prompt, or a field of a JSON object that is wrong.
+        """
+        ignored: tuple[str, ...] = ()
+        parameters = TorchServeParameters()
+        if "inputs" in field_names(body):
+            decoded = decode_body(body, _decoder)
+            prompt, parameters = decoded.inputs, decoded.parameters or parameters
+            ignored = unknown_fields(body, TorchServeBody.__struct_fields__)
+        else:
+            prompt = _text(body)
+        if not prompt.strip():
+            raise InvalidRequest("The prompt is empty: send it as the body, as plain text.", param="inputs")
+        request = GenerationRequest(
+            request_id=context.request_id,
+            prompt=prompt,
+            sampling=_sampling(parameters, default_max_new_tokens=context.limits.default_max_new_tokens),
+        )
+        prefix = "" if parameters.return_full_text is False else prompt
+        return ParsedRequest(requests=(request,), stream=True, reply=WordReply(prefix), ignored=ignored)
+
+    def render_error(self, error: HeadraceError) -> ErrorReply:
+        """`{"code", "type", "message"}`."""
+        return render_error(error)
+
+
+def _text(body: bytes) -> str:
+    """The prompt of a body that is no object."""
+    if body.lstrip().startswith(b'"'):
+        try:
+            return _text_decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass  # a prompt that begins with a quote
+    try:
+        return body.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise MalformedBody("The body is not text in UTF-8.") from None
+
+
+def _sampling(parameters: TorchServeParameters, *, default_max_new_tokens: int) -> SamplingParams:
+    """As `generate` of Hugging Face's transformers reads the names: no draw without `do_sample`."""
+    given, temperature = parameters.max_new_tokens, parameters.temperature
+    return SamplingParams(
+        max_new_tokens=default_max_new_tokens if given is None else given,
+        min_new_tokens=parameters.min_new_tokens or 0,
+        temperature=effective_temperature(1.0 if temperature is None else temperature) if parameters.do_sample else 0.0,
+        top_k=clamp_count(max(0, parameters.top_k or 0)),
+        top_p=1.0 if parameters.top_p is None else parameters.top_p,
+        repetition_penalty=1.0 if parameters.repetition_penalty is None else parameters.repetition_penalty,
+        seed=None if parameters.seed is None else parameters.seed & LARGEST_SEED,
+        stop=tuple(parameters.stop or ()),
+    )

@@ -1,0 +1,124 @@
+"""
+TorchServe's answer: text in pieces of whole words.
+
+Published readers take every piece for a line and drop its last byte, so each piece ends in a separator, and the last
+one in a newline. A word goes out when the next one begins, as transformers' `TextIteratorStreamer` does it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.core.errors import HeadraceError
+from headrace.core.generation import Chunk
+from headrace.wire.answers import Answer, failure_of
+from headrace.wire.dialect import StreamRenderer, Timings
+from headrace.wire.torchserve.errors import error_body
+
+_SEPARATORS = " \n\t"
+_ENOUGH_CHARACTERS = 32
+"""So much text without a separator goes out, if it is in a script that has none."""
+_SCRIPTS_WITHOUT_SPACES = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x2E80, 0x9FFF),  # Chinese, Japanese
+    (0xF900, 0xFAFF),
+    (0xFF00, 0xFFEF),  # full-width forms
+    (0x20000, 0x3FFFF),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WordReply:
+    """Writes one answer."""
+
+    prefix: str
+    """What comes before the generated text: the prompt."""
+
+    @property
+    def content_type(self) -> str:
+        """Plain text."""
+        return "text/plain; charset=utf-8"
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """None."""
+        del timings
+        return ()
+
+    def stream(self) -> StreamRenderer:
+        """Whole words."""
+        return WordStream(self.prefix)
+
+    def render(self, answers: Sequence[Answer]) -> bytes:
+        """The same bytes at once."""
+        (answer,) = answers
+        return _ended(self.prefix + answer.choices[0].text).encode()
+
+
+class WordStream:
+    """Writes whole words with the separator after them."""
+
+    keep_alive = b""
+
+    def __init__(self, prefix: str) -> None:
+        self._held = [prefix]
+        self._is_first = True
+        self._is_closed = False
+        self._ends_in_newline = False
+
+    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
+        """The words that are complete now; with the end, all that is left and a newline."""
+        del request
+        failure = failure_of(chunk.finish)
+        if failure is not None:
+            return self.error(failure)
+        self._held.append(chunk.text)
+        if chunk.finish is not None:
+            self._is_closed = True
+            return self._end()
+        newest = "".join(self._held) if self._is_first else chunk.text
+        self._is_first = False
+        if not any(mark in newest for mark in _SEPARATORS) and not self._is_enough(newest):
+            return ()
+        return self._words("".join(self._held))
+
+    def end(self) -> Sequence[bytes]:
+        """Nothing: the last chunk brings the end."""
+        return ()
+
+    def error(self, error: HeadraceError) -> Sequence[bytes]:
+        """What was held back, and TorchServe's error object on a line of its own."""
+        if self._is_closed:
+            return ()
+        self._is_closed = True
+        return [*self._end(), error_body(error) + b"\n"]
+
+    def _is_enough(self, newest: str) -> bool:
+        return bool(newest) and _has_no_spaces(newest[-1]) and sum(map(len, self._held)) >= _ENOUGH_CHARACTERS
+
+    def _words(self, text: str) -> Sequence[bytes]:
+        """All of the text up to its last separator; the rest is held back."""
+        after = max(map(text.rfind, _SEPARATORS)) + 1
+        if not after and _has_no_spaces(text[-1]):
+            after = len(text)
+        self._held = [text[after:]]
+        self._ends_in_newline = text[:after].endswith("\n")
+        return [text[:after].encode()]
+
+    def _end(self) -> Sequence[bytes]:
+        text = "".join(self._held)
+        self._held = []
+        if not text and self._ends_in_newline:
+            return ()
+        return [_ended(text).encode()]
+
+
+def _ended(text: str) -> str:
+    """NOTE: readers of lines never end on a stream that does not end in a newline."""
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _has_no_spaces(character: str) -> bool:
+    """Whether it belongs to a script that is written without spaces."""
+    point = ord(character)
+    return any(first <= point <= last for first, last in _SCRIPTS_WITHOUT_SPACES)
