@@ -18,7 +18,7 @@ def no_fetching(uri: str) -> Path:
 
 def settings_of(env=None, *, folder: Path | None = None, fetch=no_fetching, threads=None, **options: str):
     spec = WorkerSpec(name="w", options=options, threads=threads)
-    prepared = Prepared(spec=spec, port=PORT, model_folder=folder, fetch_model=fetch)
+    prepared = Prepared(spec=spec, port=PORT, model_folder=folder, fetch_model=fetch, tell=lambda _: None)
     return worker_settings(prepared, env or {})
 
 

@@ -50,6 +50,14 @@ def test_an_entry_is_filled_once(cache) -> None:
     assert calls == ["1"]
 
 
+@pytest.mark.parametrize("harm", [lambda path: path.write_text(""), Path.unlink])
+def test_an_entry_that_lost_something_is_filled_anew(cache, harm) -> None:
+    folder = cache.entry(KEY, fill_with("first"), soon())
+    cache.close()
+    harm(folder / "file")
+    assert (cache.entry(KEY, fill_with("second"), soon()) / "file").read_text() == "second"
+
+
 def test_threads_that_want_the_same_fill_it_once(tmp_path) -> None:
     calls: list[str] = []
     start = threading.Barrier(6)
@@ -146,7 +154,7 @@ def test_kill_9_of_the_one_that_fills_lets_another_begin_anew(cache) -> None:
         assert filler.stdout.readline() == "filling\n"
         filler.send_signal(signal.SIGKILL)
         folder = cache.entry(KEY, fill_with("1"), soon())
-    assert [path.name for path in folder.iterdir()] == ["file"]
+    assert {path.name for path in folder.iterdir()} == {"file", ".size"}
 
 
 def test_a_cache_that_cannot_be_made_is_one_sentence(tmp_path) -> None:

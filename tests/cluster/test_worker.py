@@ -131,11 +131,13 @@ async def test_a_model_in_a_bucket_that_properties_in_an_archive_name_is_served(
             name="w",
             artifacts=(ArtifactSource(uri="s3://uploads/code.tar.gz"),),
             options={"dialect": "lmi-0.26"},
+            environment={"SM_NUM_GPUS": "4"},
             threads=2,
             s3=objects.s3,
         )
         handle = await launcher.start(spec)
-        await seen_as(launcher, handle, Phase.READY)
+        seen = await seen_as(launcher, handle, Phase.READY)
+    assert [notice for notice in seen.notices if "SM_NUM_GPUS" in notice], seen.notices
     async with httpx.AsyncClient(timeout=WAIT_S) as client:
         body = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 4}}
         answer = await client.post(f"{handle.url}/invocations", json=body)

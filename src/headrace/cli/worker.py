@@ -40,6 +40,7 @@ def serve_model(prepared: "Prepared") -> int:
     from headrace.server.main import run_server
 
     settings, notices = worker_settings(prepared, os.environ)
+    prepared.tell([notice.message for notice in notices if notice.kind != "obeyed"])
     with showing_progress() as progress:
         return run_server(settings, notices=notices, progress=progress)
 

@@ -2,8 +2,9 @@
 Fetched artifacts on this disk, each once, whoever wants them and however many at a time.
 
 An entry is a folder named by a hash of what was fetched and in which version. It is filled beside its place and renamed
-when it is whole, so that a process that is killed leaves nothing that could be mistaken for an entry. Locks are the
-kernel's (`flock`), they end with their process: an exclusive one fills or removes an entry, a shared one uses it.
+when it is whole, so that a process that is killed leaves nothing that could be mistaken for an entry. Its size is
+written down: one that lost something (a power cut, somebody's hand) is filled anew. Locks are the kernel's (`flock`),
+they end with their process: an exclusive one fills or removes an entry, a shared one uses it.
 """
 
 import fcntl
@@ -22,6 +23,7 @@ from headrace.cluster.fetch_bounds import Deadline, DiskFull, FetchFailed, os_er
 _LOCK_POLL_S: Final = 0.05
 _LOCK: Final = ".lock"
 _FILLING: Final = ".filling"
+_SIZE: Final = ".size"
 
 
 def content_key(*facts: object) -> str:
@@ -51,9 +53,9 @@ class ContentCache:
         with os_errors_told(f"The cache {self.folder}"):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         while True:
-            lock = self._lock(key, deadline)
+            lock, is_ours = self._lock(key, deadline)
             try:
-                if not (self.folder / key).is_dir():
+                if is_ours and not self._is_whole(key):
                     self._fill(key, fill)
                 os.utime(lock)
                 fcntl.flock(lock, fcntl.LOCK_SH)
@@ -85,7 +87,8 @@ class ContentCache:
         while self._used:
             os.close(self._used.pop())
 
-    def _lock(self, key: str, deadline: Deadline) -> int:
+    def _lock(self, key: str, deadline: Deadline) -> tuple[int, bool]:
+        """The lock of a key; whether it is an exclusive one, or the entry is there and others use it, too."""
         with os_errors_told(f"The cache {self.folder}"):
             lock = os.open(self.folder / (key + _LOCK), os.O_CREAT | os.O_RDWR, 0o600)
         try:
@@ -94,11 +97,11 @@ class ContentCache:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     if self._is_shared_by_users(lock, key):
-                        return lock
+                        return lock, False
                     deadline.check()
                     time.sleep(_LOCK_POLL_S)
                 else:
-                    return lock
+                    return lock, True
         except BaseException:
             os.close(lock)
             raise
@@ -114,6 +117,12 @@ class ContentCache:
         fcntl.flock(lock, fcntl.LOCK_UN)
         return False
 
+    def _is_whole(self, key: str) -> bool:
+        try:
+            return (self.folder / key / _SIZE).read_text() == _size_of(self.folder / key)
+        except OSError:
+            return False
+
     def _fill(self, key: str, fill: Callable[[Path], None]) -> None:
         partial = self.folder / (key + _FILLING)
         try:
@@ -123,6 +132,8 @@ class ContentCache:
                 self.clear_unused()
                 self._fill_once(partial, fill)
             with os_errors_told(f"The cache {self.folder}"):
+                (partial / _SIZE).write_text(_size_of(partial))
+                shutil.rmtree(self.folder / key, ignore_errors=True)
                 partial.rename(self.folder / key)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -133,6 +144,16 @@ class ContentCache:
         with os_errors_told(f"The cache {self.folder}"):
             partial.mkdir(mode=0o700)
         fill(partial)
+
+
+def _size_of(folder: Path) -> str:
+    """Number of files, and their bytes in all; links and the note itself do not count."""
+    sizes = [
+        path.lstat().st_size
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink() and path != folder / _SIZE
+    ]
+    return f"{len(sizes)} {sum(sizes)}"
 
 
 @contextmanager

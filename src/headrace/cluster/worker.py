@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,8 @@ class Prepared:
     """What `/opt/ml/model` is in a container; None without artifacts."""
     fetch_model: Callable[[str], Path]
     """Fetches a model that the settings name by `s3://`; returns its folder."""
+    tell: Callable[[Sequence[str]], None]
+    """Says what could not be honoured, in sentences; whoever describes the endpoint will see it."""
 
 
 Serve = Callable[[Prepared], int]
@@ -65,8 +67,10 @@ def run_worker(assignment_path: Path, serve: Serve) -> int:
     except Exception as error:  # noqa: BLE001 -- an edge: whatever it was has to be in the log
         traceback.print_exc()
         code = _fail(f"Something broke that should not ({type(error).__name__}: {error}).", EXIT_FAILED)
+    told = read_value(files.report, Report)
     with suppress(OSError):
-        write_value(files.report, Report(phase=Phase.EXITED, exit_code=code))
+        notices = told.notices if told is not None else ()
+        write_value(files.report, Report(phase=Phase.EXITED, exit_code=code, notices=notices))
     return code
 
 
@@ -75,6 +79,7 @@ class _Worker:
         self._files = files
         self._spec = assignment.spec
         self._assignment = assignment
+        self._notices: tuple[str, ...] = ()
         self._cache = ContentCache(Path(assignment.cache_folder))
         self._fetcher = Fetcher(
             s3=self._spec.s3,
@@ -100,6 +105,7 @@ class _Worker:
             port=self._assignment.port,
             model_folder=self._as_in_container(fetched),
             fetch_model=self._fetch_model,
+            tell=self._tell,
         )
         return serve(prepared)
 
@@ -124,8 +130,12 @@ class _Worker:
             link.symlink_to(folder)
         return fetched.model
 
+    def _tell(self, notices: Sequence[str]) -> None:
+        self._notices = tuple(notices)
+        self._report(Phase.STARTING)
+
     def _report(self, phase: Phase) -> None:
-        write_value(self._files.report, Report(phase=phase))
+        write_value(self._files.report, Report(phase=phase, notices=self._notices))
 
     def _become_command(self, fetched: Fetched) -> NoReturn:
         """Replace this process by the command of an own image."""
