@@ -1,5 +1,6 @@
 """Requests signed by botocore, with no network: its own signers, and whole boto3 clients stopped before they send."""
 
+import functools
 from urllib.parse import urlsplit
 
 import boto3
@@ -57,6 +58,7 @@ class Stopped(Exception):
         self.request = request
 
 
+@functools.cache
 def client(service, *, endpoint_url=URL, token=None, **config):
     """A boto3 client that raises `Stopped` instead of sending."""
     made = boto3.session.Session(ACCESS_KEY, SECRET, token, "us-east-1").client(

@@ -56,6 +56,10 @@ def test_a_pattern_means_what_it_means_in_java(pattern, text, matches):
     assert bool(patterns.compiled(pattern).fullmatch(text)) is matches
 
 
+def test_a_pattern_that_only_java_knows_is_not_held_up():
+    assert patterns.compiled(r"(?<name>x)") is None
+
+
 NEARLY = ["a", "a-", "-", "1.", "a/", ":", " a", "arn:aws:"]
 
 

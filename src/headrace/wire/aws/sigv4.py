@@ -28,6 +28,7 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 _MAX_EXPIRES_S = 7 * 24 * 3600
 _TIMESTAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
 _HEX_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_CONTENT_SHA256 = "x-amz-content-sha256"
 _UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 _MAY_BE_UNSIGNED = frozenset({"x-amz-user-agent"})
 
@@ -106,7 +107,8 @@ def verify(request: HttpRequest, secret_of: SecretOf, now_s: float) -> Identity:
     if not _is_right(request, signed, secret, digest):
         raise fault_error(request, Fault.MISMATCH)
     is_s3 = signed.service.startswith("s3")
-    if not is_s3 and digest != hashlib.sha256(request.body).hexdigest():
+    is_claimed = _CONTENT_SHA256 in signed.signed_headers
+    if is_claimed and not is_s3 and digest != hashlib.sha256(request.body).hexdigest():
         raise fault_error(request, Fault.MISMATCH)
     body_sha256 = digest if is_s3 and _HEX_DIGEST.fullmatch(digest) else None
     return Identity(access_key=signed.access_key, region=signed.region, service=signed.service, body_sha256=body_sha256)
@@ -211,8 +213,8 @@ def _check_signed_headers(request: HttpRequest, signed: _Signed) -> None:
 
 def _body_digest(request: HttpRequest, signed: _Signed) -> str:
     """What stands for the body in the canonical request."""
-    if "x-amz-content-sha256" in signed.signed_headers:
-        return request.headers.get("x-amz-content-sha256", "")
+    if _CONTENT_SHA256 in signed.signed_headers:
+        return request.headers.get(_CONTENT_SHA256, "")
     if signed.service.startswith("s3") and signed.is_presigned:
         return _UNSIGNED_PAYLOAD
     return hashlib.sha256(request.body).hexdigest()

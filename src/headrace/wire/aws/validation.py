@@ -128,7 +128,8 @@ def _broken(value: Any, shape: Shape, free: AbstractSet[str]) -> Iterator[str]:
 def _broken_form(value: Any, shape: Shape) -> Iterator[str]:
     metadata = shape.metadata
     is_matched = "pattern" in metadata and len(value) <= _TOO_LONG_TO_MATCH * metadata.get("max", len(value))
-    if is_matched and not patterns.compiled(metadata["pattern"]).fullmatch(value):
+    pattern = patterns.compiled(metadata["pattern"]) if is_matched else None
+    if pattern and not pattern.fullmatch(value):
         yield _pattern_constraint(shape)
     if metadata.get("enum") and value not in metadata["enum"]:
         yield _enum_constraint(shape)
