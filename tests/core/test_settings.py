@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
 from headrace.core.container_meanings import Fills, NoEffect, UsedElsewhere
+from headrace.core.container_model_config import MODEL_CONFIG
 from headrace.core.container_names import parse_properties, read_container_names
 from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.core.errors import SettingsError
+from headrace.core.model_folder import parse_model_config
 from headrace.core.setting_docs import setting_rows
 from headrace.core.setting_rules import format_size, parse_size
 from headrace.core.settings import FOREIGN_ENV_NAMES, ServerSettings, env_name, load_settings, setting_names
@@ -43,6 +45,7 @@ EXAMPLES = {
     "max_best_of": ("3", 3),
     "max_stop_sequences": ("2", 2),
     "max_top_n_tokens": ("4", 4),
+    "default_max_new_tokens": ("100", 100),
     "shutdown_grace_s": ("12", 12.0),
     "cors_allow_origins": ("https://a.example,https://b.example", ("https://a.example", "https://b.example")),
     "cache_dir": ("cache", Path("cache")),
@@ -57,6 +60,7 @@ SPECIAL = {
     "PAYLOAD_LIMIT": ("2000000", 2_000_000),
     "SAGEMAKER_MAX_REQUEST_SIZE": ("1000", 1000),
     "max_request_size": ("1000", 1000),
+    "TS_MAX_REQUEST_SIZE": ("1000", 1000),
     "JSON_OUTPUT": ("true", "json"),
     "SAGEMAKER_CONTAINER_LOG_LEVEL": ("10", "debug"),
 }
@@ -75,13 +79,14 @@ def rows():
             yield "env", f"SERVING_{key.upper()}", key, meaning
     for key, meaning in VLLM.items():
         yield "env", f"SM_VLLM_{key.upper()}", key, meaning
+    for key, meaning in MODEL_CONFIG.items():
+        yield "model config", key, key, meaning
 
 
 def load_one(kind, name, value, **overrides):
     given_here = {name: value}
-    return load_settings(
-        overrides, given_here if kind == "env" else {}, given_here if kind == "properties" else {}, container=True
-    )
+    env, properties, config = (given_here if kind == one else {} for one in ("env", "properties", "model config"))
+    return load_settings(overrides, env, properties, config, container=True)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +132,8 @@ def test_a_speculative_config_that_cannot_be_read_stops_the_start(config):
 
 def test_every_field_that_a_name_fills_exists():
     known = {spec.name for spec in fields(ServerSettings)}
-    meanings = [*ENVIRONMENT.values(), *OPTIONS.values(), *PROPERTIES.values(), *VLLM.values()]
+    tables = (ENVIRONMENT, OPTIONS, PROPERTIES, VLLM, MODEL_CONFIG)
+    meanings = [meaning for table in tables for meaning in table.values()]
     assert {meaning.field for meaning in meanings if isinstance(meaning, Fills)} <= known
     assert set(ENVIRONMENT) >= GENERAL_NAMES
 
@@ -194,6 +200,52 @@ def test_the_serving_properties_of_the_articles_work_unchanged():
     assert settings.model == "TheBloke/Llama-2-7b-chat-fp16"
     assert (settings.max_num_seqs, settings.rolling_batch, settings.dialect) == (32, "auto", "lmi-17")
     assert {notice.kind for notice in notices} == {"obeyed"}
+
+
+def test_the_model_config_of_the_torchserve_article_works_unchanged():
+    text = """
+    # TorchServe Frontend Parameters
+    minWorkers: 1
+    maxWorkers: 1
+    maxBatchDelay: 100
+    responseTimeout: 10800
+    batchSize: 16
+    # TorchServe Backend Custom Handler Parameters
+    handler:
+        model_checkpoint_dir: "llama-2-13b-split"
+        amp: "bf16"
+        tp_degree: 12
+        max_length: 100
+    micro_batching:
+        # Used by batch_size in function LlamaForSampling.from_pretrained
+        micro_batch_size: 1
+        parallelism:
+            preprocess: 2
+            inference: 1
+            postprocess: 2
+    """
+    settings, notices = load_settings({}, {"TS_INSTALL_PY_DEP_PER_MODEL": "true"}, {}, parse_model_config(text))
+    assert (settings.model, settings.default_max_new_tokens) == ("llama-2-13b-split", 100)
+    assert settings.dialect == "torchserve"
+    assert {notice.kind for notice in notices} == {"obeyed", "ignored"}
+    assert {notice.name for notice in notices} >= {"handler.amp", "handler.tp_degree", "micro_batching", "batchSize"}
+
+
+def test_what_else_a_handler_is_told_is_for_code_that_is_not_run():
+    config = {"handler.prompt_prefix": "x", "handler.vllm_engine_config.max_model_len": "64", "minWorker": "1"}
+    settings, notices = load_settings(MODEL, {}, {}, config)
+    assert settings.max_model_len == 64
+    assert {notice.name: notice.kind for notice in notices} == {
+        "handler.prompt_prefix": "ignored",
+        "handler.vllm_engine_config.max_model_len": "obeyed",
+        "minWorker": "unknown",
+    }
+    assert "Did you mean minWorkers?" in "".join(notice.message for notice in notices)
+
+
+def test_new_tokens_beat_a_length_in_a_model_config():
+    config = {"handler.max_length": "100", "handler.max_new_tokens": "20"}
+    assert load_settings(MODEL, {}, {}, config)[0].default_max_new_tokens == 20
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import openai
 import pytest
 from huggingface_hub import InferenceClient
 
-from tests.wire.readers import as_events, read_lmi_fragments, read_outputs, read_tgi
+from tests.wire.readers import as_events, read_lmi_fragments, read_outputs, read_tgi, read_torchserve
 
 from .conftest import Served, serve
 
@@ -153,3 +153,27 @@ def test_the_readers_of_the_lmi_articles_read_invocations(
         served.stop()
 
     assert "Paris" in text
+
+
+def test_the_parser_of_the_torchserve_article_reads_a_folder_as_it_was_packed(
+    smollm2_path: Path, tmp_path: Path
+) -> None:
+    packed = tmp_path / "model" / "packed"
+    packed.mkdir(parents=True)
+    (packed / "weights.gguf").symlink_to(smollm2_path)
+    (packed / "model-config.yaml").write_text("minWorkers: 1\nhandler:\n  model_path: weights.gguf\n  max_length: 8\n")
+    (packed / "inf2_handler.py").write_text("raise SystemExit\n")
+    served = serve(tmp_path / "model", tmp_path)
+    prompt = "The capital of France is"
+    try:
+        with httpx.stream(
+            "POST", f"{served.url}/invocations", content=prompt, headers={"Content-Type": "application/json"}
+        ) as response:
+            assert response.status_code == 200, response.read()
+            text = " ".join(read_torchserve(as_events(list(response.iter_raw()))))
+    finally:
+        served.stop()
+
+    assert text.startswith(f"{prompt} ")
+    assert "Paris" in text
+    assert "inf2_handler.py has no effect" in served.log_path.read_text()

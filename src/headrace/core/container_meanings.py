@@ -139,7 +139,9 @@ _OTHER_ENGINE = "that engine is not part of this server; its own continuous batc
 BATCHERS: dict[str, Converted] = {
     "auto": ("auto", ""),
     "native": ("native", ""),
-    **dict.fromkeys(("vllm", "lmi-dist", "scheduler", "trtllm", "neuronx", "deepspeed"), ("auto", _OTHER_ENGINE)),
+    **dict.fromkeys(
+        ("vllm", "lmi-dist", "lmi-dist-v2", "scheduler", "trtllm", "neuronx", "deepspeed"), ("auto", _OTHER_ENGINE)
+    ),
     "disable": ("auto", "batching cannot be turned off; ask for max_num_seqs=1 to run one request at a time"),
 }
 LOG_LEVELS: dict[str, Converted] = {

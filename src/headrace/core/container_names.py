@@ -1,9 +1,10 @@
 """
 Settings that come in the names of other model servers: SageMaker, TGI, LMI (DJL), vLLM and TorchServe containers.
 
-The tables `core.container_options` and `core.container_env` say for each name what happens: it is obeyed (it fills
-one of our fields, its value converted) or it has no effect here, with the reason. Nothing is dropped in silence:
-`read_container_names` gives a notice for every name that was found, unless its value asks for what happens anyway.
+The tables `core.container_options`, `core.container_model_config` and `core.container_env` say for each name what
+happens: it is obeyed (it fills one of our fields, its value converted) or it has no effect here, with the reason.
+Nothing is dropped in silence: `read_container_names` gives a notice for every name that was found, unless its value
+asks for what happens anyway.
 
 Sources: djl-serving `serving/docs/lmi/`, `docs/configurations.md`; text-generation-inference `launcher/src/main.rs`
 and `sagemaker-entrypoint.sh`; the AWS vLLM container.
@@ -15,7 +16,8 @@ from difflib import get_close_matches
 from typing import Literal
 
 from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.core.container_meanings import QUANTIZE, Fills, Meaning, NoEffect, UsedElsewhere
+from headrace.core.container_meanings import NO_CUSTOM_CODE, QUANTIZE, Fills, Meaning, NoEffect, UsedElsewhere
+from headrace.core.container_model_config import MODEL_CONFIG
 from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.core.errors import SettingsError
 
@@ -42,20 +44,29 @@ class ContainerSettings:
 
 
 def read_container_names(
-    env: Mapping[str, str], properties: Mapping[str, str], *, container: bool
+    env: Mapping[str, str],
+    properties: Mapping[str, str],
+    model_config: Mapping[str, str] | None = None,
+    *,
+    container: bool,
 ) -> ContainerSettings:
     """
-    Read all foreign names; where two fill the same field, properties beat the environment (as in DJL).
+    Read all foreign names; where two fill the same field, the files of the model beat the environment (as in DJL).
 
     Args:
         env: the environment; our own `HEADRACE_*` are not looked at.
         properties: the content of `serving.properties`.
+        model_config: the content of TorchServe's `model-config.yaml`, flat.
         container: also read names that are too general elsewhere, such as `PORT`.
     """
     values: dict[str, tuple[str, str]] = {}
     notices: list[Notice] = []
     is_lmi = False
-    for found in [*_exact_first(_properties(properties)), *_exact_first(_environment(env, container=container))]:
+    for found in [
+        *_exact_first(_properties(properties)),
+        *_model_config(model_config or {}),
+        *_exact_first(_environment(env, container=container)),
+    ]:
         is_lmi |= found.is_lmi
         if not found.raw.strip() or isinstance(found.meaning, UsedElsewhere):
             continue
@@ -131,6 +142,20 @@ def _properties(properties: Mapping[str, str]) -> Iterator[_Found]:
             yield _Found(name, raw, NoEffect("set the variable in the environment of the server"), True)
         else:
             yield _Found(name, raw, PROPERTIES.get(key), True, PROPERTIES)
+
+
+def _model_config(config: Mapping[str, str]) -> Iterator[_Found]:
+    """In the table's order. Keys of `handler` are for its own code, but for those that published handlers share."""
+    known = [name for name in MODEL_CONFIG if name in config]
+    for name in (*known, *(name for name in config if name not in MODEL_CONFIG)):
+        raw = config[name]
+        option = name.removeprefix("handler.vllm_engine_config.")
+        if option != name:
+            yield _Found(name, raw, OPTIONS.get(option), False, OPTIONS, "handler.vllm_engine_config.{}")
+        elif name.startswith("handler."):
+            yield _Found(name, raw, MODEL_CONFIG.get(name, NO_CUSTOM_CODE))
+        else:
+            yield _Found(name, raw, MODEL_CONFIG.get(name), False, MODEL_CONFIG)
 
 
 def _environment(env: Mapping[str, str], *, container: bool) -> Iterator[_Found]:

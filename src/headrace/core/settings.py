@@ -2,7 +2,7 @@
 Every knob of the model server: one field = one flag = one environment name = one row in the docs.
 
 `ServerSettings` says what there is; `load_settings` fills it. Sources, strongest first: command line flags,
-`HEADRACE_*`, `serving.properties`, the names that containers already use (`core.container_names`), defaults.
+`HEADRACE_*`, files in the model's folder, the names that containers already use (`core.container_names`), defaults.
 Nothing here reads the process environment or the disk: both are given.
 """
 
@@ -19,7 +19,9 @@ from headrace.core.errors import SettingsError
 from headrace.core.setting_rules import Rule, setting
 
 ENV_PREFIX = "HEADRACE_"
-FOREIGN_ENV_NAMES = frozenset({"HEADRACE_HOME", "HEADRACE_PYTHON", "HEADRACE_TEST_CACHE", "HEADRACE_URL"})
+FOREIGN_ENV_NAMES = frozenset(
+    {"HEADRACE_HOME", "HEADRACE_MODEL_FOLDER", "HEADRACE_PYTHON", "HEADRACE_TEST_CACHE", "HEADRACE_URL"}
+)
 """Names with our prefix that are not settings of the server."""
 
 
@@ -67,7 +69,8 @@ class ServerSettings:
     )
     """
     How `/invocations` speaks; every other route has one dialect of its own. `auto` is `lmi-17` when the settings came
-    in LMI's form (`option.*`, `OPTION_*`), else `tgi-3`.
+    in LMI's form (`option.*`, `OPTION_*`), `torchserve` when the model's folder has a `model-config.yaml`, else
+    `tgi-3`.
     """
 
     output_formatter: str | None = setting(
@@ -215,6 +218,7 @@ def load_settings(
     overrides: Mapping[str, object],
     env: Mapping[str, str],
     properties: Mapping[str, str] | None = None,
+    model_config: Mapping[str, str] | None = None,
     *,
     container: bool = False,
 ) -> tuple[ServerSettings, list[Notice]]:
@@ -225,6 +229,7 @@ def load_settings(
         overrides: field name → value, from the command line; None means not given.
         env: the environment.
         properties: the content of `serving.properties`, if there is one.
+        model_config: the content of `model-config.yaml`, if there is one (`core.model_folder.parse_model_config`).
         container: whether the process looks like it was started as a container (`container_is_evident`); the setting
             `container` overrules it.
 
@@ -239,7 +244,7 @@ def load_settings(
         name: _read(name, flag_name(name), _text(value)) for name, value in overrides.items() if value is not None
     }
     is_container = bool(values.get("container", container))
-    foreign = read_container_names(env, properties or {}, container=is_container)
+    foreign = read_container_names(env, properties or {}, model_config or {}, container=is_container)
     for name, (source, raw) in foreign.values.items():
         if name not in values:
             values[name] = _read(name, source, raw)
@@ -248,7 +253,7 @@ def load_settings(
         values["container"] = True
         values.setdefault("host", "0.0.0.0")  # noqa: S104 -- a container's port is published by its platform
     if values.get("dialect", "auto") == "auto":
-        values["dialect"] = "lmi-17" if foreign.is_lmi else "tgi-3"
+        values["dialect"] = "lmi-17" if foreign.is_lmi else "torchserve" if model_config else "tgi-3"
     settings = ServerSettings(**values)
     _check_together(settings)
     return settings, notices

@@ -1,20 +1,24 @@
 """
 Where settings come from on a real machine: the process environment and the files of a model folder.
 
-The one part of the settings that looks at the disk; `core.settings` decides.
+With `core.model_folder` the part of the settings that looks at the disk; `core.settings` decides.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from headrace.core.container_names import Notice, parse_properties
+from headrace.core.container_model_config import MODEL_KEYS
+from headrace.core.container_names import Notice
 from headrace.core.errors import SettingsError
+from headrace.core.model_folder import MODEL_FOLDER, MODEL_ID, ModelFolder, in_folder, is_folder, read_model_folder
 from headrace.core.settings import ServerSettings, load_settings
 
-MODEL_FOLDER = Path("/opt/ml/model")
-"""Where SageMaker puts a model. Source: SageMaker developer guide, "Use Your Own Inference Code"."""
+MODEL_FOLDER_VARIABLE = "HEADRACE_MODEL_FOLDER"
+"""Says which folder plays the part of `/opt/ml/model`; set by who starts a model server as a container."""
 
-_PROPERTIES_FILE = "serving.properties"
+_MODEL_VARIABLES = ("HF_MODEL_ID", "MODEL_ID", "OPTION_MODEL_ID", "SM_VLLM_MODEL")
+"""Containers' names for the model."""
 
 
 def gather_settings(
@@ -23,36 +27,55 @@ def gather_settings(
     """
     Load the settings of a server that is about to start.
 
-    A folder with a `serving.properties` may be named as the model, or lie at `model_folder`; its `option.model_id`
-    then says what to serve, and without one the folder itself is the model.
+    A folder with a `serving.properties` or a `model-config.yaml` may be named as the model, or lie at `model_folder`;
+    what these files name is then served, and if they name nothing, the folder itself. `HEADRACE_MODEL_FOLDER` moves
+    `/opt/ml/model` elsewhere; a model that is named beside it (`HEADRACE_MODEL`) is served with the folder's settings.
 
     Raises:
-        SettingsError: see `load_settings`; or the properties cannot be read.
+        SettingsError: see `load_settings`; or a file of the folder cannot be read.
     """
-    named = overrides.get("model") or env.get("HEADRACE_MODEL")
-    container = named is None and model_folder.is_dir()
-    folder = (
-        Path(str(named)) if named is not None else Path(env.get("HF_MODEL_ID", "")) if not container else model_folder
-    )
-    properties = _read_properties(folder / _PROPERTIES_FILE)
     overrides, env = dict(overrides), dict(env)
-    if properties and _model_elsewhere(properties):
+    named = overrides.get("model") or env.get("HEADRACE_MODEL") or None
+    moved = _moved_folder(env)
+    place = moved or model_folder
+    container = (moved is not None or named is None) and place.is_dir()
+    where = str(named or env.get("HF_MODEL_ID") or "")
+    folder = place if container else Path(where)
+    found = read_model_folder(folder) if (container or where) and is_folder(folder) else ModelFolder(root=folder)
+    if container and named is not None:
+        found = _without_model(found)
+    elif found.names_model:
         overrides.pop("model", None)
-        env.pop("HEADRACE_MODEL", None)
-        env.pop("HF_MODEL_ID", None)
-    elif container and "HF_MODEL_ID" not in env:
-        overrides["model"] = str(model_folder)
-    return load_settings(overrides, env, properties, container=container)
+        for name in ("HEADRACE_MODEL", *_MODEL_VARIABLES):
+            env.pop(name, None)
+    elif container:
+        _name_root(found.root, folder, overrides, env)
+    elif found.root != folder:
+        overrides["model"] = str(found.root)
+    settings, notices = load_settings(overrides, env, found.properties, found.model_config, container=container)
+    return settings, [*notices, *found.notices]
 
 
-def _read_properties(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        return {}
-    try:
-        return parse_properties(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}. It should be a Java properties file in UTF-8.") from error
+def _moved_folder(env: Mapping[str, str]) -> Path | None:
+    moved = env.get(MODEL_FOLDER_VARIABLE, "").strip()
+    if moved and not is_folder(Path(moved)):
+        raise SettingsError(f"{MODEL_FOLDER_VARIABLE} is {moved!r}; wanted: a folder.", name=MODEL_FOLDER_VARIABLE)
+    return Path(moved) if moved else None
 
 
-def _model_elsewhere(properties: Mapping[str, str]) -> bool:
-    return any(name.strip().lower() == "option.model_id" and value.strip() for name, value in properties.items())
+def _without_model(found: ModelFolder) -> ModelFolder:
+    """The folder's settings for a model that is named elsewhere."""
+    properties = {name: value for name, value in found.properties.items() if name.strip().lower() != MODEL_ID}
+    config = {key: value for key, value in found.model_config.items() if key not in MODEL_KEYS}
+    return replace(found, properties=properties, model_config=config)
+
+
+def _name_root(root: Path, folder: Path, overrides: dict[str, object], env: dict[str, str]) -> None:
+    """Serve the model that the environment names, which may be the folder or something in it, else the folder."""
+    is_named = False
+    for name in _MODEL_VARIABLES:
+        if env.get(name, "").strip():
+            is_named = True
+            env[name] = in_folder(env[name].strip(), root=root, folder=folder)
+    if not is_named:
+        overrides["model"] = str(root)

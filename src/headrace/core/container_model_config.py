@@ -1,0 +1,74 @@
+"""The keys of TorchServe's `model-config.yaml`: what each means here."""
+
+from headrace.core.container_meanings import (
+    ALWAYS,
+    COMPILER,
+    DTYPE,
+    NO_CUSTOM_CODE,
+    NO_LOAD_TIMEOUT,
+    NO_SESSIONS,
+    NO_TIMEOUT,
+    NO_WORKERS,
+    NOT_SPLIT,
+    Converted,
+    Fills,
+    Meaning,
+    NoEffect,
+)
+
+_CONTINUOUS = NoEffect("requests are batched continuously, none waits for others")
+
+
+def _read_model_name(raw: str) -> Converted:
+    """Handlers use `model_name` for a Hub id, or for a label that means nothing."""
+    return (raw, "") if "/" in raw else (None, "it is a label; model_path names the model")
+
+
+MODEL_CONFIG: dict[str, Meaning] = {
+    "minWorkers": NO_WORKERS,
+    "maxWorkers": NO_WORKERS,
+    "batchSize": _CONTINUOUS,
+    "maxBatchDelay": _CONTINUOUS,
+    "micro_batching": _CONTINUOUS,
+    "continuousBatching": ALWAYS,
+    "asyncCommunication": ALWAYS,
+    "responseTimeout": NO_TIMEOUT,
+    "clientTimeoutInMills": NO_TIMEOUT,
+    "startupTimeout": NO_LOAD_TIMEOUT,
+    "maxRetryTimeoutInSec": NoEffect("whoever started the server restarts it"),
+    "jobQueueSize": Fills("max_concurrent_requests"),
+    "useJobTicket": NoEffect("a full server answers 429 with Retry-After"),
+    "deviceType": NoEffect("the model runs on the CPU", ("cpu",)),
+    "deviceIds": NOT_SPLIT,
+    "parallelType": NOT_SPLIT,
+    "parallelLevel": NOT_SPLIT,
+    "torchrun": NOT_SPLIT,
+    "pippy": NOT_SPLIT,
+    "deepspeed": NOT_SPLIT,
+    "sequenceBatching": NO_SESSIONS,
+    "sequenceMaxIdleMSec": NO_SESSIONS,
+    "sequenceTimeoutMSec": NO_SESSIONS,
+    "maxSequenceJobQueueSize": NO_SESSIONS,
+    "maxNumSequence": NO_SESSIONS,
+    "useVenv": NO_CUSTOM_CODE,
+    "handler.model_checkpoint_dir": Fills("model"),
+    "handler.model_path": Fills("model"),
+    "handler.model_id": Fills("model"),
+    "handler.model_name": Fills("model", _read_model_name),
+    "handler.revision": Fills("revision"),
+    "handler.max_new_tokens": Fills("default_max_new_tokens"),
+    "handler.max_length": Fills("default_max_new_tokens"),
+    "handler.dtype": DTYPE,
+    "handler.amp": COMPILER,
+    "handler.tp_degree": NOT_SPLIT,
+    "handler.tensor_parallel": NOT_SPLIT,
+    "handler.manual_seed": NoEffect("a request says its seed"),
+}
+"""
+Keys at the top, and those of `handler` after a dot. Any other key of `handler` is for code that is not run; those of
+`handler.vllm_engine_config` are options of vLLM. Source: pytorch/serve `docs/configuration.md` and
+`examples/large_models`.
+"""
+
+MODEL_KEYS = ("handler.model_checkpoint_dir", "handler.model_path", "handler.model_id", "handler.model_name")
+"""Those that may name the model, the most exact one first."""

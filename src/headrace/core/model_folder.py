@@ -1,0 +1,185 @@
+"""
+The configuration that comes in a model's folder: `serving.properties`, `model-config.yaml`, and code beside them.
+
+The files lie at the top of the folder or in its one folder, as archives are packed both ways. Reads the disk, decides
+nothing but what the names of models in these files stand for: a name of something in the folder becomes its path.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headrace.core.container_model_config import MODEL_KEYS
+from headrace.core.container_names import Notice, parse_properties
+from headrace.core.errors import SettingsError
+
+MODEL_FOLDER = Path("/opt/ml/model")
+"""Where SageMaker puts a model. Source: SageMaker developer guide, "Use Your Own Inference Code"."""
+
+PROPERTIES_FILE = "serving.properties"
+MODEL_CONFIG_FILE = "model-config.yaml"
+MODEL_ID = "option.model_id"
+
+_MARKERS = (PROPERTIES_FILE, MODEL_CONFIG_FILE, "config.json", "*.gguf", "MAR-INF")
+_WEIGHTS = ("config.json", "*.gguf")
+_CODE = ("model.py", "requirements.txt", "*handler*.py", "code/*.py", "code/requirements.txt")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_MAX_FILE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder:
+    """What a model's folder says."""
+
+    root: Path
+    """Where its files lie: the folder itself, or its one folder."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """`serving.properties`."""
+    model_config: Mapping[str, str] = field(default_factory=dict)
+    """`model-config.yaml`, flat; the key that names the model comes first."""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def names_model(self) -> bool:
+        """Whether a file says what to serve, so that the folder itself is not the model."""
+        in_properties = any(name.strip().lower() == MODEL_ID and value for name, value in self.properties.items())
+        return in_properties or any(key in self.model_config for key in MODEL_KEYS)
+
+
+def read_model_folder(folder: Path) -> ModelFolder:
+    """
+    Read the configuration in a folder.
+
+    Raises:
+        SettingsError: a file cannot be read.
+    """
+    root = _root(folder)
+    properties = {
+        name: in_folder(value.strip(), root=root, folder=folder) if name.strip().lower() == MODEL_ID else value
+        for name, value in parse_properties(_read(root / PROPERTIES_FILE, "a Java properties file in UTF-8")).items()
+    }
+    config = parse_model_config(_read(root / MODEL_CONFIG_FILE, "a YAML file in UTF-8"))
+    return ModelFolder(
+        root=root,
+        properties=properties,
+        model_config=_with_one_model(config, root=root, folder=folder),
+        notices=tuple(_code_notices(root)),
+    )
+
+
+def in_folder(name: str, *, root: Path, folder: Path) -> str:
+    """
+    The path of a model that is named as inside of its folder; any other name as it is.
+
+    `/opt/ml/model` is the folder, wherever it lies. A relative name counts if there is something by that name in it.
+    """
+    if name.rstrip("/") == str(MODEL_FOLDER):
+        return str(root)
+    if name.startswith(f"{MODEL_FOLDER}/"):
+        return str(folder / name.removeprefix(f"{MODEL_FOLDER}/").lstrip("/"))
+    if not name or name.startswith(("/", "~")) or "://" in name:
+        return name
+    inside = root / name
+    return str(inside) if ".." not in inside.parts and _exists(inside) else name
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder; a name that no file can have is none."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def parse_model_config(text: str) -> dict[str, str]:
+    """
+    Read TorchServe's `model-config.yaml`: keys at the top, and those of `handler` after a dot.
+
+    Raises:
+        SettingsError: it is not YAML, or not a mapping.
+    """
+    try:
+        loaded = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SettingsError(f"{MODEL_CONFIG_FILE} is not YAML: {reason}.") from error
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise SettingsError(f"{MODEL_CONFIG_FILE} should hold keys and values, such as `minWorkers: 1`.")
+    return dict(_flat(loaded))
+
+
+def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and name in {"handler", "handler.vllm_engine_config"}:
+            yield from _flat(value, f"{name}.")
+        elif isinstance(value, bool):
+            yield name, str(value).lower()
+        elif value is not None:
+            # NOTE: a few aliases in YAML can stand for a list of astronomic size: never write one out.
+            yield name, str(value) if isinstance(value, str | int | float) else "..."
+
+
+def _with_one_model(config: dict[str, str], *, root: Path, folder: Path) -> dict[str, str]:
+    """The configuration with its model's name in front, resolved, and without names that mean nothing."""
+    given = {key: config[key].strip() for key in MODEL_KEYS if config.get(key, "").strip()}
+    named = {key: in_folder(name, root=root, folder=folder) for key, name in given.items()}
+    rest = {key: value for key, value in config.items() if key not in MODEL_KEYS}
+    present = (key for key, name in named.items() if _is_here(name, given[key]))
+    elsewhere = (key for key, name in named.items() if key != MODEL_KEYS[0] and _is_elsewhere(name))
+    as_it_is = (key for key in named if key != "handler.model_name")
+    chosen = next(present, None) or next(elsewhere, None)
+    if chosen is None and not _has(root, _WEIGHTS):
+        chosen = next(as_it_is, None)
+    return rest if chosen is None else {chosen: named[chosen], **rest}
+
+
+def _is_here(name: str, given: str) -> bool:
+    return (name != given or name.startswith("/")) and _exists(Path(name))
+
+
+def _is_elsewhere(name: str) -> bool:
+    return "://" in name or _HUB_ID.fullmatch(name) is not None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _root(folder: Path) -> Path:
+    if _has(folder, _MARKERS):
+        return folder
+    inner = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))]
+    return inner[0] if len(inner) == 1 and _has(inner[0], _MARKERS) else folder
+
+
+def _has(folder: Path, patterns: tuple[str, ...]) -> bool:
+    return any(True for pattern in patterns for _ in folder.glob(pattern))
+
+
+def _read(path: Path, wanted: str) -> str:
+    if not path.is_file():
+        return ""
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > _MAX_FILE_BYTES:
+            raise SettingsError(f"{path} has {size_bytes} bytes, at most {_MAX_FILE_BYTES} are read.")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}. It should be {wanted}.") from error
+
+
+def _code_notices(root: Path) -> Iterator[Notice]:
+    for path in sorted({path for pattern in _CODE for path in root.glob(pattern)}):
+        name = path.relative_to(root).as_posix()
+        why = "custom code is not run by this version; the model itself is served"
+        yield Notice(name, "ignored", f"{name} has no effect: {why}.")
