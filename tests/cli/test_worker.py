@@ -89,8 +89,8 @@ def test_the_command_is_there_but_not_in_the_list(headrace) -> None:
     assert "ASSIGNMENT" in headrace("worker", "--help").stdout
 
 
-def test_a_file_that_is_no_assignment_is_one_sentence(headrace, tmp_path) -> None:
-    result = headrace("worker", tmp_path / "nothing.json")
-    assert result.exit_code == 2
-    assert "Error: " in result.stderr
-    assert "cannot be read" in result.stderr
+def test_a_file_that_is_no_assignment_is_one_sentence(headrace, tmp_path, capfd) -> None:
+    assert headrace("worker", tmp_path / "nothing.json").exit_code == 2
+    said = capfd.readouterr().err
+    assert said.startswith("Error: ")
+    assert "cannot be read" in said

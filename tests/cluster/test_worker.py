@@ -119,6 +119,17 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path) -> None:
     assert handle.url == f"http://127.0.0.1:{port}"
 
 
+def test_a_log_that_cannot_be_written_stops_nothing(tmp_path) -> None:
+    files = WorkerFiles(tmp_path)
+    command = ("/bin/sh", "-c", f"touch {tmp_path}/served")
+    spec = WorkerSpec(name="w", command=command)
+    write_value(files.assignment, Assignment(spec=spec, port=1, cache_folder=str(tmp_path), log_position=0))
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*WORKER_COMMAND, files.assignment], stdout=full, stderr=full, timeout=WAIT_S)
+    assert done.returncode == 0
+    assert (tmp_path / "served").exists()
+
+
 @pytest.mark.model
 async def test_a_model_in_a_bucket_that_properties_in_an_archive_name_is_served(
     launcher, smollm2_path, tmp_path

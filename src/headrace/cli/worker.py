@@ -30,7 +30,9 @@ _OBJECTS = "s3://"
 def worker(assignment: Path) -> None:
     """Run the worker that the file ASSIGNMENT describes; `headrace up` writes it and starts this by itself."""
     from headrace.cluster.worker import run_worker
+    from headrace.cluster.worker_output import protect_output
 
+    protect_output()
     sys.exit(run_worker(assignment.resolve(), serve_model))
 
 
