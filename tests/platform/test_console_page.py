@@ -147,7 +147,7 @@ def test_the_keyboard_is_enough(driver: webdriver.Chrome, platform: FakePlatform
 def test_an_endpoint_shows_its_variants_and_facts(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     endpoint = platform.add("chat", "UpdateRollbackFailed", FailureReason="Both versions fail.\nLook at the log.")
     endpoint["ProductionVariants"][0]["VariantStatus"] = [{"Status": "Updating", "StatusMessage": "One more."}]
-    endpoint["ProductionVariants"][0]["InstancePools"] = [{"InstanceType": "ml.c6i.xlarge", "CurrentInstanceCount": 1}]
+    platform.configs["chat"]["variants"][0]["InstanceType"] = "ml.c6i.xlarge"
     page = Console(driver, platform, "#/chat")
     page.until(lambda: page.text("#state") == "UpdateRollbackFailed", "the state")
     assert page.text("#reason") == "Both versions fail.\nLook at the log."
@@ -259,13 +259,34 @@ def test_logs_of_several_workers_are_told_apart_and_filtered(driver: webdriver.C
     platform.logs |= {"AllTraffic/a": ["loading", "ready"], "AllTraffic/b": ["loading", "crashed"]}
     page = Console(driver, platform, "#/chat/logs")
     page.until(lambda: len(page.all("#lines > div")) == 4, "the lines")
-    assert {who.text for who in page.all("#lines .who")} == {"AllTraffic/a", "AllTraffic/b"}
+    assert {who.text for who in page.all("#lines .who")} == {"a", "b"}
     page.find("#log-filter").send_keys("CRASH")
     page.until(lambda: [one.text for one in page.all("#lines > div:not([hidden]) .what")] == ["crashed"], "the filter")
     page.find("#log-filter").clear()
     page.find("#log-filter").send_keys(Keys.NULL)
     page.find("#stream option[value='AllTraffic/a']").click()
     page.until(lambda: [one.text for one in page.all("#lines .what")] == ["loading", "ready"], "one worker")
+
+
+def test_lines_of_our_own_workers_are_made_readable(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+    platform.add("chat")
+    platform.logs["AllTraffic/a"] = [
+        '{"status": 200, "ids": [1, 2], "finish": "length", "event": "request.finished", "timestamp": "x"}',
+        '{"reason": "disk full", "event": "cache.failed", "level": "error"}',
+        '{"not": "ours"}',
+        "null",
+        "{broken",
+    ]
+    page = Console(driver, platform, "#/chat/logs")
+    page.until(lambda: len(page.all("#lines > div")) == 5, "the lines")
+    assert [line.text for line in page.all("#lines .what")] == [
+        "request.finished  status=200  ids=[1,2]  finish=length",
+        "cache.failed  reason=disk full",
+        '{"not": "ours"}',
+        "null",
+        "{broken",
+    ]
+    assert page.text("#lines .error .what").startswith("cache.failed")
 
 
 # Deploying and deleting

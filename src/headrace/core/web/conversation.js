@@ -48,7 +48,7 @@ class Answer {
     const tokens = this.tokens ?? this.pieces;
     const seconds = (this.lastMs - this.firstMs) / 1000;
     const facts = [`${tokens} tokens`];
-    if (tokens > 1 && seconds > 0) facts.push(`${((tokens - 1) / seconds).toFixed(0)} tokens/s`);
+    if (tokens > 1 && seconds > 0.02) facts.push(`${((tokens - 1) / seconds).toFixed(0)} tokens/s`);
     facts.push(`first token ${this.ttftMs.toFixed(0)} ms`);
     if (this.finish === "length") facts.push("cut at the longest answer");
     if (this.finish === "stopped") facts.push("stopped");

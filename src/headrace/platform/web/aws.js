@@ -59,9 +59,9 @@ export async function numbers(path, signal) {
 }
 
 /** Like `call`, but nothing happens if the thing is gone already. */
-export async function callUnlessMissing(target, parameters) {
+export async function callUnlessMissing(target, parameters, signal = undefined) {
   try {
-    return await call(target, parameters);
+    return await call(target, parameters, signal);
   } catch (error) {
     if (error instanceof ApiError && error.isMissing) return null;
     throw error;

@@ -33,7 +33,7 @@ export class Detail {
     $("endpoint").hidden = false;
     if (this.name !== name) {
       this.name = name;
-      this.found = null;
+      this.found = this.config = null;
       $("name").textContent = name;
       $("state").textContent = "";
       $("state").className = "state";
@@ -79,7 +79,16 @@ export class Detail {
   }
 
   async refresh(signal) {
-    this.show(await call("SageMaker.DescribeEndpoint", { EndpointName: this.name }, signal));
+    const found = await call("SageMaker.DescribeEndpoint", { EndpointName: this.name }, signal);
+    if (this.config?.EndpointConfigName !== found.EndpointConfigName) await this.readConfig(found.EndpointConfigName, signal);
+    this.show(found);
+  }
+
+  /** What only the configuration says: instance types. It may be deleted while its endpoint lives. */
+  async readConfig(EndpointConfigName, signal) {
+    const config = await callUnlessMissing("SageMaker.DescribeEndpointConfig", { EndpointConfigName }, signal);
+    const types = (config?.ProductionVariants ?? []).map((one) => [one.VariantName, one.InstanceType]);
+    this.config = { EndpointConfigName, types: new Map(types) };
   }
 
   failed(error) {
@@ -101,7 +110,7 @@ export class Detail {
     if ($("state").textContent !== found.EndpointStatus) showState($("state"), found.EndpointStatus);
     $("delete").disabled = found.EndpointStatus === "Deleting";
     this.tell(found.FailureReason ?? "");
-    replaceIfChanged($("variants"), [variantTable(found)]);
+    replaceIfChanged($("variants"), [variantTable(found, this.config.types)]);
     replaceIfChanged($("facts"), facts(found));
   }
 
@@ -146,7 +155,7 @@ function replaceIfChanged(host, nodes) {
   if (draft.innerHTML !== host.innerHTML) host.replaceChildren(...draft.childNodes);
 }
 
-function variantTable(found) {
+function variantTable(found, types) {
   const heads = ["Variant", "Workers", "Traffic", "Instance type", "Image", "State"];
   const variants = found.ProductionVariants ?? [];
   const all = variants.reduce((sum, one) => sum + (one.CurrentWeight ?? 0), 0);
@@ -154,7 +163,7 @@ function variantTable(found) {
     one.VariantName,
     `${one.CurrentInstanceCount ?? 0} of ${one.DesiredInstanceCount ?? one.CurrentInstanceCount ?? 0}`,
     all > 0 ? `${Math.round((100 * (one.CurrentWeight ?? 0)) / all)} %` : "–",
-    one.InstanceType ?? one.InstancePools?.[0]?.InstanceType ?? "–",
+    types.get(one.VariantName) ?? one.InstancePools?.[0]?.InstanceType ?? "–",
     (one.DeployedImages ?? []).map((image) => image.SpecifiedImage).join(", ") || "–",
     (one.VariantStatus ?? []).map(({ Status: status, StatusMessage: why }) => (why ? `${status}: ${why}` : status)).join(" ") || "–",
   ];

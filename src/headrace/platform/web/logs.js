@@ -90,8 +90,9 @@ export class Logs {
 
   line({ timestamp, message, stream }, isMany) {
     const time = element("time", { textContent: clockTime(timestamp / 1000), title: new Date(timestamp).toISOString() });
-    const parts = isMany ? [element("span", { className: "who", textContent: stream, title: stream })] : [];
-    const line = element("div", {}, time, ...parts, element("span", { className: "what", textContent: message }));
+    const parts = isMany ? [element("span", { className: "who", textContent: stream.split("/").at(-1), title: stream })] : [];
+    const { text, level } = readable(message);
+    const line = element("div", { className: level }, time, ...parts, element("span", { className: "what", textContent: text, title: message }));
     line.hidden = !this.fits(line);
     return line;
   }
@@ -126,5 +127,17 @@ export class Logs {
 
   say(text) {
     $("log-note").textContent = text;
+  }
+}
+
+/** A line of our own log as "event name=value …"; any other as it is. */
+function readable(message) {
+  try {
+    const { event, level, timestamp: _, ...facts } = JSON.parse(message);
+    if (typeof event !== "string") return { text: message, level: "" };
+    const said = Object.entries(facts).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`);
+    return { text: [event, ...said].join("  "), level: ["warning", "error", "critical"].includes(level) ? level : "" };
+  } catch {
+    return { text: message, level: "" };
   }
 }

@@ -69,7 +69,7 @@ function coveredS(series, index) {
 function factsOf(series) {
   const sum = (list) => list.reduce((total, count) => total + count, 0);
   const all = sum(series.requests);
-  const facts = [`${all.toLocaleString("en")} requests`];
+  const facts = [`${all.toLocaleString("en")} ${all === 1 ? "request" : "requests"}`];
   if (sum(series.failed)) facts.push(`${sum(series.failed).toLocaleString("en")} failed`);
   if (sum(series.refused)) facts.push(`${sum(series.refused).toLocaleString("en")} refused`);
   const variants = Object.entries(series.variants);
