@@ -11,19 +11,21 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from headrace.cli.reference import cli_page
 from headrace.core import errors
 from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
 from headrace.core.container_meanings import Fills, Meaning, NoEffect
+from headrace.core.container_model_config import MODEL_CONFIG
 from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.core.exposition import families
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
-from headrace.core.setting_docs import setting_rows
-from headrace.core.settings import flag_name
+from headrace.core.platform_settings import PlatformSettings
+from headrace.core.setting_docs import SettingRow, setting_rows
+from headrace.core.setting_values import flag_name
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -41,12 +43,20 @@ def settings_page() -> Iterator[str]:
     """One section a setting."""
     yield "# Settings\n"
     yield "One setting is one flag of `headrace serve`, one environment variable and one row here."
-    yield "Strongest first: the flag, the `HEADRACE_*` variable, `serving.properties` in the model's folder,"
-    yield "the [names of other servers](container-names.md), the default."
+    yield "Strongest first: the flag, the `HEADRACE_*` variable, files in the model's folder (`serving.properties`,"
+    yield "`model-config.yaml`), the [names of other servers](container-names.md), the default."
     yield "A value that cannot be read stops the start with one sentence; so does an unknown `HEADRACE_*` name.\n"
+    yield from settings_table(setting_rows())
+    yield "\n## Settings of the platform\n"
+    yield "The same for `headrace up`; its variables begin with `HEADRACE_UP_`.\n"
+    yield from settings_table(setting_rows(PlatformSettings))
+
+
+def settings_table(rows: Iterable[SettingRow]) -> Iterator[str]:
+    """One row a setting."""
     yield "| setting | values | default | meaning |"
     yield "|---|---|---|---|"
-    for row in setting_rows():
+    for row in rows:
         default = f"`{row.default_text}`" if row.default_text else ""
         names = f"`{row.flag}`<br>`{row.env}`"
         yield f"| {names} | {escape(row.rule.wanted)} | {default} | {escape(row.help)} |"
@@ -65,7 +75,8 @@ def meaning_text(meaning: Meaning) -> str:
 def container_names_page() -> Iterator[str]:
     """Every foreign name, by where it comes from."""
     yield "# Names of other servers\n"
-    yield "Headrace reads the configuration that people already have for TGI, LMI (DJL), vLLM and SageMaker containers."
+    yield "Headrace reads the configuration that people already have for the containers of SageMaker, TGI, LMI (DJL),"
+    yield "vLLM and TorchServe."
     yield "A name is obeyed, or accepted with a warning that says why it has no effect."
     yield "An unknown `option.*` or `OPTION_*` warns with the nearest known name.\n"
     tables: tuple[tuple[str, dict[str, Meaning], str], ...] = (
@@ -73,6 +84,7 @@ def container_names_page() -> Iterator[str]:
         ("`option.*` in `serving.properties`, `OPTION_*` in the environment", OPTIONS, "option.{}"),
         ("Other keys of `serving.properties`, `SERVING_*` in the environment", PROPERTIES, "{}"),
         ("`SM_VLLM_*` in the environment", VLLM, "SM_VLLM_{}"),
+        ("TorchServe's `model-config.yaml`", MODEL_CONFIG, "{}"),
     )
     for title, table, spelling in tables:
         yield f"## {title}\n"

@@ -6,11 +6,12 @@ a bad environment variable.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.core.platform_settings import PlatformSettings
 from headrace.core.setting_docs import SettingRow, setting_rows
 from headrace.core.settings import load_settings
 
@@ -38,8 +39,15 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def setting_options(*names: str) -> Decorator:
     """Add an option for each of the settings named; without names for all but `model`, which is an argument."""
-    rows = [row for row in setting_rows() if (row.name in names if names else row.name != "model")]
+    return _options([row for row in setting_rows() if (row.name in names if names else row.name != "model")])
 
+
+def platform_options() -> Decorator:
+    """Add an option for each setting of the platform."""
+    return _options(list(setting_rows(PlatformSettings)))
+
+
+def _options(rows: Sequence[SettingRow]) -> Decorator:
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for row in reversed(rows):
             command = _option(row)(command)

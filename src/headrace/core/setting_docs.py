@@ -12,12 +12,15 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from headrace.core import settings as settings_module
 from headrace.core.container_env import ENVIRONMENT
 from headrace.core.container_meanings import Fills, Meaning
 from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.core.platform_settings import PlatformSettings
 from headrace.core.setting_rules import Rule, format_size
-from headrace.core.settings import ServerSettings, env_name, flag_name
+from headrace.core.setting_values import flag_name
+from headrace.core.settings import ENV_PREFIX, PLATFORM_PREFIX, ServerSettings
+
+_PREFIXES: dict[type, str] = {ServerSettings: ENV_PREFIX, PlatformSettings: PLATFORM_PREFIX}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,29 +41,29 @@ class SettingRow:
 
 
 @cache
-def setting_rows() -> tuple[SettingRow, ...]:
-    """One row for each field of `ServerSettings`, in order."""
-    helps = _field_docstrings()
+def setting_rows(kind: type = ServerSettings) -> tuple[SettingRow, ...]:
+    """One row for each field of a settings class, in order."""
+    helps = _field_docstrings(kind)
     return tuple(
         SettingRow(
             name=spec.name,
             flag=flag_name(spec.name),
-            env=env_name(spec.name),
+            env=_PREFIXES[kind] + spec.name.upper(),
             rule=spec.metadata["rule"],
             default=spec.default,
             default_text=_default_text(spec.name, spec.default),
             help=helps[spec.name],
-            container_names=_container_names(spec.name),
+            container_names=_container_names(spec.name) if kind is ServerSettings else (),
         )
-        for spec in fields(ServerSettings)
+        for spec in fields(kind)
     )
 
 
-def _field_docstrings() -> dict[str, str]:
+def _field_docstrings(kind: type) -> dict[str, str]:
     """The string below each field; dataclasses do not keep them, the source does."""
-    source = Path(inspect.getfile(settings_module)).read_text(encoding="utf-8")
+    source = Path(inspect.getfile(kind)).read_text(encoding="utf-8")
     (body,) = [
-        node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "ServerSettings"
+        node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == kind.__name__
     ]
     found = {}
     for statement, following in itertools.pairwise(body):

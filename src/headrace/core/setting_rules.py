@@ -79,6 +79,11 @@ def folder() -> Rule:
     return Rule(wanted="a folder", read=lambda raw: Path(_read_text(raw)).expanduser())
 
 
+def file() -> Rule:
+    """A file, which is looked for when it is read."""
+    return Rule(wanted="a file", read=lambda raw: Path(_read_text(raw)).expanduser())
+
+
 def names() -> Rule:
     """Texts separated by commas."""
     return Rule(wanted="names separated by commas", read=_read_names)

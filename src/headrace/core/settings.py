@@ -9,7 +9,6 @@ Nothing here reads the process environment or the disk: both are given.
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,16 @@ from headrace.core import setting_rules as rules
 from headrace.core.container_names import Notice, read_container_names
 from headrace.core.errors import SettingsError
 from headrace.core.setting_rules import Rule, setting
+from headrace.core.setting_values import flag_name, read_environment, read_value, text_of
 
 ENV_PREFIX = "HEADRACE_"
 FOREIGN_ENV_NAMES = frozenset(
     {"HEADRACE_HOME", "HEADRACE_MODEL_FOLDER", "HEADRACE_PYTHON", "HEADRACE_TEST_CACHE", "HEADRACE_URL"}
 )
 """Names with our prefix that are not settings of the server."""
+
+PLATFORM_PREFIX = "HEADRACE_UP_"
+"""Settings of `headrace up` (`core.platform_settings`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,11 +204,6 @@ def env_name(name: str) -> str:
     return ENV_PREFIX + name.upper()
 
 
-def flag_name(name: str) -> str:
-    """The command line flag of the setting `name`."""
-    return "--" + name.replace("_", "-")
-
-
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server on `host`; a name other than localhost is taken to be reachable."""
     try:
@@ -241,7 +239,7 @@ def load_settings(
     """
     values = _own_env(env)
     values |= {
-        name: _read(name, flag_name(name), _text(value)) for name, value in overrides.items() if value is not None
+        name: _read(name, flag_name(name), text_of(value)) for name, value in overrides.items() if value is not None
     }
     is_container = bool(values.get("container", container))
     foreign = read_container_names(env, properties or {}, model_config or {}, container=is_container)
@@ -260,37 +258,22 @@ def load_settings(
 
 
 def _own_env(env: Mapping[str, str]) -> dict[str, Any]:
-    """The values of `HEADRACE_*`; an empty one counts as not set."""
-    values: dict[str, Any] = {}
-    known = {env_name(name): name for name in setting_names()}
-    for variable, raw in env.items():
-        if not variable.startswith(ENV_PREFIX) or variable in FOREIGN_ENV_NAMES:
-            continue
-        if variable not in known:
-            near = get_close_matches(variable, known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else " `headrace serve --help` lists the settings."
-            raise SettingsError(f"{variable} is not a setting.{hint}", name=variable)
-        if raw.strip():
-            values[known[variable]] = _read(known[variable], variable, raw)
-    return values
-
-
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    """The values of `HEADRACE_*`."""
+    rules_by_name = {name: setting_rule(name) for name in setting_names()}
+    return read_environment(
+        env,
+        rules_by_name,
+        prefix=ENV_PREFIX,
+        command="headrace serve",
+        foreign=FOREIGN_ENV_NAMES,
+        foreign_prefix=PLATFORM_PREFIX,
+    )
 
 
 def _read(name: str, source: str, raw: str) -> Any:
     """Read `raw` by the rule of the field `name`; the sentence of the error names where the value came from."""
-    rule = setting_rule(name)
-    try:
-        return rule.read(raw)
-    except ValueError:
-        shown = "a value that cannot be read" if rule.is_secret else repr(raw)
-        near = get_close_matches(raw.strip().lower(), rule.choices, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        via = "" if source in (flag_name(name), env_name(name)) else f" (read as {flag_name(name)})"
-        message = f"{source} is {shown}{via}; wanted: {rule.wanted}.{hint}"
-        raise SettingsError(message, name=name, source=source) from None
+    is_own = source in (flag_name(name), env_name(name))
+    return read_value(setting_rule(name), raw, name=name, source=source, is_own=is_own)
 
 
 def _check_together(settings: ServerSettings) -> None:

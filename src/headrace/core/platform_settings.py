@@ -1,0 +1,142 @@
+"""
+Every knob of the platform (`headrace up`): one field = one flag = one environment name = one row in the docs.
+
+As `core.settings` has it for the model server; the variables begin with `HEADRACE_UP_`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from headrace.core import setting_rules as rules
+from headrace.core.errors import SettingsError
+from headrace.core.setting_rules import setting
+from headrace.core.setting_values import flag_name, read_environment, read_value, rules_of, text_of
+from headrace.core.settings import PLATFORM_PREFIX, is_loopback
+
+DEFAULT_PORT = 7450
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformSettings:
+    """Settings of one platform. `None` means: found out at the start."""
+
+    host: str = setting(rules.text("a host name or address"), "127.0.0.1")
+    """
+    Address to listen on. On a loopback address any credentials are accepted; on any other one the platform does not
+    start before there are access keys (`headrace keys create`), and every request must be signed with one.
+    """
+
+    port: int = setting(rules.integer(0, 65535), DEFAULT_PORT)
+    """Port to listen on, for all services; 0 takes a free one."""
+
+    data_dir: Path | None = setting(rules.folder(), None)  # noqa: RUF009 -- a field, as all others
+    """
+    Folder for the records, the objects of the embedded S3 server and the workers' logs. Default: `headrace` in the
+    user's data folder (`$XDG_DATA_HOME`, else `~/.local/share`).
+    """
+
+    database: str | None = setting(rules.secret("a database URL such as postgresql+psycopg://user@host/name"), None)
+    """Where the records are kept. Default: an SQLite file in `data_dir`."""
+
+    s3_endpoint: str | None = setting(rules.text("an http:// or https:// URL"), None)
+    """
+    An S3 server to use in place of the embedded one; its keys are `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` of
+    the platform's environment.
+    """
+
+    region: str = setting(rules.text("the name of an AWS region"), "us-east-1")
+    """Region in ARNs, and the one that `headrace env` sets. A real one, as SDKs look images up by it."""
+
+    account: str = setting(rules.text("12 digits"), "000000000000")
+    """Account number in ARNs and in the name of SDKs' default bucket."""
+
+    strict: bool = setting(rules.boolean(), False)
+    """Refuse what AWS refuses, also where it is harmless here: local paths as models, requests without a role."""
+
+    require_keys: bool = setting(rules.boolean(), False)
+    """Ask for signed requests on a loopback address too."""
+
+    allowed_hosts: tuple[str, ...] = setting(rules.names(), ())
+    """
+    Names besides `localhost` and addresses by which clients reach the platform on a loopback address without keys,
+    separated by commas. Others are refused, so that a web page cannot lead a browser here by a name of its own.
+    """
+
+    images: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
+    """TOML file with own images, a command line for each image name. Default: `images.toml` in `data_dir`, if there."""
+
+    keep_workers: bool = setting(rules.boolean(), False)
+    """
+    Leave workers, and the embedded S3 server, running when the platform stops; the next start adopts them. Off: an
+    ordinary stop ends them. A platform that is killed never ends them.
+    """
+
+    shutdown_grace_s: float = setting(rules.number(0, "seconds"), 15.0)
+    """After SIGTERM or Ctrl-C: time for running requests to finish, seconds; then they are aborted."""
+
+    log_format: str = setting(rules.choice("auto", "console", "json"), "auto")
+    """Form of the log. `auto` is `console` on a terminal, else `json`."""
+
+    log_level: str = setting(rules.choice("debug", "info", "warning", "error"), "info")
+    """The least important events that are logged."""
+
+    def __repr__(self) -> str:
+        shown = []
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            is_masked = spec.metadata["rule"].is_secret and value is not None
+            shown.append(f"{spec.name}={'***' if is_masked else repr(value)}")
+        return f"PlatformSettings({', '.join(shown)})"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any credentials are accepted."""
+        return is_loopback(self.host) and not self.require_keys
+
+
+def load_platform_settings(overrides: Mapping[str, object], env: Mapping[str, str]) -> PlatformSettings:
+    """
+    Put flags and environment together and check the result.
+
+    Args:
+        overrides: field name → value, from the command line; None means not given.
+        env: the environment.
+
+    Raises:
+        SettingsError: a value is not what is wanted, or a `HEADRACE_UP_` name is unknown.
+    """
+    field_rules = rules_of(PlatformSettings)
+    values = read_environment(env, field_rules, prefix=PLATFORM_PREFIX, command="headrace up")
+    for name, value in overrides.items():
+        if value is not None:
+            values[name] = read_value(field_rules[name], text_of(value), name=name, source=flag_name(name))
+    settings = PlatformSettings(**values)
+    _check(settings)
+    return settings
+
+
+def data_folder(settings: PlatformSettings, env: Mapping[str, str]) -> Path:
+    """Where this platform keeps what it must not lose."""
+    if settings.data_dir is not None:
+        return settings.data_dir.absolute()
+    base = Path(env.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
+    return base.absolute() / "headrace"
+
+
+def _check(settings: PlatformSettings) -> None:
+    if not (settings.account.isascii() and settings.account.isdigit() and len(settings.account) == 12):
+        raise SettingsError(f"account is {settings.account!r}; wanted: 12 digits.", name="account")
+    if settings.s3_endpoint is None:
+        return
+    try:
+        url = urlsplit(settings.s3_endpoint)
+        is_url = url.scheme in {"http", "https"} and bool(url.hostname) and (url.port or 1) > 0
+    except ValueError:
+        is_url = False
+    if not is_url:
+        message = (
+            f"s3_endpoint is {settings.s3_endpoint!r}; wanted: an http:// or https:// URL such as http://minio:9000."
+        )
+        raise SettingsError(message, name="s3_endpoint")

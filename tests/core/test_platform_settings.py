@@ -1,0 +1,63 @@
+"""Settings of the platform come from flags and `HEADRACE_UP_*`, and do not get into the model server's way."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import SettingsError
+from headrace.core.platform_settings import PlatformSettings, data_folder, load_platform_settings
+from headrace.core.setting_docs import setting_rows
+from headrace.core.settings import load_settings
+
+
+def test_a_flag_beats_the_environment() -> None:
+    settings = load_platform_settings(
+        {"port": "1", "host": None}, {"HEADRACE_UP_PORT": "2", "HEADRACE_UP_STRICT": "yes"}
+    )
+    assert (settings.port, settings.strict, settings.host) == (1, True, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"HEADRACE_UP_PROT": "1"}, "Did you mean HEADRACE_UP_PORT"),
+        ({"HEADRACE_UP_PORT": "x"}, "HEADRACE_UP_PORT is 'x'; wanted: a whole number from 0 to 65535"),
+        ({"HEADRACE_UP_ACCOUNT": "12"}, "12 digits"),
+        ({"HEADRACE_UP_S3_ENDPOINT": "minio:9000"}, "http:// or https://"),
+        ({"HEADRACE_UP_S3_ENDPOINT": "http://host:99999"}, "http:// or https://"),
+    ],
+)
+def test_a_bad_value_is_one_sentence(env: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_platform_settings({}, env)
+    assert said in caught.value.message
+
+
+def test_the_model_server_does_not_mind_settings_of_the_platform() -> None:
+    settings, _ = load_settings({"model": "echo"}, {"HEADRACE_UP_PORT": "1"})
+    assert settings.port == 8080
+
+
+@pytest.mark.parametrize(
+    ("given", "is_open"),
+    [({}, True), ({"host": "0.0.0.0"}, False), ({"require_keys": "true"}, False), ({"host": "::1"}, True)],
+)
+def test_only_a_loopback_address_is_open(given: dict[str, str], is_open: bool) -> None:
+    assert load_platform_settings(given, {}).is_open is is_open
+
+
+def test_data_lies_in_the_users_data_folder(tmp_path: Path) -> None:
+    settings = PlatformSettings()
+    assert data_folder(settings, {"XDG_DATA_HOME": str(tmp_path)}) == tmp_path / "headrace"
+    assert data_folder(settings, {}) == Path("~/.local/share/headrace").expanduser()
+    assert data_folder(PlatformSettings(data_dir=tmp_path), {}) == tmp_path
+
+
+def test_a_database_url_is_not_shown() -> None:
+    assert "secret" not in repr(PlatformSettings(database="postgresql://me:secret@host/db"))
+
+
+def test_every_setting_has_a_row_in_the_docs() -> None:
+    rows = setting_rows(PlatformSettings)
+    assert all(row.help and row.env.startswith("HEADRACE_UP_") for row in rows)
+    assert load_platform_settings({}, {row.env: "" for row in rows}) == PlatformSettings()
