@@ -1,0 +1,1 @@
+# noqa: A005 -- below tests, nobody takes it for the standard library's

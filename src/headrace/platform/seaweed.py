@@ -1,0 +1,201 @@
+"""
+One SeaweedFS process: how it is started, found again, asked and ended. Methods block; call them from a thread.
+
+What must outlive the platform (keys, ports, which process it is) lies in `state.json` beside its data.
+"""
+
+import os
+import random
+import signal
+import socket
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.error import URLError
+
+import msgspec
+
+from headrace.cluster.processes import ProcessId, is_running, kill_session, reap, send_signal, spawn
+from headrace.platform.s3_access import S3Access
+
+_LISTENERS = ("s3", "s3_grpc", "master", "master_grpc", "volume", "volume_grpc", "filer", "filer_grpc")
+_PORTS = range(16_000, 20_000)
+"""Below the workers' ports and those that Linux gives to clients: they stay free while the server is down."""
+_PROBE_TIMEOUT_S = 2.0
+_END_GRACE_S = 10.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What outlives the platform."""
+
+    access_key: str
+    secret_key: str
+    ports: dict[str, int]
+    """By listener."""
+    process: ProcessId | None = None
+
+
+class Seaweed:
+    """The process and its folder."""
+
+    def __init__(self, binary: str, folder: Path, *, region: str, new_secret: Callable[[int], str]) -> None:
+        """
+        Describe it; nothing happens yet.
+
+        Args:
+            binary: the program `weed`.
+            folder: its data, log and state; made when it is needed.
+            region: that its keys are used with.
+            new_secret: a random text made of so many bytes.
+        """
+        self._binary = binary
+        self._folder = folder
+        self._region = region
+        self._new_secret = new_secret
+        self._state: _State | None = None
+
+    @property
+    def log_path(self) -> Path:
+        """What it wrote since its last start."""
+        return self._folder / "log.txt"
+
+    @property
+    def access(self) -> S3Access | None:
+        """Address and keys, once prepared."""
+        if self._state is None:
+            return None
+        return S3Access(
+            endpoint_url=f"http://127.0.0.1:{self._state.ports['s3']}",
+            access_key=self._state.access_key,
+            secret_key=self._state.secret_key,
+            region=self._region,
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process, dead or alive."""
+        return self._state.process.pid if self._state is not None and self._state.process is not None else None
+
+    def prepare(self) -> None:
+        """Decide keys and ports: those of an earlier time, unless somebody else has taken one of its ports since."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = self._read_state() or _State(
+            access_key=self._new_secret(12), secret_key=self._new_secret(30), ports=_free_ports()
+        )
+        self._state = state
+        if not self.is_alive() and not all(_is_free(port) for port in state.ports.values()):
+            state = replace(state, ports=_free_ports())
+        self._write_state(state)
+
+    def start(self) -> None:
+        """Start it, unless it runs already. Raises `OSError` if the program cannot be run."""
+        assert self._state is not None, "prepare first"
+        if self.is_alive():
+            return
+        data = self._folder / "data"
+        data.mkdir(exist_ok=True)
+        self.log_path.write_bytes(b"")
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(self._folder),  # a configuration of the user's own must not get in
+            "AWS_ACCESS_KEY_ID": self._state.access_key,
+            "AWS_SECRET_ACCESS_KEY": self._state.secret_key,
+        }
+        process = spawn([self._binary, *_flags(data, self._state.ports)], environment, self.log_path)
+        self._write_state(replace(self._state, process=process))
+
+    def is_alive(self) -> bool:
+        """Whether the process of the state runs: the one that was started here, or by an earlier platform."""
+        if self._state is None or self._state.process is None:
+            return False
+        reap(self._state.process)
+        return is_running(self._state.process)
+
+    def answers(self) -> bool:
+        """Whether the S3 listener says that it is well."""
+        assert self._state is not None, "prepare first"
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(f"http://127.0.0.1:{self._state.ports['s3']}/healthz", timeout=_PROBE_TIMEOUT_S) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False
+
+    def end(self) -> None:
+        """SIGTERM, SIGKILL after a while; returns when it is gone."""
+        if self._state is None or self._state.process is None:
+            return
+        process = self._state.process
+        send_signal(process, signal.SIGTERM)
+        deadline_s = time.monotonic() + _END_GRACE_S
+        while self.is_alive() and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+        kill_session(process)
+        while self.is_alive():
+            time.sleep(_POLL_S)
+        self._write_state(replace(self._state, process=None))
+
+    def _read_state(self) -> _State | None:
+        try:
+            state = msgspec.json.decode((self._folder / "state.json").read_bytes(), type=_State)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return state if set(state.ports) == set(_LISTENERS) else None
+
+    def _write_state(self, state: _State) -> None:
+        self._state = state
+        partial = self._folder / "state.partial"
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "wb") as file:  # noqa: PTH123 -- a descriptor
+            file.write(msgspec.json.encode(state))
+        partial.replace(self._folder / "state.json")
+
+
+def _flags(data: Path, ports: dict[str, int]) -> list[str]:
+    """Loopback only; no admin page, WebDAV, table catalogues; no reports to its makers."""
+    listeners = [
+        f"-{name.removesuffix('_grpc')}.port{'.grpc' if name.endswith('_grpc') else ''}={ports[name]}"
+        for name in _LISTENERS
+    ]
+    return [
+        "-logtostderr=true",
+        "mini",
+        f"-dir={data}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        "-admin.ui=false",
+        "-webdav=false",
+        "-s3.port.lance=0",
+        "-s3.port.iceberg=0",
+        "-s3.allowedOrigins=",
+        "-master.telemetry=false",
+        *listeners,
+    ]
+
+
+def _free_ports() -> dict[str, int]:
+    """
+    One for each listener.
+
+    Raises:
+        OSError: there are not enough.
+    """
+    free = (port for port in random.sample(_PORTS, len(_PORTS)) if _is_free(port))
+    found = dict(zip(_LISTENERS, free, strict=False))
+    if len(found) < len(_LISTENERS):
+        raise OSError(f"No free ports were found between {_PORTS.start} and {_PORTS.stop}.")
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

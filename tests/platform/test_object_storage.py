@@ -1,0 +1,334 @@
+"""The embedded S3 server through the platform's proxy, with boto3, as SDKs use it; and its life."""
+
+import asyncio
+import base64
+import hashlib
+import os
+import signal
+import socket
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import httpx
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from headrace.core.errors import SettingsError
+from headrace.platform.object_storage import (
+    EmbeddedStorage,
+    ExternalStorage,
+    NoStorage,
+    ObjectStorage,
+    find_weed,
+    make_storage,
+)
+from headrace.platform.s3_access import S3Access
+from headrace.platform.s3_proxy import S3Proxy
+
+from .serving import serving
+
+needs_weed = pytest.mark.skipif(find_weed(os.environ) is None, reason="SeaweedFS is not installed (extra s3)")
+MIB = 1024 * 1024
+
+
+class Proxied:
+    """A proxy in front of a storage, and a client."""
+
+    def __init__(self, url: str, **config: Any) -> None:
+        self.url = url
+        self.client = boto3.client(
+            "s3",
+            endpoint_url=url,
+            region_name="us-east-1",
+            aws_access_key_id="any",
+            aws_secret_access_key="thing",
+            config=Config(retries={"total_max_attempts": 1}, **config),
+        )
+
+    def put(self, key: str, body: bytes) -> None:
+        self.client.put_object(Bucket="bucket", Key=key, Body=body)
+
+    def get(self, key: str, **more: Any) -> bytes:
+        with self.client.get_object(Bucket="bucket", Key=key, **more)["Body"] as body:
+            return body.read()
+
+
+def proxied(storage: ObjectStorage) -> Any:
+    proxy = S3Proxy(storage)
+
+    async def stop() -> None:
+        await proxy.close()
+        await storage.stop()
+
+    return serving(proxy, start=storage.start, stop=stop)
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    if find_weed(os.environ) is None:
+        pytest.skip("SeaweedFS is not installed (extra s3)")
+    storage = make_storage(None, tmp_path_factory.mktemp("s3"), "us-east-1", os.environ)
+    with proxied(storage) as url:
+        made = Proxied(url)
+        made.client.create_bucket(Bucket="bucket")
+        yield made
+        made.client.close()
+
+
+def test_bytes_come_back(s3: Proxied) -> None:
+    body = os.urandom(3 * MIB + 17)
+    s3.put("a key/with ünicode + and (signs)~", body)
+    assert s3.get("a key/with ünicode + and (signs)~") == body
+    assert s3.get("a key/with ünicode + and (signs)~", Range="bytes=-7") == body[-7:]
+    head = s3.client.head_object(Bucket="bucket", Key="a key/with ünicode + and (signs)~")
+    assert head["ContentLength"] == len(body)
+
+
+def test_an_empty_object_and_metadata(s3: Proxied) -> None:
+    s3.client.put_object(Bucket="bucket", Key="empty", Body=b"", Metadata={"made": "by"}, ContentType="text/plain")
+    head = s3.client.head_object(Bucket="bucket", Key="empty")
+    assert (head["ContentLength"], head["Metadata"], head["ContentType"]) == (0, {"made": "by"}, "text/plain")
+
+
+def test_what_is_missing_is_told_as_sdks_read_it(s3: Proxied) -> None:
+    for call, code in (
+        (lambda: s3.client.head_bucket(Bucket="no-such-bucket"), "404"),
+        (lambda: s3.get("no/such/key"), "NoSuchKey"),
+        (lambda: s3.client.head_object(Bucket="bucket", Key="no"), "404"),
+    ):
+        with pytest.raises(ClientError) as caught:
+            call()
+        assert caught.value.response["Error"]["Code"] == code
+
+
+def test_lists_pages_and_deletes(s3: Proxied) -> None:
+    keys = [f"list/{number:03}" for number in range(12)]
+    for key in keys:
+        s3.put(key, b"x")
+    pages = s3.client.get_paginator("list_objects_v2").paginate(
+        Bucket="bucket", Prefix="list/", PaginationConfig={"PageSize": 5}
+    )
+    assert [entry["Key"] for page in pages for entry in page["Contents"]] == keys
+    assert len(s3.client.list_objects(Bucket="bucket", Prefix="list/")["Contents"]) == 12
+    s3.client.delete_objects(Bucket="bucket", Delete={"Objects": [{"Key": key} for key in keys]})
+    assert "Contents" not in s3.client.list_objects_v2(Bucket="bucket", Prefix="list/")
+
+
+def test_large_files_go_up_and_down_in_parts(s3: Proxied, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(os.urandom(20 * MIB))
+    s3.client.upload_file(str(source), "bucket", "large")
+    s3.client.download_file("bucket", "large", str(target))
+    assert hashlib.sha256(source.read_bytes()).digest() == hashlib.sha256(target.read_bytes()).digest()
+
+
+def test_a_copy_within_the_server(s3: Proxied) -> None:
+    s3.put("original", b"content")
+    s3.client.copy_object(Bucket="bucket", Key="copied", CopySource={"Bucket": "bucket", "Key": "original"})
+    assert s3.get("copied") == b"content"
+
+
+def test_presigned_addresses_of_both_kinds(s3: Proxied) -> None:
+    s3.put("presigned", b"content")
+    newer = Proxied(s3.url, signature_version="s3v4")
+    for client in (s3.client, newer.client):
+        get = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "presigned"})
+        assert httpx.get(get).content == b"content"
+        put = client.generate_presigned_url("put_object", Params={"Bucket": "bucket", "Key": "put"})
+        assert httpx.put(put, content=b"more").status_code == 200
+        assert s3.get("put") == b"more"
+    newer.client.close()
+
+
+def chunked(pieces: list[bytes], *, signed: bool, trailer: str = "") -> bytes:
+    suffix = b";chunk-signature=" + b"0" * 64 if signed else b""
+    body = b"".join(b"%x%s\r\n%s\r\n" % (len(piece), suffix, piece) for piece in pieces)
+    return body + b"0" + suffix + b"\r\n" + trailer.encode() + b"\r\n"
+
+
+def crc32(content: bytes) -> str:
+    return base64.b64encode(zlib.crc32(content).to_bytes(4, "big")).decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "signed", "has_trailer"),
+    [
+        ("STREAMING-UNSIGNED-PAYLOAD-TRAILER", False, True),
+        ("STREAMING-AWS4-HMAC-SHA256-PAYLOAD", True, False),
+        ("STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER", True, True),
+    ],
+)
+def test_chunked_uploads_are_stored_without_their_framing(
+    s3: Proxied, kind: str, signed: bool, has_trailer: bool
+) -> None:
+    content = os.urandom(200_000)
+    trailer = f"x-amz-checksum-crc32:{crc32(content)}\r\n" if has_trailer else ""
+    headers = {
+        "X-Amz-Content-SHA256": kind,
+        "Content-Encoding": "aws-chunked",
+        "X-Amz-Decoded-Content-Length": str(len(content)),
+        **({"X-Amz-Trailer": "x-amz-checksum-crc32"} if has_trailer else {}),
+    }
+    body = chunked([content[:70_000], content[70_000:]], signed=signed, trailer=trailer)
+    response = httpx.put(f"{s3.url}/bucket/{kind}", content=body, headers=headers)
+    assert response.status_code == 200, response.text
+    assert s3.get(kind) == content
+    assert "aws-chunked" not in s3.client.head_object(Bucket="bucket", Key=kind).get("ContentEncoding", "")
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "code"),
+    [
+        ({"X-Amz-Content-SHA256": "0" * 64}, b"content", "XAmzContentSHA256Mismatch"),
+        ({"X-Amz-Content-SHA256": "0" * 64}, os.urandom(300_000), "XAmzContentSHA256Mismatch"),
+        ({"X-Amz-Content-SHA256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"}, b"0\r\n\r\n", "MissingContentLength"),
+        (
+            {"X-Amz-Content-SHA256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD", "X-Amz-Decoded-Content-Length": "3"},
+            b"nonsense",
+            "IncompleteBody",
+        ),
+        (
+            {
+                "X-Amz-Content-SHA256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER",
+                "X-Amz-Decoded-Content-Length": "3",
+                "X-Amz-Trailer": "x-amz-checksum-crc32",
+            },
+            b"3\r\nabc\r\n0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n",
+            "BadDigest",
+        ),
+    ],
+)
+def test_a_body_that_is_not_what_was_said_is_not_stored(
+    s3: Proxied, headers: dict[str, str], body: bytes, code: str
+) -> None:
+    response = httpx.put(f"{s3.url}/bucket/bad", content=body, headers=headers)
+    assert f"<Code>{code}</Code>" in response.text
+    with pytest.raises(ClientError):
+        s3.get("bad")
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_stores_nothing(s3: Proxied) -> None:
+    host, port = s3.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = f"PUT /bucket/half HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 1000000\r\n\r\n"
+        connection.sendall(head.encode() + b"x" * 500_000)
+    with pytest.raises(ClientError):
+        s3.get("half")
+
+
+def test_a_client_that_asks_first_is_told_to_go_on(s3: Proxied) -> None:
+    host, port = s3.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        head = f"PUT /bucket/asked HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 100")
+        connection.sendall(b"abc")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    assert s3.get("asked") == b"abc"
+
+
+@needs_weed
+async def test_it_comes_back_with_its_objects_after_a_kill(tmp_path: Path) -> None:
+    storage = make_storage(None, tmp_path, "us-east-1", os.environ)
+    assert isinstance(storage, EmbeddedStorage)
+    await storage.start()
+    try:
+        access = await storage.ready()
+        client = client_of(access)
+        await asyncio.to_thread(client.create_bucket, Bucket="bucket")
+        await asyncio.to_thread(client.put_object, Bucket="bucket", Key="key", Body=b"content")
+        os.kill(storage.pid, signal.SIGKILL)
+        while storage.state == "ready":
+            await asyncio.sleep(0.05)
+        again = await storage.ready()
+        assert again == access
+        response = await asyncio.to_thread(client.get_object, Bucket="bucket", Key="key")
+        with response["Body"] as body:
+            assert body.read() == b"content"
+        client.close()
+    finally:
+        await storage.stop()
+
+
+@needs_weed
+async def test_the_next_platform_finds_the_one_that_was_left(tmp_path: Path) -> None:
+    first = make_storage(None, tmp_path, "us-east-1", os.environ)
+    assert isinstance(first, EmbeddedStorage)
+    await first.start()
+    access = await first.ready()
+    pid = first.pid
+    await first.stop(keep=True)
+    second = make_storage(None, tmp_path, "us-east-1", os.environ)
+    assert isinstance(second, EmbeddedStorage)
+    await second.start()
+    try:
+        assert await second.ready() == access
+        assert second.pid == pid
+    finally:
+        await second.stop()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@needs_weed
+async def test_a_port_that_somebody_took_is_replaced(tmp_path: Path) -> None:
+    first = make_storage(None, tmp_path, "us-east-1", os.environ)
+    await first.start()
+    access = await first.ready()
+    client = client_of(access)
+    await asyncio.to_thread(client.create_bucket, Bucket="bucket")
+    await asyncio.to_thread(client.put_object, Bucket="bucket", Key="key", Body=b"content")
+    client.close()
+    await first.stop()
+    port = int(access.endpoint_url.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)):
+        second = make_storage(None, tmp_path, "us-east-1", os.environ)
+        await second.start()
+        try:
+            moved = await second.ready()
+            assert moved.endpoint_url != access.endpoint_url
+            client = client_of(moved)
+            response = await asyncio.to_thread(client.get_object, Bucket="bucket", Key="key")
+            with response["Body"] as body:
+                assert body.read() == b"content"
+            client.close()
+        finally:
+            await second.stop()
+
+
+def client_of(access: S3Access) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=access.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id=access.access_key,
+        aws_secret_access_key=access.secret_key,
+        config=Config(retries={"mode": "standard", "total_max_attempts": 3}, proxies={}),
+    )
+
+
+def test_without_a_storage_the_answer_says_how_to_get_one() -> None:
+    with proxied(NoStorage()) as url:
+        made = Proxied(url)
+        with pytest.raises(ClientError, match=r"pip install 'headrace\[s3\]'"):
+            made.client.list_buckets()
+        assert httpx.head(f"{url}/bucket").status_code == 501
+        made.client.close()
+
+
+def test_a_storage_that_is_away_is_a_busy_one() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        away = S3Access(
+            endpoint_url=f"http://127.0.0.1:{closed.getsockname()[1]}", access_key="a", secret_key="b", region="r"
+        )
+        with proxied(ExternalStorage(away)) as url:
+            assert httpx.get(f"{url}/bucket/key").status_code == 503
+
+
+def test_an_endpoint_without_keys_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="AWS_SECRET_ACCESS_KEY"):
+        make_storage("http://minio:9000", tmp_path, "us-east-1", {"AWS_ACCESS_KEY_ID": "a"})
