@@ -1,0 +1,138 @@
+"""Workers as the planner sees them, and what follows from looking at a fleet of them. Pure values and functions."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headrace.cluster.launcher import Phase
+
+FleetKey = tuple[str, int]
+"""Variant and generation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How patient the reconciler is. Seconds."""
+
+    drain_s: float = 1.0
+    """Between the end of a worker's traffic and SIGTERM: until every gateway has heard of it."""
+    stop_grace_s: float = 30.0
+    """Between SIGTERM and SIGKILL, for requests that run. SageMaker's own."""
+    unhealthy_s: float = 30.0
+    """A worker whose `/ping` fails for so long is replaced."""
+    num_allowed_failures: int = 1
+    """A new fleet may lose so many workers before its deployment has failed."""
+    backoff_s: float = 1.0
+    """Before the first replacement of a crashed worker; doubles with each crash."""
+    max_backoff_s: float = 60.0
+    crash_window_s: float = 600.0
+    """Crashes that are older do not count."""
+    slack_s: float = 60.0
+    """Added to what a transient state may take by its own settings."""
+    num_kept_logs: int = 3
+    """Failed workers of an endpoint whose logs are kept."""
+
+    @property
+    def stop_bound_s(self) -> float:
+        """After so long a worker that was told to stop is dead, or cannot be reached."""
+        return self.drain_s + self.stop_grace_s + self.slack_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """One worker: its record, and what was seen of it last."""
+
+    name: str
+    variant: str
+    generation: int
+    created_s: float
+    phase: Phase | None = None
+    """None: nobody has started it yet."""
+    phase_since_s: float = 0.0
+    url: str = ""
+    ready_s: float | None = None
+    """When it was ready for the first time."""
+    draining_s: float | None = None
+    """Since when it gets no more requests, for good."""
+    stopping_s: float | None = None
+    """When it was told to stop."""
+    failed_s: float | None = None
+    """When it was lost, or given up, against our will."""
+    failure: str = ""
+    """Why, as a FailureReason."""
+    is_permanent: bool = False
+    """Another one would fail alike."""
+
+    @property
+    def fleet(self) -> FleetKey:
+        """What it belongs to."""
+        return self.variant, self.generation
+
+    @property
+    def is_wanted(self) -> bool:
+        """It serves, or is on its way to."""
+        return self.draining_s is None and self.failed_s is None and self.phase is not Phase.EXITED
+
+    @property
+    def can_serve(self) -> bool:
+        """It takes requests now."""
+        return self.is_wanted and self.phase is Phase.READY
+
+    @property
+    def is_gone(self) -> bool:
+        """There is no process of it."""
+        return self.phase is Phase.EXITED
+
+
+def num_ready(workers: Iterable[WorkerView], fleet: FleetKey) -> int:
+    """How many of a fleet serve."""
+    return sum(worker.can_serve for worker in workers if worker.fleet == fleet)
+
+
+def failures_since(workers: Iterable[WorkerView], generation: int, since_s: float) -> list[WorkerView]:
+    """The failed workers of a generation, oldest failure first."""
+    failed = [
+        worker
+        for worker in workers
+        if worker.generation == generation and worker.failed_s is not None and worker.failed_s >= since_s
+    ]
+    return sorted(failed, key=lambda worker: (worker.failed_s or 0.0, worker.name))
+
+
+def hopeless_reason(workers: Iterable[WorkerView], generation: int, *, since_s: float, limits: Limits) -> str | None:
+    """Why a fleet that is being deployed will not come, or None if it still may."""
+    failed = failures_since(workers, generation, since_s)
+    permanent = next((worker for worker in failed if worker.is_permanent), None)
+    if permanent is not None:
+        return permanent.failure
+    return failed[-1].failure if len(failed) > limits.num_allowed_failures else None
+
+
+def restart_at_s(workers: Iterable[WorkerView], fleet: FleetKey, *, now_s: float, limits: Limits) -> float:
+    """When the next worker of a fleet may start: at once, or after a delay that grows with its recent crashes."""
+    crashes = [
+        worker.failed_s
+        for worker in workers
+        if worker.fleet == fleet and worker.failed_s is not None and now_s - worker.failed_s < limits.crash_window_s
+    ]
+    if not crashes:
+        return now_s
+    delay_s = min(limits.max_backoff_s, limits.backoff_s * 2.0 ** min(len(crashes) - 1, 30))
+    return max(crashes) + delay_s
+
+
+def surplus(workers: Sequence[WorkerView], number: int) -> list[WorkerView]:
+    """Which `number` of a fleet to let go: those that do not serve first, then the newest."""
+    ordered = sorted(workers, key=lambda worker: (worker.can_serve, -worker.created_s, worker.name))
+    return ordered[:number]
+
+
+def overdue_reason(worker: WorkerView, *, download_s: float, health_s: float, now_s: float, limits: Limits) -> str:
+    """Which time limit a worker has passed, in a few words; empty if none."""
+    in_phase_s = now_s - worker.phase_since_s
+    if worker.phase is Phase.FETCHING and in_phase_s > download_s + limits.slack_s / 4:
+        return f"its model data did not arrive within {download_s:g} s"
+    if worker.phase is Phase.STARTING and in_phase_s > health_s:
+        return f"it did not become healthy within {health_s:g} s"
+    if worker.phase is Phase.UNHEALTHY and in_phase_s > limits.unhealthy_s:
+        return f"it stopped answering health checks {limits.unhealthy_s:g} s ago"
+    return ""

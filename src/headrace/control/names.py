@@ -1,0 +1,72 @@
+"""
+Names that AWS gives to things: ARNs, log groups and streams.
+
+Names in ARNs are in lower case, as AWS writes them; names are therefore looked up in any case.
+"""
+
+import re
+from dataclasses import dataclass
+
+from headrace.state.records import Kind, Record
+from headrace.state.store import Store
+
+ARN_TYPES = {Kind.MODEL: "model", Kind.ENDPOINT_CONFIG: "endpoint-config", Kind.ENDPOINT: "endpoint"}
+"""What stands before the name in an ARN."""
+TITLES = {Kind.MODEL: "model", Kind.ENDPOINT_CONFIG: "endpoint configuration", Kind.ENDPOINT: "endpoint"}
+"""What AWS's messages call them."""
+ENDPOINT_LOG_PREFIX = "/aws/sagemaker/Endpoints/"
+
+_ARN = re.compile(
+    r"arn:(?P<partition>[^:]*):sagemaker:(?P<region>[^:]*):(?P<account>[^:]*):(?P<type>[^/]*)/(?P<name>.+)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where this platform pretends to be."""
+
+    account: str
+    """12 digits."""
+    region: str
+
+
+def partition_of(region: str) -> str:
+    """`aws`, or that of China or the US government."""
+    if region.startswith("cn-"):
+        return "aws-cn"
+    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def arn_of(site: Site, kind: Kind, name: str) -> str:
+    """The ARN of a model, a configuration or an endpoint."""
+    partition = partition_of(site.region)
+    return f"arn:{partition}:sagemaker:{site.region}:{site.account}:{ARN_TYPES[kind]}/{name.lower()}"
+
+
+def parse_arn(arn: str) -> tuple[Kind, str] | None:
+    """Kind and name of the thing with an ARN; None if it is of no kind that is kept here."""
+    found = _ARN.fullmatch(arn)
+    if found is None:
+        return None
+    kinds = {arn_type: kind for kind, arn_type in ARN_TYPES.items()}
+    kind = kinds.get(found["type"])
+    return (kind, found["name"]) if kind is not None else None
+
+
+def find(store: Store, kind: Kind, name: str) -> Record | None:
+    """The record of that name, in any case."""
+    exact = store.get(kind, name)
+    if exact is not None:
+        return exact
+    lower = name.lower()
+    return next((record for record in store.list(kind) if record.name.lower() == lower), None)
+
+
+def log_group_of(endpoint: str) -> str:
+    """Where the workers of an endpoint log. Source: SageMaker developer guide, "Log groups and streams"."""
+    return ENDPOINT_LOG_PREFIX + endpoint
+
+
+def log_stream_of(variant: str, instance_id: str) -> str:
+    """The log stream of one worker."""
+    return f"{variant}/{instance_id}"

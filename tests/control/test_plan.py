@@ -1,0 +1,375 @@
+"""The life of an endpoint, pass by pass."""
+
+from itertools import pairwise
+
+import pytest
+
+from headrace.cluster.launcher import Phase
+from headrace.control.progress import State
+from tests.control.world import BROKEN, DUMB, GOOD, Behaviour, World, config
+
+CANARY = {
+    "BlueGreenUpdatePolicy": {
+        "TrafficRoutingConfiguration": {
+            "Type": "CANARY",
+            "CanarySize": {"Type": "CAPACITY_PERCENT", "Value": 10},
+            "WaitIntervalInSeconds": 60,
+        },
+        "TerminationWaitInSeconds": 120,
+        "MaximumExecutionTimeoutInSeconds": 3600,
+    }
+}
+LINEAR = {
+    "BlueGreenUpdatePolicy": {
+        "TrafficRoutingConfiguration": {
+            "Type": "LINEAR",
+            "LinearStepSize": {"Type": "CAPACITY_PERCENT", "Value": 25},
+            "WaitIntervalInSeconds": 10,
+        }
+    }
+}
+ROLLING = {
+    "RollingUpdatePolicy": {
+        "MaximumBatchSize": {"Type": "CAPACITY_PERCENT", "Value": 50},
+        "WaitIntervalInSeconds": 10,
+    }
+}
+
+
+def served(**counts: int) -> World:
+    """A world whose endpoint is in service."""
+    world = World()
+    world.create(config("c1", **counts))
+    world.settle(10)
+    assert world.state is State.IN_SERVICE
+    return world
+
+
+def test_an_endpoint_is_creating_before_anybody_has_looked() -> None:
+    world = World()
+    world.create(config())
+    assert world.state is State.CREATING
+
+
+def test_a_good_model_comes_into_service_with_all_its_workers() -> None:
+    world = World()
+    world.create(config(a=2, b=1))
+    world.step()
+    assert world.state is State.CREATING
+    assert world.route is not None
+    assert all(not fleet.replicas for one in world.route.variants for fleet in one.fleets)
+    world.settle(5)
+    assert world.state is State.IN_SERVICE
+    assert world.route.variants[0].fleets[0].share == 1
+    assert [len(one.fleets[0].replicas) for one in world.route.variants] == [2, 1]
+
+
+def test_a_host_of_components_is_in_service_at_once_and_has_no_workers() -> None:
+    world = World()
+    hosts = config()
+    del hosts["ProductionVariants"][0]["ModelName"]
+    world.create(hosts)
+    world.step()
+    assert world.state is State.IN_SERVICE
+    assert world.workers == {}
+    assert world.route is not None
+    assert world.route.variants[0].fleets == ()
+
+
+def test_a_model_that_says_why_it_cannot_be_loaded_fails_the_endpoint_at_once() -> None:
+    world = World()
+    world.create(config(a=2), BROKEN)
+    world.settle(4)
+    assert world.state is State.FAILED
+    assert world.reason == "Crashed. The model is broken."
+    assert world.num_made == 2
+    world.settle(60)
+    assert world.num_made == 2
+    assert world.wanted() == []
+
+
+def test_a_worker_that_dies_in_silence_is_tried_once_more() -> None:
+    world = World()
+    world.create(config(), Behaviour(ready_s=None, crash_s=2.0))
+    world.settle(30)
+    assert world.state is State.FAILED
+    assert world.num_made == 2
+
+
+def test_a_model_that_never_answers_fails_at_its_time_limit() -> None:
+    world = World()
+    slow = config()
+    slow["ProductionVariants"][0]["ContainerStartupHealthCheckTimeoutInSeconds"] = 60
+    world.create(slow, DUMB)
+    world.settle(59)
+    assert world.state is State.CREATING
+    world.settle(4)
+    assert world.state is State.FAILED
+    assert "60 s" in world.reason
+
+
+def test_a_download_that_takes_too_long_fails() -> None:
+    world = World()
+    slow = config()
+    slow["ProductionVariants"][0]["ModelDataDownloadTimeoutInSeconds"] = 60
+    world.create(slow, Behaviour(fetch_s=10_000, ready_s=None))
+    world.settle(100)
+    assert world.state is State.FAILED
+    assert "model data" in world.reason
+
+
+def test_a_crashed_worker_is_replaced_with_a_growing_delay() -> None:
+    world = served()
+    world.behaviours[1] = Behaviour(crash_s=3.5, message="again")
+    world.crash(world.wanted()[0].name)
+    world.step(0.1)
+    assert world.wanted() == []
+    starts: list[float] = []
+    for _ in range(800):
+        made = world.num_made
+        world.step(0.25)
+        if world.num_made > made:
+            starts.append(world.now_s)
+    gaps = [round(later - earlier - 3.5) for earlier, later in pairwise(starts)]
+    assert gaps[:6] == [2, 4, 8, 16, 32, 60]
+    assert world.state is State.IN_SERVICE
+
+
+def test_a_worker_that_stops_answering_is_replaced_after_a_while() -> None:
+    world = served()
+    hung = world.wanted()[0].name
+    world.show(hung, Phase.UNHEALTHY)
+    world.step(1)
+    assert world.shares() == {1: 1.0}
+    assert world.route is not None
+    assert world.route.variants[0].fleets[0].replicas == ()
+    world.settle(40)
+    assert [one.name for one in world.wanted()] != [hung]
+    assert world.route.variants[0].fleets[0].replicas
+
+
+def test_an_update_all_at_once_moves_the_traffic_when_the_new_fleet_is_ready() -> None:
+    world = served(a=2)
+    world.update(config("c2", a=2))
+    assert world.state is State.UPDATING
+    world.step()
+    assert world.shares() == {1: 1.0, 2: 0.0}
+    world.settle(4)
+    assert world.state is State.IN_SERVICE
+    assert world.shares() == {2: 1.0}
+    world.settle(10)
+    assert len(world.wanted(2)) == 2
+    assert all(one.generation == 2 for one in world.wanted())
+    assert all(played.view.generation == 2 for played in world.workers.values())
+
+
+def test_a_canary_gets_its_part_first_and_the_old_fleet_is_kept_for_a_while() -> None:
+    world = served(a=2)
+    world.update(config("c2", a=2), deployment=CANARY)
+    world.settle(10)
+    assert world.shares() == pytest.approx({1: 0.9, 2: 0.1})
+    world.settle(60)
+    assert world.shares() == {1: 0.0, 2: 1.0}
+    world.settle(60)
+    assert world.state is State.UPDATING
+    assert len(world.wanted(1)) == 2
+    world.settle(130)
+    assert world.state is State.IN_SERVICE
+    assert world.wanted(1) == []
+
+
+def test_linear_traffic_goes_over_step_by_step() -> None:
+    world = served()
+    world.update(config("c2"), deployment=LINEAR)
+    seen = []
+    for _ in range(120):
+        world.step(0.5)
+        share = world.shares().get(2, 0.0)
+        if not seen or share != seen[-1]:
+            seen.append(share)
+    assert seen == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0])
+
+
+def test_a_rolling_update_needs_no_more_than_one_batch_more() -> None:
+    world = served(a=4)
+    world.update(config("c2", a=4), deployment=ROLLING)
+    most = 0
+    for _ in range(200):
+        world.step(0.5)
+        most = max(most, len(world.wanted()))
+    assert most == 6
+    assert world.state is State.IN_SERVICE
+    assert len(world.wanted(2)) == 4
+
+
+def test_a_broken_update_is_rolled_back_and_the_old_fleet_never_stops_serving() -> None:
+    world = served(a=2)
+    world.update(config("c2", a=2), BROKEN)
+    states = set()
+    for _ in range(40):
+        world.step(0.25)
+        states.add(world.state)
+        assert world.route is not None
+        (old,) = [fleet for fleet in world.route.variants[0].fleets if fleet.generation == 1]
+        assert (old.share, len(old.replicas)) == (1.0, 2)
+    assert states >= {State.UPDATING, State.IN_SERVICE}
+    assert world.stable == 1
+    assert world.reason == "Crashed. The model is broken."
+
+
+def test_a_canary_that_crashes_while_it_bakes_is_rolled_back() -> None:
+    world = served(a=1)
+    world.update(config("c2", a=1), Behaviour(crash_s=20.0), deployment=CANARY)
+    world.settle(15)
+    assert world.shares() == pytest.approx({1: 0.9, 2: 0.1})
+    world.settle(60)
+    assert world.stable == 1
+    assert world.state is State.IN_SERVICE
+    assert world.shares() == {1: 1.0}
+
+
+def test_an_update_that_takes_too_long_is_rolled_back() -> None:
+    world = served()
+    policy = {
+        "BlueGreenUpdatePolicy": {
+            "TrafficRoutingConfiguration": {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": 3000},
+            "MaximumExecutionTimeoutInSeconds": 600,
+        }
+    }
+    world.update(config("c2"), deployment=policy)
+    world.settle(590)
+    assert world.shares() == {1: 0.0, 2: 1.0}
+    world.settle(20)
+    assert world.stable == 1
+    assert world.shares() == {1: 1.0}
+    assert "600 s" in world.reason
+
+
+def test_variants_come_and_go_with_the_traffic() -> None:
+    world = served(a=1, b=1)
+    world.update(config("c2", b=1, c=1), deployment=CANARY)
+    world.step(0.5)
+    assert world.route is not None
+    assert [one.name for one in world.route.variants] == ["a", "b"]
+    world.settle(10)
+    weights = {one.name: one.weight for one in world.route.variants}
+    assert weights == pytest.approx({"a": 0.45, "b": 0.5, "c": 0.05})
+    world.settle(60)
+    assert [one.name for one in world.route.variants] == ["b", "c"]
+
+
+def test_new_weights_hold_at_once_and_new_counts_when_they_are_there() -> None:
+    world = served(a=1, b=1)
+    world.scale(a=(3.0, 2))
+    assert world.state is State.UPDATING
+    world.step()
+    assert world.route is not None
+    assert [one.weight for one in world.route.variants] == [3.0, 1.0]
+    assert world.state is State.UPDATING
+    world.settle(5)
+    assert world.state is State.IN_SERVICE
+    assert len(world.wanted()) == 3
+    world.scale(a=(1.0, 0))
+    world.settle(10)
+    assert [one.variant for one in world.wanted()] == ["b"]
+
+
+def test_workers_that_cannot_be_had_leave_the_count_as_it_was() -> None:
+    world = served(a=1)
+    world.behaviours[1] = BROKEN
+    world.scale(a=(1.0, 3))
+    world.settle(10)
+    assert world.state is State.IN_SERVICE
+    assert world.reason == "Crashed. The model is broken."
+    assert len(world.wanted()) == 1
+    assert world.view.versions[1].desired["a"].count == 1
+
+
+def test_a_worker_that_goes_gets_no_requests_before_it_is_stopped() -> None:
+    world = served(a=2)
+    world.scale(a=(1.0, 1))
+    world.step(0.1)
+    (leaving,) = [played for played in world.workers.values() if played.view.draining_s is not None]
+    assert world.route is not None
+    assert leaving.view.name not in {one.worker for one in world.route.variants[0].fleets[0].replicas}
+    world.step(0.5)
+    assert leaving.view.stopping_s is None
+    world.step(0.6)
+    assert leaving.view.stopping_s is not None
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2.0, 10.0])
+def test_an_endpoint_can_be_deleted_in_every_state(seconds: float) -> None:
+    world = World()
+    world.create(config(a=2), GOOD)
+    world.settle(seconds)
+    world.delete()
+    assert world.state is State.DELETING
+    world.step(0.1)
+    assert world.route is None
+    world.settle(10)
+    assert world.record is None
+    assert world.workers == {}
+
+
+def test_a_failed_endpoint_can_be_deleted() -> None:
+    world = World()
+    world.create(config(), BROKEN)
+    world.settle(10)
+    world.delete()
+    world.settle(10)
+    assert world.record is None
+
+
+def test_a_worker_that_will_not_die_does_not_keep_its_endpoint() -> None:
+    world = World()
+    world.create(config(), Behaviour(is_immortal=True))
+    world.settle(5)
+    world.delete()
+    world.settle(60)
+    assert world.state is State.DELETING
+    world.settle(60)
+    assert world.record is None
+
+
+def test_a_variant_that_nobody_serves_leaves_its_traffic_to_the_others_during_an_update() -> None:
+    world = served(a=1, b=1)
+    world.update(config("c2", b=1, c=1), deployment=CANARY)
+    world.settle(10)
+    (victim,) = [one for one in world.wanted(2) if one.variant == "c"]
+    world.crash(victim.name)
+    world.step(0.1)
+    assert world.route is not None
+    weights = {one.name: one.weight for one in world.route.variants}
+    assert weights == pytest.approx({"a": 0.45, "b": 0.5, "c": 0.0})
+
+
+def test_the_old_fleet_takes_over_again_while_it_is_kept() -> None:
+    world = served(a=1)
+    world.update(config("c2", b=2), Behaviour(crash_s=90.0), deployment=CANARY)
+    assert world.route is not None
+    world.settle(85)
+    assert [one.name for one in world.route.variants] == ["b"]
+    world.settle(60)
+    assert world.stable == 1
+    assert world.shares("a") == {1: 1.0}
+
+
+def test_a_worker_whose_start_was_interrupted_is_started() -> None:
+    world = World(loses_starts=True)
+    world.create(config())
+    world.step()
+    assert [played.view.phase for played in world.workers.values()] == [None]
+    world.loses_starts = False
+    world.settle(5)
+    assert world.state is State.IN_SERVICE
+    assert world.num_made == 1
+
+
+def test_logs_of_failed_workers_are_kept_but_not_without_end() -> None:
+    world = served()
+    world.behaviours[1] = Behaviour(crash_s=3.5)
+    world.crash(world.wanted()[0].name)
+    world.settle(1500, pause_s=2.0)
+    dead = [played for played in world.workers.values() if played.view.is_gone]
+    assert 3 <= len(dead) <= 8

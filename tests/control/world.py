@@ -1,0 +1,287 @@
+"""
+An endpoint in a world of its own: what the planner decides is done at once, and workers follow scripts. No I/O.
+
+The record goes through JSON between two passes, as in the store; time moves when a test moves it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.cluster.launcher import Phase
+from headrace.control.fleet import Limits, WorkerView
+from headrace.control.plan import (
+    Action,
+    Drain,
+    Forget,
+    GiveUp,
+    Launch,
+    Plan,
+    RemoveEndpoint,
+    Start,
+    Stop,
+    plan_endpoint,
+)
+from headrace.control.progress import EndpointView, State, status_json, view_endpoint, visible_state
+from headrace.control.version import Desired, asked_capacity, version_json
+from headrace.state.records import Kind, Record
+from headrace.state.routes import Route
+
+ARN = "arn:aws:sagemaker:us-east-1:123456789012:endpoint/e"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """What a worker does after its start."""
+
+    fetch_s: float = 1.0
+    ready_s: float | None = 3.0
+    """None: never."""
+    crash_s: float | None = None
+    message: str = ""
+    """What it says when it crashes."""
+    stop_s: float = 2.0
+    is_immortal: bool = False
+    """No signal ends it."""
+
+
+GOOD = Behaviour()
+BROKEN = Behaviour(ready_s=None, crash_s=2.0, message="The model is broken.")
+DUMB = Behaviour(ready_s=None)
+"""Never answers."""
+
+
+@dataclass(kw_only=True)
+class Played:
+    """A worker and what it will do."""
+
+    view: WorkerView
+    behaviour: Behaviour
+    started_s: float | None = None
+    ends_s: float | None = None
+    shown: Phase | None = None
+    """Seen instead, from now on."""
+
+
+def config(name: str = "c1", **counts: int) -> dict[str, Any]:
+    """A configuration with variants and their counts."""
+    variants = [
+        {"VariantName": variant, "ModelName": "m", "InstanceType": "ml.m5.large", "InitialInstanceCount": count}
+        for variant, count in (counts or {"a": 1}).items()
+    ]
+    return {"EndpointConfigName": name, "ProductionVariants": variants}
+
+
+@dataclass
+class World:
+    """One endpoint, its workers and the time."""
+
+    limits: Limits = field(default_factory=Limits)
+    now_s: float = 1000.0
+    workers: dict[str, Played] = field(default_factory=dict)
+    record: Record | None = None
+    route: Route | None = None
+    plan: Plan | None = None
+    behaviours: dict[int, Behaviour] = field(default_factory=dict)
+    """By generation."""
+    loses_starts: bool = False
+    """The platform dies between a worker's record and its process."""
+    num_made: int = 0
+
+    def create(
+        self, config: Mapping[str, Any], behaviour: Behaviour = GOOD, deployment: Mapping[str, Any] | None = None
+    ) -> None:
+        """Ask for the endpoint."""
+        spec = {"asked": 1, "version": self._version(1, config, deployment)}
+        self.behaviours[1] = behaviour
+        self.record = Record(
+            kind=Kind.ENDPOINT,
+            name="e",
+            uid="uid",
+            revision=1,
+            spec=json.loads(json.dumps(spec)),
+            created_s=self.now_s,
+            modified_s=self.now_s,
+        )
+
+    def update(
+        self, config: Mapping[str, Any], behaviour: Behaviour = GOOD, deployment: Mapping[str, Any] | None = None
+    ) -> None:
+        """Ask for another version."""
+        asked = self.view.asked + 1
+        self.behaviours[asked] = behaviour
+        self._ask(asked, self._version(asked, config, deployment))
+
+    def scale(self, **desired: tuple[float, int]) -> None:
+        """Ask for other weights and counts of the version that serves."""
+        view = self.view
+        assert view.progress is not None
+        assert view.progress.stable is not None
+        raw = view.versions[view.progress.stable].raw
+        wanted = {name: {"weight": weight, "count": count} for name, (weight, count) in desired.items()}
+        self._ask(view.asked + 1, {**raw, "desired": {**raw["desired"], **wanted}})
+
+    def delete(self) -> None:
+        """Ask for its end."""
+        assert self.record is not None
+        if self.record.deleting_s is None:
+            self.record = replace(self.record, deleting_s=self.now_s)
+
+    def step(self, seconds: float = 0.0) -> Plan | None:
+        """Let time pass, look, plan and act once."""
+        self.now_s += seconds
+        if self.record is None:
+            return None
+        for played in self.workers.values():
+            self._observe(played)
+        view = self.view
+        seen = [played.view for played in self.workers.values()]
+        plan = plan_endpoint(view, seen, endpoint_arn=ARN, now_s=self.now_s, limits=self.limits)
+        self.plan, self.route = plan, plan.route
+        if plan.deployment is not None:
+            status = status_json(plan.deployment.progress, plan.deployment.versions, {}, {})
+            self.record = replace(self.record, status=json.loads(json.dumps(status)))
+        for action in plan.actions:
+            self._do(action)
+        return plan
+
+    def settle(self, seconds: float = 60.0, *, pause_s: float = 0.5) -> None:
+        """Many passes."""
+        for _ in range(int(seconds / pause_s)):
+            self.step(pause_s)
+
+    @property
+    def view(self) -> EndpointView:
+        """The record, understood."""
+        assert self.record is not None
+        return view_endpoint(self.record)
+
+    @property
+    def state(self) -> State:
+        """What DescribeEndpoint would say."""
+        return visible_state(self.view)
+
+    @property
+    def reason(self) -> str:
+        """FailureReason."""
+        progress = self.view.progress
+        return progress.failure_reason if progress is not None else ""
+
+    @property
+    def stable(self) -> int | None:
+        """Generation that serves."""
+        progress = self.view.progress
+        return progress.stable if progress is not None else None
+
+    def wanted(self, generation: int | None = None) -> list[WorkerView]:
+        """Workers that serve or will."""
+        views = [played.view for played in self.workers.values()]
+        return [one for one in views if one.is_wanted and generation in (None, one.generation)]
+
+    def shares(self, variant: str = "a") -> dict[int, float]:
+        """Share of each generation, as it is routed."""
+        assert self.route is not None
+        route = next(one for one in self.route.variants if one.name == variant)
+        return {fleet.generation: fleet.share for fleet in route.fleets}
+
+    def crash(self, name: str, message: str = "") -> None:
+        """A worker ends by itself."""
+        played = self.workers[name]
+        played.behaviour = replace(played.behaviour, crash_s=self.now_s - (played.started_s or 0.0), message=message)
+
+    def show(self, name: str, phase: Phase) -> None:
+        """A worker looks like this from now on."""
+        self.workers[name].shown = phase
+
+    def _ask(self, asked: int, version: Mapping[str, Any]) -> None:
+        assert self.record is not None
+        self.record = replace(self.record, spec=json.loads(json.dumps({"asked": asked, "version": version})))
+
+    def _version(
+        self, generation: int, config: Mapping[str, Any], deployment: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        desired: dict[str, Desired] = {one["VariantName"]: asked_capacity(one) for one in config["ProductionVariants"]}
+        return version_json(
+            generation=generation,
+            config=dict(config),
+            models={"m": {}},
+            desired=desired,
+            deployment=dict(deployment or {}),
+        )
+
+    def _observe(self, played: Played) -> None:
+        view = played.view
+        if played.started_s is None or view.phase is Phase.EXITED:
+            return
+        phase = self._phase(played)
+        if phase is not view.phase:
+            view = replace(view, phase=phase, phase_since_s=self.now_s)
+        if phase is Phase.READY and view.ready_s is None:
+            view = replace(view, ready_s=self.now_s)
+        if phase is Phase.EXITED and view.draining_s is None and view.failed_s is None:
+            is_permanent = view.ready_s is None and bool(played.behaviour.message)
+            failure = f"Crashed. {played.behaviour.message}"
+            view = replace(view, failed_s=self.now_s, failure=failure, is_permanent=is_permanent)
+        played.view = view
+
+    def _phase(self, played: Played) -> Phase:
+        assert played.started_s is not None
+        age_s, script = self.now_s - played.started_s, played.behaviour
+        if played.ends_s is not None and not script.is_immortal and self.now_s >= played.ends_s:
+            return Phase.EXITED
+        if script.crash_s is not None and age_s >= script.crash_s:
+            return Phase.EXITED
+        if played.shown is not None:
+            return played.shown
+        if script.ready_s is not None and age_s >= script.ready_s:
+            return Phase.READY
+        return Phase.FETCHING if age_s < script.fetch_s else Phase.STARTING
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Start():
+                self._start(action)
+            case Launch(worker=name):
+                self._launch(self.workers[name])
+            case Drain(worker=name):
+                self._change(name, draining_s=self.now_s)
+            case GiveUp(worker=name, why=why):
+                view = self.workers[name].view
+                draining_s = view.draining_s if view.draining_s is not None else self.now_s
+                is_permanent = view.ready_s is None
+                self._change(
+                    name,
+                    failed_s=self.now_s,
+                    failure=f"Gave up: {why}",
+                    is_permanent=is_permanent,
+                    draining_s=draining_s,
+                )
+            case Stop(worker=name, grace_s=grace_s):
+                played = self.workers[name]
+                ends_s = self.now_s + min(played.behaviour.stop_s, grace_s)
+                played.ends_s = ends_s if played.ends_s is None else min(ends_s, played.ends_s)
+                if played.view.stopping_s is None:
+                    self._change(name, stopping_s=self.now_s)
+            case Forget(worker=name):
+                self.workers.pop(name)
+            case RemoveEndpoint():
+                assert not self.workers
+                self.record = None
+
+    def _start(self, action: Start) -> None:
+        self.num_made += 1
+        name = f"w{self.num_made:04d}"
+        view = WorkerView(name=name, variant=action.variant, generation=action.generation, created_s=self.now_s)
+        self.workers[name] = Played(view=view, behaviour=self.behaviours[action.generation])
+        if not self.loses_starts:
+            self._launch(self.workers[name])
+
+    def _launch(self, played: Played) -> None:
+        played.started_s = self.now_s
+        played.view = replace(
+            played.view, phase=Phase.FETCHING, phase_since_s=self.now_s, url=f"http://{played.view.name}"
+        )
+
+    def _change(self, name: str, **changes: Any) -> None:
+        self.workers[name].view = replace(self.workers[name].view, **changes)
