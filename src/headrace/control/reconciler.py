@@ -1,0 +1,215 @@
+"""
+Makes true what was asked: reads the store, plans, acts, records.
+
+Level-triggered: a pass decides by what is, not by what has happened, so that it may be interrupted anywhere and begin
+again, after kill -9 of the platform too.
+
+It answers no request. The only owner of endpoint statuses, workers and routes.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from headrace.cluster.launcher import Handle, Launcher
+from headrace.control import store_access
+from headrace.control.fleet import Limits, num_ready
+from headrace.control.log_reader import LogReader
+from headrace.control.names import Site, arn_of
+from headrace.control.plan import Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_orphans
+from headrace.control.progress import ready_key, status_json, view_endpoint
+from headrace.control.store_access import Snapshot
+from headrace.control.worker_records import notices_of, view_worker
+from headrace.control.worker_specs import WorkerDefaults
+from headrace.control.workers import Bench, WorkerHands
+from headrace.core.telemetry import get_logger
+from headrace.state.records import Conflict, Kind, Record
+from headrace.state.routes import route_to_json
+from headrace.state.store import Store
+
+BUSY_PAUSE_S = 0.2
+"""Between two looks while something is under way."""
+WATCH_PAUSE_S = 1.0
+"""Between two looks at workers that serve."""
+IDLE_PAUSE_S = 10.0
+"""With nothing to watch; a write to the store ends every pause."""
+SWEEP_S = 30.0
+"""Between two searches for processes that nobody knows."""
+_BURST_S = 0.02
+"""Writes that come so close together are answered by one pass."""
+
+
+class Reconciler:
+    """One task; `run` until cancelled. Workers run on after that."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        launcher: Launcher,
+        logs: LogReader,
+        site: Site,
+        defaults: WorkerDefaults,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._site = site
+        self._limits = limits or Limits()
+        self._clock = clock
+        self._hands = WorkerHands(
+            store=store, launcher=launcher, logs=logs, defaults=defaults, limits=self._limits, clock=clock
+        )
+        self._swept_s: float | None = None
+        self._orphans: dict[str, Handle] = {}
+        self._log = get_logger()
+
+    async def run(self) -> None:
+        """Reconcile, for ever."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def notify() -> None:
+            loop.call_soon_threadsafe(changed.set)
+
+        unsubscribe = self._store.subscribe(notify)
+        try:
+            while True:
+                changed.clear()
+                try:
+                    pause_s = await self.pass_once()
+                except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
+                    self._log.exception("reconciler.failed")
+                    pause_s = WATCH_PAUSE_S
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await changed.wait()
+                await asyncio.sleep(_BURST_S)
+        finally:
+            unsubscribe()
+
+    async def pass_once(self) -> float:
+        """Read, plan, act and record once for everything; returns after how many seconds to look again."""
+        snapshot = await store_access.read_all(self._store)
+        alive = await self._alive_if_due(snapshot)
+        snapshot = await self._look(snapshot, alive)
+        workers = snapshot.workers_by_endpoint()
+        endpoints = {record.uid: record for record in snapshot.endpoints}
+        pauses = await asyncio.gather(
+            *(self._guarded(record, workers.get(uid, []), snapshot) for uid, record in endpoints.items())
+        )
+        for uid, orphans in workers.items():
+            if uid not in endpoints:
+                pauses.append(await self._end_orphans(orphans))
+        await self._drop_routes(snapshot)
+        if alive is not None:
+            pauses.append(await self._sweep(alive, snapshot))
+        return min(pauses, default=IDLE_PAUSE_S)
+
+    async def _look(self, snapshot: Snapshot, alive: dict[str, Handle] | None) -> Snapshot:
+        """The same snapshot, with what is seen of the workers now."""
+
+        async def look(record: Record) -> Record:
+            with suppress(Conflict):
+                if alive is not None:
+                    record = await self._hands.adopt(record, alive)
+                return await self._hands.observe(record)
+            return record
+
+        seen = await asyncio.gather(*(look(record) for record in snapshot.workers))
+        return Snapshot(endpoints=snapshot.endpoints, workers=seen, routes=snapshot.routes)
+
+    async def _guarded(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
+        """One endpoint; what goes wrong with it is its own matter, and is tried again."""
+        try:
+            return await self._reconcile(record, workers, snapshot.routes.get(record.name))
+        except Conflict:
+            return BUSY_PAUSE_S
+        except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
+            self._log.exception("reconciler.endpoint_failed", endpoint=record.name)
+            return WATCH_PAUSE_S
+
+    async def _reconcile(self, record: Record, workers: Sequence[Record], route: Record | None) -> float:
+        view, now_s = view_endpoint(record), self._clock()
+        seen = [view_worker(worker) for worker in workers]
+        arn = arn_of(self._site, Kind.ENDPOINT, record.name)
+        plan = plan_endpoint(view, seen, endpoint_arn=arn, now_s=now_s, limits=self._limits)
+        bench = Bench(view=view, records={worker.name: worker for worker in workers})
+        # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
+        published = route_to_json(plan.route) if plan.route is not None else None
+        await store_access.publish(self._store, route, record.name, published)
+        if plan.deployment is not None:
+            bench.versions = plan.deployment.versions
+            record = await self._record(record, plan, workers)
+        for action in plan.actions:
+            if isinstance(action, RemoveEndpoint):
+                await store_access.remove(self._store, record)
+                self._log.info("endpoint.removed", endpoint=record.name)
+            else:
+                await self._hands.act(bench, action)
+        if is_settled(plan, seen):
+            return WATCH_PAUSE_S if seen else IDLE_PAUSE_S
+        return BUSY_PAUSE_S
+
+    async def _record(self, record: Record, plan: Plan, workers: Sequence[Record]) -> Record:
+        """Write how far the endpoint is."""
+        assert plan.deployment is not None
+        deployment, state = plan.deployment, plan.deployment.progress.state.value
+        seen = [view_worker(worker) for worker in workers]
+        ready = {
+            ready_key(one.name, generation): num_ready(seen, (one.name, generation))
+            for generation, version in deployment.versions.items()
+            for one in version.variants
+        }
+        if record.status.get("progress", {}).get("state") != state:
+            reason = deployment.progress.failure_reason.partition("\n")[0]
+            self._log.info("endpoint.changed", endpoint=record.name, state=state, reason=reason)
+        status = status_json(deployment.progress, deployment.versions, ready, notices_of(workers))
+        return await store_access.write(self._store, record, status=status)
+
+    async def _end_orphans(self, workers: Sequence[Record]) -> float:
+        """Workers whose endpoint is gone."""
+        bench = Bench(records={worker.name: worker for worker in workers})
+        seen = [view_worker(worker) for worker in workers]
+        try:
+            for action in plan_orphans(seen, now_s=self._clock(), limits=self._limits):
+                await self._hands.act(bench, action)
+        except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
+            self._log.exception("reconciler.orphan_failed", workers=sorted(bench.records))
+        return BUSY_PAUSE_S
+
+    async def _drop_routes(self, snapshot: Snapshot) -> None:
+        """Routes of endpoints that are gone."""
+        living = {record.name for record in snapshot.endpoints}
+        for name, route in snapshot.routes.items():
+            if name not in living:
+                with suppress(Conflict):
+                    await store_access.remove(self._store, route)
+
+    async def _alive_if_due(self, snapshot: Snapshot) -> dict[str, Handle] | None:
+        """The launcher's own list: at the start, now and again, and where a worker's record has no process yet."""
+        now_s = self._clock()
+        is_recent = self._swept_s is not None and now_s - self._swept_s < SWEEP_S
+        if is_recent and all(record.status for record in snapshot.workers):
+            return None
+        self._swept_s = now_s
+        try:
+            return await self._hands.alive()
+        except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
+            self._log.exception("reconciler.sweep_failed")
+            return None
+
+    async def _sweep(self, alive: dict[str, Handle], snapshot: Snapshot) -> float:
+        """End processes that no record knows."""
+        recorded = {record.name for record in snapshot.workers}
+        for name, handle in alive.items():
+            if name not in recorded and name not in self._orphans:
+                self._log.warning("worker.orphaned", worker=name)
+                self._orphans[name] = handle
+        for name, handle in list(self._orphans.items()):
+            if await self._hands.end_orphan(name, handle):
+                del self._orphans[name]
+        if not self._orphans:
+            return IDLE_PAUSE_S
+        self._swept_s = None
+        return WATCH_PAUSE_S

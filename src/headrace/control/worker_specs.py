@@ -1,0 +1,119 @@
+"""From a model and a variant, as they were asked for, to a worker that can be started. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headrace.cluster.launcher import ArtifactSource, WorkerSpec
+from headrace.control.images import ImageProfile, OwnImage, profile
+from headrace.control.version import Version
+from headrace.state.records import Json
+
+_ARCHIVES = (".tar.gz", ".tgz")
+
+
+class HostShare(Protocol):
+    """What an instance type means on this host."""
+
+    @property
+    def threads(self) -> int | None:
+        """CPU threads; None: all."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """None: as much as there is."""
+        ...
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What this host does not have."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDefaults:
+    """What all workers of a platform have in common."""
+
+    share_of: Callable[[str], HostShare]
+    """By instance type."""
+    own_images: Mapping[str, OwnImage] = field(default_factory=dict)
+    is_strict: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that SageMaker sets in every container: AWS_REGION, ..."""
+    s3: Json = field(default_factory=dict)
+    """Endpoint and keys with which artifacts are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltWorker:
+    """A worker, and what could not be honoured."""
+
+    spec: WorkerSpec
+    notices: tuple[str, ...]
+
+
+def build_worker(name: str, *, version: Version, variant_name: str, defaults: WorkerDefaults) -> BuiltWorker:
+    """
+    Decide how a worker of a variant is run.
+
+    Raises:
+        AwsError: in strict mode, when the image is not known.
+    """
+    variant = version.variant(variant_name)
+    assert variant is not None
+    assert variant.model is not None
+    container = container_of(version.raw["models"][variant.model])
+    image = image_profile(container, own_images=defaults.own_images, is_strict=defaults.is_strict)
+    share = defaults.share_of(variant.instance_type)
+    spec = WorkerSpec(
+        name=name,
+        artifacts=artifacts_of(container),
+        environment={**defaults.environment, **image.environment},
+        options=image.options,
+        command=image.command,
+        artifact_timeout_s=variant.download_timeout_s,
+        threads=share.threads,
+        memory_bytes=share.memory_bytes,
+        s3=defaults.s3,
+    )
+    return BuiltWorker(spec=spec, notices=(*image.notices, *share.notices))
+
+
+def container_of(model: Json) -> Json:
+    """The container of a model that has one."""
+    containers: list[Json] = model.get("Containers") or []
+    container: Json = model.get("PrimaryContainer") or (containers[0] if containers else {})
+    return container
+
+
+def image_profile(container: Json, *, own_images: Mapping[str, OwnImage], is_strict: bool) -> ImageProfile:
+    """What the container's image means here."""
+    environment: dict[str, str] = container.get("Environment") or {}
+    return profile(container.get("Image", ""), environment, own_images=own_images, is_strict=is_strict)
+
+
+def artifacts_of(container: Json) -> tuple[ArtifactSource, ...]:
+    """Where the container's files come from."""
+    sources = []
+    if url := container.get("ModelDataUrl"):
+        is_archive = url.endswith(_ARCHIVES) or not (url.endswith("/") or _is_local(url))
+        sources.append(ArtifactSource(uri=url, is_prefix=url.endswith("/"), is_archive=is_archive))
+    if data := (container.get("ModelDataSource") or {}).get("S3DataSource"):
+        sources.append(_s3_source(data, channel=None))
+    additional = container.get("AdditionalModelDataSources") or []
+    sources.extend(_s3_source(one["S3DataSource"], channel=one["ChannelName"]) for one in additional)
+    return tuple(sources)
+
+
+def _s3_source(data: Json, *, channel: str | None) -> ArtifactSource:
+    return ArtifactSource(
+        uri=data["S3Uri"],
+        is_prefix=data["S3DataType"] == "S3Prefix",
+        is_archive=data["CompressionType"] == "Gzip",
+        channel=channel,
+    )
+
+
+def _is_local(url: str) -> bool:
+    return "://" not in url or url.startswith("file://")

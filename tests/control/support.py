@@ -1,0 +1,179 @@
+"""A control plane on a real port, with workers that are played."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+import uvicorn
+from botocore.config import Config
+
+from headrace.cluster.fake import FakeLauncher, FakeMachine
+from headrace.control.app import ControlApp
+from headrace.control.fleet import Limits
+from headrace.control.names import Site
+from headrace.control.reconciler import Reconciler
+from headrace.control.worker_specs import WorkerDefaults
+from headrace.state.sql import open_store
+from headrace.state.store import Store
+
+SITE = Site(account="123456789012", region="us-east-1")
+ROLE = "arn:aws:iam::123456789012:role/HeadraceRole"
+IMAGE = (
+    "763104351884.dkr.ecr.us-east-1.amazonaws.com/"
+    "huggingface-pytorch-tgi-inference:2.0.1-tgi1.0.3-gpu-py39-cu118-ubuntu20.04"
+)
+WAIT_S = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of a worker."""
+
+    timestamp_ms: int
+    message: str
+    position: int
+
+    @property
+    def next_position(self) -> int:
+        return self.position + 1
+
+
+@dataclass
+class ListedLogs:
+    """A `LogReader` on lists; a position is an index."""
+
+    lines: dict[str, list[Line]] = field(default_factory=dict)
+    """By worker; those of `""` are every worker's."""
+
+    def write(self, *messages: str, worker: str = "", begin_ms: int = 1_700_000_000_000) -> None:
+        found = self.lines.setdefault(worker, [])
+        for message in messages:
+            found.append(Line(timestamp_ms=begin_ms + len(found), message=message, position=len(found)))
+
+    def read(
+        self,
+        worker: str,
+        *,
+        start_ms: int | None = None,
+        end_ms: int | None = None,
+        position: int | None = None,
+        limit: int = 1000,
+        is_backward: bool = False,
+    ) -> Sequence[Line]:
+        lines = self.lines.get(worker, self.lines.get("", []))
+        within = [
+            one
+            for one in lines
+            if (start_ms is None or one.timestamp_ms >= start_ms) and (end_ms is None or one.timestamp_ms < end_ms)
+        ]
+        if is_backward:
+            return [one for one in within if position is None or one.position < position][-limit:]
+        return [one for one in within if position is None or one.position >= position][:limit]
+
+    def size_bytes(self, worker: str) -> int:
+        return sum(len(one.message) for one in self.lines.get(worker, self.lines.get("", [])))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What an instance type is here."""
+
+    threads: int | None = 1
+    memory_bytes: int | None = None
+    notices: tuple[str, ...] = ()
+
+
+def share_of(name: str) -> Share:
+    return Share(notices=(f"{name} has a GPU, which is not here.",) if ".g" in name else ())
+
+
+def reconciler_of(
+    store: Store,
+    machine: FakeMachine,
+    *,
+    logs: ListedLogs | None = None,
+    clock: Callable[[], float] = time.time,
+    limits: Limits | None = None,
+    launcher: FakeLauncher | None = None,
+) -> Reconciler:
+    """A reconciler of played workers."""
+    return Reconciler(
+        store=store,
+        launcher=launcher or FakeLauncher(machine),
+        logs=logs or ListedLogs(),
+        site=SITE,
+        defaults=WorkerDefaults(share_of=share_of),
+        limits=limits or Limits(drain_s=0.05),
+        clock=clock,
+    )
+
+
+@dataclass(kw_only=True)
+class Platform:
+    """A control plane that runs."""
+
+    url: str
+    store: Store
+    machine: FakeMachine
+    logs: ListedLogs
+    clients: list[Any] = field(default_factory=list)
+
+    def client(self, service: str) -> Any:
+        """A boto3 client, without retries."""
+        client = boto3.client(
+            service,
+            endpoint_url=self.url,
+            region_name=SITE.region,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=Config(retries={"total_max_attempts": 1}, proxies={}, read_timeout=WAIT_S),
+        )
+        self.clients.append(client)
+        return client
+
+    def wait_for(self, client: Any, name: str, *states: str) -> dict[str, Any]:
+        """Until the endpoint is in one of the states."""
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            found: dict[str, Any] = client.describe_endpoint(EndpointName=name)
+            if found["EndpointStatus"] in states:
+                return found
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"{name} is {found['EndpointStatus']}, wanted {states}")
+            time.sleep(0.05)
+
+
+@contextmanager
+def running_platform(*, is_strict: bool = False, reconciles: bool = True) -> Iterator[Platform]:
+    """Serve until the end of the block."""
+    store, logs, machine = open_store("sqlite://"), ListedLogs(), FakeMachine(clock=time.time)
+    app = ControlApp(store, site=SITE, logs=logs, own_images={}, is_strict=is_strict)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
+    reconciler = reconciler_of(store, machine, logs=logs)
+
+    async def serve() -> None:
+        task = asyncio.create_task(reconciler.run()) if reconciles else None
+        await server.serve(sockets=[listener])
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    platform = Platform(url=f"http://127.0.0.1:{listener.getsockname()[1]}", store=store, machine=machine, logs=logs)
+    try:
+        yield platform
+    finally:
+        for client in platform.clients:
+            client.close()
+        server.should_exit = True
+        thread.join(WAIT_S)
+        listener.close()
+        store.close()

@@ -1,0 +1,307 @@
+"""The reconciler with played workers, a real store and a clock that is moved by hand."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from headrace.cluster.fake import FakeLauncher, FakeMachine, ManualClock, Script, fails_after, ready_after
+from headrace.cluster.launcher import Handle, Phase, WorkerSpec
+from headrace.control.fleet import Limits
+from headrace.control.progress import State, view_endpoint, visible_state
+from headrace.control.reconciler import Reconciler
+from headrace.control.version import asked_capacity, version_json
+from headrace.state.records import Kind, Record
+from headrace.state.routes import route_from_json
+from headrace.state.sql import SqlStore, open_store
+from tests.control.support import IMAGE, ListedLogs, reconciler_of
+
+MODELS = {"m": {"ModelName": "m", "PrimaryContainer": {"Image": IMAGE, "Environment": {"HF_MODEL_ID": "smollm2"}}}}
+
+
+@dataclass
+class Scene:
+    """A store, a machine and the time."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def __post_init__(self) -> None:
+        self.store: SqlStore = open_store("sqlite://", now_s=self.clock)
+        self.machine = FakeMachine(clock=self.clock, script=lambda _spec: ready_after(3.0, fetch_s=1.0, stop_s=2.0))
+        self.logs = ListedLogs()
+        self.reconciler = self.born()
+
+    def born(self, launcher: FakeLauncher | None = None) -> Reconciler:
+        """Another life of the platform."""
+        return reconciler_of(
+            self.store, self.machine, logs=self.logs, clock=self.clock, limits=Limits(), launcher=launcher
+        )
+
+    def ask(self, name: str = "e", *, count: int = 1, generation: int = 1) -> None:
+        """Create the endpoint, or update it."""
+        config = {
+            "EndpointConfigName": "c",
+            "ProductionVariants": [
+                {"VariantName": "a", "ModelName": "m", "InstanceType": "ml.g5.xlarge", "InitialInstanceCount": count}
+            ],
+        }
+        desired = {"a": asked_capacity(config["ProductionVariants"][0])}
+        version = version_json(generation=generation, config=config, models=MODELS, desired=desired, deployment=None)
+        spec: dict[str, Any] = {"asked": generation, "version": version}
+        found = self.store.get(Kind.ENDPOINT, name)
+        if found is None:
+            self.store.create(Kind.ENDPOINT, name, spec=spec)
+        else:
+            self.store.update(found, spec=spec)
+
+    async def settle(self, seconds: float = 10.0, *, pause_s: float = 0.5) -> None:
+        """Passes, and time between them."""
+        for _ in range(int(seconds / pause_s)):
+            self.clock.advance(pause_s)
+            await self.reconciler.pass_once()
+
+    def endpoint(self, name: str = "e") -> Record:
+        found = self.store.get(Kind.ENDPOINT, name)
+        assert found is not None
+        return found
+
+    def state(self, name: str = "e") -> State:
+        return visible_state(view_endpoint(self.endpoint(name)))
+
+    def reason(self, name: str = "e") -> str:
+        progress = view_endpoint(self.endpoint(name)).progress
+        assert progress is not None
+        return progress.failure_reason
+
+    def living(self) -> list[str]:
+        return sorted(worker.spec.name for worker in self.machine.living())
+
+    def replicas(self) -> list[str]:
+        route = self.store.get(Kind.ROUTE, "e")
+        assert route is not None
+        variants = route_from_json(route.spec).variants
+        return [one.worker for variant in variants for fleet in variant.fleets for one in fleet.replicas]
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.store.close()
+
+
+async def test_an_endpoint_lives_and_dies(scene: Scene) -> None:
+    scene.ask(count=2)
+    await scene.settle()
+    assert scene.state() is State.IN_SERVICE
+    assert scene.replicas() == scene.living()
+    assert len(scene.living()) == 2
+    (first, *_) = scene.machine.workers.values()
+    assert first.spec.options == {"dialect": "tgi-1.0"}
+    assert first.spec.environment["HF_MODEL_ID"] == "smollm2"
+    scene.store.update(scene.endpoint(), is_deleting=True)
+    await scene.settle()
+    assert scene.store.get(Kind.ENDPOINT, "e") is None
+    assert scene.store.get(Kind.ROUTE, "e") is None
+    assert scene.store.list(Kind.WORKER) == []
+    assert scene.machine.workers == {}
+
+
+async def test_nothing_is_written_when_nothing_changes(scene: Scene) -> None:
+    scene.ask()
+    await scene.settle()
+    before = scene.store.revision()
+    await scene.settle()
+    assert scene.store.revision() == before
+
+
+async def test_what_is_not_honoured_is_noted(scene: Scene) -> None:
+    scene.ask()
+    await scene.settle()
+    assert "ml.g5.xlarge has a GPU, which is not here." in scene.endpoint().status["notices"]["a"]
+
+
+async def test_a_failure_tells_what_the_log_said_last(scene: Scene) -> None:
+    scene.logs.write("loading", "ValueError: bad weights")
+    scene.machine.script = lambda _spec: fails_after(1.0, message="The file is cut off.")
+    scene.ask()
+    await scene.settle()
+    assert scene.state() is State.FAILED
+    assert scene.reason().startswith(
+        "The primary container for production variant a did not pass the ping health check. "
+        "Please check CloudWatch logs for this endpoint. Reason: The file is cut off.\n"
+    )
+    assert scene.reason().endswith("Last lines of its log:\nloading\nValueError: bad weights")
+    assert scene.living() == []
+    assert len(scene.store.list(Kind.WORKER)) == 1
+
+
+async def test_a_worker_that_cannot_be_started_fails_the_endpoint(scene: Scene) -> None:
+    scene.machine.refusal = "There is no free port."
+    scene.ask()
+    await scene.settle()
+    assert scene.state() is State.FAILED
+    assert "There is no free port." in scene.reason()
+
+
+async def test_a_model_that_cannot_be_fetched_is_said_to_be_so(scene: Scene) -> None:
+    def script(_spec: WorkerSpec) -> Script:
+        return Script(
+            phases=(
+                *ready_after(9.0, fetch_s=9.0).phases[:1],
+                *fails_after(2.0, message="s3://b/k does not exist.").phases[1:],
+            )
+        )
+
+    scene.machine.script = script
+    scene.ask()
+    await scene.settle()
+    assert scene.reason().startswith("Failed to download model data for the primary container of production variant a.")
+    assert "s3://b/k does not exist." in scene.reason()
+
+
+async def test_a_crashed_worker_leaves_the_route_and_another_takes_its_place(scene: Scene) -> None:
+    scene.ask(count=2)
+    await scene.settle()
+    victim, other = scene.living()
+    scene.machine.crash(victim)
+    await scene.reconciler.pass_once()
+    assert scene.replicas() == [other]
+    assert scene.state() is State.IN_SERVICE
+    await scene.settle()
+    assert len(scene.replicas()) == 2
+    assert victim not in scene.replicas()
+
+
+async def test_a_new_life_of_the_platform_adopts_running_workers(scene: Scene) -> None:
+    scene.ask(count=2)
+    await scene.settle()
+    before = scene.replicas()
+    scene.reconciler = scene.born()
+    await scene.settle()
+    assert scene.replicas() == before
+    assert len(scene.machine.started) == 2
+
+
+async def test_an_update_keeps_the_old_worker_until_the_new_one_serves(scene: Scene) -> None:
+    scene.ask()
+    await scene.settle()
+    (old,) = scene.replicas()
+    scene.ask(generation=2)
+    assert scene.state() is State.UPDATING
+    for _ in range(40):
+        scene.clock.advance(0.2)
+        await scene.reconciler.pass_once()
+        assert old in scene.living() or old not in scene.replicas()
+        assert scene.replicas()
+    assert scene.state() is State.IN_SERVICE
+    assert scene.replicas() != [old]
+    assert scene.living() == scene.replicas()
+
+
+async def test_a_process_that_no_record_knows_is_ended(scene: Scene) -> None:
+    await scene.reconciler.pass_once()
+    launcher = FakeLauncher(scene.machine)
+    await launcher.start(WorkerSpec(name="stranger"))
+    await scene.settle(80)
+    assert scene.machine.workers == {}
+
+
+async def test_workers_of_an_endpoint_that_is_gone_are_ended(scene: Scene) -> None:
+    scene.ask()
+    await scene.settle()
+    scene.store.remove(scene.endpoint())
+    await scene.settle()
+    assert scene.machine.workers == {}
+    assert scene.store.list(Kind.WORKER) == []
+    assert scene.store.get(Kind.ROUTE, "e") is None
+
+
+async def test_an_endpoint_that_cannot_be_read_does_not_hold_up_the_others(scene: Scene) -> None:
+    scene.store.create(Kind.ENDPOINT, "broken", spec={"asked": 1})
+    scene.ask()
+    await scene.settle(5, pause_s=1.0)
+    assert scene.state() is State.IN_SERVICE
+
+
+async def test_a_name_can_be_used_again(scene: Scene) -> None:
+    scene.ask()
+    await scene.settle()
+    scene.store.update(scene.endpoint(), is_deleting=True)
+    await scene.settle()
+    scene.ask()
+    await scene.settle()
+    assert scene.state() is State.IN_SERVICE
+    assert len(scene.living()) == 1
+
+
+class Killed(BaseException):
+    """The platform is dead from here on."""
+
+
+class MortalLauncher(FakeLauncher):
+    """Dies before, or right after, its n-th change."""
+
+    def __init__(self, machine: FakeMachine, *, num_changes: int, is_after: bool) -> None:
+        super().__init__(machine)
+        self._left = num_changes
+        self._is_after = is_after
+
+    async def start(self, spec: WorkerSpec) -> Handle:
+        self._live(is_after=False)
+        handle = await super().start(spec)
+        self._live(is_after=True)
+        return handle
+
+    async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
+        self._live(is_after=False)
+        await super().stop(name, handle, grace_s=grace_s)
+        self._live(is_after=True)
+
+    async def forget(self, name: str) -> None:
+        self._live(is_after=False)
+        await super().forget(name)
+        self._live(is_after=True)
+
+    def _live(self, *, is_after: bool) -> None:
+        if is_after == self._is_after:
+            self._left -= 1
+            if self._left < 0:
+                raise Killed
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("num_changes", range(8))
+async def test_death_at_any_change_loses_nothing(scene: Scene, num_changes: int, *, is_after: bool) -> None:
+    scene.reconciler = scene.born(MortalLauncher(scene.machine, num_changes=num_changes, is_after=is_after))
+    with suppress(Killed):
+        scene.ask(count=2)
+        await scene.settle(8)
+        scene.ask(generation=2, count=2)
+        await scene.settle(12)
+    scene.reconciler = scene.born()
+    found = scene.store.get(Kind.ENDPOINT, "e")
+    assert found is not None
+    if found.spec["asked"] == 1:
+        scene.ask(generation=2, count=2)
+    await scene.settle(80)
+    assert scene.state() is State.IN_SERVICE
+    assert len(scene.living()) == 2
+    assert scene.replicas() == scene.living()
+
+
+async def test_running_ends_with_its_task_and_leaves_the_workers(scene: Scene) -> None:
+    scene.machine.script = lambda _spec: ready_after()
+    task = asyncio.create_task(scene.reconciler.run())
+    await asyncio.to_thread(scene.ask)
+    async with asyncio.timeout(20):
+        while scene.state() is not State.IN_SERVICE:
+            await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (name,) = scene.living()
+    assert scene.machine.look(name).phase is Phase.READY
