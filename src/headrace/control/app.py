@@ -1,0 +1,159 @@
+"""
+The control plane as an ASGI application: a request to a call, a handler in a thread, its answer back.
+
+Who may ask was decided before. A handler writes at most once; when somebody else wrote first, it is run anew.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope, Send
+
+from headrace.control.context import NUM_TRIES, CallContext
+from headrace.control.identity_api import assumed_role_arn
+from headrace.control.images import OwnImage
+from headrace.control.log_reader import LogReader
+from headrace.control.names import Site
+from headrace.control.registry import handler_of
+from headrace.core.errors import Unavailable
+from headrace.core.telemetry import get_logger
+from headrace.state.records import Conflict
+from headrace.state.store import Store
+from headrace.wire.aws import calls
+from headrace.wire.aws.errors import AwsError, throttled
+from headrace.wire.aws.http import Call, HttpRequest, HttpResponse
+from headrace.wire.aws.identify import identify
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+"""Of a request; the largest that a client of these services has reason to send is far smaller."""
+FREE_IN_FRIENDLY_MODE = frozenset({"RoleArn", "Url"})
+"""Shapes whose patterns are not held up in friendly mode: any role, and local paths for `ModelDataUrl`."""
+_BODY_TIMEOUT_S = 60.0
+
+
+class ControlApp:
+    """Answers `sagemaker`, `logs`, `sts`, `iam`, and by name what it does not know."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        site: Site,
+        logs: LogReader,
+        own_images: Mapping[str, OwnImage],
+        is_strict: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._site = site
+        self._logs = logs
+        self._own_images = own_images
+        self._is_strict = is_strict
+        self._clock = clock
+        self._log = get_logger()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        request_id = str(uuid.uuid4())
+        try:
+            body = await _read_body(scope, receive)
+        except ClientDisconnect:
+            return
+        except AwsError as error:
+            response = calls.render_error(identify(_request_of(scope, b"")), error, request_id)
+        else:
+            response = await self._answer(_request_of(scope, body), request_id)
+        await _send(scope, send, response)
+
+    async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponse:
+        started_s, spoken = time.perf_counter(), identify(request)
+        try:
+            free = frozenset() if self._is_strict else FREE_IN_FRIENDLY_MODE
+            call = calls.parse(request, free_shapes=free)
+            result = await asyncio.to_thread(self._handle, call, request_id)
+            response = calls.render(call, result, request_id)
+        except AwsError as error:
+            response = calls.render_error(spoken, error, request_id)
+            self._log_call(spoken.service, spoken.operation, response.status, started_s, request_id, error.message)
+        else:
+            self._log_call(spoken.service, spoken.operation, response.status, started_s, request_id)
+        return response
+
+    def _handle(self, call: Call, request_id: str) -> dict[str, Any]:
+        handler = handler_of(call.service, call.operation)
+        context = CallContext(
+            store=self._store,
+            logs=self._logs,
+            site=self._site,
+            identity_arn=assumed_role_arn(self._site),
+            now_s=self._clock(),
+            request_id=request_id,
+            is_strict=self._is_strict,
+            own_images=self._own_images,
+        )
+        try:
+            for _ in range(NUM_TRIES):
+                try:
+                    return handler(context, call.params)
+                except Conflict:
+                    continue
+        except Unavailable as error:
+            raise AwsError("ServiceUnavailable", error.message) from error
+        except AwsError:
+            raise
+        except Exception as error:
+            self._log.exception("call.failed", service=call.service, operation=call.operation, request_id=request_id)
+            raise AwsError("InternalFailure", f"Headrace failed; its log says why, at {request_id}.") from error
+        raise throttled(f"{call.operation}: others write to the same thing all the time. Try again.")
+
+    def _log_call(
+        self,
+        service: str,
+        operation: str | None,
+        status: int,
+        started_s: float,
+        request_id: str,
+        error: str = "",
+    ) -> None:
+        level = self._log.debug if status < 400 else self._log.info
+        taken_ms = round((time.perf_counter() - started_s) * 1000, 1)
+        facts = {"service": service, "operation": operation, "status": status, "total_ms": taken_ms}
+        level("call.finished", **facts, request_id=request_id, **({"error": error[:200]} if error else {}))
+
+
+async def _read_body(scope: Scope, receive: Receive) -> bytes:
+    """The whole body, within bounds of size and time."""
+    pieces, size = [], 0
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            async for piece in Request(scope, receive).stream():
+                size += len(piece)
+                if size > MAX_BODY_BYTES:
+                    message = f"The body of the request has more than {MAX_BODY_BYTES} bytes."
+                    raise AwsError("RequestEntityTooLargeException", message, status=413)
+                pieces.append(piece)
+    except TimeoutError:
+        raise AwsError("RequestTimeout", "The body of the request did not arrive in time.", status=408) from None
+    return b"".join(pieces)
+
+
+def _request_of(scope: Scope, body: bytes) -> HttpRequest:
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+    return HttpRequest(scope["method"], path, scope["query_string"].decode("latin-1"), headers, body)
+
+
+async def _send(scope: Scope, send: Send, response: HttpResponse) -> None:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+    headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else response.body})

@@ -1,0 +1,153 @@
+"""
+CreateEndpoint, UpdateEndpoint, UpdateEndpointWeightsAndCapacities, ListEndpoints, DeleteEndpoint.
+
+They write down what is asked, nothing more; the reconciler finds it there. `spec` of an endpoint: `asked` counts the
+requests, `version` is what was asked last (see `version`).
+"""
+
+from typing import Any
+
+from headrace.control.context import CallContext, already_exists, tags_of
+from headrace.control.deployment_config import check_deployment_config
+from headrace.control.listing import Listed, list_page
+from headrace.control.names import TITLES
+from headrace.control.progress import EndpointView, State, view_endpoint, visible_state
+from headrace.control.version import Desired, Version, asked_capacity, model_name_of, version_json
+from headrace.state.records import AlreadyExists, Json, Kind, Record
+from headrace.wire.aws.errors import validation_error
+
+_UPDATABLE = frozenset({State.IN_SERVICE, State.UPDATE_ROLLBACK_FAILED})
+
+
+def create_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """CreateEndpoint; DescribeEndpoint knows the endpoint when this returns."""
+    name, deployment = params["EndpointName"], params.get("DeploymentConfig") or {}
+    check_deployment_config(deployment)
+    context.refuse_existing(Kind.ENDPOINT, name)
+    config, models = _snapshot(context, params["EndpointConfigName"])
+    version = version_json(generation=1, config=config, models=models, desired=_asked(config), deployment=deployment)
+    try:
+        context.store.create(Kind.ENDPOINT, name, spec={"asked": 1, "version": version}, tags=tags_of(params))
+    except AlreadyExists:
+        raise already_exists(TITLES[Kind.ENDPOINT], context.arn(Kind.ENDPOINT, name)) from None
+    return {"EndpointArn": context.arn(Kind.ENDPOINT, name)}
+
+
+def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """UpdateEndpoint: another configuration; the old one serves until the new one does."""
+    record = context.get(Kind.ENDPOINT, params["EndpointName"])
+    view, current = _updatable(context, record)
+    deployment = params.get("DeploymentConfig") or {}
+    if params.get("RetainDeploymentConfig") and not deployment:
+        deployment = current.raw.get("deployment") or {}
+    check_deployment_config(deployment)
+    config, models = _snapshot(context, params["EndpointConfigName"])
+    desired = _asked(config)
+    if params.get("RetainAllVariantProperties"):
+        excluded = {one["VariantPropertyType"] for one in params.get("ExcludeRetainedVariantProperties") or []}
+        desired = {name: _retained(one, current.desired.get(name), excluded) for name, one in desired.items()}
+    asked = view.asked + 1
+    version = version_json(generation=asked, config=config, models=models, desired=desired, deployment=deployment)
+    context.store.update(record, spec={"asked": asked, "version": version})
+    return {"EndpointArn": context.arn(Kind.ENDPOINT, record.name)}
+
+
+def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """UpdateEndpointWeightsAndCapacities."""
+    record = context.get(Kind.ENDPOINT, params["EndpointName"])
+    view, current = _updatable(context, record)
+    desired = dict(current.desired)
+    for change in params["DesiredWeightsAndCapacities"]:
+        name = change["VariantName"]
+        if name not in desired:
+            arn = context.arn(Kind.ENDPOINT, record.name)
+            raise validation_error(
+                f'Variant "{name}" does not exist in endpoint "{arn}". It has: {", ".join(desired)}.'
+            )
+        if "ServerlessUpdateConfig" in change:
+            raise validation_error("ServerlessUpdateConfig is not supported by Headrace yet.")
+        desired[name] = Desired(
+            weight=float(change.get("DesiredWeight", desired[name].weight)),
+            count=int(change.get("DesiredInstanceCount", desired[name].count)),
+        )
+    raw = current.raw
+    version = version_json(
+        generation=current.generation,
+        config=raw["config"],
+        models=raw["models"],
+        desired=desired,
+        deployment=raw.get("deployment"),
+    )
+    context.store.update(record, spec={"asked": view.asked + 1, "version": version})
+    return {"EndpointArn": context.arn(Kind.ENDPOINT, record.name)}
+
+
+def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """ListEndpoints."""
+    return list_page(
+        [_listed(context, record) for record in context.store.list(Kind.ENDPOINT)], params, member="Endpoints"
+    )
+
+
+def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """DeleteEndpoint, in every state; asking again does no harm."""
+    context.store.update(context.get(Kind.ENDPOINT, params["EndpointName"]), is_deleting=True)
+    return {}
+
+
+def modified_s(record: Record, view: EndpointView) -> float:
+    """When the endpoint's state changed last, or a change was asked for."""
+    if view.deleting_s is not None:
+        return view.deleting_s
+    if view.progress is None or view.progress.observed != view.asked:
+        return record.modified_s
+    return max(view.created_s, view.progress.since_s)
+
+
+def _listed(context: CallContext, record: Record) -> Listed:
+    view = view_endpoint(record)
+    status, changed_s = visible_state(view).value, modified_s(record, view)
+    return Listed(
+        name=record.name,
+        created_s=record.created_s,
+        modified_s=changed_s,
+        status=status,
+        summary={
+            "EndpointName": record.name,
+            "EndpointArn": context.arn(Kind.ENDPOINT, record.name),
+            "CreationTime": record.created_s,
+            "LastModifiedTime": changed_s,
+            "EndpointStatus": status,
+        },
+    )
+
+
+def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, Json]]:
+    """The configuration and its models as they are now; the endpoint outlives both."""
+    config = context.get(Kind.ENDPOINT_CONFIG, config_name).spec
+    names = {model_name_of(variant) for variant in config["ProductionVariants"]} - {None}
+    return config, {name: context.get(Kind.MODEL, name).spec for name in sorted(filter(None, names))}
+
+
+def _asked(config: Json) -> dict[str, Desired]:
+    return {variant["VariantName"]: asked_capacity(variant) for variant in config["ProductionVariants"]}
+
+
+def _retained(asked: Desired, current: Desired | None, excluded: set[str]) -> Desired:
+    if current is None:
+        return asked
+    return Desired(
+        weight=asked.weight if "DesiredWeight" in excluded else current.weight,
+        count=asked.count if "DesiredInstanceCount" in excluded else current.count,
+    )
+
+
+def _updatable(context: CallContext, record: Record) -> tuple[EndpointView, Version]:
+    """The endpoint and the version that serves, if it may be updated now."""
+    view = view_endpoint(record)
+    state, arn = visible_state(view), context.arn(Kind.ENDPOINT, record.name)
+    if state in _UPDATABLE and view.progress is not None and view.progress.stable is not None:
+        return view, view.versions[view.progress.stable]
+    if state is State.FAILED:
+        raise validation_error(f'Cannot update failed endpoint "{arn}". Delete it, and create it again.')
+    raise validation_error(f'Cannot update in-progress endpoint "{arn}".')

@@ -1,0 +1,109 @@
+"""CreateModel, DescribeModel, ListModels, DeleteModel."""
+
+from typing import Any
+
+from headrace.control.context import CallContext, already_exists, tags_of, without
+from headrace.control.listing import Listed, list_page
+from headrace.control.names import TITLES
+from headrace.control.worker_specs import container_of, image_profile
+from headrace.state.records import AlreadyExists, Kind
+from headrace.wire.aws.errors import validation_error
+
+_NOT_YET = {
+    "ModelPackageName": "Model packages",
+    "MultiModelConfig": "Multi-model containers",
+    "InferenceSpecificationName": "Inference specifications",
+}
+
+
+def create_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """CreateModel."""
+    name = params["ModelName"]
+    _check_model(context, params)
+    context.refuse_existing(Kind.MODEL, name)
+    try:
+        context.store.create(Kind.MODEL, name, spec=without(params, "Tags"), tags=tags_of(params))
+    except AlreadyExists:
+        raise already_exists(TITLES[Kind.MODEL], context.arn(Kind.MODEL, name)) from None
+    return {"ModelArn": context.arn(Kind.MODEL, name)}
+
+
+def describe_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """DescribeModel."""
+    record = context.get(Kind.MODEL, params["ModelName"])
+    return {
+        "EnableNetworkIsolation": False,
+        **record.spec,
+        "ModelArn": context.arn(Kind.MODEL, record.name),
+        "CreationTime": record.created_s,
+    }
+
+
+def list_models(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """ListModels."""
+    things = [
+        Listed(
+            name=record.name,
+            created_s=record.created_s,
+            modified_s=record.modified_s,
+            status="",
+            summary={
+                "ModelName": record.name,
+                "ModelArn": context.arn(Kind.MODEL, record.name),
+                "CreationTime": record.created_s,
+            },
+        )
+        for record in context.store.list(Kind.MODEL)
+    ]
+    return list_page(things, params, member="Models")
+
+
+def delete_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """DeleteModel; endpoints that were made of it keep their copy."""
+    context.store.remove(context.get(Kind.MODEL, params["ModelName"]))
+    return {}
+
+
+def _check_model(context: CallContext, params: dict[str, Any]) -> None:
+    """
+    Refuse what cannot be served.
+
+    Raises:
+        AwsError: as AWS words it where AWS refuses too.
+    """
+    if context.is_strict and not params.get("ExecutionRoleArn"):
+        raise validation_error("ExecutionRoleArn is missing: name the role that SageMaker assumes for the model.")
+    containers = params.get("Containers") or []
+    if params.get("PrimaryContainer") and containers:
+        raise validation_error("Both PrimaryContainer and Containers were given. Give one of them.")
+    if not params.get("PrimaryContainer") and not containers:
+        raise validation_error("Neither PrimaryContainer nor Containers was given. Give one of them.")
+    if len(containers) > 1:
+        raise validation_error(
+            f"The model has {len(containers)} containers; Headrace does not support inference pipelines and "
+            "multi-container models yet. Make one model of each container."
+        )
+    _check_container(context, container_of(params))
+
+
+def _check_container(context: CallContext, container: dict[str, Any]) -> None:
+    for member, title in _NOT_YET.items():
+        if container.get(member):
+            raise validation_error(f"{title} ({member}) are not supported by Headrace yet.")
+    if container.get("Mode") == "MultiModel":
+        raise validation_error("Mode MultiModel is not supported by Headrace yet. Make one endpoint a model.")
+    if not container.get("Image"):
+        raise validation_error("The container has no Image. Name the image that serves the model.")
+    if container.get("ModelDataUrl") and container.get("ModelDataSource"):
+        raise validation_error("Both ModelDataUrl and ModelDataSource were given. Give one of them.")
+    for source in _s3_sources(container):
+        for member in ("ManifestS3Uri", "HubAccessConfig"):
+            if source.get(member):
+                raise validation_error(f"{member} is not supported by Headrace yet. Name the files' own S3Uri.")
+    image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
+
+
+def _s3_sources(container: dict[str, Any]) -> list[dict[str, Any]]:
+    primary = (container.get("ModelDataSource") or {}).get("S3DataSource")
+    additional = [one["S3DataSource"] for one in container.get("AdditionalModelDataSources") or []]
+    return [*([primary] if primary else []), *additional]

@@ -1,0 +1,59 @@
+"""Which operations are answered, by whom; and a clear word for all others."""
+
+from headrace.control import (
+    describe_endpoint,
+    endpoint_configs_api,
+    endpoints_api,
+    identity_api,
+    logs_api,
+    models_api,
+    tags_api,
+)
+from headrace.control.context import Handler
+from headrace.wire.aws.errors import AwsError
+
+OPERATIONS: dict[tuple[str, str], Handler] = {
+    ("sagemaker", "CreateModel"): models_api.create_model,
+    ("sagemaker", "DescribeModel"): models_api.describe_model,
+    ("sagemaker", "ListModels"): models_api.list_models,
+    ("sagemaker", "DeleteModel"): models_api.delete_model,
+    ("sagemaker", "CreateEndpointConfig"): endpoint_configs_api.create_endpoint_config,
+    ("sagemaker", "DescribeEndpointConfig"): endpoint_configs_api.describe_endpoint_config,
+    ("sagemaker", "ListEndpointConfigs"): endpoint_configs_api.list_endpoint_configs,
+    ("sagemaker", "DeleteEndpointConfig"): endpoint_configs_api.delete_endpoint_config,
+    ("sagemaker", "CreateEndpoint"): endpoints_api.create_endpoint,
+    ("sagemaker", "DescribeEndpoint"): describe_endpoint.describe_endpoint,
+    ("sagemaker", "ListEndpoints"): endpoints_api.list_endpoints,
+    ("sagemaker", "UpdateEndpoint"): endpoints_api.update_endpoint,
+    ("sagemaker", "UpdateEndpointWeightsAndCapacities"): endpoints_api.update_weights,
+    ("sagemaker", "DeleteEndpoint"): endpoints_api.delete_endpoint,
+    ("sagemaker", "AddTags"): tags_api.add_tags,
+    ("sagemaker", "ListTags"): tags_api.list_tags,
+    ("sagemaker", "DeleteTags"): tags_api.delete_tags,
+    ("logs", "DescribeLogGroups"): logs_api.describe_log_groups,
+    ("logs", "DescribeLogStreams"): logs_api.describe_log_streams,
+    ("logs", "FilterLogEvents"): logs_api.filter_log_events,
+    ("logs", "GetLogEvents"): logs_api.get_log_events,
+    ("sts", "GetCallerIdentity"): identity_api.get_caller_identity,
+    ("iam", "GetRole"): identity_api.get_role,
+    ("iam", "GetUser"): identity_api.get_user,
+    ("iam", "SimulatePrincipalPolicy"): identity_api.simulate_principal_policy,
+}
+"""By boto3's service name and the operation's."""
+
+
+def handler_of(service: str, operation: str) -> Handler:
+    """
+    Who answers an operation.
+
+    Raises:
+        AwsError: nobody; the operation is one of AWS's, and named.
+    """
+    handler = OPERATIONS.get((service, operation))
+    if handler is not None:
+        return handler
+    if "InferenceComponent" in operation:
+        why = "inference components are not there yet. Deploy the model as a variant of an endpoint of its own."
+    else:
+        why = "docs/coverage.md lists what is."
+    raise AwsError("UnknownOperationException", f"{service} {operation} is not supported by Headrace: {why}")

@@ -1,0 +1,118 @@
+"""CloudWatch Logs, as boto3 sees the workers' lines."""
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from headrace.control.log_filter import read_pattern
+from headrace.state.records import Kind
+from tests.control.support import Platform
+
+GROUP = "/aws/sagemaker/Endpoints/e"
+
+
+def add_worker(platform: Platform, number: int, variant: str = "AllTraffic") -> str:
+    """A worker's record; returns its stream."""
+    stream = f"{variant}/i-{number}"
+    spec = {
+        "endpoint": "e",
+        "endpoint_uid": "u",
+        "variant": variant,
+        "generation": 1,
+        "log_group": GROUP,
+        "log_stream": stream,
+    }
+    platform.store.create(Kind.WORKER, f"w{number}", spec=spec)
+    return stream
+
+
+@pytest.fixture
+def logs(still_platform: Platform) -> Any:
+    """Two workers that wrote in turns."""
+    add_worker(still_platform, 1)
+    add_worker(still_platform, 2, "b")
+    still_platform.logs.write("one", "three error", "five", worker="w1", begin_ms=1000)
+    still_platform.logs.write("two", "four error", worker="w2", begin_ms=1000)
+    return still_platform.client("logs")
+
+
+def messages(found: dict[str, Any]) -> list[str]:
+    return [event["message"] for event in found["events"]]
+
+
+def test_groups_and_streams_are_named_as_by_sagemaker(logs: Any) -> None:
+    (group,) = logs.describe_log_groups(logGroupNamePrefix="/aws/sagemaker")["logGroups"]
+    assert group["logGroupName"] == GROUP
+    streams = logs.describe_log_streams(logGroupName=GROUP)["logStreams"]
+    assert [one["logStreamName"] for one in streams] == ["AllTraffic/i-1", "b/i-2"]
+    assert streams[0]["lastEventTimestamp"] == 1002
+    page = logs.describe_log_streams(logGroupName=GROUP, limit=1)
+    rest = logs.describe_log_streams(logGroupName=GROUP, nextToken=page["nextToken"])
+    assert [one["logStreamName"] for one in rest["logStreams"]] == ["b/i-2"]
+
+
+def test_lines_of_all_streams_come_in_the_order_of_time(logs: Any) -> None:
+    assert messages(logs.filter_log_events(logGroupName=GROUP)) == ["one", "two", "three error", "four error", "five"]
+    assert messages(logs.filter_log_events(logGroupName=GROUP, filterPattern="error -four")) == ["three error"]
+    assert messages(logs.filter_log_events(logGroupName=GROUP, logStreamNamePrefix="b/")) == ["two", "four error"]
+    assert messages(logs.filter_log_events(logGroupName=GROUP, startTime=1001, endTime=1002)) == [
+        "three error",
+        "four error",
+    ]
+
+
+def test_pages_of_events_lose_nothing_and_repeat_nothing(logs: Any) -> None:
+    pages = logs.get_paginator("filter_log_events").paginate(logGroupName=GROUP, PaginationConfig={"PageSize": 2})
+    found = [messages(page) for page in pages]
+    assert found == [["one", "two"], ["three error", "four error"], ["five"]]
+
+
+def test_a_stream_is_read_to_its_end_and_on(logs: Any, still_platform: Platform) -> None:
+    stream = {"logGroupName": GROUP, "logStreamName": "AllTraffic/i-1"}
+    first = logs.get_log_events(**stream, startFromHead=True, limit=2)
+    assert messages(first) == ["one", "three error"]
+    second = logs.get_log_events(**stream, nextToken=first["nextForwardToken"])
+    assert messages(second) == ["five"]
+    third = logs.get_log_events(**stream, nextToken=second["nextForwardToken"])
+    assert (messages(third), third["nextForwardToken"]) == ([], second["nextForwardToken"])
+    still_platform.logs.write("six", worker="w1", begin_ms=1000)
+    assert messages(logs.get_log_events(**stream, nextToken=third["nextForwardToken"])) == ["six"]
+    assert messages(logs.get_log_events(**stream, nextToken=second["nextBackwardToken"])) == ["one", "three error"]
+    assert messages(logs.get_log_events(**stream, limit=1)) == ["six"]
+
+
+def test_groups_and_streams_that_are_not_there_do_not_exist(logs: Any) -> None:
+    with pytest.raises(logs.exceptions.ResourceNotFoundException, match="log group does not exist"):
+        logs.filter_log_events(logGroupName="/aws/sagemaker/Endpoints/other")
+    with pytest.raises(logs.exceptions.ResourceNotFoundException, match="log stream does not exist"):
+        logs.get_log_events(logGroupName=GROUP, logStreamName="no")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"nextToken": "?"}, {"nextToken": "W10="}, {"filterPattern": "{ $.level = 1 }"}, {"nextToken": "eyJhIjotMX0="}],
+)
+def test_what_cannot_be_read_is_an_invalid_parameter(logs: Any, params: dict[str, str]) -> None:
+    with pytest.raises(ClientError) as caught:
+        logs.filter_log_events(logGroupName=GROUP, **params)
+    assert caught.value.response["Error"]["Code"] == "InvalidParameterException"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "fits"),
+    [
+        ("", "anything", True),
+        ("a b", "b and a", True),
+        ("a b", "only a", False),
+        ('"a b"', "b a b", True),
+        ('"a b"', "a  b", False),
+        ("?a ?b", "has b", True),
+        ("?x ?y", "none", False),
+        ("a -b", "a b", False),
+        ('-"b c"', "a b c", False),
+        ('"a \\"b\\""', 'a "b"', True),
+    ],
+)
+def test_a_pattern_fits(pattern: str, line: str, *, fits: bool) -> None:
+    assert read_pattern(pattern).fits(line) is fits
