@@ -1,0 +1,84 @@
+"""The file of own images: read as it is written in the docs, refused with a sentence to act on."""
+
+import contextlib
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.control.images import OwnImage
+from headrace.control.own_images import read_own_images
+from headrace.core.errors import SettingsError
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "images.md"
+
+
+def read(text):
+    return read_own_images(text, source="images.toml")
+
+
+def test_the_example_of_the_docs_is_read():
+    (example,) = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert read(example) == {
+        "team/server": OwnImage(
+            command=("python", "-m", "server", "--port", "{port}", "--model", "{model}"),
+            environment={"LOG_LEVEL": "info"},
+        ),
+        "123456789012.dkr.ecr.*.amazonaws.com/llm:*": OwnImage(
+            dialect="lmi-0.26", options={"dtype": "w8a8", "max_num_seqs": "8"}
+        ),
+    }
+
+
+def test_a_command_may_be_a_list_of_words():
+    assert read('[images.x]\ncommand = ["a b", "{port}"]')["x"].command == ("a b", "{port}")
+    assert read("""[images.x]\ncommand = 'a "b c"'""")["x"].command == ("a", "b c")
+
+
+def test_an_empty_file_has_no_images():
+    assert read("") == {}
+    assert read("[images]\n# none yet\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("images", "images.toml is not TOML"),
+        ("[image.x]\ncommand='a'", "should hold only tables such as"),
+        ("images = 1", "should hold only tables such as"),
+        ("[images]\nx = 1", "is not a table"),
+        ("[images.x]\ncomand = 'a'", "comand is not known. Did you mean command?"),
+        ("[images.x]\nzzz = 'a'", "zzz is not known. Known are command"),
+        ("[images.x]\ncommand = 1", "wanted: a command line"),
+        ("[images.x]\ncommand = []", "wanted: a command line"),
+        ("[images.x]\ncommand = ''", "wanted: a command line"),
+        ("[images.x]\ncommand = ['a', 1]", "wanted: a command line"),
+        ("""[images.x]\ncommand = 'a "b'""", "No closing quotation"),
+        ("[images.x]\ncommand = 'a'\ndialect = 'tgi-3'", "Keep one"),
+        ("[images.x]\ndialect = 'tgi'", "wanted: one of auto, tgi-1.0"),
+        ("[images.x]\noptions = {dtyp = 'w8a8'}", "dtyp is no setting of `headrace serve`. Did you mean dtype?"),
+        ("[images.x]\noptions = {max_num_seqs = 0}", "max_num_seqs is '0'; wanted: a whole number from 1 up."),
+        ("[images.x]\noptions = 1", "options is 1; wanted"),
+        ("[images.x]\nenvironment = {A = [1]}", "A is [1]; wanted: a text or a number."),
+        ("[images.x]\n" + "a." * 3000 + "b = 1", "images.toml"),
+    ],
+)
+def test_a_mistake_is_refused_with_a_sentence(text, sentence):
+    with pytest.raises(SettingsError) as caught:
+        read(text)
+    assert sentence in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_secrets_never_show():
+    with pytest.raises(SettingsError) as caught:
+        read("[images.x]\noptions = {api_key = ' '}\n")
+    assert "a value that cannot be read" in caught.value.message
+
+
+@given(text=st.text(max_size=80) | st.text("[]images.=\"'{}\n x1", max_size=80))
+def test_no_text_breaks_the_reader(text):
+    with contextlib.suppress(SettingsError):
+        read(text)
