@@ -1,8 +1,11 @@
 """
-Take the picture of the chat page that the README shows.
+Take the pictures that the README shows: of the chat page, and of an endpoint in the console.
 
 headrace serve smollm2 &
 python scripts/screenshot.py http://127.0.0.1:8080 docs/images/chat.png "Why is the sky blue?"
+
+headrace up & headrace deploy smollm2 --name chat
+python scripts/screenshot.py http://127.0.0.1:7450/console#/chat docs/images/console.png
 """
 
 import argparse
@@ -29,7 +32,7 @@ WAIT_S = 120
 
 
 def photograph(url: str, target: Path, questions: list[str]) -> None:
-    """Ask the questions one after the other, then keep a picture of the page."""
+    """Open the page, wait until it shows something, and keep a picture of it."""
     with tempfile.TemporaryDirectory() as profile:
         options = webdriver.ChromeOptions()
         options.binary_location = "/usr/bin/chromium"
@@ -39,21 +42,29 @@ def photograph(url: str, target: Path, questions: list[str]) -> None:
         try:
             driver.get(url)
             wait = WebDriverWait(driver, WAIT_S)
-            wait.until(lambda _: driver.find_element(By.ID, "model").text not in ("connecting…", "not ready"))
-            for number, question in enumerate(questions, start=1):
-                driver.find_element(By.ID, "prompt").send_keys(question + Keys.ENTER)
-                wait.until(lambda _, number=number: len(driver.find_elements(By.CLASS_NAME, "facts")) == number)
+            if "/console" in url:
+                wait.until(lambda _: driver.find_elements(By.CSS_SELECTOR, ".lines path[d^=M]"))
+            else:
+                ask(driver, wait, questions)
             target.write_bytes(driver.get_screenshot_as_png())
         finally:
             driver.quit()
 
 
+def ask(driver: webdriver.Chrome, wait: WebDriverWait, questions: list[str]) -> None:
+    """Ask the questions on the chat page, one after the other."""
+    wait.until(lambda _: driver.find_element(By.ID, "model").text not in ("connecting…", "not ready"))
+    for number, question in enumerate(questions, start=1):
+        driver.find_element(By.ID, "prompt").send_keys(question + Keys.ENTER)
+        wait.until(lambda _, number=number: len(driver.find_elements(By.CLASS_NAME, "facts")) == number)
+
+
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description="Take a picture of the chat page.")
+    parser = argparse.ArgumentParser(description="Take a picture of the chat page or the console.")
     parser.add_argument("url")
     parser.add_argument("target", type=Path)
-    parser.add_argument("questions", nargs="+")
+    parser.add_argument("questions", nargs="*", help="for the chat page")
     options = parser.parse_args()
     photograph(options.url, options.target, options.questions)
 

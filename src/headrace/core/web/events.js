@@ -16,14 +16,14 @@ async function* events(body) {
   }
 }
 
-/** What a response that is not "ok" says, in one sentence: OpenAI's form, AWS's, or plain text. */
+/** What a response that is not "ok" says, in one sentence: OpenAI's form, AWS's (JSON or XML), or plain text. */
 export async function errorText(response) {
   const text = await response.text();
   try {
     const { error, message, Message } = JSON.parse(text);
     return error?.message ?? error ?? message ?? Message ?? text;
   } catch {
-    return text || `HTTP ${response.status}`;
+    return /<Message>([^<]+)</.exec(text)?.[1] || text || `HTTP ${response.status}`;
   }
 }
 

@@ -1,0 +1,82 @@
+"""The console on a real platform with the real small model, as a person uses it from the first deployment on."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.browser import Page, chromium
+
+from .conftest import free_port, headrace_command
+
+pytestmark = [pytest.mark.model, pytest.mark.browser]
+
+START_TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def platform_url(tmp_path: Path) -> Iterator[str]:
+    """`headrace up` on an empty folder; its workers end with it."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    log_path = tmp_path / "up.log"
+    command = [headrace_command(), "up", "--port", str(port), "--data-dir", str(tmp_path / "data")]
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ)
+    try:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not answers(url):
+            assert process.poll() is None, log_path.read_text()
+            assert time.monotonic() < deadline_s, log_path.read_text()
+            time.sleep(0.05)
+        yield url
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0, log_path.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_model_is_deployed_asked_watched_and_deleted(platform_url: str, smollm2_path: Path, tmp_path: Path) -> None:
+    with chromium(tmp_path / "chromium") as driver:
+        page = Page(driver)
+        driver.get(f"{platform_url}/console")
+        page.find("#deploy").click()
+        page.find("#model").send_keys(str(smollm2_path))
+        page.fill("#endpoint-name", "chat")
+        page.find("#deploy-submit").click()
+        page.until(lambda: page.text("#state") == "InService", "the endpoint in service")
+        page.until(lambda: "ml.c6i.xlarge" in page.text("#variants"), "the instance type")
+
+        page.find("#tab-playground").click()
+        page.fill("#temperature", "0")
+        page.find("#prompt").send_keys("What is the capital of France?" + Keys.ENTER)
+        page.until(lambda: page.all(".facts"), "the answer")
+        assert "Paris" in page.text(".message.assistant .text")
+
+        page.find("#tab-logs").click()
+        page.until(lambda: "server.ready" in page.text("#lines"), "the worker's log")
+        page.until(lambda: "request.finished" in page.text("#lines"), "the request in it")
+
+        page.find("#tab-overview").click()
+        page.until(lambda: page.text("#charts-facts") == "1 request", "the request in the charts")
+        page.until(lambda: "ms" in page.text("#rows .rate"), "the rate in the list")
+
+        page.find("#delete").click()
+        page.until(lambda: page.find("#delete-all").is_selected(), "what was made with it")
+        page.find("#delete-submit").click()
+        page.until(lambda: page.text("#state") == "Deleted" and not page.all("#rows a"), "its end")
+        noise = [entry for entry in driver.get_log("browser") if entry["level"] == "WARNING"]
+        assert noise == []
