@@ -118,6 +118,22 @@ def test_lists_pages_and_deletes(s3: Proxied) -> None:
     assert "Contents" not in s3.client.list_objects_v2(Bucket="bucket", Prefix="list/")
 
 
+def test_buckets_are_as_strict_as_aws(s3: Proxied) -> None:
+    s3.put("keeps the bucket", b"x")
+    for call, code in (
+        (lambda: s3.client.delete_bucket(Bucket="bucket"), "BucketNotEmpty"),
+        (lambda: s3.client.put_object(Bucket="not-made", Key="key", Body=b"x"), "NoSuchBucket"),
+    ):
+        with pytest.raises(ClientError) as caught:
+            call()
+        assert caught.value.response["Error"]["Code"] == code
+
+
+def test_a_header_that_s3_does_not_allow_is_the_clients_fault(s3: Proxied) -> None:
+    response = httpx.put(f"{s3.url}/bucket/odd", content=b"x", headers={"Content-Type": b"\xe9"})
+    assert response.status_code == 400
+
+
 def test_large_files_go_up_and_down_in_parts(s3: Proxied, tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(os.urandom(20 * MIB))

@@ -116,6 +116,7 @@ class S3Proxy:
 def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
     """What goes on to the storage, without what was for us and with how the body comes."""
     framing = dict(upload.headers)
+    _check_ascii(headers)
     dropped = _NOT_FORWARDED
     declared = headers.get("x-amz-content-sha256", "")
     if declared.startswith("STREAMING-"):
@@ -123,6 +124,18 @@ def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
     if declared.startswith("STREAMING-AWS4-"):
         dropped |= _CHUNK_HEADERS
     return {name: value for name, value in headers.items() if name not in dropped} | framing
+
+
+def _check_ascii(headers: Mapping[str, str]) -> None:
+    """
+    Refuse what S3 refuses, too, before it reaches a server that stumbles over it.
+
+    Raises:
+        AwsError: a header that is kept with the object has other characters.
+    """
+    for name, value in headers.items():
+        if name.startswith(("content-", "x-amz-")) and not value.isascii():
+            raise AwsError("InvalidArgument", f"The header {name} may have ASCII characters only.")
 
 
 async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, is_uploaded: bool) -> None:

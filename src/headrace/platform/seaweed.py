@@ -20,7 +20,7 @@ import msgspec
 from headrace.cluster.processes import ProcessId, is_running, kill_session, reap, send_signal, spawn
 from headrace.platform.s3_access import S3Access
 
-_LISTENERS = ("s3", "s3_grpc", "master", "master_grpc", "volume", "volume_grpc", "filer", "filer_grpc")
+_LISTENERS = tuple(name + suffix for name in ("s3", "master", "volume", "filer", "admin") for suffix in ("", "_grpc"))
 _PORTS = range(16_000, 20_000)
 """Below the workers' ports and those that Linux gives to clients: they stay free while the server is down."""
 _PROBE_TIMEOUT_S = 2.0
@@ -156,7 +156,7 @@ class Seaweed:
 
 
 def _flags(data: Path, ports: dict[str, int]) -> list[str]:
-    """Loopback only; no admin page, WebDAV, table catalogues; no reports to its makers."""
+    """Loopback only; no admin page, WebDAV, table catalogues; no reports to its makers; buckets as strict as AWS's."""
     listeners = [
         f"-{name.removesuffix('_grpc')}.port{'.grpc' if name.endswith('_grpc') else ''}={ports[name]}"
         for name in _LISTENERS
@@ -172,6 +172,8 @@ def _flags(data: Path, ports: dict[str, int]) -> list[str]:
         "-s3.port.lance=0",
         "-s3.port.iceberg=0",
         "-s3.allowedOrigins=",
+        "-s3.autoCreateBucket=false",
+        "-s3.allowDeleteBucketNotEmpty=false",
         "-master.telemetry=false",
         *listeners,
     ]
