@@ -102,7 +102,8 @@ def test_torchserves_folder_is_served_as_torchserve(tmp_path, place):
     write(
         place,
         {
-            "model-config.yaml": "handler:\n  model_checkpoint_dir: llama-split\n  max_length: 100\n",
+            "model-config.yaml": "minWorkers: 1\n"
+            "handler: {model_checkpoint_dir: llama-split, max_length: 100, amp: bf16}\n",
             "llama-split/config.json": "{}",
             "MAR-INF/MANIFEST.json": "{}",
             "inf2_handler.py": "raise SystemExit",
@@ -115,6 +116,8 @@ def test_torchserves_folder_is_served_as_torchserve(tmp_path, place):
     told = {notice.name: notice.message for notice in notices if notice.kind == "ignored"}
     assert {"inf2_handler.py", "requirements.txt"} <= set(told)
     assert "custom code is not run" in told["inf2_handler.py"]
+    assert notices[0].name == "inf2_handler.py", "what matters most is told first, where there is room for little"
+    assert not {"minWorkers", "handler.amp"} & set(told)
     settings, _ = gather_settings({"dialect": "tgi-1.0"}, {"HEADRACE_MODEL_FOLDER": str(tmp_path)})
     assert settings.dialect == "tgi-1.0"
 

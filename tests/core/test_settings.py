@@ -228,7 +228,7 @@ def test_the_model_config_of_the_torchserve_article_works_unchanged():
     assert (settings.model, settings.default_max_new_tokens) == ("llama-2-13b-split", 100)
     assert settings.dialect == "torchserve"
     assert {notice.kind for notice in notices} == {"obeyed", "ignored"}
-    assert {notice.name for notice in notices} >= {"handler.amp", "handler.tp_degree", "micro_batching", "batchSize"}
+    assert {notice.name for notice in notices} >= {"handler.tp_degree", "micro_batching", "batchSize"}
 
 
 def test_what_else_a_handler_is_told_is_for_code_that_is_not_run():

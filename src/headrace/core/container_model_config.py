@@ -2,7 +2,6 @@
 
 from headrace.core.container_meanings import (
     ALWAYS,
-    COMPILER,
     DTYPE,
     NO_CUSTOM_CODE,
     NO_LOAD_TIMEOUT,
@@ -16,7 +15,7 @@ from headrace.core.container_meanings import (
     NoEffect,
 )
 
-_CONTINUOUS = NoEffect("requests are batched continuously, none waits for others")
+_CONTINUOUS = NoEffect("requests are batched continuously, none waits for others", ("1",))
 
 
 def _read_model_name(raw: str) -> Converted:
@@ -59,7 +58,7 @@ MODEL_CONFIG: dict[str, Meaning] = {
     "handler.max_new_tokens": Fills("default_max_new_tokens"),
     "handler.max_length": Fills("default_max_new_tokens"),
     "handler.dtype": DTYPE,
-    "handler.amp": COMPILER,
+    "handler.amp": NoEffect("the format of the weights is chosen with dtype", ("bf16", "bfloat16")),
     "handler.tp_degree": NOT_SPLIT,
     "handler.tensor_parallel": NOT_SPLIT,
     "handler.manual_seed": NoEffect("a request says its seed"),

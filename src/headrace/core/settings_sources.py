@@ -53,7 +53,7 @@ def gather_settings(
     elif found.root != folder:
         overrides["model"] = str(found.root)
     settings, notices = load_settings(overrides, env, found.properties, found.model_config, container=container)
-    return settings, [*notices, *found.notices]
+    return settings, [*found.notices, *notices]
 
 
 def _moved_folder(env: Mapping[str, str]) -> Path | None:
