@@ -1,0 +1,160 @@
+"""
+Which replica answers a request. Pure: weights, shares, loads and random numbers in, a choice out.
+
+In this order: the variant (named by the request, or drawn by weight), the fleet of the variant (drawn by share), the
+replica of the fleet (the one of the session; else by the variant's strategy). What has no replica that may be used is
+passed over, so that a replica that is being replaced costs no request as long as another one can answer.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from headrace.state.routes import Fleet, Replica, Route, VariantRoute
+
+PREFIX_BYTES = 1024
+"""So much of a body tells which prefix it has. Source: SageMaker's smallest `PrefixLength`."""
+
+MAX_OVERLOAD = 1.25
+"""A replica gets requests for the prefixes that it knows until it has so many times the mean load. Source: Mirrokni et
+al., Consistent hashing with bounded loads."""
+
+MIN_BOUND = 4
+"""And at least so many: a small batch costs less than reading a prefix again."""
+
+Draw = Callable[[], float]
+"""A random number, 0 <= x < 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What of a request matters for its way."""
+
+    target_variant: str | None = None
+    worker: str | None = None
+    """Only this one will do: it has the session."""
+    affinity: bytes | None = None
+    """Requests with the same go to the same replica, whatever the strategy: the id of a session."""
+    prefix: bytes = b""
+    """The same for the strategy PREFIX_AWARE only."""
+    excluded: AbstractSet[str] = frozenset()
+    """Workers that were tried in vain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Who answers."""
+
+    variant: VariantRoute
+    replica: Replica
+
+
+class UnknownVariant(Exception):
+    """The request names a variant that the endpoint does not have."""
+
+
+class NoReplica(Exception):
+    """Nobody can answer now."""
+
+
+def choose(route: Route, ask: Ask, loads: Mapping[str, int], draw: Draw) -> Choice:
+    """
+    Choose the replica for one request.
+
+    Raises:
+        UnknownVariant: there is no variant of the name asked for.
+        NoReplica: no replica may be used.
+    """
+    variants = _candidates(route, ask)
+    if ask.worker is not None:
+        return _of_session(variants, ask.worker, ask.excluded)
+    usable = [(variant, fleets) for variant in variants if (fleets := _usable_fleets(variant, ask.excluded))]
+    weights = [variant.weight for variant, _ in usable]
+    if ask.target_variant is None:
+        usable = [pair for pair, weight in zip(usable, weights, strict=True) if weight > 0]
+        weights = [weight for weight in weights if weight > 0]
+    if not usable:
+        raise NoReplica
+    variant, fleets = usable[0] if len(usable) == 1 else usable[_draw(weights, draw)]
+    _, replicas = fleets[0] if len(fleets) == 1 else fleets[_draw([fleet.share for fleet, _ in fleets], draw)]
+    return Choice(variant=variant, replica=_replica(replicas, variant, ask, loads, draw))
+
+
+def prefix_of(endpoint: str, prefix_id: str, body: bytes) -> bytes:
+    """What makes requests alike for the strategy PREFIX_AWARE."""
+    return b"\0".join((endpoint.encode(), prefix_id.encode("latin-1"), body[:PREFIX_BYTES]))
+
+
+def _candidates(route: Route, ask: Ask) -> Sequence[VariantRoute]:
+    if ask.target_variant is None:
+        return route.variants
+    found = [variant for variant in route.variants if variant.name == ask.target_variant]
+    if not found:
+        raise UnknownVariant(ask.target_variant)
+    return found
+
+
+def _of_session(variants: Sequence[VariantRoute], worker: str, excluded: AbstractSet[str]) -> Choice:
+    for variant in variants:
+        for fleet in variant.fleets:  # also one that gets no new traffic: its sessions go on
+            for replica in fleet.replicas:
+                if replica.worker == worker and worker not in excluded:
+                    return Choice(variant=variant, replica=replica)
+    raise NoReplica
+
+
+def _usable_fleets(variant: VariantRoute, excluded: AbstractSet[str]) -> list[tuple[Fleet, list[Replica]]]:
+    usable = []
+    for fleet in variant.fleets:
+        if fleet.share > 0:
+            replicas = [replica for replica in fleet.replicas if replica.worker not in excluded]
+            if replicas:
+                usable.append((fleet, replicas))
+    return usable
+
+
+def _draw(weights: Sequence[float], draw: Draw) -> int:
+    """An index, by weight; all weights are above 0."""
+    point = draw() * sum(weights)
+    for index, weight in enumerate(weights):
+        point -= weight
+        if point < 0:
+            return index
+    return len(weights) - 1
+
+
+def _replica(
+    replicas: Sequence[Replica], variant: VariantRoute, ask: Ask, loads: Mapping[str, int], draw: Draw
+) -> Replica:
+    if len(replicas) == 1:
+        return replicas[0]
+    if ask.affinity is not None:
+        return _by_affinity(replicas, ask.affinity)[0]
+    if variant.strategy == "PREFIX_AWARE":
+        bound = load_bound([loads.get(replica.worker, 0) for replica in replicas])
+        ranked = _by_affinity(replicas, ask.prefix)
+        return next(replica for replica in ranked if loads.get(replica.worker, 0) < bound)
+    if variant.strategy == "LEAST_OUTSTANDING_REQUESTS":
+        least = min(loads.get(replica.worker, 0) for replica in replicas)
+        replicas = [replica for replica in replicas if loads.get(replica.worker, 0) == least]
+    return replicas[min(int(draw() * len(replicas)), len(replicas) - 1)]
+
+
+def load_bound(loads: Sequence[int]) -> int:
+    """A replica with so many requests gets no more because of a prefix; the least loaded one is always below it."""
+    return max(MIN_BOUND, math.ceil(MAX_OVERLOAD * (sum(loads) + 1) / len(loads)))
+
+
+def _by_affinity(replicas: Sequence[Replica], key: bytes) -> list[Replica]:
+    """
+    The replicas, the best for `key` first.
+
+    Rendezvous hashing: if a replica goes, only the keys that it had move; if one comes, it takes its part of each.
+    """
+
+    def score(replica: Replica) -> bytes:
+        return blake2b(key, key=blake2b(replica.worker.encode(), digest_size=32).digest(), digest_size=8).digest()
+
+    return sorted(replicas, key=score, reverse=True)

@@ -1,0 +1,110 @@
+"""Routes, and a store that holds nothing else."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from headrace.state.records import Json, Kind, Record
+from headrace.state.routes import (
+    AsyncOutput,
+    Fleet,
+    Replica,
+    Route,
+    RoutingStrategy,
+    VariantRoute,
+    route_to_json,
+)
+
+ACCOUNT = "123456789012"
+REGION = "us-east-1"
+
+
+def variant(
+    name: str = "AllTraffic",
+    *fleets: list[str],
+    weight: float = 1.0,
+    shares: list[float] | None = None,
+    strategy: RoutingStrategy = "RANDOM",
+) -> VariantRoute:
+    """A variant; each fleet is a list of worker URLs, by which the workers are named."""
+    shares = shares or [1.0] * len(fleets)
+    return VariantRoute(
+        name=name,
+        weight=weight,
+        strategy=strategy,
+        fleets=tuple(
+            Fleet(generation=number, share=share, replicas=tuple(Replica(worker=url, url=url) for url in urls))
+            for number, (urls, share) in enumerate(zip(fleets, shares, strict=True))
+        ),
+    )
+
+
+def route(
+    *variants: VariantRoute,
+    endpoint: str = "ep",
+    status: str = "InService",
+    uid: str = "uid-1",
+    async_output: AsyncOutput | None = None,
+) -> Route:
+    return Route(
+        endpoint=endpoint,
+        endpoint_arn=f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:endpoint/{endpoint}",
+        endpoint_uid=uid,
+        created_s=1_700_000_000.0,
+        status=status,
+        variants=variants,
+        async_output=async_output,
+    )
+
+
+class RouteStore:
+    """The part of a store that the gateway uses."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._records: dict[str, Record] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._revision = 0
+        self.num_reads = 0
+        self.failure: Exception | None = None
+
+    def put(self, *routes: Route) -> None:
+        for one in routes:
+            self.put_json(one.endpoint, route_to_json(one))
+
+    def put_json(self, name: str, spec: Json) -> None:
+        with self._lock:
+            self._revision += 1
+            now_s = time.time()
+            self._records[name] = Record(
+                kind=Kind.ROUTE,
+                name=name,
+                uid=name,
+                revision=self._revision,
+                spec=spec,
+                created_s=now_s,
+                modified_s=now_s,
+            )
+        self._tell()
+
+    def drop(self, name: str) -> None:
+        with self._lock:
+            self._revision += 1
+            del self._records[name]
+        self._tell()
+
+    def list(self, kind: Kind) -> list[Record]:
+        assert kind is Kind.ROUTE
+        if self.failure is not None:
+            raise self.failure
+        with self._lock:
+            self.num_reads += 1
+            return list(self._records.values())
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener()

@@ -1,0 +1,156 @@
+"""The choice of a replica: weights, shares, sessions, prefixes, loads."""
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headrace.gateway.routing import Ask, NoReplica, UnknownVariant, choose, load_bound, prefix_of
+from headrace.state.routes import Route
+
+from .routes import route, variant
+
+NUMBER = st.floats(0, 1, exclude_max=True)
+WORKERS = [f"http://w{number}" for number in range(9)]
+STRATEGIES = ["RANDOM", "LEAST_OUTSTANDING_REQUESTS", "PREFIX_AWARE"]
+
+
+@st.composite
+def routes(draw) -> Route:
+    names = iter(WORKERS)
+    variants = []
+    for number in range(draw(st.integers(1, 3))):
+        fleets = [list(itertools.islice(names, draw(st.integers(0, 3)))) for _ in range(draw(st.integers(1, 2)))]
+        shares = [draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])) for _ in fleets]
+        weight = draw(st.sampled_from([0.0, 0.5, 1.0, 3.0]))
+        strategy = draw(st.sampled_from(STRATEGIES))
+        variants.append(variant(f"v{number}", *fleets, weight=weight, shares=shares, strategy=strategy))
+    return route(*variants)
+
+
+def usable(of: Route, *, target: str | None, excluded: set[str]) -> set[str]:
+    return {
+        replica.worker
+        for one in of.variants
+        if (one.weight > 0 if target is None else one.name == target)
+        for fleet in one.fleets
+        if fleet.share > 0
+        for replica in fleet.replicas
+    } - excluded
+
+
+@given(
+    routes(),
+    st.sets(st.sampled_from(WORKERS)),
+    st.dictionaries(st.sampled_from(WORKERS), st.integers(0, 50)),
+    st.binary(max_size=5),
+    st.sampled_from([None, "v0", "v1"]),
+    st.lists(NUMBER, min_size=3, max_size=3),
+)
+def test_every_choice_may_be_used_and_there_is_one_if_there_can_be(of, excluded, loads, prefix, target, numbers):
+    assume(target is None or any(one.name == target for one in of.variants))
+    ask = Ask(target_variant=target, prefix=prefix, excluded=frozenset(excluded))
+    possible = usable(of, target=target, excluded=excluded)
+    if not possible:
+        with pytest.raises(NoReplica):
+            choose(of, ask, loads, iter(numbers).__next__)
+        return
+    choice = choose(of, ask, loads, iter(numbers).__next__)
+    assert choice.replica.worker in possible
+    assert any(choice.replica in fleet.replicas for fleet in choice.variant.fleets)
+
+
+def shares_of(of: Route, **ask) -> Counter:
+    """Which workers are chosen over an even grid of random numbers."""
+    steps = [(index + 0.5) / 20 for index in range(20)]
+    return Counter(
+        choose(of, Ask(**ask), {}, iter(numbers).__next__).replica.worker
+        for numbers in itertools.product(steps, repeat=2)
+    )
+
+
+def test_variants_get_their_weights():
+    of = route(
+        variant("a", ["http://a"], weight=3), variant("b", ["http://b"], weight=1), variant("c", ["http://c"], weight=0)
+    )
+    assert shares_of(of) == {"http://a": 300, "http://b": 100}
+
+
+def test_fleets_get_their_shares_of_a_variant():
+    of = route(variant("a", ["http://old"], ["http://new"], shares=[0.9, 0.1]))
+    assert shares_of(of) == {"http://old": 360, "http://new": 40}
+
+
+def test_replicas_get_equal_parts_at_random():
+    of = route(variant("a", ["http://x", "http://y"]))
+    assert shares_of(of) == {"http://x": 200, "http://y": 200}
+
+
+def test_a_variant_that_is_asked_for_answers_whatever_its_weight():
+    of = route(variant("a", ["http://a"]), variant("b", ["http://b"], weight=0))
+    assert shares_of(of, target_variant="b") == {"http://b": 400}
+    with pytest.raises(UnknownVariant, match="x"):
+        shares_of(of, target_variant="x")
+
+
+def test_a_variant_without_replicas_is_passed_over_unless_it_is_asked_for():
+    of = route(variant("a", []), variant("b", ["http://b"]))
+    assert shares_of(of) == {"http://b": 400}
+    with pytest.raises(NoReplica):
+        shares_of(of, target_variant="a")
+
+
+@given(st.dictionaries(st.sampled_from(WORKERS), st.integers(0, 9)), NUMBER)
+def test_least_outstanding_takes_one_of_the_least_loaded(loads, number):
+    of = route(variant("a", WORKERS, strategy="LEAST_OUTSTANDING_REQUESTS"))
+    chosen = choose(of, Ask(), loads, lambda: number).replica.worker
+    assert loads.get(chosen, 0) == min(loads.get(worker, 0) for worker in WORKERS)
+
+
+@given(st.binary(max_size=20), st.lists(st.sampled_from(WORKERS), min_size=2, unique=True), st.data())
+def test_a_prefix_stays_where_it_is_when_another_replica_goes_or_comes(prefix, workers, data):
+    def home(replicas):
+        return choose(
+            route(variant("a", replicas, strategy="PREFIX_AWARE")), Ask(prefix=prefix), {}, lambda: 0.5
+        ).replica.worker
+
+    before = home(workers)
+    gone = data.draw(st.sampled_from(workers))
+    after = home([worker for worker in workers if worker != gone])
+    assert before in {after, gone}
+
+
+@given(st.binary(max_size=20), st.lists(st.integers(0, 100), min_size=2, max_size=9))
+def test_a_prefix_never_overloads_its_replica(prefix, counts):
+    workers = WORKERS[: len(counts)]
+    loads = dict(zip(workers, counts, strict=True))
+    of = route(variant("a", workers, strategy="PREFIX_AWARE"))
+    chosen = choose(of, Ask(prefix=prefix), loads, lambda: 0.5).replica.worker
+    assert loads[chosen] < load_bound(counts)
+
+
+def test_prefixes_are_spread_over_the_replicas():
+    of = route(variant("a", WORKERS[:4], strategy="PREFIX_AWARE"))
+    homes = Counter(choose(of, Ask(prefix=b"%d" % n), {}, lambda: 0.5).replica.worker for n in range(1000))
+    assert len(homes) == 4
+    assert min(homes.values()) > 150
+
+
+def test_what_differs_after_the_first_kilobyte_has_the_same_prefix():
+    body = b"x" * 1024
+    assert prefix_of("ep", "", body + b"1") == prefix_of("ep", "", body + b"2")
+    assert prefix_of("ep", "a", body) != prefix_of("ep", "b", body) != prefix_of("other", "b", body)
+
+
+def test_a_session_goes_to_its_worker_even_if_that_gets_no_new_traffic():
+    of = route(variant("a", ["http://old"], ["http://new"], shares=[0, 1]))
+    assert choose(of, Ask(worker="http://old"), {}, lambda: 0).replica.worker == "http://old"
+    with pytest.raises(NoReplica):
+        choose(of, Ask(worker="http://gone"), {}, lambda: 0)
+
+
+def test_a_session_that_nobody_knows_always_goes_to_the_same_replica():
+    of = route(variant("a", WORKERS))
+    assert len({choose(of, Ask(affinity=b"s1"), {}, lambda n=n: n / 10).replica.worker for n in range(10)}) == 1

@@ -1,0 +1,86 @@
+"""Routes in memory are the store's."""
+
+import asyncio
+
+import pytest
+
+from headrace.gateway.table import RouteTable
+
+from .routes import RouteStore, route, variant
+
+
+@pytest.fixture
+async def store():
+    return RouteStore()
+
+
+@pytest.fixture
+async def table(store):
+    made = RouteTable(store)
+    await made.start()
+    yield made
+    await made.close()
+    assert not store._listeners
+
+
+async def test_what_was_there_before_is_there(store):
+    store.put(route(endpoint="a"))
+    table = RouteTable(store)
+    await table.start()
+    assert await table.route("a") == route(endpoint="a")
+    assert await table.route("b") is None
+    await table.close()
+
+
+async def test_an_endpoint_that_was_just_written_is_there_at_once(store, table):
+    for number in range(20):
+        store.put(route(endpoint=f"e{number}"))
+        assert await table.route(f"e{number}") is not None
+
+
+async def test_changes_and_removals_arrive(store, table):
+    store.put(route(endpoint="a"))
+    await table.settled()
+    changed = route(variant("v", ["http://w"]), endpoint="a")
+    store.put(changed)
+    await table.settled()
+    assert await table.route("a") == changed
+    store.drop("a")
+    await table.settled()
+    assert await table.route("a") is None
+
+
+async def test_asking_for_what_is_not_there_does_not_read_the_store_each_time(store, table):
+    for _ in range(10):
+        assert await table.route("nowhere") is None
+    assert store.num_reads == 1
+
+
+async def test_listeners_are_told(store, table):
+    seen = []
+    table.on_change(lambda routes: seen.append(set(routes)))
+    store.put(route(endpoint="a"))
+    await table.settled()
+    assert seen[-1] == {"a"}
+
+
+async def test_a_route_that_cannot_be_read_hides_no_other(store, table):
+    store.put_json("broken", {"endpoint": 1})
+    store.put(route(endpoint="a"))
+    await table.settled()
+    assert await table.route("a") is not None
+    assert await table.route("broken") is None
+
+
+async def test_a_store_that_fails_for_a_while_is_read_again(store, table, monkeypatch):
+    monkeypatch.setattr("headrace.gateway.table.RETRY_S", 0.01)
+    store.put(route(endpoint="a"))
+    await table.settled()
+    store.failure = OSError("locked")
+    store.put(route(endpoint="b"))
+    await asyncio.sleep(0.03)
+    assert await table.route("a") is not None
+    store.failure = None
+    async with asyncio.timeout(10):
+        await table.settled()
+    assert await table.route("b") is not None
