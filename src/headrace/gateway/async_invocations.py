@@ -1,0 +1,246 @@
+"""
+InvokeEndpointAsync: accept now, run when a replica has room, leave the outcome in object storage.
+
+Source: botocore sagemaker-runtime InvokeEndpointAsync; SageMaker developer guide, "Asynchronous inference".
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from uuid import uuid4
+
+from headrace.core.telemetry import get_logger
+from headrace.gateway.async_files import PendingFolder, PendingInvocation
+from headrace.gateway.async_queue import AsyncQueue, Due
+from headrace.gateway.downstream import Downstream
+from headrace.gateway.metrics import InvocationRecord
+from headrace.gateway.objects import ObjectFailed, ObjectStore
+from headrace.gateway.request import Invocation
+from headrace.gateway.service import Service
+from headrace.gateway.table import RouteTable
+from headrace.gateway.upstream import WorkerRequest
+from headrace.state.routes import Route
+from headrace.wire.aws.errors import AwsError
+from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
+
+MAX_INLINE_BYTES = 128_000
+DEFAULT_TTL_S = 21_600.0
+DEFAULT_TIMEOUT_S = 900.0
+BUSY_PAUSE_S = 1.0
+"""After a replica said that it is full, or none was there."""
+
+_NOT_NOW = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
+
+
+class AsyncInvocations:
+    """The asynchronous API of all endpoints."""
+
+    def __init__(
+        self,
+        service: Service,
+        table: RouteTable,
+        objects: ObjectStore,
+        folder: Path,
+        *,
+        log: Callable[[InvocationRecord], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._service = service
+        self._table = table
+        self._objects = objects
+        self._files = PendingFolder(folder)
+        self._log = log
+        self._now = now
+        self._queue = AsyncQueue()
+        self._wake = asyncio.Event()
+        self._dispatcher: asyncio.Task[None] | None = None
+        table.on_change(lambda _: self.wake())
+
+    async def start(self) -> None:
+        """Go on with what was accepted before."""
+        for pending in await asyncio.to_thread(lambda: list(self._files.load())):
+            self._queue.add(pending)
+        self._dispatcher = asyncio.create_task(self._dispatch(), name="async invocations")
+
+    async def close(self) -> None:
+        """Give up what runs; its file stays, so that it runs again after the next start."""
+        if self._dispatcher is not None:
+            self._dispatcher.cancel()
+            await asyncio.gather(self._dispatcher, return_exceptions=True)
+            self._dispatcher = None
+
+    def wake(self) -> None:
+        """Look at the queue again."""
+        self._wake.set()
+
+    async def accept(self, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord) -> None:
+        """
+        Keep a request and say where its outcome will be.
+
+        Raises:
+            AwsError: it is not taken.
+        """
+        route = await self._service.forwarder.route(invocation.endpoint)
+        pending = pending_of(route, invocation, body, now_s=self._now())
+        if len(self._queue) >= self._service.config.max_async_waiting:
+            raise self._service.texts.overloaded(f"{len(self._queue)} asynchronous invocations")
+        await asyncio.shield(self._keep(pending))  # a client that leaves now does not leave it half accepted
+        record.status = 202
+        headers = [
+            ("x-amzn-RequestId", record.request_id),
+            ("Content-Type", JSON_CONTENT_TYPE),
+            ("X-Amzn-SageMaker-OutputLocation", pending.output_uri),
+        ]
+        if pending.failure_uri is not None:
+            headers.append(("X-Amzn-SageMaker-FailureLocation", pending.failure_uri))
+        await down.whole(202, headers, to_json({"InferenceId": pending.inference_id}))
+
+    async def _keep(self, pending: PendingInvocation) -> None:
+        try:
+            await asyncio.to_thread(self._files.save, pending)
+        except OSError as error:
+            reason = f"The invocation cannot be kept on disk ({error.strerror})."
+            raise AwsError("ServiceUnavailable", reason) from error
+        self._queue.add(pending)
+        self.wake()
+
+    async def _dispatch(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._wake.clear()
+                due = self._queue.due(self._table.routes, self._now())
+                self._service.metrics.async_waiting = len(self._queue)
+                self._begin(due, tasks)
+                pause_s = None if due.next_s is None else max(0.0, due.next_s - self._now())
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+
+    def _begin(self, due: Due, tasks: asyncio.TaskGroup) -> None:
+        for pending in due.begin:
+            tasks.create_task(self._run(pending))
+        for pending in due.expired:
+            self._service.metrics.async_expired += 1
+            tasks.create_task(self._end(pending, failure="The request expired before it could be processed."))
+        for pending in due.orphaned:
+            self._service.metrics.async_failed += 1
+            tasks.create_task(self._end(pending, failure=f"Endpoint {pending.endpoint} was deleted."))
+
+    async def _run(self, pending: PendingInvocation) -> None:
+        failure = None
+        try:
+            content, content_type = await self._outcome(pending)
+            await self._objects.put(pending.output_uri, content, content_type=content_type)
+            self._service.metrics.async_done += 1
+        except (AwsError, ObjectFailed) as error:
+            failure = str(error)
+        except Exception:  # noqa: BLE001 -- the edge: a bug of ours ends one invocation, not all
+            get_logger().exception("async.crashed", endpoint=pending.endpoint, inference_id=pending.inference_id)
+            failure = "Something went wrong inside the platform."
+        finally:
+            self._queue.ended(pending)
+            self.wake()
+        if failure is not None:
+            self._service.metrics.async_failed += 1
+        await self._end(pending, failure=failure)
+
+    async def _outcome(self, pending: PendingInvocation) -> tuple[bytes, str]:
+        """Body and content type of the answer, as soon as a replica has room."""
+        body = pending.body
+        if pending.input_uri is not None:
+            body = await self._objects.get(pending.input_uri, max_bytes=self._service.config.max_async_answer_bytes)
+        while True:
+            try:
+                return await self._ask(pending, body or b"")
+            except AwsError as error:
+                if error.code not in _NOT_NOW or self._now() >= pending.expires_s:
+                    raise
+            await asyncio.sleep(BUSY_PAUSE_S)
+
+    async def _ask(self, pending: PendingInvocation, body: bytes) -> tuple[bytes, str]:
+        service = self._service
+        invocation = Invocation(api="InvokeEndpointAsync", endpoint=pending.endpoint, members=pending.members)
+        record = InvocationRecord(
+            request_id=pending.id,
+            api=invocation.api,
+            endpoint=pending.endpoint,
+            inference_id=pending.inference_id,
+            started_s=perf_counter(),
+        )
+        request = WorkerRequest(headers=invocation.worker_headers(), body=body)
+        try:
+            async with (
+                asyncio.timeout(pending.timeout_s),
+                service.answered(pending.endpoint, service.ask(invocation, body), request, record) as answer,
+            ):
+                await service.refuse_failed(answer, pending.endpoint)
+                content = await service.read(answer, pending.endpoint, max_bytes=service.config.max_async_answer_bytes)
+        except TimeoutError:
+            record.error, record.status = "ModelError", 424
+            raise service.texts.timed_out(pending.endpoint) from None
+        except AwsError as error:
+            record.error, record.status = error.code, error.status
+            raise
+        else:
+            record.status, record.num_bytes = 200, len(content)
+            return content, answer.headers.get("content-type", "application/octet-stream")
+        finally:
+            record.ended_s = perf_counter()
+            service.metrics.count(record)
+            self._log(record)
+
+    async def _end(self, pending: PendingInvocation, *, failure: str | None) -> None:
+        """Leave the reason of a failure where the client looks for it, and forget the request."""
+        try:
+            if failure is not None:
+                get_logger().warning("async.failed", endpoint=pending.endpoint, inference_id=pending.inference_id)
+            if failure is not None and pending.failure_uri is not None:
+                await self._objects.put(pending.failure_uri, failure.encode(), content_type="text/plain")
+            await asyncio.to_thread(self._files.remove, pending.id)
+        except (ObjectFailed, OSError) as error:  # its file stays: it runs again after the next start
+            get_logger().error("async.outcome_lost", uri=pending.failure_uri, reason=str(error))
+
+
+def pending_of(route: Route, invocation: Invocation, body: bytes, *, now_s: float) -> PendingInvocation:
+    """
+    What to keep of a request.
+
+    Raises:
+        AwsError: the endpoint is not an asynchronous one, or the request has not one input.
+    """
+    output = route.async_output
+    if output is None:
+        raise AwsError(
+            "ValidationError",
+            f"Endpoint {route.endpoint} does not take asynchronous invocations: its configuration has no "
+            "AsyncInferenceConfig.",
+        )
+    members = invocation.members
+    input_uri = members.get("InputLocation")
+    if (input_uri is None) == (not body):
+        raise AwsError("ValidationError", "Provide exactly one of Body and InputLocation.")
+    unique = uuid4().hex
+    inference_id = members.get("InferenceId", unique)
+    name = members.get("Filename", f"{inference_id}.out")
+    folders = [output.output_path, members.get("S3OutputPathExtension", "")]
+    failure_uri = None
+    if output.failure_path is not None:
+        failure_uri = f"{output.failure_path.rstrip('/')}/{name.rpartition('.')[0] or name}-error.out"
+    return PendingInvocation(
+        id=f"{int(now_s * 1e6):017d}-{unique}",
+        endpoint=route.endpoint,
+        endpoint_uid=route.endpoint_uid,
+        inference_id=inference_id,
+        members=members,
+        body=body if input_uri is None else None,
+        input_uri=input_uri,
+        output_uri="/".join([*(folder.strip("/") for folder in folders if folder.strip("/")), name]),
+        failure_uri=failure_uri,
+        accepted_s=now_s,
+        expires_s=now_s + float(members.get("RequestTTLSeconds", DEFAULT_TTL_S)),
+        timeout_s=float(members.get("InvocationTimeoutSeconds", DEFAULT_TIMEOUT_S)),
+    )

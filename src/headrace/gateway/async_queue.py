@@ -1,0 +1,93 @@
+"""
+Which asynchronous invocations begin, expire or are given up now. Pure: routes and a time in, what is due out.
+
+First come, first served within an endpoint; endpoints do not wait for each other.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.gateway.async_files import PendingInvocation
+from headrace.state.routes import Route
+
+
+@dataclass(slots=True)
+class Due:
+    """What is to be done now; all of it has left the queue."""
+
+    begin: list[PendingInvocation] = field(default_factory=list)
+    expired: list[PendingInvocation] = field(default_factory=list)
+    orphaned: list[PendingInvocation] = field(default_factory=list)
+    """Their endpoint is gone."""
+    next_s: float | None = None
+    """When to look again if nothing else happens, seconds since 1970."""
+
+
+class AsyncQueue:
+    """Invocations that wait."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, PendingInvocation] = {}
+        self._by_endpoint: dict[str, deque[str]] = {}
+        self._expiries: list[tuple[float, str]] = []
+        self._running: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, pending: PendingInvocation) -> None:
+        """Put it at the end."""
+        self._waiting[pending.id] = pending
+        self._by_endpoint.setdefault(pending.endpoint, deque()).append(pending.id)
+        heapq.heappush(self._expiries, (pending.expires_s, pending.id))
+
+    def ended(self, pending: PendingInvocation) -> None:
+        """One that had begun has ended: there is room for another."""
+        self._running[pending.endpoint] -= 1
+        if not self._running[pending.endpoint]:
+            del self._running[pending.endpoint]
+
+    def due(self, routes: Mapping[str, Route], now_s: float) -> Due:
+        """Take out what is due."""
+        due = Due()
+        while self._expiries and self._expiries[0][0] <= now_s:
+            _, pending_id = heapq.heappop(self._expiries)
+            if pending_id in self._waiting:
+                due.expired.append(self._waiting.pop(pending_id))
+        for endpoint in list(self._by_endpoint):
+            self._take(endpoint, routes.get(endpoint), due)
+        self._forget_begun()
+        if self._expiries:
+            due.next_s = self._expiries[0][0]
+        return due
+
+    def _take(self, endpoint: str, route: Route | None, due: Due) -> None:
+        queue = self._by_endpoint[endpoint]
+        capacity = capacity_of(route)
+        while queue:
+            pending = self._waiting.get(queue[0])
+            if pending is None:
+                queue.popleft()
+            elif route is None or pending.endpoint_uid != route.endpoint_uid:
+                due.orphaned.append(self._waiting.pop(queue.popleft()))
+            elif self._running.get(endpoint, 0) < capacity:
+                due.begin.append(self._waiting.pop(queue.popleft()))
+                self._running[endpoint] = self._running.get(endpoint, 0) + 1
+            else:
+                return
+        del self._by_endpoint[endpoint]
+
+    def _forget_begun(self) -> None:
+        """The heap's first entry is one that waits, so that nobody is woken for nothing."""
+        while self._expiries and self._expiries[0][1] not in self._waiting:
+            heapq.heappop(self._expiries)
+
+
+def capacity_of(route: Route | None) -> int:
+    """How many asynchronous invocations an endpoint runs at a time."""
+    if route is None or route.async_output is None:
+        return 0
+    replicas = sum(len(fleet.replicas) for variant in route.variants for fleet in variant.fleets if fleet.share > 0)
+    return replicas * route.async_output.max_concurrent_per_replica

@@ -1,0 +1,132 @@
+"""
+What the gateway tells a client that gets no answer from a model, in the words of SageMaker's runtime.
+
+Which status: SDKs send a request again after a 5xx or a ThrottlingException, and would run a model three times. So a
+model that failed is a 424, which they do not repeat; a worker that is full is a 429 ModelNotReadyException, which they
+do not repeat where the API's model has it (InvokeEndpoint; for streams they wait and try again). Only where nothing has
+run yet (no replica, the gateway itself is full) are they asked to come again.
+
+Sources of the texts: answers of SageMaker that its users quote (aws/amazon-sagemaker-examples issues 293, 2815;
+aws/sagemaker-python-sdk issues 171, 2955).
+"""
+
+from headrace.gateway.config import GatewayConfig
+from headrace.wire.aws.errors import AwsError
+
+MAX_MESSAGE_CHARACTERS = 2048
+"""Of `Message` and `OriginalMessage`. Source: botocore sagemaker-runtime, shape Message."""
+
+CONTAINER = "primary"
+"""SageMaker's name for the container of a model that has one."""
+
+TIMED_OUT = (
+    f"Your invocation timed out while waiting for a response from container {CONTAINER}. Review the latency metrics "
+    "for each container in Amazon CloudWatch, resolve the issue, and try again."
+)
+STREAM_TIMED_OUT = (
+    "The model failed to finish sending the response within the timeout period allowed by Amazon SageMaker."
+)
+STREAM_BROKEN = (
+    "The Transmission Control Protocol (TCP) connection between the client and the model was reset or closed."
+)
+TIME_EXCEEDED_CODE = "ModelInvocationTimeExceeded"
+STREAM_BROKEN_CODE = "StreamBroken"
+
+
+class ErrorTexts:
+    """The errors that name the account, the region or the limits."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+
+    def endpoint_not_found(self, endpoint: str) -> AwsError:
+        """No such endpoint, or it does not serve yet."""
+        return _invalid(f"Endpoint {endpoint} of account {self._config.account} not found.")
+
+    def variant_not_found(self, variant: str) -> AwsError:
+        """`TargetVariant` names none of the endpoint's."""
+        return _invalid(f"Variant {variant} not found for Request")
+
+    def component_not_found(self, component: str) -> AwsError:
+        """The endpoint has no inference component of that name."""
+        return _invalid(f"Inference Component {component} of account {self._config.account} not found.")
+
+    def session_lost(self, session_id: str) -> AwsError:
+        """The replica that had the session is gone, and the session with it."""
+        return _invalid(
+            f"The session {session_id} has ended, because the instance that had it is gone. Open a new one with the "
+            "session id NEW_SESSION."
+        )
+
+    def no_replica(self, endpoint: str) -> AwsError:
+        """All replicas are starting or gone. Nothing ran: SDKs may repeat it."""
+        return AwsError(
+            "ServiceUnavailable",
+            f"Endpoint {endpoint} has no instance that can answer now. It is being started; try again.",
+        )
+
+    def overloaded(self, what: str) -> AwsError:
+        """The gateway itself takes no more. Nothing ran: SDKs wait and repeat it."""
+        return AwsError(
+            "ThrottlingException", f"The platform holds {what}, which is all that it takes. Try again later."
+        )
+
+    def body_too_large(self, max_bytes: int) -> AwsError:
+        """AWS's code for this is the status."""
+        return AwsError("413", f"HTTP content length exceeded {max_bytes} bytes.", status=413)
+
+    def no_answer(self, endpoint: str) -> AwsError:
+        """No worker could be reached, or all that were died before they answered."""
+        return self._model_error(
+            endpoint,
+            0,
+            f"Amazon SageMaker could not get a response from the {endpoint} endpoint. This can occur when CPU or "
+            "memory utilization is high. To check your utilization, see Amazon CloudWatch. To fix this problem, use "
+            "an instance type with more CPU capacity or memory.",
+        )
+
+    def timed_out(self, endpoint: str) -> AwsError:
+        """The model was too slow."""
+        return self._model_error(endpoint, 0, TIMED_OUT)
+
+    def answer_not_whole(self, endpoint: str, status: int) -> AwsError:
+        """The answer broke off, or is too long to be passed on in one piece."""
+        side = "client" if 400 <= status < 500 else "server"
+        text = f"Received {side} error ({status}) from {CONTAINER} and could not load the entire response body."
+        return AwsError("ModelError", f"{text} {self._see(endpoint)}", members=self._members(endpoint, status, ""))
+
+    def refused(self, endpoint: str, status: int, body: bytes) -> AwsError:
+        """The worker answered 4xx or 5xx; what it said is for people."""
+        said = body.decode("utf-8", errors="replace")
+        if status == 429:
+            return AwsError("ModelNotReadyException", _cut(f"The model takes no more requests now: {said}"))
+        return self._model_error(endpoint, status, said)
+
+    def _model_error(self, endpoint: str, status: int, said: str) -> AwsError:
+        side = "client" if 400 <= status < 500 else "server"
+        see = self._see(endpoint)
+        text = f'Received {side} error ({status}) from {CONTAINER} with message "'
+        room = MAX_MESSAGE_CHARACTERS - len(text) - len(see) - 4
+        return AwsError(
+            "ModelError", f'{text}{_cut(said, room)}". {see}', members=self._members(endpoint, status, said)
+        )
+
+    def _members(self, endpoint: str, status: int, said: str) -> dict[str, object]:
+        group = f"log-group:/aws/sagemaker/Endpoints/{endpoint}"
+        return {
+            "OriginalStatusCode": status,
+            "OriginalMessage": _cut(said),
+            "LogStreamArn": f"arn:aws:logs:{self._config.region}:{self._config.account}:{group}",
+        }
+
+    def _see(self, endpoint: str) -> str:
+        url = self._config.log_url.format(region=self._config.region, endpoint=endpoint)
+        return f"See {url} in account {self._config.account} for more information."
+
+
+def _invalid(message: str) -> AwsError:
+    return AwsError("ValidationError", message)
+
+
+def _cut(text: str, max_characters: int = MAX_MESSAGE_CHARACTERS) -> str:
+    return text if len(text) <= max_characters else text[: max(0, max_characters - 3)] + "..."

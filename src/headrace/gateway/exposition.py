@@ -1,0 +1,86 @@
+"""The gateway's metrics as Prometheus sees them."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from headrace.gateway.metrics import GatewayMetrics, VariantMetrics
+
+_LABELS = ("endpoint", "variant")
+
+
+def families(metrics: GatewayMetrics) -> Iterator[Metric]:
+    """All metrics."""
+    yield GaugeMetricFamily("headrace_gateway_requests_in_flight", "Requests in the gateway now.", metrics.in_flight)
+    yield from _counters(metrics)
+    yield from _histograms(metrics)
+    refused = CounterMetricFamily(
+        "headrace_gateway_refused", "Requests that reached no worker, by the error they got.", labels=["error"]
+    )
+    for error, count in metrics.refused.items():
+        refused.add_metric([error], count)
+    yield refused
+    yield GaugeMetricFamily(
+        "headrace_gateway_async_waiting", "Asynchronous invocations that wait for a worker.", metrics.async_waiting
+    )
+    ended = CounterMetricFamily(
+        "headrace_gateway_async_ended", "Asynchronous invocations by how they ended.", labels=["outcome"]
+    )
+    ended.add_metric(["done"], metrics.async_done)
+    ended.add_metric(["failed"], metrics.async_failed)
+    ended.add_metric(["expired"], metrics.async_expired)
+    yield ended
+
+
+def render(metrics: GatewayMetrics) -> bytes:
+    """The metrics in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(metrics))
+    return generate_latest(registry)
+
+
+class _Families(Collector):
+    """The metrics as `prometheus_client` asks for them."""
+
+    def __init__(self, metrics: GatewayMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return families(self._metrics)
+
+
+def _counters(metrics: GatewayMetrics) -> Iterator[Metric]:
+    rows = (
+        ("invocations", "Requests that a worker was chosen for."),
+        ("errors_4xx", "Requests that were answered 4xx."),
+        ("errors_5xx", "Requests that were answered 5xx."),
+        ("model_errors", "Requests that the worker failed (ModelError)."),
+        ("streams_broken", "Streams that ended with an error after their first byte."),
+        ("clients_gone", "Requests whose client hung up."),
+        ("retries", "Requests that were sent to another replica because the first was silent."),
+    )
+    for name, help_text in rows:
+        family = CounterMetricFamily(f"headrace_gateway_{name}", help_text, labels=_LABELS)
+        for endpoint, variant, counters in metrics.variants():
+            family.add_metric([endpoint, variant], getattr(counters, name))
+        yield family
+
+
+def _histograms(metrics: GatewayMetrics) -> Iterator[Metric]:
+    rows = (
+        ("model_s", "model_seconds", "Time from asking the worker to the end of its answer."),
+        ("overhead_s", "overhead_seconds", "Time from the request's head to asking the worker."),
+        ("first_part_s", "first_part_seconds", "Time from the request's head to the first part of the answer."),
+    )
+    for attribute, name, help_text in rows:
+        family = HistogramMetricFamily(f"headrace_gateway_{name}", help_text, labels=_LABELS)
+        for endpoint, variant, counters in metrics.variants():
+            _add(family, endpoint, variant, counters, attribute)
+        yield family
+
+
+def _add(family: HistogramMetricFamily, endpoint: str, variant: str, counters: VariantMetrics, attribute: str) -> None:
+    distribution = getattr(counters, attribute)
+    family.add_metric([endpoint, variant], distribution.buckets(), sum_value=distribution.sum)

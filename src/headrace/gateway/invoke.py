@@ -1,0 +1,38 @@
+"""InvokeEndpoint: the worker's answer in one piece, so that every failure has a status."""
+
+import asyncio
+from time import perf_counter
+
+from headrace.gateway.downstream import Downstream
+from headrace.gateway.metrics import InvocationRecord
+from headrace.gateway.request import Invocation
+from headrace.gateway.service import Service
+from headrace.gateway.upstream import WorkerRequest
+
+
+async def invoke(
+    service: Service, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord
+) -> None:
+    """
+    Answer one request.
+
+    Raises:
+        AwsError: in its place.
+    """
+    ask = service.ask(invocation, body)
+    request = WorkerRequest(headers=invocation.worker_headers(), body=body)
+    try:
+        async with (
+            asyncio.timeout(service.config.invocation_timeout_s),
+            service.answered(invocation.endpoint, ask, request, record) as answer,
+        ):
+            await service.refuse_failed(answer, invocation.endpoint)
+            content = await service.read(answer, invocation.endpoint, max_bytes=service.config.max_answer_bytes)
+    except TimeoutError:
+        raise service.texts.timed_out(invocation.endpoint) from None
+    record.first_s = perf_counter()
+    record.num_parts = 1
+    record.status = 200
+    headers = service.answer_headers(invocation, record, answer.headers)
+    headers["Content-Type"] = answer.headers.get("content-type", "application/octet-stream")
+    await down.whole(200, headers.items(), content)

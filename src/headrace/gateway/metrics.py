@@ -1,0 +1,152 @@
+"""
+What is counted of invocations, by endpoint and variant, under CloudWatch's names.
+
+`gateway.exposition` says by which names Prometheus sees it. Source: SageMaker developer guide, "Endpoint invocation
+metrics".
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headrace.core.metrics import SECONDS, SHORT_SECONDS, Distribution
+
+_MODEL_ERRORS = frozenset({"ModelError", "engine_failed"})
+"""What clients are told: the runtime's, OpenAI's."""
+
+OVERHEAD_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
+
+
+@dataclass(slots=True, kw_only=True)
+class InvocationRecord:
+    """One request, as it is logged and counted at its end. Times are seconds of a monotonic clock."""
+
+    request_id: str
+    api: str
+    endpoint: str
+    started_s: float
+    variant: str = ""
+    """Empty until one was chosen."""
+    worker: str = ""
+    inference_id: str = ""
+    attempt: str = ""
+    """What an SDK says about its own tries (`amz-sdk-request`)."""
+    num_tries: int = 0
+    """Replicas that were asked."""
+    status: int = 0
+    """That was answered; 499 when the client went away before."""
+    model_status: int = 0
+    """The worker's own."""
+    error: str | None = None
+    """Code of the error that was answered or sent inside the stream."""
+    asked_s: float | None = None
+    """When a replica was chosen."""
+    head_s: float | None = None
+    """When its answer began."""
+    first_s: float | None = None
+    """When its first part came."""
+    ended_s: float = 0.0
+    num_parts: int = 0
+    num_bytes: int = 0
+    is_gone: bool = False
+    """The client hung up before the end."""
+
+    @property
+    def total_s(self) -> float:
+        """From the request's head to its last byte."""
+        return self.ended_s - self.started_s
+
+    @property
+    def model_s(self) -> float | None:
+        """Time between asking the worker and the end of its answer."""
+        return None if self.asked_s is None else self.ended_s - self.asked_s
+
+    @property
+    def overhead_s(self) -> float | None:
+        """Our own time before the worker was asked."""
+        return None if self.asked_s is None else self.asked_s - self.started_s
+
+
+@dataclass(slots=True, eq=False)
+class VariantMetrics:
+    """Counters of one variant; they only grow."""
+
+    invocations: int = 0
+    errors_4xx: int = 0
+    errors_5xx: int = 0
+    model_errors: int = 0
+    """The worker answered 4xx or 5xx, or gave no whole answer in time."""
+    streams_broken: int = 0
+    """Ended by an error after their first byte."""
+    clients_gone: int = 0
+    retries: int = 0
+    model_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
+    overhead_s: Distribution = field(default_factory=lambda: Distribution(OVERHEAD_SECONDS))
+    first_part_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))
+    """Time to the first part of an answer, from the request's head."""
+
+    def count(self, record: InvocationRecord) -> None:
+        """Take a request that has ended."""
+        self.invocations += 1
+        self.errors_4xx += 400 <= record.status < 500 and not record.is_gone
+        self.errors_5xx += record.status >= 500
+        self.model_errors += record.model_status >= 400 or record.error in _MODEL_ERRORS
+        self.streams_broken += record.status == 200 and record.error is not None
+        self.clients_gone += record.is_gone
+        self.retries += max(0, record.num_tries - 1)
+        if record.model_s is not None and record.overhead_s is not None:
+            self.model_s.observe(record.model_s)
+            self.overhead_s.observe(record.overhead_s)
+        if record.first_s is not None:
+            self.first_part_s.observe(record.first_s - record.started_s)
+
+    def cloudwatch(self) -> dict[str, float]:
+        """The counters by CloudWatch's names; a latency is a sum (microseconds), `...Count` how many it has."""
+        return {
+            "Invocations": self.invocations,
+            "Invocation4XXErrors": self.errors_4xx,
+            "Invocation5XXErrors": self.errors_5xx,
+            "InvocationModelErrors": self.model_errors,
+            "ModelLatency": self.model_s.sum * 1e6,
+            "ModelLatencyCount": self.model_s.count,
+            "OverheadLatency": self.overhead_s.sum * 1e6,
+            "OverheadLatencyCount": self.overhead_s.count,
+            "FirstChunkLatency": self.first_part_s.sum * 1e6,
+            "FirstChunkLatencyCount": self.first_part_s.count,
+        }
+
+
+class GatewayMetrics:
+    """Everything that is counted."""
+
+    def __init__(self) -> None:
+        self._variants: dict[tuple[str, str], VariantMetrics] = {}
+        self.in_flight = 0
+        """Requests in the gateway now."""
+        self.refused: dict[str, int] = {}
+        """Code of an error → requests that got no further than the gateway."""
+        self.async_waiting = 0
+        """Asynchronous invocations that were accepted and have not begun."""
+        self.async_done = 0
+        self.async_failed = 0
+        self.async_expired = 0
+
+    def count(self, record: InvocationRecord) -> None:
+        """Take a request that has ended. Names of endpoints are only kept where one was reached."""
+        if record.variant:
+            key = (record.endpoint, record.variant)
+            metrics = self._variants.get(key)
+            if metrics is None:
+                metrics = self._variants[key] = VariantMetrics()
+            metrics.count(record)
+        elif record.error is not None:
+            self.refused[record.error] = self.refused.get(record.error, 0) + 1
+
+    def variants(self) -> Iterator[tuple[str, str, VariantMetrics]]:
+        """(Endpoint, variant, counters)."""
+        for (endpoint, variant), metrics in sorted(self._variants.items()):
+            yield endpoint, variant, metrics
+
+    def forget(self, endpoints: set[str]) -> None:
+        """Drop the counters of endpoints that are gone: keep these only."""
+        for key in [key for key in self._variants if key[0] not in endpoints]:
+            del self._variants[key]

@@ -1,0 +1,118 @@
+"""
+The head of a runtime request: which endpoint, which API, which of SageMaker's headers, checked by botocore's model.
+
+Only what the API documents reaches a worker. Source: botocore sagemaker-runtime/2017-05-13.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal
+
+from botocore.model import StructureShape
+
+from headrace.wire.aws import scalars, services, validation
+
+Api = Literal["InvokeEndpoint", "InvokeEndpointWithResponseStream", "InvokeEndpointAsync"]
+
+_PATH = re.compile(r"/endpoints/([^/]+)/(invocations|invocations-response-stream|async-invocations)/?")
+_APIS: dict[str, Api] = {
+    "invocations": "InvokeEndpoint",
+    "invocations-response-stream": "InvokeEndpointWithResponseStream",
+    "async-invocations": "InvokeEndpointAsync",
+}
+_NOT_FORWARDED = frozenset({"EndpointName", "Body", "ContentType", "Accept"})
+_OURS = frozenset(
+    {"InputLocation", "S3OutputPathExtension", "Filename", "RequestTTLSeconds", "InvocationTimeoutSeconds"}
+)
+"""Of the asynchronous API; they tell the platform what to do."""
+
+RawHeaders = Iterable[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """A request for an endpoint, but for its body."""
+
+    api: Api
+    endpoint: str
+    members: dict[str, str] = field(default_factory=dict)
+    """The API's input members that came in headers, by their names in botocore's model."""
+    attempt: str = ""
+    """`amz-sdk-request` of an SDK: which attempt this is."""
+
+    @property
+    def session_id(self) -> str | None:
+        """The stateful session."""
+        return self.members.get("SessionId")
+
+    @property
+    def prefix_id(self) -> str:
+        """Keeps apart what has the same prefix by chance."""
+        return self.members.get("PrefixAwareId", "")
+
+    def worker_headers(self) -> tuple[tuple[str, str], ...]:
+        """What the worker is told."""
+        names = _canonical_names(self.api)
+        headers = [("Accept", self.members.get("Accept", "*/*")), ("X-Amzn-SageMaker-Forwarded-Api", self.api)]
+        if "ContentType" in self.members:
+            headers.append(("Content-Type", self.members["ContentType"]))
+        headers.extend(
+            (names[member], value)
+            for member, value in self.members.items()
+            if member not in _NOT_FORWARDED and member not in _OURS
+        )
+        return tuple(headers)
+
+
+def match(path: str) -> tuple[str, Api] | None:
+    """Endpoint and API of a path of the runtime service."""
+    found = _PATH.fullmatch(path)
+    return None if found is None else (found[1], _APIS[found[2]])
+
+
+def read(endpoint: str, api: Api, headers: RawHeaders) -> Invocation:
+    """
+    Read and check the head of a request.
+
+    Raises:
+        AwsError: a value is not what the model says, in AWS's words.
+    """
+    members_by_header = _members(api)
+    members: dict[str, str] = {}
+    attempt = ""
+    for raw_name, raw_value in headers:
+        name = raw_name.decode("latin-1")
+        member = members_by_header.get(name)
+        if member is not None:
+            members[member] = raw_value.decode("latin-1").strip()
+        elif name == "amz-sdk-request":
+            attempt = raw_value.decode("latin-1")
+    operation = services.operation("sagemaker-runtime", api)
+    shape = _input_shape(api)
+    values = {name: scalars.from_text(text, shape.members[name], name) for name, text in members.items()}
+    validation.check(operation, {"EndpointName": endpoint, "Body": b"", **values})
+    return Invocation(api=api, endpoint=endpoint, members=members, attempt=attempt)
+
+
+@cache
+def _members(api: Api) -> dict[str, str]:
+    return {name.lower(): member for member, name in _canonical_names(api).items()}
+
+
+@cache
+def _canonical_names(api: Api) -> dict[str, str]:
+    """Input member → header."""
+    return {
+        name: member.serialization["name"]
+        for name, member in _input_shape(api).members.items()
+        if member.serialization.get("location") == "header"
+    }
+
+
+@cache
+def _input_shape(api: Api) -> StructureShape:
+    shape = services.operation("sagemaker-runtime", api).input_shape
+    assert shape is not None
+    return shape

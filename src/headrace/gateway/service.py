@@ -1,0 +1,122 @@
+"""What all doors of the gateway share, and the way of one request through it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from headrace.gateway.answer import Answer, AnswerBroken, AnswerTooLong
+from headrace.gateway.config import GatewayConfig
+from headrace.gateway.downstream import BodyBudget, Downstream
+from headrace.gateway.errors import ErrorTexts
+from headrace.gateway.forwarding import Forwarder
+from headrace.gateway.metrics import GatewayMetrics, InvocationRecord
+from headrace.gateway.request import Invocation
+from headrace.gateway.routing import Ask, Choice, prefix_of
+from headrace.gateway.sessions import NEW_SESSION, Sessions
+from headrace.gateway.upstream import WorkerRequest
+
+FLUSH_S = 30.0
+"""So long may a client take to read the end of a stream that we have ended."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """One gateway's parts."""
+
+    config: GatewayConfig
+    forwarder: Forwarder
+    texts: ErrorTexts
+    metrics: GatewayMetrics
+    sessions: Sessions = field(default_factory=Sessions)
+    budget: BodyBudget
+
+    def ask(self, invocation: Invocation, body: bytes) -> Ask:
+        """
+        What of an invocation matters for its way.
+
+        Raises:
+            AwsError: it names an inference component; there are none.
+        """
+        component = invocation.members.get("InferenceComponentName")
+        if component is not None:
+            raise self.texts.component_not_found(component)
+        session_id = invocation.session_id
+        worker = affinity = None
+        if session_id is not None and session_id != NEW_SESSION:
+            worker = self.sessions.worker_of(invocation.endpoint, session_id, now_s=time.time())
+            affinity = session_id.encode("latin-1")
+        return Ask(
+            target_variant=invocation.members.get("TargetVariant"),
+            worker=worker,
+            affinity=affinity,
+            prefix=prefix_of(invocation.endpoint, invocation.prefix_id, body),
+        )
+
+    @asynccontextmanager
+    async def answered(
+        self, endpoint: str, ask: Ask, request: WorkerRequest, record: InvocationRecord
+    ) -> AsyncIterator[Answer]:
+        """
+        A worker's answer, from its head to the end of the block, where it is given up if it has not ended.
+
+        Raises:
+            AwsError: nobody answers.
+        """
+
+        def on_choice(choice: Choice) -> None:
+            record.variant, record.worker = choice.variant.name, choice.replica.worker
+            record.num_tries += 1
+            if record.asked_s is None:
+                record.asked_s = perf_counter()
+
+        forwarded = await self.forwarder.send(endpoint, ask, request, on_choice=on_choice)
+        try:
+            record.head_s = perf_counter()
+            record.model_status = forwarded.answer.status
+            yield forwarded.answer
+        finally:
+            forwarded.close()
+
+    async def read(self, answer: Answer, endpoint: str, *, max_bytes: int) -> bytes:
+        """
+        The whole body of an answer.
+
+        Raises:
+            AwsError: it is not whole, or too long.
+        """
+        try:
+            return await answer.read(max_bytes)
+        except (AnswerBroken, AnswerTooLong) as error:
+            raise self.texts.answer_not_whole(endpoint, answer.status) from error
+
+    async def refuse_failed(self, answer: Answer, endpoint: str) -> None:
+        """
+        Return if the worker answered 2xx.
+
+        Raises:
+            AwsError: it did not.
+        """
+        if not 200 <= answer.status < 300:
+            body = await self.read(answer, endpoint, max_bytes=self.config.max_answer_bytes)
+            raise self.texts.refused(endpoint, answer.status, body)
+
+    def answer_headers(
+        self, invocation: Invocation, record: InvocationRecord, headers: Mapping[str, str]
+    ) -> dict[str, str]:
+        """The response headers that all APIs have."""
+        told = {"x-amzn-RequestId": record.request_id, "x-Amzn-Invoked-Production-Variant": record.variant}
+        if "x-amzn-sagemaker-custom-attributes" in headers:
+            told["X-Amzn-SageMaker-Custom-Attributes"] = headers["x-amzn-sagemaker-custom-attributes"]
+        told |= self.sessions.take_note(
+            invocation.endpoint, invocation.session_id, headers, worker=record.worker, now_s=time.time()
+        )
+        return told
+
+
+async def finish(down: Downstream) -> None:
+    """End a stream; a client that does not read its end is left."""
+    async with asyncio.timeout(FLUSH_S):
+        await down.finish()

@@ -1,0 +1,139 @@
+"""A gateway behind a real server, in a thread with its own event loop, and workers on the same loop."""
+
+import asyncio
+import io
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+import httpx
+import pytest
+import uvicorn
+import uvloop
+from botocore.config import Config
+
+from headrace.core.telemetry import setup_logging
+from headrace.gateway.app import Gateway
+from headrace.gateway.config import GatewayConfig
+from headrace.gateway.objects import ObjectStore
+from headrace.server.http_protocol import StreamingProtocol
+from headrace.server.listener import bind, url_of
+from headrace.state.routes import Route
+
+from .routes import ACCOUNT, REGION, RouteStore, route, variant
+from .workers import Script, Worker, echo
+
+WAIT_S = 20.0
+
+
+@dataclass
+class Running:
+    """A running gateway and what a test may look into."""
+
+    url: str
+    gateway: Gateway
+    store: RouteStore
+    loop: asyncio.AbstractEventLoop
+    client: httpx.Client
+    boto: Any
+    log: io.StringIO
+    workers: list[Worker] = field(default_factory=list)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the gateway's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(WAIT_S)
+
+    def worker(self, script: Script = echo) -> Worker:
+        """A new worker, in no route yet."""
+        worker = Worker(script)
+        self.run(worker.start())
+        self.workers.append(worker)
+        return worker
+
+    def serve(self, script: Script = echo, **more: Any) -> Worker:
+        """An endpoint `ep` with one worker."""
+        worker = self.worker(script)
+        self.put(route(variant("AllTraffic", [worker.url]), **more))
+        return worker
+
+    def put(self, *routes: Route) -> None:
+        """Write routes, and wait until the gateway has them."""
+        self.store.put(*routes)
+        self.run(self.gateway._table.settled())
+
+    def until(self, fact: Callable[[], object], what: str) -> None:
+        """Poll until `fact()` is true."""
+        deadline_s = time.monotonic() + WAIT_S
+        while not fact():
+            assert time.monotonic() < deadline_s, f"never happened: {what}\n{self.log.getvalue()}"
+            time.sleep(0.002)
+
+    def is_idle(self) -> bool:
+        """Nothing is under way, and nothing is counted that is not."""
+        return not self.gateway.loads and not self.gateway.metrics.in_flight
+
+
+@contextmanager
+def running(
+    *,
+    http: Any = StreamingProtocol,
+    objects: ObjectStore | None = None,
+    draw: Any = None,
+    routes: Sequence[Route] = (),
+    **limits: Any,
+) -> Iterator[Running]:
+    """Serve until the block ends; `routes` are there from the start."""
+    log = io.StringIO()
+    setup_logging(format="json", level="info", stream=log)
+    store = RouteStore()
+    store.put(*routes)
+    more = {} if draw is None else {"draw": draw}
+    gateway = Gateway(store, GatewayConfig(account=ACCOUNT, region=REGION, **limits), objects=objects, **more)
+    config = uvicorn.Config(gateway, http=http, ws="none", lifespan="off", log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    listener = bind("127.0.0.1", 0)
+    url = url_of(listener)
+    loop = uvloop.new_event_loop()
+    loop.run_until_complete(gateway.start())
+    thread = threading.Thread(target=loop.run_until_complete, args=(server.serve(sockets=[listener]),), daemon=True)
+    thread.start()
+    boto = client_of(url)
+    with httpx.Client(base_url=url, timeout=WAIT_S) as client:
+        made = Running(url, gateway, store, loop, client, boto, log)
+        try:
+            yield made
+        finally:
+            boto.close()
+            server.should_exit = server.force_exit = True
+            thread.join(WAIT_S)
+            loop.run_until_complete(gateway.close())
+            for worker in made.workers:
+                loop.run_until_complete(worker.stop())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+            listener.close()
+    assert not thread.is_alive()
+    assert "request.crashed" not in log.getvalue(), log.getvalue()
+
+
+def client_of(url: str, **options: Any) -> Any:
+    """A real client of the runtime."""
+    return boto3.client(
+        "sagemaker-runtime",
+        endpoint_url=url,
+        region_name=REGION,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        config=Config(read_timeout=WAIT_S, **options),
+    )
+
+
+@pytest.fixture
+def gateway() -> Iterator[Running]:
+    with running() as made:
+        yield made
+        made.until(made.is_idle, "all requests ended")

@@ -1,0 +1,51 @@
+"""Metrics as Prometheus reads them."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.gateway.exposition import render
+from headrace.gateway.metrics import GatewayMetrics, InvocationRecord
+
+
+def record(**facts) -> InvocationRecord:
+    return InvocationRecord(
+        request_id="r", api="InvokeEndpoint", endpoint="ep", **{"started_s": 1.0, "ended_s": 3.0, **facts}
+    )
+
+
+def samples(metrics: GatewayMetrics) -> dict[str, float]:
+    return {
+        sample.name
+        + ("" if not sample.labels else "".join(f" {value}" for value in sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(render(metrics).decode())
+        for sample in family.samples
+    }
+
+
+def test_requests_are_counted_by_endpoint_and_variant():
+    metrics = GatewayMetrics()
+    metrics.in_flight = 3
+    metrics.count(record(variant="a", status=200, asked_s=1.25, first_s=2.0, num_tries=2))
+    metrics.count(record(variant="a", status=424, asked_s=1.5, error="ModelError", num_tries=1))
+    metrics.count(record(variant="b", status=200, asked_s=1.5, error="StreamBroken", num_tries=1))
+    metrics.count(record(variant="b", status=499, asked_s=1.5, is_gone=True, num_tries=1))
+    metrics.count(record(status=400, error="ValidationError"))
+    seen = samples(metrics)
+    assert seen["headrace_gateway_requests_in_flight"] == 3
+    assert seen["headrace_gateway_invocations_total ep a"] == 2
+    assert seen["headrace_gateway_model_errors_total ep a"] == 1
+    assert seen["headrace_gateway_errors_4xx_total ep a"] == 1
+    assert seen["headrace_gateway_errors_4xx_total ep b"] == 0
+    assert seen["headrace_gateway_retries_total ep a"] == 1
+    assert seen["headrace_gateway_streams_broken_total ep b"] == 1
+    assert seen["headrace_gateway_clients_gone_total ep b"] == 1
+    assert seen["headrace_gateway_refused_total ValidationError"] == 1
+    assert seen["headrace_gateway_model_seconds_sum ep a"] == 1.75 + 1.5
+    assert seen["headrace_gateway_overhead_seconds_sum ep a"] == 0.25 + 0.5
+    assert seen["headrace_gateway_first_part_seconds_count ep a"] == 1
+
+
+def test_counters_of_endpoints_that_are_gone_go():
+    metrics = GatewayMetrics()
+    metrics.count(record(variant="a", status=200))
+    metrics.forget(set())
+    assert not list(metrics.variants())

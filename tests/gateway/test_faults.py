@@ -1,0 +1,251 @@
+"""Workers that die, clients that leave: every request ends, none runs on, nothing is counted that is not."""
+
+import asyncio
+import http.client
+import random
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from botocore.exceptions import ClientError, EventStreamError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.server.http_protocol import StreamingProtocol
+
+from .conftest import running
+from .routes import route, variant
+from .workers import Exchange
+
+PATHS = [
+    "/endpoints/ep/invocations",
+    "/endpoints/ep/invocations-response-stream",
+    "/endpoints/ep/openai/v1/completions",
+]
+
+
+async def die(exchange: Exchange) -> None:
+    exchange.die()
+
+
+async def never(exchange: Exchange) -> None:
+    await exchange.until_gone()
+
+
+async def stream_forever(exchange: Exchange) -> None:
+    exchange.start(content_type="text/event-stream")
+    exchange.chunk(b"data: first\n\n")
+    await exchange.until_gone()
+
+
+def named(name: str):
+    async def script(exchange: Exchange) -> None:
+        exchange.whole(name.encode())
+
+    return script
+
+
+def test_a_worker_that_dies_before_it_answers_costs_no_request_if_another_one_can(gateway):
+    dead, alive = gateway.worker(die), gateway.worker(named("alive"))
+    gateway.put(route(variant("AllTraffic", [dead.url, alive.url])))
+    for _ in range(30):
+        assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")["Body"].read() == b"alive"
+    assert dead.asked
+
+
+def test_a_worker_that_is_gone_costs_no_request_if_another_one_can(gateway):
+    gone, alive = gateway.worker(), gateway.worker(named("alive"))
+    gateway.put(route(variant("AllTraffic", [gone.url, alive.url])))
+    gateway.run(gone.stop())
+    for _ in range(10):
+        assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")["Body"].read() == b"alive"
+
+
+def test_if_nobody_answers_the_client_is_told_once(gateway):
+    workers = [gateway.worker(die) for _ in range(5)]
+    gateway.put(route(variant("AllTraffic", [worker.url for worker in workers])))
+    with pytest.raises(ClientError, match="could not get a response from the ep endpoint") as caught:
+        gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
+    assert caught.value.response["Error"]["Code"] == "ModelError"
+    assert caught.value.response["OriginalStatusCode"] == 0
+    assert sum(len(worker.asked) for worker in workers) == 3
+
+
+def test_an_answer_that_has_begun_is_never_asked_for_again(gateway):
+    async def break_off(exchange: Exchange) -> None:
+        exchange.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
+        await exchange.flush()
+        exchange.die()
+
+    workers = [gateway.worker(break_off) for _ in range(2)]
+    gateway.put(route(variant("AllTraffic", [worker.url for worker in workers])))
+    with pytest.raises(ClientError, match="could not load the entire response body") as caught:
+        gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
+    assert caught.value.response["OriginalStatusCode"] == 200
+    assert sum(len(worker.asked) for worker in workers) == 1
+
+
+def test_a_worker_that_speaks_something_else_is_no_answer(gateway):
+    async def greet(exchange: Exchange) -> None:
+        exchange.raw(b"220 mail.example.com ESMTP\r\n")
+        await exchange.until_gone()
+
+    gateway.serve(greet)
+    with pytest.raises(ClientError, match="could not get a response"):
+        gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("script", [never, stream_forever], ids=["before the answer", "in the answer"])
+@pytest.mark.parametrize("protocol", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
+def test_when_a_client_leaves_its_worker_sees_it_at_once(path, script, protocol):
+    with running(http=protocol) as gateway:
+        worker = gateway.serve(script)
+        with socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as client:
+            client.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+            gateway.until(lambda: worker.asked, "the worker was asked")
+            if script is stream_forever and path != PATHS[0]:
+                assert client.recv(10) == b"HTTP/1.1 2"
+        gateway.until(lambda: worker.num_gone == 1, "the worker saw it")
+        gateway.until(gateway.is_idle, "the request ended")
+        ((_, _, counters),) = gateway.gateway.metrics.variants()
+        assert counters.clients_gone == 1
+
+
+def test_a_client_that_leaves_while_it_sends_costs_nothing(gateway):
+    worker = gateway.serve()
+    with socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as client:
+        client.sendall(b"POST /endpoints/ep/invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
+        gateway.until(lambda: gateway.gateway.metrics.in_flight == 1, "the request began")
+    gateway.until(gateway.is_idle, "the request ended")
+    assert not worker.asked
+    assert gateway.gateway._service.budget.held_bytes == 0
+
+
+FATES = ["answer", "die", "die in the answer", "die in the stream", "refuse", "hang"]
+
+
+def fated(fate: str):
+    async def script(exchange: Exchange) -> None:
+        if fate == "die":
+            exchange.die()
+        elif fate == "hang":
+            await exchange.until_gone()
+        elif fate == "refuse":
+            exchange.whole(b"no", status="400 Bad Request")
+        elif fate == "die in the answer":
+            exchange.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n1")
+            await exchange.flush()
+            exchange.die()
+        else:
+            exchange.start(content_type="text/event-stream")
+            for _ in range(3):
+                exchange.chunk(b"data: x\n\n")
+                await asyncio.sleep(0)
+            if fate == "answer":
+                exchange.end()
+            else:
+                await exchange.flush()
+                exchange.die()
+
+    return script
+
+
+def ask_and_perhaps_leave(url: str, path: str, *, stays: bool) -> None:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+    try:
+        connection.request("POST", path, b"{}")
+        if stays:
+            response = connection.getresponse()
+            response.read()
+            assert response.status in {200, 400, 404, 424, 500, 503}
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def impatient():
+    with running(invocation_timeout_s=0.1, stream_timeout_s=0.1) as made:
+        yield made
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.sampled_from(FATES), min_size=1, max_size=3),
+    st.lists(st.tuples(st.sampled_from(PATHS), st.booleans()), min_size=1, max_size=8),
+)
+def test_whatever_happens_every_request_ends_and_none_is_counted_for_ever(impatient, fates, requests):
+    workers = [impatient.worker(fated(fate)) for fate in fates]
+    impatient.put(route(variant("AllTraffic", [worker.url for worker in workers])))
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask_and_perhaps_leave, impatient.url, path, stays=stays) for path, stays in requests]
+        for one in asked:
+            one.result(20)
+    impatient.until(impatient.is_idle, "all requests ended")
+    assert impatient.gateway._service.budget.held_bytes == 0
+    for worker in workers:
+        impatient.run(worker.stop())
+
+
+def test_a_worker_killed_under_load_leaves_no_request_without_an_end(gateway):
+    """Ten clients; one of two workers goes at once; its streams end with an error, the others with all their parts."""
+
+    async def slowly(exchange: Exchange) -> None:
+        exchange.start()
+        for number in range(20):
+            exchange.chunk(b"%d\n" % number)
+            await asyncio.sleep(0.002)
+        exchange.end()
+
+    victim, other = gateway.worker(slowly), gateway.worker(slowly)
+    gateway.put(route(variant("AllTraffic", [victim.url, other.url], strategy="LEAST_OUTSTANDING_REQUESTS")))
+    outcomes: list[str] = []
+    is_over = threading.Event()
+
+    def client() -> None:
+        while not is_over.is_set():
+            stream = gateway.boto.invoke_endpoint_with_response_stream(EndpointName="ep", Body=b"x")
+            try:
+                with closing(stream["Body"]) as events:
+                    parts = [event["PayloadPart"]["Bytes"] for event in events]
+                outcomes.append("whole" if len(parts) == 20 else f"{len(parts)} parts")
+            except EventStreamError as error:
+                outcomes.append(error.response["Error"]["Code"])
+
+    with ThreadPoolExecutor(10) as pool:
+        clients = [pool.submit(client) for _ in range(10)]
+        gateway.until(lambda: len(outcomes) > 20, "some requests ended")
+        gateway.run(victim.stop())
+        num_before = len(outcomes)
+        gateway.until(lambda: len(outcomes) > num_before + 30, "requests go on")
+        is_over.set()
+        for one in clients:
+            one.result(20)
+    assert set(outcomes) == {"whole", "ModelStreamError"}
+    gateway.until(gateway.is_idle, "all requests ended")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_malformed_requests_are_the_clients_fault_and_hurt_nobody(gateway, seed):
+    gateway.serve()
+    randomness = random.Random(seed)
+    paths = [
+        *PATHS,
+        "/v1/chat/completions",
+        "/v1/models/x",
+        "/endpoints/%0d%0aX: y/invocations",
+        "/endpoints/ep/openai/v1/../x",
+    ]
+    for _ in range(100):
+        path = randomness.choice(paths)
+        headers = {
+            randomness.choice(
+                ["X-Amzn-SageMaker-Session-Id", "X-Amzn-SageMaker-Inference-Id", "Content-Type", "Accept"]
+            ): bytes(randomness.choices(range(32, 256), k=randomness.randrange(300))).strip()
+        }
+        body = randomness.randbytes(randomness.randrange(100))
+        response = gateway.client.post(path, content=body, headers=headers)
+        assert response.status_code < 500
+    assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")["Body"].read() == b"x"

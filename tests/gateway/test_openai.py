@@ -1,0 +1,205 @@
+"""OpenAI's API on endpoints, as its own client sees it."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+
+from headrace.core.errors import InvalidRequest
+from headrace.gateway.openai import endpoint_named, match
+
+from .conftest import WAIT_S, Running, running
+from .routes import route, variant
+from .workers import Exchange
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def event(text: str) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    return b"data: %b\n\n" % json.dumps({"id": "1", "object": "chat.completion.chunk", "choices": [choice]}).encode()
+
+
+async def chat(exchange: Exchange) -> None:
+    """Streams three words, or answers with what it was asked."""
+    asked = json.loads(exchange.asked.body)
+    if asked.get("stream"):
+        exchange.start(content_type="text/event-stream; charset=utf-8", cache_control="no-cache", server="secret")
+        for word in ("one", "two", "three"):
+            exchange.chunk(event(word))
+        exchange.chunk(b"data: [DONE]\n\n")
+        exchange.end()
+        return
+    choice = {"index": 0, "message": {"role": "assistant", "content": asked["model"]}, "finish_reason": "stop"}
+    body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    exchange.whole(json.dumps(body).encode(), content_type="application/json")
+
+
+def client_of(gateway: Running, base: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{gateway.url}{base}", api_key="secret-key", timeout=WAIT_S)
+
+
+@pytest.fixture(params=["/v1", "/endpoints/ep/openai/v1"])
+def client(gateway, request) -> Iterator[openai.OpenAI]:
+    with client_of(gateway, request.param) as made:
+        yield made
+
+
+def test_streams_pass_straight_through(gateway, client):
+    worker = gateway.serve(chat)
+    with client.chat.completions.create(model="ep", messages=MESSAGES, stream=True) as stream:
+        assert [chunk.choices[0].delta.content for chunk in stream] == ["one", "two", "three"]
+        assert stream.response.headers["x-amzn-invoked-production-variant"] == "AllTraffic"
+        assert stream.response.headers["cache-control"] == "no-cache"
+        assert "server" not in stream.response.headers or stream.response.headers["server"] != "secret"
+    (asked,) = worker.asked
+    assert asked.path == "/v1/chat/completions"
+    assert "authorization" not in asked.headers
+    assert not any("stainless" in name for name in asked.headers)
+
+
+def test_answers_that_are_not_streamed_pass_through(gateway, client):
+    gateway.serve(chat)
+    answer = client.chat.completions.create(model="ep", messages=MESSAGES)
+    assert answer.choices[0].message.content == "ep"
+
+
+def test_endpoints_are_the_models(gateway):
+    worker = gateway.worker()
+    serving = variant("AllTraffic", [worker.url])
+    gateway.put(
+        route(serving, endpoint="b"), route(serving, endpoint="a"), route(endpoint="creating", status="Creating")
+    )
+    with client_of(gateway, "/v1") as client:
+        assert [model.id for model in client.models.list()] == ["a", "b"]
+        assert client.models.retrieve("b").created == 1_700_000_000
+        with pytest.raises(openai.NotFoundError, match="`c` does not exist"):
+            client.models.retrieve("c")
+    assert not worker.asked
+
+
+def test_the_models_of_one_endpoint_are_its_workers_own(gateway):
+    async def models(exchange: Exchange) -> None:
+        assert exchange.asked.method == "GET"
+        exchange.whole(
+            b'{"object": "list", "data": [{"id": "tiny", "object": "model", "created": 1, "owned_by": "x"}]}'
+        )
+
+    gateway.serve(models)
+    with client_of(gateway, "/endpoints/ep/openai/v1") as client:
+        assert [model.id for model in client.models.list()] == ["tiny"]
+
+
+def test_a_workers_own_error_passes_through(gateway, client):
+    async def refuse(exchange: Exchange) -> None:
+        body = b'{"error": {"message": "too long", "type": "invalid_request_error", "param": null, "code": "x"}}'
+        exchange.whole(body, status="400 Bad Request", content_type="application/json")
+
+    gateway.serve(refuse)
+    with pytest.raises(openai.BadRequestError, match="too long"):
+        client.chat.completions.create(model="ep", messages=MESSAGES)
+
+
+def test_an_unknown_model_is_not_found(gateway):
+    with client_of(gateway, "/v1") as client, pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(model="nowhere", messages=MESSAGES)
+    assert caught.value.code == "model_not_found"
+    answer = gateway.client.post("/endpoints/nowhere/openai/v1/completions", json={})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"model": 1}', b"\xff", b'{"prompt": "x"}', b'{"model": ""}'])
+def test_a_body_that_names_no_endpoint_is_refused(gateway, body):
+    answer = gateway.client.post("/v1/completions", content=body)
+    assert answer.status_code == 400
+    assert "model" in answer.json()["error"]["message"]
+    with pytest.raises(InvalidRequest):
+        endpoint_named(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/nothing", 404),
+        ("/endpoints/ep/openai/v2/completions", 404),
+        ("/endpoints/ep/inference-components/ic/openai/v1/completions", 400),
+    ],
+)
+def test_what_is_not_there_is_told_in_openais_form(gateway, path, status):
+    gateway.serve(chat)
+    answer = gateway.client.get(path)
+    assert answer.status_code == status
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_paths_do_not_lead_out_of_the_api():
+    assert match("/endpoints/ep/openai/v1/../../metrics") is None
+    assert match("/v1/./models") is None
+    assert match("/endpoints/ep/openai/v1/") is None
+    found = match("/endpoints/ep/openai/v1/chat/completions")
+    assert found is not None
+    assert (found.endpoint, found.path) == ("ep", "/v1/chat/completions")
+
+
+def test_a_stream_that_breaks_ends_with_an_error_event(gateway, client):
+    async def break_off(exchange: Exchange) -> None:
+        exchange.start(content_type="text/event-stream")
+        exchange.chunk(event("one"))
+        await exchange.flush()
+        exchange.die()
+
+    gateway.serve(break_off)
+    got = []
+    with (
+        client.chat.completions.create(model="ep", messages=MESSAGES, stream=True) as stream,
+        pytest.raises(openai.APIError, match="broke in the middle"),
+    ):
+        got.extend(chunk.choices[0].delta.content for chunk in stream)
+    assert got == ["one"]
+
+
+def test_a_model_that_fails_is_not_asked_again_by_the_client(gateway, client):
+    async def die(exchange: Exchange) -> None:
+        exchange.die()
+
+    worker = gateway.serve(die)
+    with pytest.raises(openai.InternalServerError, match="could not get a response"):
+        client.chat.completions.create(model="ep", messages=MESSAGES)
+    assert len(worker.asked) == 1
+
+
+def test_a_model_that_is_too_slow_is_told():
+    async def never(exchange: Exchange) -> None:
+        await exchange.until_gone()
+
+    with running(stream_timeout_s=0.05) as gateway:
+        worker = gateway.serve(never)
+        answer = gateway.client.post("/v1/completions", json={"model": "ep"})
+        assert answer.status_code == 500
+        assert "in time" in answer.json()["error"]["message"]
+        gateway.until(lambda: worker.num_gone == 1, "the worker saw that nobody waits any more")
+
+
+def test_bodies_are_limited():
+    with running(max_body_bytes=100) as gateway:
+        answer = gateway.client.post("/v1/completions", content=b"x" * 101)
+        assert answer.status_code == 413
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_many_clients_at_once_get_their_own_answers(gateway):
+    gateway.serve(chat)
+
+    async def ask_all() -> list[str]:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=WAIT_S) as client:
+            bodies = [{"model": "ep", "stream": True, "n": number} for number in range(50)]
+            answers = await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for body in bodies))
+        return [answer.text for answer in answers]
+
+    texts = asyncio.run(ask_all())
+    assert len(texts) == 50
+    assert len(set(texts)) == 1

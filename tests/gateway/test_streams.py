@@ -1,0 +1,179 @@
+"""InvokeEndpointWithResponseStream, as boto3 sees it."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from botocore.exceptions import ClientError, EventStreamError
+
+from headrace.server.http_protocol import StreamingProtocol
+
+from .conftest import running
+from .workers import Exchange
+
+PARTS = [b'{"generated_text": "', b"h", b"\xc3\xa9", b'\\n"', b"}", b"\n"]
+
+
+def parts_of(stream) -> list[bytes]:
+    return list(each_part(stream))
+
+
+def each_part(stream) -> Iterator[bytes]:
+    """The parts as they come; the connection is let go of at the end, also at a bad one."""
+    with closing(stream["Body"]) as events:
+        for event in events:
+            yield event["PayloadPart"]["Bytes"]
+
+
+async def send_parts(exchange: Exchange) -> None:
+    exchange.start(content_type="application/jsonlines", x_amzn_sagemaker_custom_attributes="a=1")
+    for part in PARTS:
+        exchange.chunk(part)
+    exchange.end()
+
+
+@pytest.mark.parametrize("http", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
+def test_each_chunk_of_the_worker_is_one_payload_part(http):
+    with running(http=http) as gateway:
+        worker = gateway.serve(send_parts)
+        stream = gateway.boto.invoke_endpoint_with_response_stream(
+            EndpointName="ep", Body=b'{"stream": true}', Accept="application/jsonlines", ContentType="application/json"
+        )
+        assert stream["ContentType"] == "application/jsonlines"
+        assert stream["InvokedProductionVariant"] == "AllTraffic"
+        assert stream["CustomAttributes"] == "a=1"
+        assert stream["ResponseMetadata"]["HTTPHeaders"]["content-type"] == "application/vnd.amazon.eventstream"
+        assert parts_of(stream) == PARTS
+        (asked,) = worker.asked
+        assert asked.headers["accept"] == "application/jsonlines"
+        assert asked.headers["content-type"] == "application/json"
+        assert asked.headers["x-amzn-sagemaker-forwarded-api"] == "InvokeEndpointWithResponseStream"
+        assert "x-amzn-sagemaker-accept" not in asked.headers
+        gateway.until(gateway.is_idle, "the stream ended")
+
+
+@pytest.mark.parametrize("http", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
+def test_a_part_is_here_before_the_next_one_is_made(http):
+    taken = threading.Event()
+
+    async def script(exchange: Exchange) -> None:
+        exchange.start()
+        for part in PARTS:
+            taken.clear()
+            exchange.chunk(part)
+            await exchange.flush()
+            await asyncio.get_running_loop().run_in_executor(None, taken.wait, 10)
+        exchange.end()
+
+    with running(http=http) as gateway:
+        gateway.serve(script)
+        got = []
+        for part in each_part(gateway.boto.invoke_endpoint_with_response_stream(EndpointName="ep", Body=b"x")):
+            got.append(part)
+            taken.set()
+        assert got == PARTS
+
+
+def test_an_answer_that_is_not_chunked_streams_too(gateway):
+    async def script(exchange: Exchange) -> None:
+        exchange.whole(b"all at once", content_type="text/plain")
+
+    gateway.serve(script)
+    stream = gateway.boto.invoke_endpoint_with_response_stream(EndpointName="ep", Body=b"x")
+    assert stream["ContentType"] == "text/plain"
+    assert b"".join(parts_of(stream)) == b"all at once"
+
+
+def test_an_answer_without_a_body_is_a_stream_without_events(gateway):
+    async def script(exchange: Exchange) -> None:
+        exchange.start()
+        exchange.end()
+
+    gateway.serve(script)
+    assert parts_of(gateway.boto.invoke_endpoint_with_response_stream(EndpointName="ep", Body=b"x")) == []
+
+
+def test_sessions_cannot_be_opened_by_a_stream(gateway):
+    gateway.serve()
+    with pytest.raises(ClientError, match=r"'sessionId' failed to satisfy constraint"):
+        gateway.boto.invoke_endpoint_with_response_stream(EndpointName="ep", Body=b"x", SessionId="NEW_SESSION")
+
+
+@pytest.mark.parametrize("http", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
+def test_a_worker_that_dies_in_a_stream_is_told_inside_it(http):
+    async def script(exchange: Exchange) -> None:
+        exchange.start()
+        exchange.chunk(b"one")
+        await exchange.flush()
+        exchange.die()
+
+    with running(http=http) as gateway:
+        gateway.serve(script)
+        stream = gateway.boto.invoke_endpoint_with_response_stream(EndpointName="ep", Body=b"x")
+        got = []
+        with pytest.raises(EventStreamError) as caught:
+            got.extend(each_part(stream))
+        assert caught.value.response["Error"]["Code"] == "ModelStreamError"
+        assert "reset or closed" in caught.value.response["Error"]["Message"]
+        gateway.until(gateway.is_idle, "the stream ended")
+        ((_, _, counters),) = gateway.gateway.metrics.variants()
+        assert counters.streams_broken == 1
+
+
+def test_a_stream_that_takes_too_long_is_ended_inside_it():
+    async def script(exchange: Exchange) -> None:
+        exchange.start()
+        exchange.chunk(b"one")
+        await exchange.until_gone()
+
+    with running(stream_timeout_s=0.2) as gateway:
+        worker = gateway.serve(script)
+        stream = gateway.boto.invoke_endpoint_with_response_stream(EndpointName="ep", Body=b"x")
+        parts = each_part(stream)
+        assert next(parts) == b"one"
+        with pytest.raises(EventStreamError) as caught:
+            next(parts)
+        assert caught.value.response["Error"]["Code"] == "ModelStreamError"
+        assert "within the timeout period" in caught.value.response["Error"]["Message"]
+        gateway.until(lambda: worker.num_gone == 1, "the worker saw that nobody waits any more")
+
+
+def test_the_error_code_inside_the_stream_is_awss():
+    async def script(exchange: Exchange) -> None:
+        exchange.start()
+        exchange.chunk(b"one")
+        await exchange.flush()
+        exchange.die()
+
+    with running() as gateway:
+        gateway.serve(script)
+        body = gateway.client.post("/endpoints/ep/invocations-response-stream", content=b"x").content
+        assert b'"ErrorCode":"StreamBroken"' in body.replace(b'": "', b'":"')
+
+
+@pytest.mark.parametrize("http", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
+def test_a_client_that_does_not_read_holds_up_its_worker_and_loses_nothing(http):
+    chunk, num_chunks = b"x" * 50_000, 400
+    is_stuck = threading.Event()
+
+    async def script(exchange: Exchange) -> None:
+        exchange.start()
+        for number in range(num_chunks):
+            exchange.chunk(b"%06d" % number + chunk)
+            try:
+                async with asyncio.timeout(0.5):
+                    await exchange.flush()
+            except TimeoutError:
+                is_stuck.set()
+                await exchange.flush()
+        exchange.end()
+
+    with running(http=http) as gateway:
+        gateway.serve(script)
+        stream = gateway.boto.invoke_endpoint_with_response_stream(EndpointName="ep", Body=b"x")
+        assert is_stuck.wait(20), "the worker was never held up"
+        parts = parts_of(stream)
+        assert [part[:6] for part in parts] == [b"%06d" % number for number in range(num_chunks)]
+        assert {len(part) for part in parts} == {50_006}
