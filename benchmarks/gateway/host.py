@@ -1,0 +1,67 @@
+"""The gateway alone in a process before one worker: `python -m benchmarks.gateway.host URL`; prints its own URL."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import uvicorn
+import uvloop
+
+from headrace.core.telemetry import setup_logging
+from headrace.gateway.app import Gateway
+from headrace.gateway.config import GatewayConfig
+from headrace.server.http_protocol import StreamingProtocol
+from headrace.server.listener import bind, url_of
+from headrace.state.records import Kind, Record
+from headrace.state.routes import Fleet, Replica, Route, VariantRoute, route_to_json
+
+if TYPE_CHECKING:
+    from headrace.state.store import Store
+
+ENDPOINT = "bench"
+
+
+class OneRoute:
+    """The part of a store that the gateway uses, with one endpoint in it."""
+
+    def __init__(self, worker_url: str) -> None:
+        replica = Replica(worker="worker", url=worker_url)
+        fleet = Fleet(generation=1, share=1.0, replicas=(replica,))
+        route = Route(
+            endpoint=ENDPOINT,
+            endpoint_arn="",
+            endpoint_uid="",
+            created_s=0,
+            status="InService",
+            variants=(VariantRoute(name="AllTraffic", weight=1.0, fleets=(fleet,)),),
+        )
+        spec = route_to_json(route)
+        self._record = Record(kind=Kind.ROUTE, name=ENDPOINT, uid="", revision=1, spec=spec, created_s=0, modified_s=0)
+
+    def list(self, _kind: Kind) -> list[Record]:
+        """The one route."""
+        return [self._record]
+
+    def subscribe(self, _listener: Callable[[], None]) -> Callable[[], None]:
+        """Nothing ever changes."""
+        return lambda: None
+
+
+async def serve(worker_url: str) -> None:
+    """Serve until the process is ended."""
+    gateway = Gateway(cast("Store", OneRoute(worker_url)), GatewayConfig(account="0" * 12, region="us-east-1"))
+    await gateway.start()
+    config = uvicorn.Config(
+        gateway, http=StreamingProtocol, ws="none", lifespan="off", log_config=None, access_log=False
+    )
+    listener = bind("127.0.0.1", 0)
+    print(url_of(listener), flush=True)
+    await uvicorn.Server(config).serve(sockets=[listener])
+    await gateway.close()
+
+
+if __name__ == "__main__":
+    setup_logging(format="json", level="error")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(sys.argv[1]))

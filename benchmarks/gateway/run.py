@@ -1,0 +1,180 @@
+"""
+What the gateway adds: time to the first byte, and throughput, beside the bare model server in one run.
+
+    python -m benchmarks.gateway.run "$(headrace models path smollm2)"
+    python -m benchmarks.gateway.run MODEL --streams 1,32 --rounds 3
+
+Writes `--output` (JSON, every round) and the same name with `.md` (the table). The last line is one JSON object.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+
+import uvloop
+from benchmarks.cpu_serving.proc import session_cpu_s
+from benchmarks.cpu_serving.server_process import ServerProcess
+from benchmarks.cpu_serving.servers import Launch
+from benchmarks.gateway.figures import Answer, Round, summary, table
+from benchmarks.gateway.host import ENDPOINT
+
+from headrace.bench.environment import describe_environment
+from headrace.bench.http1 import HttpClient
+
+RESULT = Path(__file__).parent.parent / "results" / "gateway.json"
+START_TIMEOUT_S = 120.0
+_PATHS = {
+    "sagemaker": ("/invocations", f"/endpoints/{ENDPOINT}/invocations-response-stream"),
+    "openai": ("/v1/completions", f"/endpoints/{ENDPOINT}/openai/v1/completions"),
+}
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a file or a folder")
+    parser.add_argument("--doors", default="sagemaker,openai")
+    parser.add_argument("--streams", default="1,8,32", help="requests at a time, separated by commas")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--waves", type=int, default=2, help="requests of each stream in a round")
+    parser.add_argument("--output-tokens", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of the model server")
+    parser.add_argument("--output", type=Path, default=RESULT)
+    return parser.parse_args()
+
+
+def request_body(door: str, number: int, output_tokens: int) -> bytes:
+    """The same for both ways; each number has a prompt of its own, so that no prefix cache answers."""
+    prompt = f"Number {number}. Tell a long story about number {number} and its friends."
+    if door == "openai":
+        body = {"model": "m", "prompt": prompt, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
+        return json.dumps({**body, "stream": True}).encode()
+    return json.dumps({"inputs": prompt, "parameters": {"max_new_tokens": output_tokens}, "stream": True}).encode()
+
+
+async def ask(client: HttpClient, path: str, body: bytes) -> Answer:
+    """One streamed answer."""
+    started_s = perf_counter()
+    exchange = await client.fetch("POST", path, body)
+    assert exchange.status == 200, exchange.content()
+    return Answer(
+        ttft_s=exchange.pieces[0].at_s - started_s,
+        total_s=perf_counter() - started_s,
+        num_pieces=len(exchange.pieces),
+    )
+
+
+async def ask_all(client: HttpClient, path: str, streams: list[list[bytes]]) -> tuple[tuple[Answer, ...], float]:
+    """Every stream asks for one thing after the other."""
+
+    async def one(bodies: list[bytes]) -> list[Answer]:
+        return [await ask(client, path, body) for body in bodies]
+
+    started_s = perf_counter()
+    answers = await asyncio.gather(*(one(bodies) for bodies in streams))
+    return tuple(answer for some in answers for answer in some), perf_counter() - started_s
+
+
+async def measure(options: argparse.Namespace, worker_url: str, gateway_url: str, gateway_pid: int) -> list[Round]:
+    """All rounds; in every other one the gateway goes first."""
+    direct, through = HttpClient(worker_url), HttpClient(gateway_url)
+    rounds = []
+    for number in range(-1, options.rounds):
+        for door in options.doors.split(","):
+            for num in map(int, options.streams.split(",")):
+                first = (number + 1) * 100_000 + num * 1000
+                bodies = [
+                    [
+                        request_body(door, first + stream * 10 + wave, options.output_tokens)
+                        for wave in range(options.waves)
+                    ]
+                    for stream in range(num)
+                ]
+                made = await measure_round(door, bodies, (direct, through), gateway_pid, swap=number % 2 == 1)
+                if number >= 0:  # the first is for warming up
+                    rounds.append(made)
+                    print(table(summary([made])).splitlines()[-1], file=sys.stderr, flush=True)
+    await direct.close()
+    await through.close()
+    return rounds
+
+
+async def measure_round(
+    door: str, bodies: list[list[bytes]], clients: tuple[HttpClient, HttpClient], gateway_pid: int, *, swap: bool
+) -> Round:
+    """One round. Both ways start with the same prefix cache: prompts differ from their second word on."""
+    results = {}
+    cpu_s = 0.0
+    for way in (1, 0) if swap else (0, 1):
+        before_s = session_cpu_s(gateway_pid)
+        results[way] = await ask_all(clients[way], _PATHS[door][way], bodies)
+        cpu_s += (session_cpu_s(gateway_pid) - before_s) if way == 1 else 0.0
+    return Round(
+        door=door,
+        streams=len(bodies),
+        direct=results[0][0],
+        direct_s=results[0][1],
+        through=results[1][0],
+        through_s=results[1][1],
+        gateway_cpu_s=cpu_s,
+    )
+
+
+@contextmanager
+def running(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, str, int]]:
+    """The worker's URL, the gateway's URL and its process."""
+    flags = ("--max-draft-tokens", "0", "--no-enable-prefix-caching", "--threads", str(options.threads))
+    arguments = (sys.executable, "-m", "headrace", "serve", options.model, "--dialect", "tgi-3", *flags)
+    worker = ServerProcess(Launch(arguments=arguments, environment=()), log=scratch / "worker.log")
+    try:
+        worker.wait_for_token(timeout_s=START_TIMEOUT_S)
+        command = [sys.executable, "-m", "benchmarks.gateway.host", worker.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as gateway:
+            try:
+                assert gateway.stdout is not None
+                yield worker.url, gateway.stdout.readline().strip(), gateway.pid
+            finally:
+                gateway.terminate()
+    finally:
+        worker.close()
+
+
+def main() -> None:
+    """Measure, write, print."""
+    options = parse_arguments()
+    started_s = time.time()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(options, Path(folder)) as (worker_url, gateway_url, pid),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        rounds = runner.run(measure(options, worker_url, gateway_url, pid))
+    rows = summary(rounds)
+    result = {
+        "environment": describe_environment(),
+        "model": Path(options.model).name,
+        "output_tokens": options.output_tokens,
+        "threads": options.threads,
+        "took_s": round(time.time() - started_s),
+        "summary": rows,
+        "rounds": [asdict(one) for one in rounds],
+    }
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    options.output.with_suffix(".md").write_text(f"# The gateway beside the bare model server\n\n{table(rows)}\n")
+    print(table(rows))
+    print(json.dumps({"output": str(options.output), "summary": rows}))
+
+
+if __name__ == "__main__":
+    main()
