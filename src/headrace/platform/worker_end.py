@@ -1,0 +1,39 @@
+"""The end of all workers, when a platform stops and does not leave them to the next one."""
+
+import asyncio
+from contextlib import suppress
+
+from headrace.cluster.launcher import Launcher
+from headrace.core.telemetry import get_logger
+from headrace.state.records import Conflict, Kind
+from headrace.state.store import Store
+
+_POLL_S = 0.05
+_KILL_RESERVE_S = 5.0
+"""After SIGKILL was due: time for the kernel to take the processes away."""
+
+
+async def end_workers(store: Store, launcher: Launcher, *, grace_s: float) -> int:
+    """
+    Stop all workers and wait for them; returns how many there were.
+
+    Their records are marked as leaving, so that the next platform puts them away and starts others, and takes their
+    end for no failure. Call it when nobody reconciles any more.
+    """
+    await asyncio.to_thread(_mark_leaving, store)
+    workers = await launcher.known()
+    for name, handle in workers.items():
+        await launcher.stop(name, handle, grace_s=grace_s)
+    try:
+        async with asyncio.timeout(grace_s + _KILL_RESERVE_S):
+            while await launcher.known():  # noqa: ASYNC110 -- they may not be our children: nobody tells
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        get_logger().error("workers.left", workers=sorted(await launcher.known()))
+    return len(workers)
+
+
+def _mark_leaving(store: Store) -> None:
+    for record in store.list(Kind.WORKER):
+        with suppress(Conflict):
+            store.update(record, is_deleting=True)

@@ -1,0 +1,54 @@
+"""One platform a data folder; where it listens is told."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import SettingsError
+from headrace.platform.folders import DataFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> DataFolder:
+    made = DataFolder(tmp_path / "data" / "headrace")
+    made.make()
+    return made
+
+
+def test_the_folder_is_for_its_owner_alone(folder: DataFolder) -> None:
+    assert stat.S_IMODE(folder.root.stat().st_mode) == 0o700
+    folder.make()
+
+
+def test_a_second_platform_is_kept_out_with_a_sentence(folder: DataFolder) -> None:
+    with (
+        folder.locked(),
+        folder.announced("http://127.0.0.1:7450"),
+        pytest.raises(SettingsError, match=r"http://127\.0\.0\.1:7450.*--data-dir"),
+        DataFolder(folder.root).locked(),
+    ):
+        pass
+    with folder.locked():
+        pass
+
+
+def test_where_the_platform_listens_is_told_while_it_does(folder: DataFolder) -> None:
+    with folder.announced("http://127.0.0.1:1"):
+        assert folder.running_url() == "http://127.0.0.1:1"
+        assert json.loads(folder.running.read_text())["pid"] == os.getpid()
+    assert folder.running_url() is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"url": 5}', '{"pid": 1}'])
+def test_a_broken_announcement_is_none(folder: DataFolder, text: str) -> None:
+    folder.running.write_text(text)
+    assert folder.running_url() is None
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match="--data-dir"):
+        DataFolder(tmp_path / "file" / "data").make()
