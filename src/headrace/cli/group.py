@@ -26,6 +26,8 @@ class Entry:
     module: str
     attribute: str
     summary: str
+    is_hidden: bool = False
+    """For programs: not in lists."""
 
 
 class Failed(click.ClickException):
@@ -52,7 +54,7 @@ class HelpfulGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or name the nearest one."""
         name, names = args[0], self.list_commands(ctx)
-        if name not in names and not name.startswith("-"):
+        if name not in names and not name.startswith("-") and self.get_command(ctx, name) is None:
             from difflib import get_close_matches
 
             near = get_close_matches(name, names, n=1)
@@ -74,7 +76,7 @@ class LazyGroup(HelpfulGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Names in the order of the table."""
-        return list(self.entries)
+        return [name for name, entry in self.entries.items() if not entry.is_hidden]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import the command."""
@@ -85,10 +87,10 @@ class LazyGroup(HelpfulGroup):
         assert isinstance(command, click.Command)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
+            formatter.write_dl([(name, self.entries[name].summary) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; an error becomes one sentence and an exit code."""

@@ -15,13 +15,25 @@ COMMANDS = {
     "fit": Entry("headrace.cli.fit", "fit", "Work out what a model needs and whether it fits here."),
     "quantize": Entry("headrace.cli.quantize", "quantize", "Quantise a model to 8 bits, into a folder."),
     "models": Entry("headrace.cli.models", "models", "List, fetch and remove models on this machine."),
+    "up": Entry("headrace.cli.up", "up", "Run a local SageMaker."),
+    "env": Entry("headrace.cli.env", "env", "Point this shell at a platform."),
+    "deploy": Entry("headrace.cli.deploy", "deploy", "Make an endpoint from a model."),
+    "ls": Entry("headrace.cli.endpoints", "list_endpoints", "List endpoints."),
+    "describe": Entry("headrace.cli.endpoints", "describe", "Show one endpoint."),
+    "invoke": Entry("headrace.cli.invoke", "invoke", "Ask an endpoint."),
+    "logs": Entry("headrace.cli.logs", "logs", "Show what an endpoint's workers wrote."),
+    "rm": Entry("headrace.cli.endpoints", "rm", "Delete endpoints."),
+    "status": Entry("headrace.cli.endpoints", "status", "Say how the platform is."),
+    "keys": Entry("headrace.cli.keys", "keys", "Make, list and remove access keys."),
     "doctor": Entry("headrace.cli.doctor", "doctor", "Check what this machine can do and what is missing."),
+    "worker": Entry("headrace.cli.worker", "worker", "Run one worker, for `headrace up`.", is_hidden=True),
 }
 
 EXAMPLES = """
 headrace serve smollm2                 a server on http://127.0.0.1:8080
 headrace chat smollm2                  a conversation, no server needed
 headrace bench http://127.0.0.1:8080   how fast is it under load?
+headrace up                            a local SageMaker on http://127.0.0.1:7450
 headrace COMMAND --help                every option, with examples
 """
 

@@ -26,6 +26,11 @@ Every command explains itself: `headrace COMMAND --help` lists its options with 
 
 NOTES = {
     "serve": "Its options are the [settings](settings.md); each has an environment variable too.",
+    "up": (
+        "Its options are the [settings of the platform](settings.md#settings-of-the-platform).\n"
+        "[The platform](platform.md) explains what it does, keeps and wants."
+    ),
+    "env": "[The platform](platform.md#point-a-shell-at-it) says what each variable is for.",
     "quantize": "[Quantising a model](quantize.md) explains what it does, what it gains and who reads the folder.",
     "bench": "[Measuring a server](bench.md) explains the method, the figures and their limits.",
     "chat": (
@@ -84,7 +89,7 @@ def _section(leaf: Leaf) -> Iterator[str]:
     note = NOTES.get(name)
     if note is not None:
         yield note + "\n"
-    if name != "serve":
+    if name not in {"serve", "up"}:
         yield from _options(leaf.command)
 
 

@@ -1,0 +1,193 @@
+"""`headrace ls`, `describe`, `rm` and `status`: what runs on a platform, and its end."""
+
+import json
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from headrace.cli.deploy import TAG
+from headrace.cli.group import Examples, Failed, UserFailed
+from headrace.cli.platform_client import Platform, find_platform, is_not_found, platform_option, told
+
+_POLL_S = 0.2
+
+
+@click.command("ls", cls=Examples, examples="headrace ls\nheadrace ls --json | jq -r '.[].EndpointName'")
+@platform_option
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def list_endpoints(*, url: str | None, as_json: bool) -> None:
+    """List endpoints: name, status, workers and age."""
+    platform = find_platform(url)
+    with told():
+        pages = platform.sagemaker.get_paginator("list_endpoints").paginate(SortBy="Name", SortOrder="Ascending")
+        names = [entry["EndpointName"] for page in pages for entry in page["Endpoints"]]
+        found = [endpoint for name in names if (endpoint := _described(platform, name)) is not None]
+    if as_json:
+        click.echo(json.dumps([_plain(endpoint) for endpoint in found], default=str))
+    elif not found:
+        click.echo("There are no endpoints. `headrace deploy smollm2` makes one.", err=True)
+    else:
+        click.echo(table([("NAME", "STATUS", "WORKERS", "AGE"), *(_row(endpoint) for endpoint in found)]))
+
+
+@click.command(cls=Examples, examples="headrace describe smollm2\nheadrace describe smollm2 --json")
+@click.argument("name")
+@platform_option
+@click.option("--json", "as_json", is_flag=True, help="Print the platform's answer as JSON.")
+def describe(*, name: str, url: str | None, as_json: bool) -> None:
+    """Show one endpoint: its status and why, its variants, their models and images."""
+    platform = find_platform(url)
+    with told():
+        endpoint = _described(platform, name)
+    if endpoint is None:
+        raise UserFailed(f"There is no endpoint called {name}. `headrace ls` lists them.")
+    if as_json:
+        click.echo(json.dumps(_plain(endpoint), indent=2, default=str))
+        return
+    rows = [
+        ("name", endpoint["EndpointName"]),
+        ("status", endpoint["EndpointStatus"]),
+        ("reason", endpoint.get("FailureReason", "")),
+        ("config", endpoint.get("EndpointConfigName", "")),
+        ("created", f"{endpoint['CreationTime']:%Y-%m-%d %H:%M:%S %Z}"),
+        ("arn", endpoint["EndpointArn"]),
+    ]
+    for variant in endpoint.get("ProductionVariants", ()):
+        rows += _variant_rows(variant)
+    width = max(len(label) for label, _ in rows) + 2
+    click.echo("\n".join(f"{label:<{width}}{value}" for label, value in rows if value))
+
+
+@click.command(cls=Examples, examples="headrace rm smollm2\nheadrace rm one two --no-wait")
+@click.argument("names", nargs=-1, required=True)
+@platform_option
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the workers have ended.")
+def rm(*, names: tuple[str, ...], url: str | None, wait: bool) -> None:
+    """
+    Delete endpoints by their NAMES; running requests may finish.
+
+    The endpoint configuration and the model go too if `headrace deploy` made them.
+    """
+    platform = find_platform(url)
+    missing = []
+    with told():
+        for name in names:
+            endpoint = _described(platform, name)
+            if endpoint is None:
+                missing.append(name)
+                continue
+            if endpoint["EndpointStatus"] != "Deleting":
+                platform.sagemaker.delete_endpoint(EndpointName=name)
+            _remove_parts(platform, endpoint)
+        for name in names:
+            while wait and name not in missing and _described(platform, name) is not None:
+                time.sleep(_POLL_S)
+    for name in names:
+        if name not in missing:
+            click.echo(f"{name} is {'deleted' if wait else 'being deleted'}.")
+    if missing:
+        raise UserFailed(f"There is no endpoint called {', '.join(missing)}. `headrace ls` lists them.")
+
+
+@click.command(cls=Examples, examples="headrace status\nheadrace status --json")
+@platform_option
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+def status(*, url: str | None, as_json: bool) -> None:
+    """Say whether a platform runs, where, since when, and how its parts are."""
+    platform = find_platform(url)
+    health = platform.health()
+    if as_json:
+        click.echo(json.dumps({"url": platform.url, **health}))
+    else:
+        rows = [("url", platform.url), *((label.replace("_", " "), health[label]) for label in health)]
+        width = max(len(label) for label, _ in rows) + 2
+        click.echo("\n".join(f"{label:<{width}}{value}" for label, value in rows))
+    if health.get("status") != "ok":
+        raise Failed("A part of the platform is not well.")
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Columns as wide as their widest cell."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def age(since: datetime, now: datetime) -> str:
+    """`45s`, `12m`, `3h`, `2d`."""
+    seconds = max(0, int((now - since).total_seconds()))
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def _described(platform: Platform, name: str) -> dict[str, Any] | None:
+    from botocore.exceptions import ClientError
+
+    try:
+        found: dict[str, Any] = platform.sagemaker.describe_endpoint(EndpointName=name)
+    except ClientError as error:
+        if is_not_found(error):
+            return None
+        raise
+    return found
+
+
+def _remove_parts(platform: Platform, endpoint: Mapping[str, Any]) -> None:
+    """The configuration and its models, where `headrace deploy` made them and they are still there."""
+    from botocore.exceptions import ClientError
+
+    client, config_name = platform.sagemaker, endpoint["EndpointConfigName"]
+    try:
+        config = client.describe_endpoint_config(EndpointConfigName=config_name)
+    except ClientError as error:
+        if is_not_found(error):
+            return
+        raise
+    if not _is_ours(platform, config["EndpointConfigArn"]):
+        return
+    client.delete_endpoint_config(EndpointConfigName=config_name)
+    for name in {variant["ModelName"] for variant in config["ProductionVariants"] if "ModelName" in variant}:
+        try:
+            model = client.describe_model(ModelName=name)
+            if _is_ours(platform, model["ModelArn"]):
+                client.delete_model(ModelName=name)
+        except ClientError as error:
+            if not is_not_found(error):
+                raise
+
+
+def _is_ours(platform: Platform, arn: str) -> bool:
+    return any(tag["Key"] == TAG for tag in platform.sagemaker.list_tags(ResourceArn=arn)["Tags"])
+
+
+def _row(endpoint: Mapping[str, Any]) -> tuple[str, ...]:
+    variants = endpoint.get("ProductionVariants") or ()
+    present = sum(variant.get("CurrentInstanceCount") or 0 for variant in variants)
+    wanted = sum(variant.get("DesiredInstanceCount") or 0 for variant in variants)
+    return (
+        endpoint["EndpointName"],
+        endpoint["EndpointStatus"],
+        f"{present}/{wanted}",
+        age(endpoint["CreationTime"], datetime.now(UTC)),
+    )
+
+
+def _variant_rows(variant: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("variant", variant["VariantName"]),
+        ("  workers", f"{variant.get('CurrentInstanceCount', 0)} of {variant.get('DesiredInstanceCount', 0)}"),
+        ("  weight", f"{variant.get('CurrentWeight', 1.0):g}"),
+    ]
+    rows += [("  image", image.get("SpecifiedImage", "")) for image in variant.get("DeployedImages") or ()]
+    for state in variant.get("VariantStatus") or ():
+        rows.append(("  status", ", ".join(filter(None, (state["Status"], state.get("StatusMessage"))))))
+    return rows
+
+
+def _plain(response: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in response.items() if name != "ResponseMetadata"}

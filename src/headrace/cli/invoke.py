@@ -1,0 +1,122 @@
+"""`headrace invoke`: one request to an endpoint, as boto3's users send it."""
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from headrace.cli.answer_text import AnswerText, text_of_value
+from headrace.cli.group import Examples, Failed, UserFailed
+from headrace.cli.platform_client import error_of, find_platform, platform_option, told
+from headrace.cli.terminal import write_text
+
+_READ_TIMEOUT_S = 600.0
+
+EXAMPLES = """
+headrace invoke smollm2 "The sea is"                          the text of the answer
+headrace invoke smollm2 --stream "The sea is" -p max_new_tokens=100
+headrace invoke smollm2 --raw '{"inputs": "The sea is", "parameters": {"details": true}}'
+cat prompt.txt | headrace invoke smollm2 -                    the prompt from standard input
+"""
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
+@click.argument("name")
+@click.argument("prompt")
+@platform_option
+@click.option("--stream", "is_streamed", is_flag=True, help="Show the answer as it is made.")
+@click.option("--parameter", "-p", "parameters", multiple=True, metavar="NAME=VALUE", help="Of the generation.")
+@click.option("--raw", is_flag=True, help="Print the answer's bytes as they come.")
+@click.option("--target-variant", metavar="VARIANT", help="Ask this variant, whatever the weights.")
+def invoke(
+    *,
+    name: str,
+    prompt: str,
+    url: str | None,
+    is_streamed: bool,
+    parameters: tuple[str, ...],
+    raw: bool,
+    target_variant: str | None,
+) -> None:
+    """
+    Send PROMPT to the endpoint NAME and print its answer; `-` reads the prompt from standard input.
+
+    A prompt that is a JSON object is sent as it is; any other text becomes `{"inputs": …, "parameters": …}`, which TGI
+    and LMI images understand, and is not repeated in the answer unless `-p return_full_text=true` asks for it.
+    """
+    text = sys.stdin.read() if prompt == "-" else prompt
+    body = request_body(text, parameters, is_streamed=is_streamed)
+    more = {"TargetVariant": target_variant} if target_variant else {}
+    client = find_platform(url).client("sagemaker-runtime", read_timeout_s=_READ_TIMEOUT_S)
+    asked = {"EndpointName": name, "Body": body, "ContentType": "application/json", **more}
+    with told():
+        if is_streamed:
+            _print_stream(client.invoke_endpoint_with_response_stream(**asked), raw=raw)
+        else:
+            _print_whole(client.invoke_endpoint(**asked), raw=raw)
+
+
+def request_body(text: str, parameters: tuple[str, ...], *, is_streamed: bool) -> bytes:
+    """A JSON object as it is; else the text as `inputs`."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if isinstance(value, dict):
+        if parameters:
+            raise UserFailed("--parameter has no place in a request that is given whole. Write it into the JSON.")
+        return text.encode()
+    given = dict(_parameter(one) for one in parameters)
+    body: dict[str, Any] = {"inputs": text, "parameters": {"return_full_text": False, **given}}
+    if is_streamed:
+        body["stream"] = True
+    return json.dumps(body).encode()
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    """A value that reads as JSON is that value, any other is a text."""
+    name, equals, raw = text.partition("=")
+    if not equals or not name:
+        raise UserFailed(f"--parameter is {text!r}; wanted: NAME=VALUE.")
+    try:
+        return name, json.loads(raw)
+    except ValueError:
+        return name, raw
+
+
+def _print_whole(response: dict[str, Any], *, raw: bool) -> None:
+    body: bytes = response["Body"].read()
+    if raw:
+        _write_bytes(body)
+        return
+    try:
+        text = text_of_value(json.loads(body))
+    except ValueError:
+        reader = AnswerText()
+        text = reader.feed(body) + reader.finish()
+    write_text((body.decode("utf-8", "replace") if text is None else text).rstrip("\n") + "\n")
+
+
+def _print_stream(response: dict[str, Any], *, raw: bool) -> None:
+    from botocore.exceptions import EventStreamError
+
+    reader = AnswerText()
+    try:
+        for event in response["Body"]:
+            part = event.get("PayloadPart", {}).get("Bytes", b"")
+            if raw:
+                _write_bytes(part)
+            else:
+                write_text(reader.feed(part))
+    except EventStreamError as error:
+        raise Failed(f"The answer broke off: {error_of(error)[1]}") from error
+    finally:
+        response["Body"].close()
+    if not raw:
+        write_text(reader.finish().rstrip("\n") + "\n")
+
+
+def _write_bytes(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.flush()

@@ -1,0 +1,149 @@
+"""
+A running platform as the commands see it: its address, and boto3 clients that talk to it as any user's would.
+
+Where the address comes from, strongest first: `--url`, `AWS_ENDPOINT_URL` (a shell that ran `headrace env`), what the
+running platform wrote into its data folder, the default port.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import ProxyHandler, Request, build_opener
+
+import click
+
+from headrace.cli.group import Failed, UserFailed
+from headrace.core.platform_settings import DEFAULT_PORT, data_folder, load_platform_settings
+
+_CLIENT_ERRORS = frozenset({"ValidationException", "ValidationError", "AccessDeniedException", "ResourceInUse"})
+_MAX_ANSWER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Platform:
+    """Where a platform is, and as whom it is asked."""
+
+    url: str
+    region: str
+    access_key: str
+    secret_key: str
+
+    def __repr__(self) -> str:
+        return f"Platform({self.url!r})"
+
+    def client(self, service: str, *, read_timeout_s: float = 60.0) -> Any:
+        """A boto3 client of one service."""
+        import boto3
+        from botocore.config import Config
+
+        config = Config(
+            connect_timeout=5,
+            read_timeout=read_timeout_s,
+            retries={"mode": "standard", "total_max_attempts": 1},
+            proxies={},
+        )
+        session = boto3.session.Session()
+        return session.client(
+            service,
+            endpoint_url=self.url,
+            region_name=self.region,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            config=config,
+        )
+
+    @cached_property
+    def sagemaker(self) -> Any:
+        """The control plane."""
+        return self.client("sagemaker")
+
+    @cached_property
+    def logs(self) -> Any:
+        """What workers wrote."""
+        return self.client("logs")
+
+    def health(self) -> dict[str, Any]:
+        """
+        What the platform says of itself.
+
+        Raises:
+            Failed: nobody answers, or somebody else does.
+        """
+        opener = build_opener(ProxyHandler({}))
+        try:
+            with opener.open(Request(f"{self.url}/health"), timeout=5) as response:  # noqa: S310 -- the user's URL
+                value = json.loads(response.read(_MAX_ANSWER_BYTES))
+        except HTTPError as error:
+            raise Failed(f"What answers at {self.url} is no platform (status {error.code} for /health).") from error
+        except (URLError, OSError) as error:
+            raise Failed(not_running(self.url)) from error
+        except ValueError as error:
+            raise Failed(f"What answers at {self.url} is no platform (/health is not JSON).") from error
+        if not isinstance(value, dict) or value.get("service") != "headrace":
+            raise Failed(f"What answers at {self.url} is no platform of Headrace.")
+        return value
+
+
+def not_running(url: str) -> str:
+    """The sentence for a platform that is not there."""
+    return f"No platform answers at {url}. Start one with `headrace up`, or name another with --url."
+
+
+def find_platform(url: str | None, env: Mapping[str, str] = os.environ) -> Platform:
+    """The platform that is meant here; nothing is asked of it yet."""
+    settings = load_platform_settings({}, env)
+    if url is None:
+        url = env.get("AWS_ENDPOINT_URL_SAGEMAKER") or env.get("AWS_ENDPOINT_URL")
+    if url is None:
+        from headrace.platform.folders import DataFolder
+
+        url = DataFolder(data_folder(settings, env)).running_url() or f"http://127.0.0.1:{DEFAULT_PORT}"
+    return Platform(
+        url=url.rstrip("/"),
+        region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or settings.region,
+        access_key=env.get("AWS_ACCESS_KEY_ID") or "headrace",
+        secret_key=env.get("AWS_SECRET_ACCESS_KEY") or "headrace",
+    )
+
+
+def platform_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--url`."""
+    return click.option(
+        "--url",
+        metavar="URL",
+        help="Address of the platform.  [default: AWS_ENDPOINT_URL, else the one that runs on this machine]",
+    )(command)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn what boto3 raises into one sentence: what the platform answered, or that it is not there."""
+    from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, HTTPClientError
+
+    try:
+        yield
+    except EndpointConnectionError as error:
+        raise Failed(not_running(str(error.kwargs.get("endpoint_url", "its address")))) from error
+    except ClientError as error:
+        code, message = error_of(error)
+        raise (UserFailed if code in _CLIENT_ERRORS else Failed)(message) from error
+    except (HTTPClientError, BotoCoreError) as error:
+        raise Failed(str(error)) from error
+
+
+def error_of(error: Exception) -> tuple[str, str]:
+    """Code and message of boto3's `ClientError`."""
+    response: dict[str, Any] = getattr(error, "response", {})
+    detail = response.get("Error", {})
+    return str(detail.get("Code", "")), str(detail.get("Message") or error)
+
+
+def is_not_found(error: Exception) -> bool:
+    """Whether SageMaker says that there is no such thing."""
+    code, message = error_of(error)
+    return code == "ValidationException" and "Could not find" in message

@@ -1,0 +1,68 @@
+"""The text of an answer is the same in every dialect, however its stream is cut."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.answer_text import AnswerText, text_of_value
+
+TEXT = "Die Welle läuft, 波が来る."
+
+
+def tokens() -> list[str]:
+    return [TEXT[start : start + 3] for start in range(0, len(TEXT), 3)]
+
+
+def tgi() -> bytes:
+    events = [{"token": {"text": text, "special": False}, "generated_text": None} for text in tokens()]
+    events.append({"token": {"text": "</s>", "special": True}, "generated_text": TEXT})
+    return "".join(f"data:{json.dumps(event)}\n\n" for event in events).encode()
+
+
+def lmi() -> bytes:
+    lines = [{"token": {"id": 1, "text": text, "log_prob": -1}} for text in tokens()]
+    lines.append({"token": {"id": 2}, "generated_text": TEXT, "details": {}})
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+
+
+def openai() -> bytes:
+    events = [{"choices": [{"delta": {"content": text}}]} for text in tokens()]
+    return b": ping\n\n" + "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode() + b"data: [DONE]\n\n"
+
+
+FORMS = {
+    "tgi": tgi(),
+    "lmi": lmi(),
+    "openai": openai(),
+    "one object": json.dumps({"generated_text": TEXT}).encode(),
+    "a list": json.dumps([{"generated_text": TEXT}]).encode(),
+    "plain": TEXT.encode(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(cuts=st.lists(st.integers(0, 10_000), max_size=8))
+def test_the_text_comes_out_however_the_stream_is_cut(form: str, cuts: list[int]) -> None:
+    data, reader, text, start = FORMS[form], AnswerText(), "", 0
+    for cut in [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]:
+        text += reader.feed(data[start:cut])
+        start = max(start, cut)
+    assert text + reader.finish() == TEXT
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_some_text(data: bytes) -> None:
+    reader = AnswerText()
+    assert isinstance(reader.feed(data) + reader.finish(), str)
+
+
+def test_what_is_not_known_is_none() -> None:
+    assert text_of_value({"score": 1}) is None
+    assert text_of_value([1, 2]) is None
+
+
+def test_an_error_in_a_stream_is_shown_as_it_is() -> None:
+    reader = AnswerText()
+    assert "overloaded" in reader.feed(b'data:{"error":"overloaded"}\n\n') + reader.finish()
