@@ -103,7 +103,7 @@ def test_a_parameter_without_a_name_or_value_is_refused(parameters: tuple[str, .
     ],
 )
 def test_without_a_platform_the_answer_is_one_sentence(headrace, arguments: tuple[str, ...], tmp_path: Path) -> None:
-    env = {name: "" for name in os.environ if name.startswith("AWS_")}
+    env = dict.fromkeys(name for name in os.environ if name.startswith("AWS_"))
     result = headrace(*arguments, "--url", "http://127.0.0.1:9", env={**env, "HEADRACE_UP_DATA_DIR": str(tmp_path)})
     assert result.exit_code == 1
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
@@ -131,5 +131,5 @@ def test_keys_are_made_listed_and_removed(headrace, tmp_path: Path) -> None:
 
 
 def test_a_worker_command_is_there_and_not_listed(headrace) -> None:
-    assert "worker" not in headrace("--help").stdout.split("Commands")[1].split("Examples")[0]
+    assert "\n  worker " not in headrace("--help").stdout
     assert headrace("worker", "--help").exit_code == 0

@@ -48,9 +48,10 @@ def invoke(
     text = sys.stdin.read() if prompt == "-" else prompt
     body = request_body(text, parameters, is_streamed=is_streamed)
     more = {"TargetVariant": target_variant} if target_variant else {}
-    client = find_platform(url).client("sagemaker-runtime", read_timeout_s=_READ_TIMEOUT_S)
+    platform = find_platform(url)
     asked = {"EndpointName": name, "Body": body, "ContentType": "application/json", **more}
     with told():
+        client = platform.client("sagemaker-runtime", read_timeout_s=_READ_TIMEOUT_S)
         if is_streamed:
             _print_stream(client.invoke_endpoint_with_response_stream(**asked), raw=raw)
         else:
