@@ -215,6 +215,16 @@ def test_stop_ends_the_request(driver: webdriver.Chrome, platform: FakePlatform)
     platform.until(lambda: platform.num_aborted, "the abort")
 
 
+def test_an_answer_that_ends_leaves_the_focus_where_it_is(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+    platform.add("chat")
+    platform.delay_s = 0.1
+    page = Console(driver, platform, "#/chat/playground")
+    page.find("#prompt").send_keys("Hello" + Keys.ENTER)
+    page.find("#search").click()
+    page.until_answered()
+    assert page.run("return document.activeElement.id") == "search"
+
+
 def test_what_an_endpoint_refuses_is_shown(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     page = Console(driver, platform, "#/nobody/playground")
     page.find("#prompt").send_keys("Hello" + Keys.ENTER)
@@ -286,7 +296,7 @@ def test_lines_of_our_own_workers_are_made_readable(driver: webdriver.Chrome, pl
         "null",
         "{broken",
     ]
-    assert page.text("#lines .error .what").startswith("cache.failed")
+    assert page.text("#lines [data-level=error] .what").startswith("cache.failed")
 
 
 # Deploying and deleting

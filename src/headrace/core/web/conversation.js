@@ -78,7 +78,9 @@ export class Conversation {
         this.submit();
       }
     });
-    document.addEventListener("keydown", (event) => event.key === "Escape" && this.stop());
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !document.querySelector("dialog[open]")) this.stop();
+    });
     $("stop").addEventListener("click", () => this.stop());
   }
 
@@ -127,7 +129,8 @@ export class Conversation {
     this.running = controller;
     $("send").hidden = controller !== null;
     $("stop").hidden = controller === null;
-    if (controller === null) $("prompt").focus();
+    const focused = document.activeElement; // the body, if it was the button that is hidden now
+    if (controller === null && (focused === document.body || $("composer").contains(focused))) $("prompt").focus();
   }
 
   addMessage(role) {

@@ -92,7 +92,7 @@ export class Logs {
     const time = element("time", { textContent: clockTime(timestamp / 1000), title: new Date(timestamp).toISOString() });
     const parts = isMany ? [element("span", { className: "who", textContent: stream.split("/").at(-1), title: stream })] : [];
     const { text, level } = readable(message);
-    const line = element("div", { className: level }, time, ...parts, element("span", { className: "what", textContent: text, title: message }));
+    const line = element("div", { dataset: { level } }, time, ...parts, element("span", { className: "what", textContent: text, title: message }));
     line.hidden = !this.fits(line);
     return line;
   }
