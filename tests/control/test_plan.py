@@ -122,16 +122,14 @@ def test_a_crashed_worker_is_replaced_with_a_growing_delay() -> None:
     world = served()
     world.behaviours[1] = Behaviour(crash_s=3.5, message="again")
     world.crash(world.wanted()[0].name)
-    world.step(0.1)
-    assert world.wanted() == []
     starts: list[float] = []
-    for _ in range(800):
+    for _ in range(1000):
         made = world.num_made
         world.step(0.25)
         if world.num_made > made:
             starts.append(world.now_s)
     gaps = [round(later - earlier - 3.5) for earlier, later in pairwise(starts)]
-    assert gaps[:6] == [2, 4, 8, 16, 32, 60]
+    assert gaps[:7] == [1, 2, 4, 8, 16, 32, 60]
     assert world.state is State.IN_SERVICE
 
 
@@ -372,4 +370,4 @@ def test_logs_of_failed_workers_are_kept_but_not_without_end() -> None:
     world.crash(world.wanted()[0].name)
     world.settle(1500, pause_s=2.0)
     dead = [played for played in world.workers.values() if played.view.is_gone]
-    assert 3 <= len(dead) <= 8
+    assert 3 <= len(dead) <= 9

@@ -22,7 +22,7 @@ class Limits:
     num_allowed_failures: int = 1
     """A new fleet may lose so many workers before its deployment has failed."""
     backoff_s: float = 1.0
-    """Before the first replacement of a crashed worker; doubles with each crash."""
+    """Before the second replacement of a crashed worker; doubles with each crash. The first comes at once."""
     max_backoff_s: float = 60.0
     crash_window_s: float = 600.0
     """Crashes that are older do not count."""
@@ -108,16 +108,20 @@ def hopeless_reason(workers: Iterable[WorkerView], generation: int, *, since_s: 
 
 
 def restart_at_s(workers: Iterable[WorkerView], fleet: FleetKey, *, now_s: float, limits: Limits) -> float:
-    """When the next worker of a fleet may start: at once, or after a delay that grows with its recent crashes."""
+    """When the next worker of a fleet may start: at once, or after a delay that grows from its second crash on."""
     crashes = [
         worker.failed_s
         for worker in workers
         if worker.fleet == fleet and worker.failed_s is not None and now_s - worker.failed_s < limits.crash_window_s
     ]
-    if not crashes:
-        return now_s
-    delay_s = min(limits.max_backoff_s, limits.backoff_s * 2.0 ** min(len(crashes) - 1, 30))
-    return max(crashes) + delay_s
+    return max(crashes) + backoff_delay_s(len(crashes), limits) if crashes else now_s
+
+
+def backoff_delay_s(num_crashes: int, limits: Limits) -> float:
+    """How long a worker that crashed so often lately is waited for."""
+    if num_crashes <= 1:
+        return 0.0
+    return min(limits.max_backoff_s, limits.backoff_s * 2.0 ** min(num_crashes - 2, 30))
 
 
 def surplus(workers: Sequence[WorkerView], number: int) -> list[WorkerView]:

@@ -10,10 +10,21 @@ from dataclasses import dataclass
 
 from headrace.cluster.launcher import Phase
 from headrace.control.deployment import Deployment, advance, take_up, wanted_workers
-from headrace.control.fleet import FleetKey, Limits, WorkerView, overdue_reason, restart_at_s, surplus
+from headrace.control.fleet import (
+    FleetKey,
+    Limits,
+    WorkerView,
+    backoff_delay_s,
+    overdue_reason,
+    restart_at_s,
+    surplus,
+)
 from headrace.control.progress import EndpointView, State
 from headrace.control.route_plan import plan_route
 from headrace.state.routes import Route
+
+_MAX_COUNTED = 30
+"""Failed workers of one fleet whose records are kept to count by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +221,7 @@ def _clear_logs(deployment: Deployment, workers: Sequence[WorkerView], now_s: fl
 def _counting_failures(deployment: Deployment, failed: Sequence[WorkerView], now_s: float, limits: Limits) -> set[str]:
     """The newest failures of each fleet that is wanted, as many as it takes to reach the longest delay."""
     enough = 2
-    while limits.backoff_s * 2.0 ** (enough - 1) < limits.max_backoff_s:
+    while enough < _MAX_COUNTED and backoff_delay_s(enough, limits) < limits.max_backoff_s:
         enough += 1
     counting: set[str] = set()
     fleets: set[FleetKey] = set(wanted_workers(deployment))

@@ -30,7 +30,7 @@ from headrace.state.store import Store
 
 BUSY_PAUSE_S = 0.2
 """Between two looks while something is under way."""
-WATCH_PAUSE_S = 1.0
+WATCH_PAUSE_S = 0.5
 """Between two looks at workers that serve."""
 IDLE_PAUSE_S = 10.0
 """With nothing to watch; a write to the store ends every pause."""
