@@ -18,7 +18,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The same requests once to the worker itself and once through the gateway, one right after the other."""
+    """The same requests once to the worker itself and once through the gateway, answers in the same order."""
 
     door: str
     """`sagemaker` or `openai`"""
@@ -33,10 +33,9 @@ class Round:
 
 
 def added_ttft_ms(rounds: Sequence[Round]) -> float:
-    """What the gateway adds to the time to the first byte: difference of the medians."""
-    direct = statistics.median(answer.ttft_s for one in rounds for answer in one.direct)
-    through = statistics.median(answer.ttft_s for one in rounds for answer in one.through)
-    return (through - direct) * 1e3
+    """What the gateway adds to the time to the first byte: median of the differences, prompt by prompt."""
+    pairs = [pair for one in rounds for pair in zip(one.direct, one.through, strict=True)]
+    return statistics.median(through.ttft_s - direct.ttft_s for direct, through in pairs) * 1e3
 
 
 def throughput_loss(rounds: Sequence[Round]) -> float:

@@ -33,6 +33,8 @@ from headrace.bench.http1 import HttpClient
 
 RESULT = Path(__file__).parent.parent / "results" / "gateway.json"
 START_TIMEOUT_S = 120.0
+WAVES_OF_STREAMS = 8
+"""With fewer streams a round has so many times more waves."""
 _PATHS = {
     "sagemaker": ("/invocations", f"/endpoints/{ENDPOINT}/invocations-response-stream"),
     "openai": ("/v1/completions", f"/endpoints/{ENDPOINT}/openai/v1/completions"),
@@ -46,7 +48,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--doors", default="sagemaker,openai")
     parser.add_argument("--streams", default="1,8,32", help="requests at a time, separated by commas")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--waves", type=int, default=2, help="requests of each stream in a round")
+    parser.add_argument("--waves", type=int, default=2, help="of requests in a round; more where there are few streams")
     parser.add_argument("--output-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of the model server")
     parser.add_argument("--output", type=Path, default=RESULT)
@@ -74,59 +76,53 @@ async def ask(client: HttpClient, path: str, body: bytes) -> Answer:
     )
 
 
-async def ask_all(client: HttpClient, path: str, streams: list[list[bytes]]) -> tuple[tuple[Answer, ...], float]:
-    """Every stream asks for one thing after the other."""
-
-    async def one(bodies: list[bytes]) -> list[Answer]:
-        return [await ask(client, path, body) for body in bodies]
-
+async def ask_all(client: HttpClient, path: str, bodies: list[bytes]) -> tuple[list[Answer], float]:
+    """All at once."""
     started_s = perf_counter()
-    answers = await asyncio.gather(*(one(bodies) for bodies in streams))
-    return tuple(answer for some in answers for answer in some), perf_counter() - started_s
+    answers = await asyncio.gather(*(ask(client, path, body) for body in bodies))
+    return answers, perf_counter() - started_s
 
 
 async def measure(options: argparse.Namespace, worker_url: str, gateway_url: str, gateway_pid: int) -> list[Round]:
-    """All rounds; in every other one the gateway goes first."""
-    direct, through = HttpClient(worker_url), HttpClient(gateway_url)
+    """All rounds but the first, which is for warming up."""
+    clients = HttpClient(worker_url), HttpClient(gateway_url)
     rounds = []
     for number in range(-1, options.rounds):
         for door in options.doors.split(","):
-            for num in map(int, options.streams.split(",")):
-                first = (number + 1) * 100_000 + num * 1000
-                bodies = [
-                    [
-                        request_body(door, first + stream * 10 + wave, options.output_tokens)
-                        for wave in range(options.waves)
-                    ]
-                    for stream in range(num)
-                ]
-                made = await measure_round(door, bodies, (direct, through), gateway_pid, swap=number % 2 == 1)
-                if number >= 0:  # the first is for warming up
+            for streams in map(int, options.streams.split(",")):
+                num_waves = max(options.waves, options.waves * WAVES_OF_STREAMS // streams)
+                prompts = range((number + 1) * 1_000_000, (number + 1) * 1_000_000 + num_waves * streams)
+                bodies = [request_body(door, prompt, options.output_tokens) for prompt in prompts]
+                waves = [bodies[start : start + streams] for start in range(0, len(bodies), streams)]
+                made = await measure_round(door, waves, clients, gateway_pid)
+                if number >= 0:
                     rounds.append(made)
                     print(table(summary([made])).splitlines()[-1], file=sys.stderr, flush=True)
-    await direct.close()
-    await through.close()
+    for client in clients:
+        await client.close()
     return rounds
 
 
 async def measure_round(
-    door: str, bodies: list[list[bytes]], clients: tuple[HttpClient, HttpClient], gateway_pid: int, *, swap: bool
+    door: str, waves: list[list[bytes]], clients: tuple[HttpClient, HttpClient], gateway_pid: int
 ) -> Round:
-    """One round. Both ways start with the same prefix cache: prompts differ from their second word on."""
-    results = {}
-    cpu_s = 0.0
-    for way in (1, 0) if swap else (0, 1):
-        before_s = session_cpu_s(gateway_pid)
-        results[way] = await ask_all(clients[way], _PATHS[door][way], bodies)
-        cpu_s += (session_cpu_s(gateway_pid) - before_s) if way == 1 else 0.0
+    """Each wave goes both ways, one right after the other; which is first changes from wave to wave."""
+    answers: tuple[list[Answer], list[Answer]] = ([], [])
+    wall_s = [0.0, 0.0]
+    before_s = session_cpu_s(gateway_pid)
+    for number, bodies in enumerate(waves):
+        for way in (0, 1) if number % 2 else (1, 0):
+            some, took_s = await ask_all(clients[way], _PATHS[door][way], bodies)
+            answers[way].extend(some)
+            wall_s[way] += took_s
     return Round(
         door=door,
-        streams=len(bodies),
-        direct=results[0][0],
-        direct_s=results[0][1],
-        through=results[1][0],
-        through_s=results[1][1],
-        gateway_cpu_s=cpu_s,
+        streams=len(waves[0]),
+        direct=tuple(answers[0]),
+        direct_s=wall_s[0],
+        through=tuple(answers[1]),
+        through_s=wall_s[1],
+        gateway_cpu_s=session_cpu_s(gateway_pid) - before_s,
     )
 
 

@@ -20,7 +20,7 @@ def made(*, direct_s: float, through_s: float, ttfts: tuple[float, float], strea
     )
 
 
-def test_what_the_gateway_adds_is_the_difference_of_medians_and_the_median_of_losses():
+def test_what_the_gateway_adds_is_the_median_of_differences_and_the_median_of_losses():
     rounds = [
         made(direct_s=9, through_s=10, ttfts=(0.010, 0.011)),
         made(direct_s=98, through_s=100, ttfts=(0.020, 0.022)),
