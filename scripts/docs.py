@@ -1,6 +1,7 @@
 """
-Write the generated pages of `docs/` (settings, container names, metrics, errors, command line) and the README's tree,
-from the code.
+Write the generated pages of `docs/` and the README's tree, from the code.
+
+Settings, names of other servers, metrics, errors, the command line, operations of AWS.
 
 python scripts/docs.py            write them
 python scripts/docs.py --check    exit 1 if one of them is not what the code says
@@ -14,7 +15,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import botocore
+
 from headrace.cli.reference import cli_page
+from headrace.control.registry import OPERATIONS
 from headrace.core import errors
 from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
 from headrace.core.container_meanings import Fills, Meaning, NoEffect
@@ -26,6 +30,7 @@ from headrace.core.metrics import Metrics
 from headrace.core.platform_settings import PlatformSettings
 from headrace.core.setting_docs import SettingRow, setting_rows
 from headrace.core.setting_values import flag_name
+from headrace.wire.aws import coverage
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -169,12 +174,29 @@ def tree_block() -> Iterator[str]:
     yield "```\n"
 
 
+def coverage_page() -> Iterator[str]:
+    """Every operation of the services that the platform speaks, by the models of the installed botocore."""
+    made_by = f"botocore {botocore.__version__}"
+    on_disk = DOCS / "coverage.md"
+    if on_disk.exists() and made_by not in (text := on_disk.read_text(encoding="utf-8")):
+        yield text.removeprefix(NOTE)  # another version has other operations; whoever changes the handlers updates it
+        return
+    yield "# Operations of AWS\n"
+    yield "What `headrace up` answers, operation by operation; where its answers differ from AWS's is told in"
+    yield f"[the platform's page](platform.md). Models: {made_by}.\n"
+    yield coverage.markdown({*OPERATIONS, *(("sagemaker-runtime", name) for name in INVOCATIONS)})
+
+
+INVOCATIONS = ("InvokeEndpoint", "InvokeEndpointAsync", "InvokeEndpointWithResponseStream")
+"""The gateway's."""
+
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "settings.md": settings_page,
     "container-names.md": container_names_page,
     "metrics.md": metrics_page,
     "errors.md": errors_page,
     "cli.md": cli_page,
+    "coverage.md": coverage_page,
 }
 
 

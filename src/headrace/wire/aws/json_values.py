@@ -65,7 +65,8 @@ def from_json(value: Any, shape: Shape, where: str = "") -> Any:
     Raises:
         AwsError: it has another type.
     """
-    return _READERS.get(shape.type_name, _read_string)(value, shape, where)
+    reader: Callable[[Any, Shape, str], Any] = _READERS.get(shape.type_name, _read_string)
+    return reader(value, shape, where)
 
 
 def to_json(value: Any, shape: Shape) -> Any:
