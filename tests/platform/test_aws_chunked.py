@@ -38,7 +38,7 @@ def test_content_and_trailers_come_out_however_the_body_is_cut(pieces, signed, t
 @given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=3), st.data())
 def test_a_body_that_breaks_off_is_not_complete(pieces, data) -> None:
     whole = coded(pieces, signed=False, trailers={"x-amz-checksum-crc32": "abc="})
-    end = data.draw(st.integers(0, len(whole) - 8))
+    end = data.draw(st.integers(0, whole.rindex(b"0\r\nx-amz") + 2))
     with pytest.raises(BadChunk):
         read(whole[:end], [])
 

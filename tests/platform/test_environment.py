@@ -92,6 +92,9 @@ def sts_regional_endpoint(region):
 def sdk(tmp_path: Path) -> Path:
     """Modules laid out as those of the two SDKs, and a sitecustomize that somebody had before."""
     for module, text in {
+        "sagemaker/__init__.py": "",
+        "sagemaker/core/__init__.py": "",
+        "sagemaker/core/helper/__init__.py": "",
         "sagemaker/utils.py": UTILS,
         "sagemaker/session.py": "from sagemaker.utils import sts_regional_endpoint\n",
         "sagemaker/core/helper/session_helper.py": UTILS,

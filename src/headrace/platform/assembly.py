@@ -1,0 +1,188 @@
+"""The parts of a platform, made from its settings and put together; nothing runs yet."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace import __version__
+from headrace.cluster.instance_types import share_of_host, this_host
+from headrace.cluster.launcher import Launcher
+from headrace.cluster.local import LocalLauncher
+from headrace.cluster.worker_logs import WorkerLogs
+from headrace.control.app import ControlApp
+from headrace.control.images import OwnImage
+from headrace.control.names import Site
+from headrace.control.own_images import read_own_images
+from headrace.control.reconciler import Reconciler
+from headrace.control.worker_specs import WorkerDefaults
+from headrace.core.errors import SettingsError
+from headrace.core.platform_settings import PlatformSettings
+from headrace.gateway.app import Gateway
+from headrace.gateway.config import GatewayConfig
+from headrace.gateway.exposition import render
+from headrace.gateway.objects import S3Objects
+from headrace.platform.access import Gate
+from headrace.platform.app import Doors, PlatformApp
+from headrace.platform.console import console_app
+from headrace.platform.folders import DataFolder
+from headrace.platform.key_ring import KeyRing
+from headrace.platform.object_storage import ObjectStorage
+from headrace.platform.s3_access import S3Access
+from headrace.platform.s3_proxy import S3Proxy
+from headrace.state.records import Json, Kind
+from headrace.state.store import Store
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a platform consists of."""
+
+    app: PlatformApp
+    gateway: Gateway
+    reconciler: Reconciler
+    launcher: Launcher
+    s3: S3Proxy
+    objects: S3Objects | None
+
+
+def assemble(
+    settings: PlatformSettings,
+    folder: DataFolder,
+    store: Store,
+    storage: ObjectStorage,
+    *,
+    url: str,
+    env: Mapping[str, str] = os.environ,
+) -> Parts:
+    """
+    Make all parts.
+
+    Args:
+        settings: of the platform.
+        folder: where it keeps things.
+        store: opened.
+        storage: started, so that its address is known.
+        url: where the platform listens.
+        env: of this process.
+
+    Raises:
+        SettingsError: the file with own images cannot be read.
+    """
+    site = Site(account=settings.account, region=settings.region)
+    own_images = _own_images(settings, folder)
+    launcher = LocalLauncher(folder.workers, cache_folder=folder.artifacts, environment=env)
+    logs = WorkerLogs(folder.workers)
+    objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
+    config = GatewayConfig(account=site.account, region=site.region, async_folder=folder.invocations)
+    gateway = Gateway(store, config, objects=objects)
+    host = this_host()
+    defaults = WorkerDefaults(
+        share_of=lambda name: share_of_host(name, host),
+        own_images=own_images,
+        is_strict=settings.strict,
+        environment=_container_environment(settings, url),
+        s3=storage.access.to_json() if storage.access is not None else {},
+    )
+    reconciler = Reconciler(store=store, launcher=launcher, logs=logs, site=site, defaults=defaults)
+    control = ControlApp(store, site=site, logs=logs, own_images=own_images, is_strict=settings.strict)
+    s3 = S3Proxy(storage)
+    doors = Doors(
+        gateway=gateway,
+        gateway_owns=gateway.owns,
+        control=control,
+        s3=s3,
+        console=console_app(gateway.history),
+        metrics=lambda: (METRICS_TYPE, render(gateway.metrics)),
+        health=_health(settings, storage),
+    )
+    gate = Gate(KeyRing(store), is_open=settings.is_open, allowed_hosts=settings.allowed_hosts)
+    return Parts(
+        app=PlatformApp(doors, gate),
+        gateway=gateway,
+        reconciler=reconciler,
+        launcher=launcher,
+        s3=s3,
+        objects=objects,
+    )
+
+
+def require_keys(settings: PlatformSettings, store: Store) -> None:
+    """
+    Refuse to start where keys are wanted and there are none.
+
+    Raises:
+        SettingsError: says how to make one.
+    """
+    if settings.is_open or store.list(Kind.ACCESS_KEY):
+        return
+    place = f" --data-dir {settings.data_dir}" if settings.data_dir is not None else ""
+    why = (
+        "require_keys is set"
+        if settings.require_keys
+        else f"host is {settings.host}, which others on the network can reach"
+    )
+    raise SettingsError(f"{why}, and there are no access keys. Make one: `headrace keys create{place}`.", name="host")
+
+
+def _own_images(settings: PlatformSettings, folder: DataFolder) -> dict[str, OwnImage]:
+    path = settings.images or folder.images
+    if settings.images is None and not path.exists():
+        return {}
+    return read_own_images(_text_of(path), source=str(path))
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise SettingsError(f"images is {path}, which cannot be read: {why}.", name="images") from error
+
+
+def _client_options(access: S3Access) -> dict[str, object]:
+    from botocore.config import Config
+
+    return {
+        "endpoint_url": access.endpoint_url,
+        "aws_access_key_id": access.access_key,
+        "aws_secret_access_key": access.secret_key,
+        "region_name": access.region,
+        "config": Config(proxies={}, connect_timeout=5, retries={"mode": "standard", "total_max_attempts": 3}),
+    }
+
+
+def _container_environment(settings: PlatformSettings, url: str) -> dict[str, str]:
+    """What SageMaker sets in every container; on an open platform code in it may call the platform, too."""
+    environment = {
+        "AWS_REGION": settings.region,
+        "AWS_DEFAULT_REGION": settings.region,
+        "SAGEMAKER_REGION": settings.region,
+    }
+    if settings.is_open:
+        environment |= {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": "headrace",
+            "AWS_SECRET_ACCESS_KEY": "headrace",
+        }
+    return environment
+
+
+def _health(settings: PlatformSettings, storage: ObjectStorage) -> Callable[[], Json]:
+    started_s = time.time()
+
+    def health() -> Json:
+        return {
+            "service": "headrace",
+            "status": "ok",
+            "version": __version__,
+            "region": settings.region,
+            "asks_for_keys": not settings.is_open,
+            "object_storage": storage.state,
+            "uptime_s": round(time.time() - started_s),
+        }
+
+    return health

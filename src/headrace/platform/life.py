@@ -1,0 +1,194 @@
+"""
+A platform's life: lock its folder, bind, open the store, start object storage and reconciler, serve, stop in order.
+
+The first SIGTERM or SIGINT stops it gracefully: no new requests, running ones may finish within `shutdown_grace_s`,
+then the workers end (unless they are to be kept for the next platform). A second one stops it at once, as kill -9
+does: workers run on, and the next start adopts them.
+
+Exit codes: 0 stopped as asked, 1 failed, 2 something the caller can fix, 128 + n killed by a second signal n.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+
+import uvicorn
+import uvloop
+
+from headrace.core.errors import HeadraceError, UserError
+from headrace.core.platform_settings import PlatformSettings, data_folder
+from headrace.core.telemetry import get_logger, setup_logging
+from headrace.platform.assembly import Parts, assemble, require_keys
+from headrace.platform.folders import DataFolder
+from headrace.platform.object_storage import ObjectStorage, make_storage
+from headrace.platform.worker_end import end_workers
+from headrace.server.http_protocol import StreamingProtocol
+from headrace.server.listener import bind, url_of
+from headrace.state.sql import SqlStore, open_store
+
+_WORKER_GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL for workers, whose requests have ended already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What a person is told when a platform is there."""
+
+    url: str
+    folder: DataFolder
+    settings: PlatformSettings
+    storage: ObjectStorage
+
+
+OnReady = Callable[[Started], None]
+
+
+def run_platform(
+    settings: PlatformSettings, *, on_ready: OnReady | None = None, env: Mapping[str, str] = os.environ
+) -> int:
+    """
+    Run a platform until a signal says stop; returns the exit code. A reason to fail has been written to stderr.
+
+    Args:
+        settings: of the platform.
+        on_ready: called when it answers.
+        env: of this process.
+    """
+    setup_logging(format=settings.log_format, level=settings.log_level)
+    folder = DataFolder(data_folder(settings, env))
+    try:
+        with ExitStack() as stack:
+            folder.make()
+            stack.enter_context(folder.locked())
+            store = open_store(settings.database or folder.database)
+            stack.callback(store.close)
+            require_keys(settings, store)
+            listener = stack.enter_context(bind(settings.host, settings.port))
+            storage = make_storage(settings.s3_endpoint, folder.objects, settings.region, env)
+            stack.enter_context(folder.announced(url_of(listener)))
+            life = _Life(settings, folder, store, listener, storage, on_ready, env)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(life.live())
+    except HeadraceError as error:
+        print(f"Error: {error.message}", file=sys.stderr, flush=True)
+        return 2 if isinstance(error, UserError) else 1
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn that leaves the signals to us: it would raise them again at its end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Life:
+    """One run."""
+
+    def __init__(
+        self,
+        settings: PlatformSettings,
+        folder: DataFolder,
+        store: SqlStore,
+        listener: socket.socket,
+        storage: ObjectStorage,
+        on_ready: OnReady | None,
+        env: Mapping[str, str],
+    ) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._store = store
+        self._listener = listener
+        self._storage = storage
+        self._on_ready = on_ready
+        self._env = env
+        self._stop = asyncio.Event()
+
+    async def live(self) -> int:
+        """From the first signal handler to the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        url = url_of(self._listener)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._end_storage)
+            await self._storage.start()
+            parts = assemble(self._settings, self._folder, self._store, self._storage, url=url, env=self._env)
+            stack.push_async_callback(self._close, parts)
+            await parts.gateway.start()
+            reconciling = asyncio.create_task(parts.reconciler.run(), name="reconciler")
+            stack.push_async_callback(self._end_workers, parts, reconciling)
+            server = _server(parts, self._settings)
+            serving = asyncio.create_task(server.serve(sockets=[self._listener]), name="http")
+            stack.push_async_callback(_end_serving, server, serving)
+            get_logger().info("platform.ready", url=url, data_dir=str(self._folder.root), storage=self._storage.state)
+            if self._on_ready is not None:
+                started = Started(url=url, folder=self._folder, settings=self._settings, storage=self._storage)
+                self._on_ready(started)
+            await self._until_stopped(reconciling, serving)
+        get_logger().info("platform.stopped")
+        return 0
+
+    async def _until_stopped(self, *tasks: "asyncio.Task[None]") -> None:
+        """Wait for a signal; a part that ends by itself ends the platform, with its error."""
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                await task
+        finally:
+            stopping.cancel()
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set():
+            get_logger().warning("platform.killed", signal=signal.Signals(number).name)
+            sys.stderr.flush()
+            os._exit(128 + number)
+        get_logger().info("platform.stopping", signal=signal.Signals(number).name)
+        self._stop.set()
+
+    async def _end_workers(self, parts: Parts, reconciling: "asyncio.Task[None]") -> None:
+        reconciling.cancel()
+        with suppress(asyncio.CancelledError):
+            await reconciling
+        if not self._settings.keep_workers:
+            num_workers = await end_workers(self._store, parts.launcher, grace_s=_WORKER_GRACE_S)
+            get_logger().info("workers.ended", workers=num_workers)
+
+    async def _close(self, parts: Parts) -> None:
+        await parts.gateway.close()
+        await parts.s3.close()
+        if parts.objects is not None:
+            await parts.objects.close()
+        await parts.launcher.close()
+
+    async def _end_storage(self) -> None:
+        await self._storage.stop(keep=self._settings.keep_workers)
+
+
+def _server(parts: Parts, settings: PlatformSettings) -> _Uvicorn:
+    config = uvicorn.Config(
+        parts.app,
+        http=StreamingProtocol,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
+    )
+    return _Uvicorn(config)
+
+
+async def _end_serving(server: _Uvicorn, serving: "asyncio.Task[None]") -> None:
+    """Let running requests finish; uvicorn aborts them when their time is up."""
+    server.should_exit = True
+    with suppress(asyncio.CancelledError):
+        await serving

@@ -1,0 +1,23 @@
+"""One platform with the real small model for the session."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .running import Running, up
+
+
+@pytest.fixture(scope="session")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    running = up(tmp_path_factory.mktemp("platform") / "data")
+    yield running
+    assert running.stop() == 0, running.log()
+
+
+@pytest.fixture(scope="session")
+def endpoint(platform: Running, smollm2_path: Path) -> str:
+    """An endpoint that is in service, made by `headrace deploy`."""
+    done = platform.headrace("deploy", str(smollm2_path), "--name", "shared")
+    assert done.returncode == 0, done.stderr + platform.log()
+    return "shared"

@@ -1,0 +1,107 @@
+"""`headrace up` as a user starts it, and clients for it."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import httpx
+from botocore.config import Config
+
+from tests.e2e.conftest import free_port, headrace_command
+
+START_TIMEOUT_S = 60.0
+IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6-gpu-py311"
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """This process's environment without what points AWS's tools, or Headrace, somewhere."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADRACE_UP_"))}
+    return {**kept, "AWS_EC2_METADATA_DISABLED": "true", **more}
+
+
+@dataclass
+class Running:
+    """A platform process."""
+
+    url: str
+    folder: Path
+    process: subprocess.Popen[bytes]
+    log_path: Path
+    clients: list[Any] = field(default_factory=list)
+
+    def client(self, service: str, **config: Any) -> Any:
+        made = boto3.client(
+            service,
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id="any",
+            aws_secret_access_key="thing",
+            config=Config(read_timeout=120, retries={"total_max_attempts": 1}, proxies={}, **config),
+        )
+        self.clients.append(made)
+        return made
+
+    def headrace(
+        self, *arguments: str, stdin: str | None = None, env: Mapping[str, str] = {}
+    ) -> subprocess.CompletedProcess[str]:
+        """A command of ours, in a shell of its own."""
+        return subprocess.run(
+            [headrace_command(), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            input=stdin,
+            env=clean_environment(HEADRACE_UP_DATA_DIR=str(self.folder), **env),
+        )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        self.close()
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+    def close(self) -> None:
+        while self.clients:
+            self.clients.pop().close()
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+
+def up(folder: Path, *flags: str, env: Mapping[str, str] = {}) -> Running:
+    """Start a platform and wait until it answers; its log lies beside its folder."""
+    port = free_port()
+    log_path = folder.parent / f"{folder.name}-{port}.log"
+    command = [headrace_command(), "up", "--data-dir", str(folder), "--port", str(port), *flags]
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=clean_environment(**env))
+    running = Running(f"http://127.0.0.1:{port}", folder, process, log_path)
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline_s and process.poll() is None:
+        try:
+            if httpx.get(f"{running.url}/health", trust_env=False).status_code == 200:
+                return running
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    raise AssertionError(f"no platform: {running.log()}")
+
+
+def until(fact: Callable[[], object], what: str, timeout_s: float = 60.0) -> Any:
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := fact()):
+        assert time.monotonic() < deadline_s, f"never happened: {what}"
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,253 @@
+"""Each request finds its door, and only those pass who may."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+import httpx
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from headrace.gateway.app import Gateway
+from headrace.platform.access import Gate
+from headrace.platform.app import Doors, PlatformApp
+from headrace.platform.http_request import read_body
+from headrace.platform.key_ring import KeyRing
+from headrace.state.records import Kind
+from headrace.state.sql import open_store
+
+from .serving import serving
+
+KEY, SECRET = "HRAKTEST", "a-secret+with/signs"
+
+
+def door(name: str) -> Any:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_body(receive, max_bytes=1 << 20)
+        response = JSONResponse({"door": name, "bytes": len(body)})
+        await response(scope, receive, send)
+
+    return app
+
+
+@contextmanager
+def platform(*, is_open: bool, allowed_hosts: tuple[str, ...] = (), status: str = "ok") -> Iterator[str]:
+    store = open_store("sqlite://")
+    store.create(Kind.ACCESS_KEY, KEY, spec={"secret": SECRET})
+    doors = Doors(
+        gateway=door("gateway"),
+        gateway_owns=Gateway.owns,
+        control=door("control"),
+        s3=door("s3"),
+        console=door("console"),
+        metrics=lambda: ("text/plain", b"metrics"),
+        health=lambda: {"service": "headrace", "status": status},
+    )
+    app = PlatformApp(doors, Gate(KeyRing(store), is_open=is_open, allowed_hosts=allowed_hosts))
+    with serving(app) as url:
+        yield url
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[str]:
+    with platform(is_open=True, allowed_hosts=("devbox",)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def closed() -> Iterator[str]:
+    with platform(is_open=False) as url:
+        yield url
+
+
+def signed(
+    url: str,
+    service: str,
+    *,
+    method: str = "POST",
+    path: str = "/",
+    body: bytes = b"",
+    secret: str = SECRET,
+    **headers: str,
+) -> httpx.Response:
+    request = AWSRequest(method, url + path, data=body, headers=headers)
+    SigV4Auth(Credentials(KEY, secret), service, "us-east-1").add_auth(request)
+    return httpx.request(method, url + path, content=body, headers=dict(request.headers.items()))
+
+
+TARGET = {"X-Amz-Target": "SageMaker.ListModels", "Content-Type": "application/x-amz-json-1.1"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "body", "wanted"),
+    [
+        ("POST", "/endpoints/a/invocations", {}, b"{}", "gateway"),
+        ("POST", "/endpoints/a/invocations-response-stream", {}, b"{}", "gateway"),
+        ("POST", "/endpoints/a/openai/v1/chat/completions", {}, b"{}", "gateway"),
+        ("GET", "/v1/models", {}, b"", "gateway"),
+        ("POST", "/", TARGET, b"{}", "control"),
+        ("POST", "/", FORM, b"Action=GetCallerIdentity&Version=2011-06-15", "control"),
+        ("GET", "/console/api/rates", {}, b"", "console"),
+        ("GET", "/bucket/key", {}, b"", "s3"),
+        ("GET", "/", {}, b"", "s3"),
+        ("PUT", "/bucket", {}, b"", "s3"),
+        ("POST", "/bucket?delete", {}, b"<Delete/>", "s3"),
+        ("GET", "/healthy/key", {}, b"", "s3"),
+    ],
+)
+def test_an_unsigned_request_finds_its_door(
+    opened: str, method: str, path: str, headers: dict[str, str], body: bytes, wanted: str
+) -> None:
+    response = httpx.request(method, opened + path, headers=headers, content=body)
+    assert response.json() == {"door": wanted, "bytes": len(body)}
+
+
+@pytest.mark.parametrize("path", ["/console", "/v1/models", "/health", "/metrics", "/endpoints/x/invocations"])
+def test_what_is_signed_for_s3_is_a_bucket_whatever_its_name(opened: str, path: str) -> None:
+    assert signed(opened, "s3", method="GET", path=path).json()["door"] == "s3"
+
+
+def test_a_browser_at_the_root_is_led_to_the_console(opened: str) -> None:
+    response = httpx.get(opened, headers={"Accept": "text/html,*/*"})
+    assert (response.status_code, response.headers["location"]) == (303, "/console")
+
+
+def test_health_and_metrics_are_answered_here(opened: str) -> None:
+    assert httpx.get(f"{opened}/health").json()["service"] == "headrace"
+    assert httpx.get(f"{opened}/metrics").text == "metrics"
+    assert httpx.head(f"{opened}/health").status_code == 200
+    with platform(is_open=True, status="degraded") as ill:
+        assert httpx.get(f"{ill}/health").status_code == 503
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Host": "evil.example"},
+        {"Host": "evil.example:7450", "Origin": "http://evil.example:7450"},
+        {"Host": "127.0.0.1.evil.example"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/bucket/key", "/console", "/"])
+def test_pages_of_strangers_get_nothing(opened: str, headers: dict[str, str], path: str) -> None:
+    assert httpx.get(opened + path, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "[::1]:1", "10.0.0.1", "bucket.localhost", "DevBox:7450"])
+def test_local_names_and_named_hosts_are_served(opened: str, host: str) -> None:
+    assert httpx.get(f"{opened}/health", headers={"Host": host}).status_code == 200
+    own_page = {"Host": host, "Origin": f"http://{host.lower()}"}
+    assert httpx.get(f"{opened}/health", headers=own_page).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("service", "path", "headers", "wanted"),
+    [
+        ("sagemaker", "/", TARGET, "control"),
+        ("sts", "/", FORM, "control"),
+        ("sagemaker", "/endpoints/a/invocations", {}, "gateway"),
+    ],
+)
+def test_a_signed_request_passes_with_its_body(
+    closed: str, service: str, path: str, headers: dict[str, str], wanted: str
+) -> None:
+    body = b"Action=GetCallerIdentity&Version=2011-06-15" if headers is FORM else b'{"a": 1}'
+    assert signed(closed, service, path=path, body=body, **headers).json() == {"door": wanted, "bytes": len(body)}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/endpoints/a/openai/v1/chat/completions"])
+def test_a_secret_is_a_bearer_key(closed: str, path: str) -> None:
+    right = httpx.post(closed + path, content=b"{}", headers={"Authorization": f"Bearer {SECRET}"})
+    assert right.json()["door"] == "gateway"
+    for wrong in ({"Authorization": "Bearer no"}, {"Authorization": f"Bearer {KEY}"}, {}):
+        refused = httpx.post(closed + path, content=b"{}", headers=wrong)
+        assert refused.status_code == 401
+        assert refused.json()["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "headers"),
+    [
+        ("/", "POST", TARGET),
+        ("/", "POST", FORM),
+        ("/endpoints/a/invocations", "POST", {}),
+        ("/bucket/key", "GET", {}),
+        ("/metrics", "GET", {}),
+        ("/console/api/rates", "GET", {}),
+    ],
+)
+def test_without_a_key_nothing_is_told(closed: str, path: str, method: str, headers: dict[str, str]) -> None:
+    body = b"Action=GetCallerIdentity" if headers is FORM else b""
+    for more in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "AWS4-HMAC-SHA256 nonsense"}):
+        response = httpx.request(method, closed + path, headers={**headers, **more}, content=body)
+        assert 400 <= response.status_code < 500, response.text
+        assert "door" not in response.text
+
+
+def test_health_and_the_page_of_the_console_want_no_key(closed: str) -> None:
+    assert httpx.get(f"{closed}/health").status_code == 200
+    assert httpx.get(f"{closed}/console").json()["door"] == "console"
+
+
+def test_a_wrong_secret_and_a_changed_body_are_refused(closed: str) -> None:
+    assert signed(closed, "sagemaker", body=b"{}", secret="wrong", **TARGET).status_code in (400, 403)
+    request = AWSRequest("POST", closed + "/", data=b"{}", headers=TARGET)
+    SigV4Auth(Credentials(KEY, SECRET), "sagemaker", "us-east-1").add_auth(request)
+    changed = httpx.post(closed, content=b"[]", headers=dict(request.headers.items()))
+    assert changed.status_code in (400, 403)
+
+
+def test_boto3_reads_the_refusals(closed: str) -> None:
+    config = Config(retries={"total_max_attempts": 1})
+    for service, call in (
+        ("sagemaker", lambda client: client.list_models()),
+        ("sagemaker-runtime", lambda client: client.invoke_endpoint(EndpointName="a", Body=b"")),
+        ("s3", lambda client: client.list_buckets()),
+        ("sts", lambda client: client.get_caller_identity()),
+    ):
+        client = boto3.client(
+            service,
+            endpoint_url=closed,
+            region_name="us-east-1",
+            aws_access_key_id="UNKNOWN",
+            aws_secret_access_key="no",
+            config=config,
+        )
+        with pytest.raises(ClientError) as caught:
+            call(client)
+        assert caught.value.response["Error"]["Code"] in (
+            "UnrecognizedClientException",
+            "InvalidClientTokenId",
+            "InvalidAccessKeyId",
+        )
+        client.close()
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_held(closed: str) -> None:
+    response = signed(closed, "sagemaker", body=b"x" * (26 * 1024 * 1024), **TARGET)
+    assert response.status_code == 413
+
+
+async def test_a_removed_key_opens_nothing_soon_after() -> None:
+    store, now = open_store("sqlite://"), [time.monotonic()]
+    record = store.create(Kind.ACCESS_KEY, KEY, spec={"secret": SECRET})
+    ring = KeyRing(store, clock=lambda: now[0])
+    await ring.refresh()
+    assert ring.secret_of(KEY) == SECRET
+    store.remove(record)
+    now[0] += 2
+    await ring.refresh()
+    assert ring.secret_of(KEY) is None
+    store.close()

@@ -1,0 +1,304 @@
+"""A user's day on a real platform with the real small model: boto3 and the command line, and nothing is mocked."""
+
+import io
+import json
+import os
+import signal
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from botocore.exceptions import ClientError, WaiterError
+
+from .running import IMAGE, Running, until, up
+
+pytestmark = pytest.mark.model
+
+WAIT = {"Delay": 1, "MaxAttempts": 90}
+PROMPT = {"inputs": "The sea is", "parameters": {"max_new_tokens": 12, "details": True}}
+
+
+def make_endpoint(running: Running, name: str, container: dict[str, Any], **variant: Any) -> None:
+    client = running.client("sagemaker")
+    role = "arn:aws:iam::000000000000:role/any"
+    client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=role)
+    production = {
+        "VariantName": "AllTraffic",
+        "ModelName": name,
+        "InitialInstanceCount": 1,
+        "InstanceType": "ml.g5.2xlarge",
+        **variant,
+    }
+    client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[production])
+    client.create_endpoint(EndpointName=name, EndpointConfigName=name)
+    assert client.describe_endpoint(EndpointName=name)["EndpointStatus"] == "Creating"
+
+
+def delete_endpoint(running: Running, name: str) -> None:
+    client = running.client("sagemaker")
+    client.delete_endpoint(EndpointName=name)
+    client.get_waiter("endpoint_deleted").wait(EndpointName=name, WaiterConfig=WAIT)
+    client.delete_endpoint_config(EndpointConfigName=name)
+    client.delete_model(ModelName=name)
+
+
+def archive(files: dict[str, bytes | Path]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
+        for name, content in files.items():
+            data = content.read_bytes() if isinstance(content, Path) else content
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def invoke(running: Running, name: str, body: dict[str, Any] = PROMPT) -> Any:
+    response = running.client("sagemaker-runtime").invoke_endpoint(
+        EndpointName=name, Body=json.dumps(body), ContentType="application/json"
+    )
+    with response["Body"] as stream:
+        return json.loads(stream.read())
+
+
+def stream_text(running: Running, name: str) -> str:
+    response = running.client("sagemaker-runtime").invoke_endpoint_with_response_stream(
+        EndpointName=name, Body=json.dumps({**PROMPT, "stream": True}), ContentType="application/json"
+    )
+    parts = [event["PayloadPart"]["Bytes"] for event in response["Body"]]
+    response["Body"].close()
+    events = [json.loads(part.decode().removeprefix("data:")) for part in parts if part.strip()]
+    assert len(events) == 12, "one part for each event"
+    return "".join(event["token"]["text"] for event in events)
+
+
+def test_from_an_upload_to_a_stream_and_away_again(platform: Running, smollm2_path: Path) -> None:
+    s3, sagemaker = platform.client("s3"), platform.client("sagemaker")
+    s3.create_bucket(Bucket="models")
+    properties = b"option.model_id=./model.gguf\n"
+    body = archive({"folder/serving.properties": properties, "folder/model.gguf": smollm2_path})
+    s3.upload_fileobj(io.BytesIO(body), "models", "smollm2/model.tar.gz")
+    make_endpoint(platform, "from-s3", {"Image": IMAGE, "ModelDataUrl": "s3://models/smollm2/model.tar.gz"})
+    sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="from-s3", WaiterConfig=WAIT)
+
+    (answer,) = invoke(platform, "from-s3")
+    assert answer["details"]["generated_tokens"] == 12
+    assert PROMPT["inputs"] + stream_text(platform, "from-s3") == answer["generated_text"]
+
+    streams = platform.client("logs").describe_log_streams(logGroupName="/aws/sagemaker/Endpoints/from-s3")
+    assert streams["logStreams"][0]["logStreamName"].startswith("AllTraffic/")
+    events = platform.client("logs").filter_log_events(logGroupName="/aws/sagemaker/Endpoints/from-s3")["events"]
+    assert any("server.ready" in event["message"] for event in events)
+
+    delete_endpoint(platform, "from-s3")
+    with pytest.raises(ClientError, match=r"not found|Could not find"):
+        invoke(platform, "from-s3")
+    s3.delete_object(Bucket="models", Key="smollm2/model.tar.gz")
+    s3.delete_bucket(Bucket="models")
+
+
+def test_a_model_that_fails_to_load_says_why(platform: Running) -> None:
+    make_endpoint(platform, "broken", {"Image": IMAGE, "Environment": {"HF_MODEL_ID": "/no/such/model.gguf"}})
+    waiter = platform.client("sagemaker").get_waiter("endpoint_in_service")
+    with pytest.raises(WaiterError):
+        waiter.wait(EndpointName="broken", WaiterConfig=WAIT)
+    described = platform.client("sagemaker").describe_endpoint(EndpointName="broken")
+    assert described["EndpointStatus"] == "Failed"
+    assert "/no/such/model.gguf" in described["FailureReason"]
+    delete_endpoint(platform, "broken")
+
+
+def test_an_archive_that_leads_outside_is_refused(platform: Running) -> None:
+    s3 = platform.client("s3")
+    s3.create_bucket(Bucket="evil")
+    s3.put_object(Bucket="evil", Key="model.tar.gz", Body=archive({"../../outside": b"x"}))
+    make_endpoint(platform, "evil", {"Image": IMAGE, "ModelDataUrl": "s3://evil/model.tar.gz"})
+    describe = platform.client("sagemaker").describe_endpoint
+    until(lambda: describe(EndpointName="evil")["EndpointStatus"] == "Failed", "the endpoint failed")
+    assert "../../outside" in describe(EndpointName="evil")["FailureReason"]
+    delete_endpoint(platform, "evil")
+
+
+def test_deleting_what_is_being_created_works(platform: Running, smollm2_path: Path) -> None:
+    make_endpoint(platform, "hasty", {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
+    delete_endpoint(platform, "hasty")
+
+
+def test_the_command_line_shows_asks_and_follows(platform: Running, endpoint: str) -> None:
+    listed = platform.headrace("ls")
+    assert "shared" in listed.stdout
+    assert "InService" in listed.stdout
+    assert "1/1" in listed.stdout
+    assert json.loads(platform.headrace("describe", endpoint, "--json").stdout)["EndpointStatus"] == "InService"
+    assert "AllTraffic" in platform.headrace("describe", endpoint).stdout
+    whole = platform.headrace("invoke", endpoint, "The sea is", "-p", "max_new_tokens=12")
+    streamed = platform.headrace("invoke", endpoint, "--stream", "-", "-p", "max_new_tokens=12", stdin="The sea is")
+    assert whole.returncode == streamed.returncode == 0, whole.stderr + streamed.stderr
+    assert whole.stdout == streamed.stdout
+    assert len(whole.stdout.split()) > 3
+    assert "server.ready" in platform.headrace("logs", endpoint).stdout
+    assert "status" in platform.headrace("status").stdout
+
+
+def test_openai_clients_name_the_endpoint(platform: Running, endpoint: str) -> None:
+    from openai import OpenAI
+
+    with OpenAI(base_url=f"{platform.url}/v1", api_key="-") as client:
+        assert endpoint in [model.id for model in client.models.list()]
+        chunks = client.chat.completions.create(
+            model=endpoint, messages=[{"role": "user", "content": "Say hi."}], max_tokens=8, stream=True
+        )
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+def test_what_is_not_there_is_one_sentence(platform: Running) -> None:
+    for arguments in (("describe", "nobody"), ("rm", "nobody"), ("logs", "nobody")):
+        done = platform.headrace(*arguments)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+    nowhere = platform.headrace("ls", "--url", "http://127.0.0.1:9")
+    assert nowhere.returncode == 1
+    assert "headrace up" in nowhere.stderr
+
+
+def test_a_second_platform_on_the_folder_is_refused(platform: Running) -> None:
+    done = platform.headrace("up", "--port", "0")
+    assert done.returncode == 2
+    assert platform.url in done.stderr
+
+
+def test_others_may_come_in_with_a_key_only(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    running = Running("", folder, None, tmp_path)  # type: ignore[arg-type] -- only for its commands
+    refused = running.headrace("up", "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 2
+    assert "headrace keys create" in refused.stderr
+    made = dict(line.split("=", 1) for line in running.headrace("keys", "create", "--note", "test").stdout.split())
+    assert made["AWS_ACCESS_KEY_ID"] in running.headrace("keys", "ls").stdout
+    assert made["AWS_SECRET_ACCESS_KEY"] not in running.headrace("keys", "ls").stdout
+    locked = up(folder, "--host", "0.0.0.0")
+    try:
+        assert httpx.post(locked.url, headers={"X-Amz-Target": "SageMaker.ListModels"}).status_code in (400, 403)
+        with pytest.raises(ClientError):
+            locked.client("s3").list_buckets()
+        lines = locked.headrace("env", "--url", locked.url).stdout
+        assert made["AWS_SECRET_ACCESS_KEY"] in lines
+        listed = locked.headrace("ls", "--url", locked.url, env=made)
+        assert listed.returncode == 0, listed.stderr
+        assert locked.headrace("keys", "rm", made["AWS_ACCESS_KEY_ID"]).returncode == 0
+        until(lambda: locked.headrace("ls", "--url", locked.url, env=made).returncode != 0, "the key was refused")
+    finally:
+        locked.stop()
+
+
+def test_a_port_that_is_taken_is_one_sentence(platform: Running, tmp_path: Path) -> None:
+    port = platform.url.rpartition(":")[2]
+    done = platform.headrace("up", "--port", port, "--data-dir", str(tmp_path / "other"))
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert port in done.stderr
+
+
+def test_objects_may_be_kept_by_another_server(platform: Running, tmp_path: Path) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "thing"}
+    other = up(tmp_path / "data", "--s3-endpoint", platform.url, env=keys)
+    try:
+        other.client("s3").create_bucket(Bucket="elsewhere")
+        body = os.urandom(1_000_000)
+        other.client("s3").put_object(Bucket="elsewhere", Key="a key+", Body=body)
+        with platform.client("s3").get_object(Bucket="elsewhere", Key="a key+")["Body"] as stored:
+            assert stored.read() == body
+        assert not (tmp_path / "data" / "s3").exists()
+    finally:
+        assert other.stop() == 0
+
+
+def test_a_stream_that_runs_may_finish_when_the_platform_stops(tmp_path: Path, smollm2_path: Path) -> None:
+    running = up(tmp_path / "data", "--keep-workers")
+    try:
+        assert running.headrace("deploy", str(smollm2_path), "--name", "streaming").returncode == 0, running.log()
+        before = workers(running)
+        parameters = {"max_new_tokens": 200, "ignore_eos_token": True}
+        response = running.client("sagemaker-runtime").invoke_endpoint_with_response_stream(
+            EndpointName="streaming",
+            Body=json.dumps({"inputs": "The sea is", "parameters": parameters, "stream": True}),
+        )
+        events = iter(response["Body"])
+        parts = [next(events)["PayloadPart"]["Bytes"]]
+        running.process.terminate()
+        parts += [event["PayloadPart"]["Bytes"] for event in events]
+        response["Body"].close()
+        assert json.loads(parts[-1].decode().removeprefix("data:"))["generated_text"]
+        assert running.process.wait(timeout=60) == 0, running.log()
+    finally:
+        running.close()
+        running.process.kill()
+        running.process.wait()
+    assert all(is_alive(pid) for pid in before.values()), "kept for the next platform"
+
+    following = up(tmp_path / "data")
+    try:
+        until(lambda: answered(following, "streaming"), "the endpoint answers")
+        assert workers(following) == before
+    finally:
+        assert following.stop() == 0
+    assert not any(is_alive(pid) for pid in before.values())
+
+
+def workers(running: Running) -> dict[str, int]:
+    handles = running.folder.glob("workers/*/handle.json")
+    return {path.parent.name: json.loads(path.read_text())["facts"]["process"]["pid"] for path in handles}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_killed_platform_loses_nothing_and_its_workers_serve_on(tmp_path: Path, smollm2_path: Path) -> None:
+    folder = tmp_path / "data"
+    first = up(folder)
+    try:
+        assert first.headrace("deploy", str(smollm2_path), "--name", "kept").returncode == 0, first.log()
+        first.client("s3").create_bucket(Bucket="bucket")
+        first.client("s3").put_object(Bucket="bucket", Key="key", Body=b"content")
+        before, answer = workers(first), invoke(first, "kept")
+    finally:
+        first.close()
+        first.kill()
+    assert all(is_alive(pid) for pid in before.values())
+
+    second = up(folder)
+    try:
+        described = second.client("sagemaker").describe_endpoint(EndpointName="kept")
+        assert described["EndpointStatus"] == "InService"
+        assert until(lambda: answered(second, "kept"), "the endpoint answers") == answer
+        assert workers(second) == before, "adopted, not started anew"
+        with second.client("s3").get_object(Bucket="bucket", Key="key")["Body"] as body:
+            assert body.read() == b"content"
+        os.kill(next(iter(before.values())), signal.SIGKILL)
+        until(lambda: set(workers(second)) - set(before), "a replacement was started")
+        assert until(lambda: answered(second, "kept"), "the replacement answers") == answer
+    finally:
+        left = workers(second)
+        assert second.stop() == 0, second.log()
+    assert not any(is_alive(pid) for pid in left.values()), "an ordinary stop ends the workers"
+
+    third = up(folder)
+    try:
+        assert until(lambda: answered(third, "kept"), "the next start brings the endpoint back") == answer
+        assert third.headrace("rm", "kept").returncode == 0
+        assert third.client("sagemaker").list_models()["Models"] == []
+    finally:
+        assert third.stop() == 0
+
+
+def answered(running: Running, name: str) -> Any:
+    try:
+        return invoke(running, name)
+    except ClientError:
+        return None
