@@ -75,6 +75,28 @@ def test_it_is_described_after_its_configuration_and_its_model_are_gone(platform
     assert platform.store.list(Kind.WORKER) == []
 
 
+def test_what_is_accepted_and_not_done_is_said(platform: Platform) -> None:
+    client = platform.client("sagemaker")
+    make_config(client, "plain")
+    client.create_endpoint_config(
+        EndpointConfigName="c",
+        ProductionVariants=[{**VARIANT, "RoutingConfig": {"RoutingStrategy": "KV_AWARE"}}],
+        EnableNetworkIsolation=True,
+        DataCaptureConfig={
+            "EnableCapture": True,
+            "InitialSamplingPercentage": 100,
+            "DestinationS3Uri": "s3://bucket/captured",
+            "CaptureOptions": [{"CaptureMode": "Input"}],
+        },
+    )
+    client.create_endpoint(EndpointName="e", EndpointConfigName="c")
+    found = platform.wait_for(client, "e", "InService")
+    assert found["DataCaptureConfig"]["CaptureStatus"] == "Stopped"
+    message = found["ProductionVariants"][0]["VariantStatus"][0]["StatusMessage"]
+    for part in ("nothing is captured", "No network is isolated", "KV_AWARE"):
+        assert part in message
+
+
 def test_an_endpoint_that_is_not_there_could_not_be_found(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     expected = (

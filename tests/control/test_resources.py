@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import pytest
 from botocore.exceptions import ClientError
 
@@ -159,6 +160,10 @@ def test_what_is_not_there_says_so_by_name(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     with pytest.raises(ClientError, match="CreateTrainingPlan is not supported by Headrace"):
         client.create_training_plan(TrainingPlanName="p", TrainingPlanOfferingId="o")
+    body = b"no JSON at all"
+    target = {"X-Amz-Target": "SageMaker.CreateTrainingJob", "Content-Type": "application/x-amz-json-1.1"}
+    answer = httpx.post(still_platform.url, content=body, headers=target)
+    assert (answer.status_code, "CreateTrainingJob is not supported" in answer.text) == (400, True)
     with pytest.raises(ClientError, match="DeleteInferenceComponent is not supported by Headrace: inference comp"):
         client.delete_inference_component(InferenceComponentName="i")
 

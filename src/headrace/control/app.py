@@ -23,7 +23,7 @@ from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict
 from headrace.state.store import Store
-from headrace.wire.aws import calls
+from headrace.wire.aws import calls, services
 from headrace.wire.aws.errors import AwsError, throttled
 from headrace.wire.aws.http import Call, HttpRequest, HttpResponse
 from headrace.wire.aws.identify import identify
@@ -74,6 +74,8 @@ class ControlApp:
     async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponse:
         started_s, spoken = time.perf_counter(), identify(request)
         try:
+            if spoken.operation in services.operation_names(spoken.service):
+                handler_of(spoken.service, spoken.operation)  # what is not there says so before what is wrong with it
             free = frozenset() if self._is_strict else FREE_IN_FRIENDLY_MODE
             call = calls.parse(request, free_shapes=free)
             result = await asyncio.to_thread(self._handle, call, request_id)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from headrace.cluster.launcher import ArtifactSource, WorkerSpec
 from headrace.control.images import ImageProfile, OwnImage, profile
+from headrace.control.notices import notices_of_variant
 from headrace.control.version import Version
 from headrace.state.records import Json
 
@@ -77,7 +78,7 @@ def build_worker(name: str, *, version: Version, variant_name: str, defaults: Wo
         memory_bytes=share.memory_bytes,
         s3=defaults.s3,
     )
-    return BuiltWorker(spec=spec, notices=(*image.notices, *share.notices))
+    return BuiltWorker(spec=spec, notices=(*image.notices, *share.notices, *notices_of_variant(version, variant_name)))
 
 
 def container_of(model: Json) -> Json:
