@@ -73,6 +73,29 @@ def test_if_nobody_answers_the_client_is_told_once(gateway):
     assert sum(len(worker.asked) for worker in workers) == 3
 
 
+def test_if_no_replica_can_be_reached_sdks_may_try_again_as_nothing_has_run(gateway):
+    gone = gateway.serve()
+    gateway.run(gone.stop())
+    with pytest.raises(ClientError, match="no instance that can answer now") as caught:
+        gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
+    assert caught.value.response["Error"]["Code"] == "ServiceUnavailable"
+    assert caught.value.response["ResponseMetadata"]["RetryAttempts"] == 2
+
+
+def test_a_request_that_a_worker_may_have_seen_is_not_called_unavailable(gateway):
+    async def answer_one_and_die(exchange: Exchange) -> None:
+        if len(exchange.worker.asked) == 1:
+            exchange.whole(b"ok")
+        else:
+            await exchange.worker.stop()
+
+    worker = gateway.serve(answer_one_and_die)
+    assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")["Body"].read() == b"ok"
+    with pytest.raises(ClientError, match="could not get a response"):
+        gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
+    assert len(worker.asked) == 2
+
+
 def test_an_answer_that_has_begun_is_never_asked_for_again(gateway):
     async def break_off(exchange: Exchange) -> None:
         exchange.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")

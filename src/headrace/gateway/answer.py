@@ -21,6 +21,10 @@ class UpstreamFailed(Exception):
     """No connection could be made, or it broke before an answer began."""
 
 
+class NotConnected(UpstreamFailed):
+    """No connection could be made: the worker has seen nothing of the request."""
+
+
 class AnswerBroken(Exception):
     """The connection broke in the middle of an answer, or what came is not HTTP."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from headrace.core.telemetry import get_logger
-from headrace.gateway.answer import Answer, UpstreamFailed
+from headrace.gateway.answer import Answer, NotConnected, UpstreamFailed
 from headrace.gateway.errors import ErrorTexts
 from headrace.gateway.loads import Hold, Loads
 from headrace.gateway.routing import Ask, Choice, Draw, NoReplica, UnknownVariant, choose
@@ -78,37 +78,41 @@ class Forwarder:
         Raises:
             AwsError: there is no such endpoint or variant, nobody can answer, or nobody did.
         """
-        tried: set[str] = set()
-        while True:
+        failures: dict[str, UpstreamFailed] = {}
+        while len(failures) < MAX_TRIES:
             route = await self.route(endpoint)
-            choice = self._choose(route, replace(ask, excluded=frozenset(tried)) if tried else ask)
+            choice = self._choose(route, replace(ask, excluded=failures.keys()) if failures else ask)
+            if choice is None:
+                break
             on_choice(choice)
             hold = self.loads.hold(choice.replica.worker)
             try:
                 call = await self._upstream.call(choice.replica.url, request)
             except UpstreamFailed as failure:
                 hold.release()
-                tried.add(choice.replica.worker)
+                failures[choice.replica.worker] = failure
                 get_logger().warning(
                     "worker.silent", endpoint=endpoint, worker=choice.replica.worker, reason=str(failure)
                 )
-                if len(tried) == MAX_TRIES:
-                    raise self._texts.no_answer(endpoint) from failure
                 await self._table.settled()
             except BaseException:
                 hold.release()
                 raise
             else:
                 return Forwarded(choice=choice, call=call, hold=hold)
+        if all(isinstance(failure, NotConnected) for failure in failures.values()):
+            raise self._texts.no_replica(endpoint)
+        raise self._texts.no_answer(endpoint)
 
-    def _choose(self, route: Route, ask: Ask) -> Choice:
+    def _choose(self, route: Route, ask: Ask) -> Choice | None:
+        """Who is asked next; None if all that there are were asked in vain."""
         try:
             return choose(route, ask, self.loads, self._draw)
         except UnknownVariant as error:
             raise self._texts.variant_not_found(str(error)) from None
         except NoReplica:
             if ask.excluded:
-                raise self._texts.no_answer(route.endpoint) from None
+                return None
             if ask.worker is not None:
                 raise self._texts.session_lost((ask.affinity or b"").decode("latin-1")) from None
             if route.status in {"Creating", "Failed"}:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from headrace.gateway.answer import Answer, UpstreamFailed
+from headrace.gateway.answer import Answer, NotConnected, UpstreamFailed
 from headrace.gateway.connection import WorkerConnection
 
 CONNECT_TIMEOUT_S = 5.0
@@ -58,23 +58,26 @@ class Upstream:
         Send a request and wait for the head of its answer.
 
         Raises:
-            UpstreamFailed: no connection, or it broke before the head. A connection that was kept may have been closed
-                by the worker in the meantime: then a new one was tried, too.
+            NotConnected: no connection, so nothing was sent.
+            UpstreamFailed: it broke before the head. A connection that was kept may have been closed by the worker in
+                the meantime: then a new one was tried, too.
         """
         pool = self._pools.get(url)
         if pool is None:
             pool = self._pools[url] = _Pool(url)
         head = _head(request, pool.netloc)
+        failure: UpstreamFailed | None = None
         while True:
-            connection = pool.take() or await pool.connect()
+            connection = pool.take() or await pool.connect(failure)
             is_kept = connection.num_requests > 0
             try:
                 answer = connection.send(head, request.body)
                 await answer.begun()
-            except UpstreamFailed:
+            except UpstreamFailed as error:
                 connection.abort()
                 if not is_kept:
                     raise
+                failure = error
             except BaseException:
                 connection.abort()
                 raise
@@ -114,8 +117,22 @@ class _Pool:
                 return connection
         return None
 
-    async def connect(self) -> WorkerConnection:
-        """A new connection. Raises `UpstreamFailed`."""
+    async def connect(self, earlier: UpstreamFailed | None) -> WorkerConnection:
+        """
+        A new connection.
+
+        Raises:
+            NotConnected: there is none.
+            UpstreamFailed: the same, where an `earlier` try had sent the request.
+        """
+        try:
+            return await self._connected()
+        except NotConnected:
+            if earlier is not None:
+                raise earlier from None
+            raise
+
+    async def _connected(self) -> WorkerConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -123,12 +140,12 @@ class _Pool:
                     lambda: WorkerConnection(self._closed), self._host, self._port
                 )
         except TimeoutError:
-            raise UpstreamFailed(f"{self.netloc} does not accept connections") from None
+            raise NotConnected(f"{self.netloc} does not accept connections") from None
         except OSError as error:
-            raise UpstreamFailed(f"no connection to {self.netloc} ({error.strerror or error})") from error
+            raise NotConnected(f"no connection to {self.netloc} ({error.strerror or error})") from error
         # NOTE: not earlier: of one that is given up while it is being made, uvloop does not tell the end.
         if not connection.is_open:
-            raise UpstreamFailed(f"{self.netloc} closed the connection at once")
+            raise NotConnected(f"{self.netloc} closed the connection at once")
         self._open.add(connection)
         return connection
 
