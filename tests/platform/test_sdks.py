@@ -1,0 +1,102 @@
+"""The SageMaker SDK and the AWS CLI as users call them, in a shell that `headrace env` has pointed at a platform."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import headrace_command
+
+from .running import Running, clean_environment, until
+
+pytestmark = pytest.mark.model
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "sagemaker"
+PIECES = {
+    "tgi": ("at once:", "streamed:"),
+    "lmi": ("the last ended by", "mean probability of a token: 0."),
+    "lmi_environment": ("at once:", "streamed:"),
+}
+
+
+@pytest.fixture(scope="module")
+def shell(platform: Running) -> dict[str, str]:
+    """The environment of a shell after `eval "$(headrace env)"`."""
+    script = platform.headrace("env", "--url", platform.url).stdout + "\nenv -0"
+    done = subprocess.run(["bash", "-c", script], env=clean_environment(), capture_output=True, check=True)
+    lines = done.stdout.decode().split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def start(script: Path, shell: Mapping[str, str], smollm2_path: Path, folder: Path) -> subprocess.Popen[str]:
+    """The example on the model of this test run instead of the alias, which would be fetched."""
+    folder.mkdir()
+    code = script.read_text()
+    assert "smollm2" in code
+    for quoted in ('"HF_MODEL_ID": "smollm2"', "option.model_id=smollm2"):
+        code = code.replace(quoted, quoted.replace("smollm2", str(smollm2_path)))
+    copy = folder / script.name
+    copy.write_text(code)
+    shutil.copy(EXAMPLES / "line_iterator.py", folder)
+    command = [sys.executable, "-W", "ignore", str(copy)]
+    return subprocess.Popen(command, env=dict(shell), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.timeout(240)
+def test_the_sdk_examples_run_side_by_side_and_leave_nothing(
+    platform: Running, shell: dict[str, str], smollm2_path: Path, tmp_path: Path
+) -> None:
+    scripts = sorted(path for path in EXAMPLES.glob("*.py") if path.stem != "line_iterator")
+    assert {path.stem for path in scripts} == set(PIECES)
+    processes = {path.stem: start(path, shell, smollm2_path, tmp_path / path.stem) for path in scripts}
+    for name, process in processes.items():
+        output, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, f"{name}: {errors[-2000:]}{platform.log()[-2000:]}"
+        for piece in PIECES[name]:
+            assert piece in output, name
+    client = platform.client("sagemaker")
+    until(lambda: not client.list_endpoints(NameContains="smollm2-")["Endpoints"], "all endpoints were deleted")
+    assert not client.list_models(NameContains="smollm2-")["Models"]
+    assert not client.list_endpoint_configs(NameContains="smollm2-")["EndpointConfigs"]
+
+
+def aws(shell: Mapping[str, str], *arguments: str) -> str:
+    command = [sys.executable, "-m", "awscli", *arguments]
+    done = subprocess.run(command, env=dict(shell), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_aws_command_line_lists_describes_invokes_and_copies(
+    shell: dict[str, str], endpoint: str, tmp_path: Path
+) -> None:
+    listed = json.loads(aws(shell, "sagemaker", "list-endpoints", "--name-contains", endpoint))
+    assert [item["EndpointName"] for item in listed["Endpoints"]] == [endpoint]
+    described = json.loads(aws(shell, "sagemaker", "describe-endpoint", "--endpoint-name", endpoint))
+    assert described["EndpointStatus"] == "InService"
+    body, answer = tmp_path / "body.json", tmp_path / "answer.json"
+    body.write_text(json.dumps({"inputs": "The sea is", "parameters": {"max_new_tokens": 4}}))
+    aws(
+        shell,
+        "sagemaker-runtime",
+        "invoke-endpoint",
+        *("--endpoint-name", endpoint, "--body", f"fileb://{body}", "--content-type", "application/json", str(answer)),
+    )
+    assert json.loads(answer.read_text())[0]["generated_text"]
+    aws(shell, "s3", "mb", "s3://from-the-cli")
+    aws(shell, "s3", "cp", os.fspath(body), "s3://from-the-cli/a/body.json")
+    assert "a/body.json" in aws(shell, "s3", "ls", "s3://from-the-cli", "--recursive")
+    aws(shell, "s3", "rb", "--force", "s3://from-the-cli")
+
+
+def test_unset_takes_everything_back(platform: Running, shell: dict[str, str]) -> None:
+    assert shell["AWS_ENDPOINT_URL"] == platform.url
+    script = f'eval "$({headrace_command()} env --unset)"; env'
+    done = subprocess.run(["bash", "-c", script], env=shell, capture_output=True, text=True, check=True)
+    assert "AWS_ENDPOINT_URL" not in done.stdout
+    assert "headrace" not in [line.partition("=")[2] for line in done.stdout.splitlines()]
