@@ -21,6 +21,7 @@ PIECES = {
     "tgi": ("at once:", "streamed:"),
     "lmi": ("the last ended by", "mean probability of a token: 0."),
     "lmi_environment": ("at once:", "streamed:"),
+    "torchserve": ("Today the weather is really nice and I am planning on ",),
 }
 
 
@@ -43,7 +44,7 @@ def start(script: Path, shell: Mapping[str, str], smollm2_path: Path, folder: Pa
     copy = folder / script.name
     copy.write_text(code)
     shutil.copy(EXAMPLES / "line_iterator.py", folder)
-    command = [sys.executable, "-W", "ignore", str(copy)]
+    command = [sys.executable, "-W", "ignore", str(copy), str(smollm2_path)]
     return subprocess.Popen(command, env=dict(shell), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
