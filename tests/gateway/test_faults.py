@@ -222,7 +222,16 @@ def test_a_worker_killed_under_load_leaves_no_request_without_an_end(gateway):
             await asyncio.sleep(0.002)
         exchange.end()
 
-    victim, other = gateway.worker(slowly), gateway.worker(slowly)
+    num_midway = 0
+
+    async def half(exchange: Exchange) -> None:
+        nonlocal num_midway
+        exchange.start()
+        exchange.chunk(b"0\n")
+        num_midway += 1
+        await exchange.until_gone()
+
+    victim, other = gateway.worker(half), gateway.worker(slowly)
     gateway.put(route(variant("AllTraffic", [victim.url, other.url], strategy="LEAST_OUTSTANDING_REQUESTS")))
     outcomes: list[str] = []
     is_over = threading.Event()
@@ -239,7 +248,7 @@ def test_a_worker_killed_under_load_leaves_no_request_without_an_end(gateway):
 
     with ThreadPoolExecutor(10) as pool:
         clients = [pool.submit(client) for _ in range(10)]
-        gateway.until(lambda: len(outcomes) > 20, "some requests ended")
+        gateway.until(lambda: len(outcomes) > 20 and num_midway > 2, "some requests ended, some are under way")
         gateway.run(victim.stop())
         num_before = len(outcomes)
         gateway.until(lambda: len(outcomes) > num_before + 30, "requests go on")
