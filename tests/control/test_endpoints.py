@@ -242,6 +242,13 @@ def test_a_deployment_that_contradicts_itself_is_refused(
         client.create_endpoint(EndpointName="e", EndpointConfigName="c", DeploymentConfig=policy)
 
 
+def test_more_workers_than_an_endpoint_may_have_are_refused(still_platform: Platform) -> None:
+    client = still_platform.client("sagemaker")
+    make_config(client, InitialInstanceCount=1000)
+    with pytest.raises(client.exceptions.ResourceLimitExceeded, match="1000 were asked for"):
+        client.create_endpoint(EndpointName="e", EndpointConfigName="c")
+
+
 def test_a_host_of_components_comes_into_service_without_workers(platform: Platform) -> None:
     client = platform.client("sagemaker")
     variant = {"VariantName": "AllTraffic", "InstanceType": "ml.p3.8xlarge", "InitialInstanceCount": 1}

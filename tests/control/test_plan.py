@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from headrace.cluster.launcher import Phase
+from headrace.control.fleet import Limits
 from headrace.control.progress import State
 from tests.control.world import BROKEN, DUMB, GOOD, Behaviour, World, config
 
@@ -351,6 +352,16 @@ def test_the_old_fleet_takes_over_again_while_it_is_kept() -> None:
     world.settle(60)
     assert world.stable == 1
     assert world.shares("a") == {1: 1.0}
+
+
+def test_time_in_which_nobody_looked_counts_for_no_deadline() -> None:
+    world = World()
+    world.create(config(), Behaviour(ready_s=200_010.0, fetch_s=5.0))
+    world.settle(10)
+    world.now_s += 200_000
+    world.limits = Limits(awake_since_s=world.now_s)
+    world.settle(20)
+    assert world.state is State.IN_SERVICE
 
 
 def test_a_worker_whose_start_was_interrupted_is_started() -> None:

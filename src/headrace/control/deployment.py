@@ -134,8 +134,9 @@ def _create(deployment: Deployment, workers: Sequence[WorkerView], now_s: float,
     progress, target = deployment.progress, deployment.target
     assert target is not None
     reason = hopeless_reason(workers, target.generation, since_s=progress.since_s, limits=limits)
-    if reason is None and now_s - progress.since_s > 2 * target.startup_bound_s + limits.slack_s:
-        reason = f"The endpoint was not ready after {now_s - progress.since_s:.0f} s."
+    waited_s = limits.waited_s(progress.since_s, now_s)
+    if reason is None and waited_s > 2 * target.startup_bound_s + limits.slack_s:
+        reason = f"The endpoint was not ready after {waited_s:.0f} s."
     if reason is not None:
         failed = replace(progress, state=State.FAILED, since_s=now_s, failure_reason=reason)
         return replace(deployment, progress=failed)
@@ -151,8 +152,9 @@ def _scale(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, 
     if _has_capacity(wanted_workers(deployment), workers):
         return _settled(deployment, stable, now_s)
     reason = hopeless_reason(workers, stable.generation, since_s=progress.since_s, limits=limits)
-    if reason is None and now_s - progress.since_s > 2 * stable.startup_bound_s + limits.slack_s:
-        reason = f"The workers that were asked for were not ready after {now_s - progress.since_s:.0f} s."
+    waited_s = limits.waited_s(progress.since_s, now_s)
+    if reason is None and waited_s > 2 * stable.startup_bound_s + limits.slack_s:
+        reason = f"The workers that were asked for were not ready after {waited_s:.0f} s."
     if reason is None:
         return deployment
     earlier = with_desired(stable, progress.fallback or stable.desired)
@@ -166,8 +168,9 @@ def _roll_out(deployment: Deployment, workers: Sequence[WorkerView], now_s: floa
     rollout, in_stage_s = target.rollout, now_s - progress.stage_since_s
     is_terminating = progress.stage is Stage.TERMINATING
     reason = hopeless_reason(workers, target.generation, since_s=progress.since_s, limits=limits)
-    if reason is None and not is_terminating and now_s - progress.since_s > rollout_bound_s(target, limits):
-        reason = f"The update was not done after {now_s - progress.since_s:.0f} s."
+    waited_s = limits.waited_s(progress.since_s, now_s)
+    if reason is None and not is_terminating and waited_s > rollout_bound_s(target, limits):
+        reason = f"The update was not done after {waited_s:.0f} s."
     if reason is not None:
         return _rolling_back(deployment, reason, now_s)
     if is_terminating:
@@ -194,7 +197,7 @@ def _roll_back(deployment: Deployment, workers: Sequence[WorkerView], now_s: flo
     assert stable is not None
     if _has_capacity(wanted_workers(deployment), workers):
         return _settled(deployment, stable, now_s, failure_reason=progress.failure_reason)
-    if now_s - progress.since_s <= 2 * stable.startup_bound_s + limits.slack_s:
+    if limits.waited_s(progress.since_s, now_s) <= 2 * stable.startup_bound_s + limits.slack_s:
         return deployment
     stuck = replace(progress, state=State.UPDATE_ROLLBACK_FAILED, since_s=now_s, target=None)
     return Deployment(progress=stuck, versions={stable.generation: stable})

@@ -14,8 +14,10 @@ from headrace.control.names import TITLES
 from headrace.control.progress import EndpointView, State, view_endpoint, visible_state
 from headrace.control.version import Desired, Version, asked_capacity, model_name_of, version_json
 from headrace.state.records import AlreadyExists, Json, Kind, Record
-from headrace.wire.aws.errors import validation_error
+from headrace.wire.aws.errors import AwsError, validation_error
 
+MAX_WORKERS = 100
+"""Of one endpoint. A mistyped count shall not fill the machine with processes."""
 _UPDATABLE = frozenset({State.IN_SERVICE, State.UPDATE_ROLLBACK_FAILED})
 
 
@@ -25,7 +27,9 @@ def create_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     check_deployment_config(deployment)
     context.refuse_existing(Kind.ENDPOINT, name)
     config, models = _snapshot(context, params["EndpointConfigName"])
-    version = version_json(generation=1, config=config, models=models, desired=_asked(config), deployment=deployment)
+    desired = _asked(config)
+    _check_number(desired)
+    version = version_json(generation=1, config=config, models=models, desired=desired, deployment=deployment)
     try:
         context.store.create(Kind.ENDPOINT, name, spec={"asked": 1, "version": version}, tags=tags_of(params))
     except AlreadyExists:
@@ -46,6 +50,7 @@ def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     if params.get("RetainAllVariantProperties"):
         excluded = {one["VariantPropertyType"] for one in params.get("ExcludeRetainedVariantProperties") or []}
         desired = {name: _retained(one, current.desired.get(name), excluded) for name, one in desired.items()}
+    _check_number(desired)
     asked = view.asked + 1
     version = version_json(generation=asked, config=config, models=models, desired=desired, deployment=deployment)
     context.store.update(record, spec={"asked": asked, "version": version})
@@ -70,6 +75,7 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
             weight=float(change.get("DesiredWeight", desired[name].weight)),
             count=int(change.get("DesiredInstanceCount", desired[name].count)),
         )
+    _check_number(desired)
     raw = current.raw
     version = version_json(
         generation=current.generation,
@@ -131,6 +137,22 @@ def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, J
 
 def _asked(config: Json) -> dict[str, Desired]:
     return {variant["VariantName"]: asked_capacity(variant) for variant in config["ProductionVariants"]}
+
+
+def _check_number(desired: dict[str, Desired]) -> None:
+    """
+    Refuse more workers than an endpoint may have.
+
+    Raises:
+        AwsError: ResourceLimitExceeded.
+    """
+    number = sum(one.count for one in desired.values())
+    if number > MAX_WORKERS:
+        raise AwsError(
+            "ResourceLimitExceeded",
+            f"The account-level service limit 'Number of instances for an endpoint' is {MAX_WORKERS} Instances, "
+            f"and {number} were asked for. Ask for fewer.",
+        )
 
 
 def _retained(asked: Desired, current: Desired | None, excluded: set[str]) -> Desired:

@@ -30,6 +30,12 @@ class Limits:
     """Added to what a transient state may take by its own settings."""
     num_kept_logs: int = 3
     """Failed workers of an endpoint whose logs are kept."""
+    awake_since_s: float = 0.0
+    """When this life of the platform began: time in which nobody looked counts for no deadline."""
+
+    def waited_s(self, since_s: float, now_s: float) -> float:
+        """How long something has been waited for."""
+        return now_s - max(since_s, self.awake_since_s)
 
     @property
     def stop_bound_s(self) -> float:
@@ -132,7 +138,7 @@ def surplus(workers: Sequence[WorkerView], number: int) -> list[WorkerView]:
 
 def overdue_reason(worker: WorkerView, *, download_s: float, health_s: float, now_s: float, limits: Limits) -> str:
     """Which time limit a worker has passed, in a few words; empty if none."""
-    in_phase_s = now_s - worker.phase_since_s
+    in_phase_s = limits.waited_s(worker.phase_since_s, now_s)
     if worker.phase is Phase.FETCHING and in_phase_s > download_s + limits.slack_s / 4:
         return f"its model data did not arrive within {download_s:g} s"
     if worker.phase is Phase.STARTING and in_phase_s > health_s:

@@ -133,7 +133,7 @@ def _dismantle(deleting_s: float, workers: Sequence[WorkerView], now_s: float, l
     """Delete an endpoint; a worker that does not end in time, or cannot be seen, does not hold it up."""
     if not workers:
         return (RemoveEndpoint(),)
-    if now_s - deleting_s > limits.stop_bound_s:
+    if limits.waited_s(deleting_s, now_s) > limits.stop_bound_s:
         stops = (Stop(worker=worker.name, grace_s=0.0) for worker in workers if not worker.is_gone)
         return (*stops, *(Forget(worker=worker.name) for worker in workers), RemoveEndpoint())
     actions = _wind_up(workers, now_s, limits)

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from headrace.cluster.launcher import Handle, Launcher
 from headrace.control import store_access
@@ -56,13 +57,15 @@ class Reconciler:
     ) -> None:
         self._store = store
         self._site = site
-        self._limits = limits or Limits()
+        self._limits = replace(limits or Limits(), awake_since_s=clock())
         self._clock = clock
         self._hands = WorkerHands(
             store=store, launcher=launcher, logs=logs, defaults=defaults, limits=self._limits, clock=clock
         )
         self._swept_s: float | None = None
         self._orphans: dict[str, Handle] = {}
+        self._faults: dict[str, str] = {}
+        """By endpoint name: what went wrong in the last pass."""
         self._log = get_logger()
 
     async def run(self) -> None:
@@ -78,8 +81,9 @@ class Reconciler:
                 changed.clear()
                 try:
                     pause_s = await self.pass_once()
-                except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
-                    self._log.exception("reconciler.failed")
+                    self._faults.pop("", None)
+                except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
+                    self._note_fault("", error)
                     pause_s = WATCH_PAUSE_S
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
@@ -122,12 +126,20 @@ class Reconciler:
     async def _guarded(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
         """One endpoint; what goes wrong with it is its own matter, and is tried again."""
         try:
-            return await self._reconcile(record, workers, snapshot.routes.get(record.name))
+            pause_s = await self._reconcile(record, workers, snapshot.routes.get(record.name))
         except Conflict:
             return BUSY_PAUSE_S
-        except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
-            self._log.exception("reconciler.endpoint_failed", endpoint=record.name)
+        except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
+            self._note_fault(record.name, error)
             return WATCH_PAUSE_S
+        self._faults.pop(record.name, None)
+        return pause_s
+
+    def _note_fault(self, endpoint: str, error: Exception) -> None:
+        """Log what went wrong, once for as long as it is the same."""
+        if self._faults.get(endpoint) != repr(error):
+            self._faults[endpoint] = repr(error)
+            self._log.error("reconciler.failed", endpoint=endpoint, exc_info=error)
 
     async def _reconcile(self, record: Record, workers: Sequence[Record], route: Record | None) -> float:
         view, now_s = view_endpoint(record), self._clock()
