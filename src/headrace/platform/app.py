@@ -63,20 +63,17 @@ class PlatformApp:
             is_s3 = is_signed_for_s3(request)
             if not is_s3 and await self._own_page(scope, request, receive, send):
                 return
-            request, receive = await _with_form(request, receive)
-            target = identify(request)
-            is_s3 = is_s3 or (target.service == "s3" and not self._doors.gateway_owns(scope["path"]))
+            is_invoked = not is_s3 and self._doors.gateway_owns(scope["path"])
+            if not is_s3 and not is_invoked:
+                request, receive = await _with_form(request, receive)
+                is_s3 = identify(request).service == "s3"
             receive = await self._gate.admit(request, receive, is_streamed=is_s3)
-            await self._door(scope, is_s3=is_s3)(scope, receive, send)
+            door = self._doors.s3 if is_s3 else self._doors.gateway if is_invoked else self._doors.control
+            await door(scope, receive, send)
         except AwsError as error:
             await self._refuse(scope, send, request, error)
         except ConnectionError:
             return  # the client went away in the middle of its body
-
-    def _door(self, scope: Scope, *, is_s3: bool) -> ASGIApp:
-        if is_s3:
-            return self._doors.s3
-        return self._doors.gateway if self._doors.gateway_owns(scope["path"]) else self._doors.control
 
     async def _own_page(self, scope: Scope, request: HttpRequest, receive: Receive, send: Send) -> bool:
         """Answer what is neither AWS's nor OpenAI's; False: it is one of these."""

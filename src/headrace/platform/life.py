@@ -1,9 +1,9 @@
 """
 A platform's life: lock its folder, bind, open the store, start object storage and reconciler, serve, stop in order.
 
-The first SIGTERM or SIGINT stops it gracefully: no new requests, running ones may finish within `shutdown_grace_s`,
-then the workers end (unless they are to be kept for the next platform). A second one stops it at once, as kill -9
-does: workers run on, and the next start adopts them.
+The first SIGTERM, SIGINT or SIGHUP (a terminal that was closed) stops it gracefully: no new requests, running ones may
+finish within `shutdown_grace_s`, then the workers end (unless they are to be kept for the next platform). A second one
+stops it at once, as kill -9 does: workers run on, and the next start adopts them.
 
 Exit codes: 0 stopped as asked, 1 failed, 2 something the caller can fix, 128 + n killed by a second signal n.
 """
@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
@@ -112,8 +113,9 @@ class _Life:
     async def live(self) -> int:
         """From the first signal handler to the exit code."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal, number)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` wants it to run on
+                loop.add_signal_handler(number, self._on_signal, number)
         url = url_of(self._listener)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._end_storage)
@@ -145,12 +147,14 @@ class _Life:
             stopping.cancel()
 
     def _on_signal(self, number: int) -> None:
-        if self._stop.is_set():
+        if self._stop.is_set() and number != signal.SIGHUP:  # which comes twice: from the shell and from the kernel
             get_logger().warning("platform.killed", signal=signal.Signals(number).name)
             sys.stderr.flush()
             os._exit(128 + number)
-        get_logger().info("platform.stopping", signal=signal.Signals(number).name)
         self._stop.set()
+        if number == signal.SIGHUP:
+            _let_go_of_terminal()
+        get_logger().info("platform.stopping", signal=signal.Signals(number).name)
 
     async def _end_workers(self, parts: Parts, reconciling: "asyncio.Task[None]") -> None:
         reconciling.cancel()
@@ -169,6 +173,14 @@ class _Life:
 
     async def _end_storage(self) -> None:
         await self._storage.stop(keep=self._settings.keep_workers)
+
+
+def _let_go_of_terminal() -> None:
+    """What is written to a terminal that is gone would raise, in the middle of stopping."""
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 -- only for its descriptor
+        for stream in (1, 2):
+            if stat.S_ISCHR(os.fstat(stream).st_mode):  # `isatty` says no of a terminal that is gone
+                os.dup2(nowhere.fileno(), stream)
 
 
 def _server(parts: Parts, settings: PlatformSettings) -> _Uvicorn:

@@ -1,0 +1,72 @@
+"""What ends a platform, and what does not."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from tests.e2e.conftest import headrace_command
+
+from .running import clean_environment, until, up
+
+
+def seaweed_pid(folder: Path) -> int | None:
+    try:
+        process = json.loads((folder / "s3" / "state.json").read_text())["process"]
+    except OSError:
+        return None
+    return process["pid"] if process else None
+
+
+def test_a_terminal_that_is_closed_ends_the_platform_in_order(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", headrace_command(), "up", "--data-dir", str(folder), "--port", "0"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=clean_environment(),
+    )
+    os.close(theirs)
+    try:
+        shown = b""
+        while b"Ctrl-C stops" not in shown:
+            shown += os.read(ours, 65536)
+        assert b"headrace deploy smollm2 --url http://127.0.0.1:" in shown
+        os.close(ours)
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert seaweed_pid(folder) is None
+    assert not (folder / "running.json").exists()
+
+
+def test_nohup_keeps_the_platform_running(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        running = up(tmp_path / "data")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    os.kill(running.process.pid, signal.SIGHUP)
+    time.sleep(0.2)
+    assert running.process.poll() is None
+    assert running.stop() == 0, running.log()
+
+
+def test_an_embedded_server_that_dies_is_started_again(tmp_path: Path) -> None:
+    running = up(tmp_path / "data")
+    try:
+        s3 = running.client("s3")
+        s3.create_bucket(Bucket="bucket")
+        pid = seaweed_pid(running.folder)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: seaweed_pid(running.folder) not in (None, pid), "another one was started")
+        assert until(lambda: [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]], "it answers") == ["bucket"]
+    finally:
+        assert running.stop() == 0, running.log()
