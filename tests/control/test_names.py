@@ -1,0 +1,46 @@
+"""ARNs, and finding things by name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.control.names import Site, arn_of, find, parse_arn
+from headrace.state.records import Kind
+from headrace.state.sql import open_store
+
+SITE = Site(account="123456789012", region="us-east-1")
+
+
+@given(
+    kind=st.sampled_from([Kind.MODEL, Kind.ENDPOINT_CONFIG, Kind.ENDPOINT]),
+    name=st.from_regex(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", fullmatch=True),
+)
+def test_an_arn_leads_back_to_its_name(kind: Kind, name: str) -> None:
+    assert parse_arn(arn_of(SITE, kind, name)) == (kind, name.lower())
+
+
+@pytest.mark.parametrize(
+    ("region", "partition"), [("eu-west-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")]
+)
+def test_the_partition_is_that_of_the_region(region: str, partition: str) -> None:
+    arn = arn_of(Site(account="123456789012", region=region), Kind.ENDPOINT, "e")
+    assert arn == f"arn:{partition}:sagemaker:{region}:123456789012:endpoint/e"
+
+
+@pytest.mark.parametrize(
+    "arn", ["", "arn:aws:s3:::bucket", "arn:aws:sagemaker:us-east-1:1:training-job/t", "endpoint/e"]
+)
+def test_arns_of_other_things_lead_nowhere(arn: str) -> None:
+    assert parse_arn(arn) is None
+
+
+def test_a_name_is_found_in_any_case_and_the_exact_one_first() -> None:
+    store = open_store("sqlite://")
+    store.create(Kind.MODEL, "My-Model", spec={})
+    exact = store.create(Kind.MODEL, "my-model", spec={})
+    found = find(store, Kind.MODEL, "my-model")
+    other = find(store, Kind.MODEL, "MY-model")
+    store.close()
+    assert found == exact
+    assert other is not None
+    assert other.name == "My-Model"

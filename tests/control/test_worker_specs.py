@@ -1,0 +1,117 @@
+"""From a model to a worker."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cluster.launcher import ArtifactSource
+from headrace.control.images import OwnImage
+from headrace.control.version import read_rollout, read_version
+from headrace.control.worker_records import failure_text
+from headrace.control.worker_specs import WorkerDefaults, artifacts_of, build_worker
+from tests.control.support import IMAGE, share_of
+
+S3_PREFIX = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
+
+
+@pytest.mark.parametrize(
+    ("container", "expected"),
+    [
+        ({}, ()),
+        ({"ModelDataUrl": "s3://b/m.tar.gz"}, (ArtifactSource(uri="s3://b/m.tar.gz"),)),
+        ({"ModelDataUrl": "s3://b/model"}, (ArtifactSource(uri="s3://b/model"),)),
+        ({"ModelDataUrl": "s3://b/p/"}, (ArtifactSource(uri="s3://b/p/", is_prefix=True, is_archive=False),)),
+        ({"ModelDataUrl": "/models/small"}, (ArtifactSource(uri="/models/small", is_archive=False),)),
+        ({"ModelDataUrl": "/m.tgz"}, (ArtifactSource(uri="/m.tgz"),)),
+        (
+            {"ModelDataSource": {"S3DataSource": S3_PREFIX}},
+            (ArtifactSource(uri="s3://b/p/", is_prefix=True, is_archive=False),),
+        ),
+        (
+            {"AdditionalModelDataSources": [{"ChannelName": "draft", "S3DataSource": S3_PREFIX}]},
+            (ArtifactSource(uri="s3://b/p/", is_prefix=True, is_archive=False, channel="draft"),),
+        ),
+    ],
+)
+def test_files_come_from_where_the_container_says(
+    container: dict[str, Any], expected: tuple[ArtifactSource, ...]
+) -> None:
+    assert artifacts_of(container) == expected
+
+
+def test_a_worker_has_all_that_its_container_and_its_variant_say() -> None:
+    version = read_version(
+        {
+            "generation": 1,
+            "config": {
+                "EndpointConfigName": "c",
+                "ProductionVariants": [
+                    {
+                        "VariantName": "v",
+                        "ModelName": "m",
+                        "InstanceType": "ml.g5.xlarge",
+                        "ModelDataDownloadTimeoutInSeconds": 90,
+                    }
+                ],
+            },
+            "models": {"m": {"PrimaryContainer": {"Image": "team/server:1", "Environment": {"A": "1"}}}},
+        }
+    )
+    defaults = WorkerDefaults(
+        share_of=share_of,
+        own_images={"team/server": OwnImage(command=("serve", "{port}"))},
+        environment={"A": "0", "AWS_REGION": "us-east-1"},
+        s3={"endpoint_url": "http://127.0.0.1:1"},
+    )
+    built = build_worker("w", version=version, variant_name="v", defaults=defaults)
+    assert built.spec.command == ("serve", "{port}")
+    assert built.spec.environment == {"A": "1", "AWS_REGION": "us-east-1"}
+    assert (built.spec.artifact_timeout_s, built.spec.threads, built.spec.s3) == (90.0, 1, defaults.s3)
+    assert built.notices == ("ml.g5.xlarge has a GPU, which is not here.",)
+
+
+def test_the_first_choice_of_a_pool_is_taken() -> None:
+    pools = [
+        {"InstanceType": "ml.g5.xlarge", "Priority": 2},
+        {"InstanceType": "ml.m5.large", "Priority": 1, "ModelNameOverride": "small"},
+    ]
+    config = {
+        "EndpointConfigName": "c",
+        "ProductionVariants": [{"VariantName": "v", "ModelName": "m", "InstancePools": pools}],
+    }
+    (variant,) = read_version(
+        {"generation": 1, "config": config, "models": {"small": {"PrimaryContainer": {"Image": IMAGE}}}}
+    ).variants
+    assert (variant.instance_type, variant.model) == ("ml.m5.large", "small")
+
+
+@given(opening=st.text(max_size=1100), why=st.text(max_size=1100), tail=st.lists(st.text(max_size=400), max_size=12))
+def test_a_reason_is_never_too_long_for_its_member(opening: str, why: str, tail: list[str]) -> None:
+    assert len(failure_text(opening, why=why, log_tail=tail)) <= 1024
+
+
+def test_the_newest_lines_of_a_long_log_are_told() -> None:
+    text = failure_text("It failed.", why="", log_tail=[f"line {number} {'x' * 100}" for number in range(30)])
+    assert "line 29" in text
+    assert "line 0 " not in text
+
+
+@given(
+    kind=st.sampled_from(["CANARY", "LINEAR", "ROLLING"]),
+    size_type=st.sampled_from(["CAPACITY_PERCENT", "INSTANCE_COUNT"]),
+    value=st.integers(1, 1000),
+    num_workers=st.integers(0, 100),
+)
+def test_steps_of_traffic_rise_to_all_of_it(kind: str, size_type: str, value: int, num_workers: int) -> None:
+    size = {"Type": size_type, "Value": value}
+    routing = {"Type": kind, "WaitIntervalInSeconds": 0, "CanarySize": size, "LinearStepSize": size}
+    deployment: dict[str, Any] = {"BlueGreenUpdatePolicy": {"TrafficRoutingConfiguration": routing}}
+    if kind == "ROLLING":
+        deployment = {"RollingUpdatePolicy": {"MaximumBatchSize": size, "WaitIntervalInSeconds": 0}}
+    steps = read_rollout(deployment, num_workers=num_workers).steps
+    assert steps[-1] == 1.0
+    assert list(steps) == sorted(set(steps))
+    assert all(0 < step <= 1 for step in steps)
+    assert len(steps) <= 100
