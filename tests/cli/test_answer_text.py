@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.cli.answer_text import AnswerText, text_of_value
 
-TEXT = "Die Welle läuft, 波が来る."
+TEXT = 'Die "Welle" läuft,\\\n\t波が来る 🌊.'
 
 
 def tokens() -> list[str]:
@@ -37,6 +37,7 @@ FORMS = {
     "lmi": lmi(),
     "openai": openai(),
     "one object": json.dumps({"generated_text": TEXT}).encode(),
+    "one object, unescaped": json.dumps({"generated_text": TEXT, "details": {"a": "b"}}, ensure_ascii=False).encode(),
     "a list": json.dumps([{"generated_text": TEXT}]).encode(),
     "plain": TEXT.encode(),
 }
@@ -56,6 +57,12 @@ def test_the_text_comes_out_however_the_stream_is_cut(form: str, cuts: list[int]
 def test_any_bytes_give_some_text(data: bytes) -> None:
     reader = AnswerText()
     assert isinstance(reader.feed(data) + reader.finish(), str)
+
+
+def test_the_pieces_of_one_object_are_shown_as_they_come() -> None:
+    reader = AnswerText()
+    pieces = [b'{"generated_text": "', b"The", b" sea", b'"}']
+    assert [reader.feed(piece) for piece in pieces] == ["", "The", " sea", ""]
 
 
 def test_what_is_not_known_is_none() -> None:

@@ -7,9 +7,28 @@ text. What is none of the forms that are known is text as it is.
 
 import codecs
 import json
+import re
+from enum import Enum, auto
 from typing import Any
 
 _MAX_LINE = 1 << 20
+_ONE_OBJECT = re.compile(r'\s*\{\s*"generated_text"\s*:\s*"')
+"""How LMI 0.25 begins the one object that it streams in pieces."""
+_WHOLE_CHARACTERS = re.compile(
+    r'(?:[^"\\]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\[^u])*'
+)
+"""Of a JSON text, without an escape, or a pair of them, that has not come whole."""
+_LINE_MARKS = ("data:", "event:", ":", "{", "[")
+
+
+class _Form(Enum):
+    UNKNOWN = auto()
+    FIRST_LINE = auto()
+    """Events or JSON, the first line of which has not ended: it may turn out to be one object."""
+    LINES = auto()
+    ONE_OBJECT = auto()
+    """Inside the text of one object."""
+    PLAIN = auto()
 
 
 class AnswerText:
@@ -18,26 +37,55 @@ class AnswerText:
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._pending = ""
-        self._is_lines: bool | None = None
-        """Events or JSON lines; None until the first character told."""
+        self._form = _Form.UNKNOWN
 
     def feed(self, part: bytes) -> str:
         """Take a part in."""
         self._pending += self._decode(part)
-        if self._is_lines is None and self._pending.strip():
-            self._is_lines = self._pending.lstrip().startswith(("data:", "event:", ":", "{", "["))
-        if not self._is_lines:
-            return self._taken() if self._is_lines is False else ""
+        if self._form in (_Form.UNKNOWN, _Form.FIRST_LINE):
+            self._find_form()
+        if self._form is _Form.PLAIN:
+            return self._taken()
+        if self._form is _Form.ONE_OBJECT:
+            return self._taken_characters()
+        if self._form is _Form.UNKNOWN:
+            return ""
         *lines, self._pending = self._pending.split("\n")
+        if lines:
+            self._form = _Form.LINES
         if len(self._pending) > _MAX_LINE:
-            self._is_lines = False
+            self._form = _Form.PLAIN
         return "".join(text_of_line(line) for line in lines)
 
     def finish(self) -> str:
         """What is left when the stream has ended."""
         self._pending += self._decode(b"", True)
+        if self._form is _Form.ONE_OBJECT:
+            return self._taken_characters()
         rest = self._taken()
-        return text_of_line(rest) if self._is_lines else rest
+        return text_of_line(rest) if self._form in (_Form.FIRST_LINE, _Form.LINES) else rest
+
+    def _find_form(self) -> None:
+        """By the first characters; while they may still become one of the marks, nothing is decided."""
+        begun = self._pending.lstrip()
+        one_object = _ONE_OBJECT.match(begun)
+        if one_object is not None:
+            self._pending = begun[one_object.end() :]
+            self._form = _Form.ONE_OBJECT
+        elif begun.startswith(_LINE_MARKS):
+            self._form = _Form.FIRST_LINE
+        elif begun and not any(mark.startswith(begun) for mark in _LINE_MARKS):
+            self._form = _Form.PLAIN
+
+    def _taken_characters(self) -> str:
+        """The characters that have come whole; what stands behind the closing quote stays where it is."""
+        whole = _WHOLE_CHARACTERS.match(self._pending)
+        assert whole is not None, "it matches nothing, too"
+        self._pending = self._pending[whole.end() :]
+        try:
+            return str(json.loads(f'"{whole[0]}"', strict=False))
+        except ValueError:
+            return whole[0]
 
     def _taken(self) -> str:
         taken, self._pending = self._pending, ""
