@@ -41,6 +41,7 @@ class Running:
     client: httpx.Client
     boto: Any
     log: io.StringIO
+    server: uvicorn.Server
     workers: list[Worker] = field(default_factory=list)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -103,7 +104,7 @@ def running(
     thread.start()
     boto = client_of(url)
     with httpx.Client(base_url=url, timeout=WAIT_S) as client:
-        made = Running(url, gateway, store, loop, client, boto, log)
+        made = Running(url, gateway, store, loop, client, boto, log, server)
         try:
             yield made
         finally:

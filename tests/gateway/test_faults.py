@@ -147,6 +147,33 @@ def test_a_client_that_leaves_while_it_sends_costs_nothing(gateway):
     assert gateway.gateway._service.budget.held_bytes == 0
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("script", [never, stream_forever], ids=["before the answer", "in the answer"])
+def test_a_platform_that_stops_says_so_to_those_who_still_wait(gateway, path, script):
+    worker = gateway.serve(script)
+    has_begun = threading.Event()
+
+    def ask() -> tuple[int, bytes]:
+        with gateway.client.stream("POST", path, json={}) as response:
+            pieces = response.iter_raw()
+            first = next(pieces)
+            has_begun.set()
+            return response.status_code, first + b"".join(pieces)
+
+    def stop() -> None:
+        for task in gateway.server.server_state.tasks:
+            task.cancel()  # as uvicorn does it at the end of its grace
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        is_streamed = script is stream_forever and path != PATHS[0]
+        gateway.until(has_begun.is_set if is_streamed else lambda: worker.asked, "the request is under way")
+        gateway.loop.call_soon_threadsafe(stop)
+        status, body = asking.result(20)
+    assert status == (200 if is_streamed else 503)
+    assert b"The platform is stopping" in body
+
+
 FATES = ["answer", "die", "die in the answer", "die in the stream", "refuse", "hang"]
 
 

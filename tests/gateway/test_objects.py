@@ -4,6 +4,8 @@ import pytest
 
 from headrace.gateway.objects import ObjectFailed, S3Objects, split_uri
 
+from .workers import Asked, Exchange, Worker
+
 
 @pytest.mark.parametrize(
     ("uri", "place"),
@@ -28,15 +30,19 @@ def test_other_places_are_refused(uri):
         split_uri(uri)
 
 
-async def test_a_storage_that_is_not_there_is_told_in_one_sentence():
-    objects = S3Objects(
+def objects_at(url: str) -> S3Objects:
+    return S3Objects(
         {
-            "endpoint_url": "http://127.0.0.1:1",
+            "endpoint_url": url,
             "aws_access_key_id": "a",
             "aws_secret_access_key": "b",
             "region_name": "us-east-1",
         }
     )
+
+
+async def test_a_storage_that_is_not_there_is_told_in_one_sentence():
+    objects = objects_at("http://127.0.0.1:1")
     try:
         with pytest.raises(ObjectFailed, match="s3://b/k cannot be written: Could not connect"):
             await objects.put("s3://b/k", b"x", content_type="text/plain")
@@ -44,3 +50,33 @@ async def test_a_storage_that_is_not_there_is_told_in_one_sentence():
             await objects.get("s3://b/k", max_bytes=1)
     finally:
         await objects.close()
+
+
+async def test_objects_are_written_and_read_and_large_ones_refused():
+    kept: dict[str, Asked] = {}
+
+    async def storage(exchange: Exchange) -> None:
+        asked = exchange.asked
+        if asked.method == "PUT":
+            kept[asked.path] = asked
+            exchange.whole(b"")
+        elif asked.path in kept:
+            exchange.whole(kept[asked.path].body)
+        else:
+            error = b"<Error><Code>NoSuchKey</Code><Message>No such key.</Message></Error>"
+            exchange.whole(error, status="404 Not Found", content_type="application/xml")
+
+    worker = Worker(storage)
+    await worker.start()
+    objects = objects_at(worker.url)
+    try:
+        await objects.put("s3://bucket/a b.out", b"answer", content_type="application/json")
+        assert kept["/bucket/a%20b.out"].headers["content-type"] == "application/json"
+        assert await objects.get("s3://bucket/a b.out", max_bytes=6) == b"answer"
+        with pytest.raises(ObjectFailed, match="has 6 bytes, at most 5 are taken"):
+            await objects.get("s3://bucket/a b.out", max_bytes=5)
+        with pytest.raises(ObjectFailed, match=r"s3://bucket/none cannot be read: .*NoSuchKey"):
+            await objects.get("s3://bucket/none", max_bytes=5)
+    finally:
+        await objects.close()
+        await worker.stop()

@@ -8,10 +8,11 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from time import perf_counter
 from uuid import uuid4
 
-from headrace.core.errors import HeadraceError, Internal
+from headrace.core.errors import HeadraceError, Internal, Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.gateway import openai, request, streams
 from headrace.gateway.async_invocations import MAX_INLINE_BYTES, AsyncInvocations, pending_of
@@ -49,6 +50,8 @@ CLIENT_GONE_STATUS = 499
 """What the log says when nobody was left to answer. Source: nginx."""
 
 MODEL_FAILED_STATUS = 424
+STOPPING = "The platform is stopping. Try your request again."
+LAST_WORDS_S = 1.0
 
 _GONE = (ClientGone, TimeoutError)
 """Nobody reads: the client hung up, or does not take the end of what it asked for."""
@@ -124,9 +127,6 @@ class Gateway:
             await self._route(scope, down, record)
         except _GONE:
             record.is_gone = True
-        except asyncio.CancelledError:
-            record.error = record.error or "Cancelled"
-            raise
         finally:
             self.metrics.in_flight -= 1
             self._finished(down, record)
@@ -152,11 +152,15 @@ class Gateway:
             )
         except AwsError as error:
             await _tell(error, down, record)
+        except asyncio.CancelledError:
+            await _last_words(_tell_failure(AwsError("ServiceUnavailable", STOPPING), down, record))
+            raise
         except _GONE:
             raise
         except Exception:  # noqa: BLE001 -- the edge: a bug of ours is logged once and told to the client
             get_logger().exception("request.crashed", request_id=record.request_id)
-            await _tell_bug(down, record)
+            message = f"Something went wrong inside the platform (request {record.request_id}). Try your request again."
+            await _tell_failure(AwsError("InternalFailure", message), down, record)
 
     async def _answer(self, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord) -> None:
         if invocation.api == "InvokeEndpoint":
@@ -184,6 +188,9 @@ class Gateway:
             await openai.fail(error, down, record)
         except AwsError as error:
             await openai.fail(openai.translated(error), down, record)
+        except asyncio.CancelledError:
+            await _last_words(openai.fail(Unavailable(STOPPING), down, record))
+            raise
         except _GONE:
             raise
         except Exception:  # noqa: BLE001 -- the edge: a bug of ours is logged once and told to the client
@@ -245,13 +252,20 @@ async def _tell(error: AwsError, down: Downstream, record: InvocationRecord) -> 
     await down.whole(response.status, headers, response.body)
 
 
-async def _tell_bug(down: Downstream, record: InvocationRecord) -> None:
-    record.error = "InternalFailure"
+async def _tell_failure(error: AwsError, down: Downstream, record: InvocationRecord) -> None:
+    """What is not the model's fault nor the caller's: with a status if that is still possible, else in the stream."""
     if down.is_started:
-        await streams.fail_stream(down, record)
-        return
-    message = f"Something went wrong inside the platform (request {record.request_id})."
-    await _tell(AwsError("InternalFailure", message), down, record)
+        record.error = error.code
+        await streams.fail_stream(down, error.message)
+    else:
+        await _tell(error, down, record)
+
+
+async def _last_words(telling: Awaitable[None]) -> None:
+    """Say why, if the client takes it at once: the server that has cancelled us does not wait."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS_S):
+            await telling
 
 
 def log_invocation(record: InvocationRecord) -> None:

@@ -51,9 +51,10 @@ async def stream(
     await finish(down)
 
 
-async def fail_stream(down: Downstream, record: InvocationRecord) -> None:
-    """End a stream that a bug of ours has interrupted."""
-    message = f"Something went wrong inside the platform (request {record.request_id}). Try your request again."
+async def fail_stream(down: Downstream, message: str) -> None:
+    """End a stream that we have interrupted ourselves."""
+    if down.is_finished:
+        return
     down.put(eventstream.internal_stream_failure(message))
     await finish(down)
 
