@@ -22,6 +22,7 @@ from headrace.gateway.config import GatewayConfig
 from headrace.gateway.objects import ObjectStore
 from headrace.server.http_protocol import StreamingProtocol
 from headrace.server.listener import bind, url_of
+from headrace.state.records import Kind
 from headrace.state.routes import Route
 
 from .routes import ACCOUNT, REGION, RouteStore, route, variant
@@ -72,6 +73,19 @@ class Running:
         while not fact():
             assert time.monotonic() < deadline_s, f"never happened: {what}\n{self.log.getvalue()}"
             time.sleep(0.002)
+
+    def clean_up(self) -> None:
+        """Forget routes, workers, counters and the log."""
+        for worker in self.workers:
+            self.run(worker.stop())
+        self.workers.clear()
+        for record in self.store.list(Kind.ROUTE):
+            self.store.drop(record.name)
+        self.run(self.gateway._table.settled())
+        self.gateway.metrics.refused.clear()
+        assert "request.crashed" not in self.log.getvalue(), self.log.getvalue()
+        self.log.seek(0)
+        self.log.truncate()
 
     def is_idle(self) -> bool:
         """Nothing is under way, and nothing is counted that is not."""
@@ -133,8 +147,16 @@ def client_of(url: str, **options: Any) -> Any:
     )
 
 
-@pytest.fixture
-def gateway() -> Iterator[Running]:
+@pytest.fixture(scope="session")
+def shared_gateway() -> Iterator[Running]:
     with running() as made:
         yield made
-        made.until(made.is_idle, "all requests ended")
+
+
+@pytest.fixture
+def gateway(shared_gateway: Running) -> Iterator[Running]:
+    """A gateway with default limits, as if it were fresh: tests share the process, not what they did to it."""
+    setup_logging(format="json", level="info", stream=shared_gateway.log)
+    yield shared_gateway
+    shared_gateway.until(shared_gateway.is_idle, "all requests ended")
+    shared_gateway.clean_up()

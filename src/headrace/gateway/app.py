@@ -128,8 +128,8 @@ class Gateway:
         except _GONE:
             record.is_gone = True
         finally:
-            self.metrics.in_flight -= 1
             self._finished(down, record)
+            self.metrics.in_flight -= 1
 
     async def _route(self, scope: Scope, down: Downstream, record: InvocationRecord) -> None:
         path = scope["path"]
