@@ -183,6 +183,9 @@ def test_others_may_come_in_with_a_key_only(tmp_path: Path) -> None:
         assert httpx.post(locked.url, headers={"X-Amz-Target": "SageMaker.ListModels"}).status_code in (400, 403)
         with pytest.raises(ClientError):
             locked.client("s3").list_buckets()
+        anonymous = locked.headrace("ls", "--url", locked.url)
+        assert anonymous.returncode == 2
+        assert "headrace keys ls" in anonymous.stderr
         lines = locked.headrace("env", "--url", locked.url).stdout
         assert made["AWS_SECRET_ACCESS_KEY"] in lines
         listed = locked.headrace("ls", "--url", locked.url, env=made)

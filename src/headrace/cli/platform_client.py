@@ -21,6 +21,10 @@ from headrace.cli.group import Failed, UserFailed
 from headrace.core.platform_settings import DEFAULT_PORT, data_folder, load_platform_settings
 
 _CLIENT_ERRORS = frozenset({"ValidationException", "ValidationError", "AccessDeniedException", "ResourceInUse"})
+_KEY_ERRORS = frozenset(
+    {"IncompleteSignature", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignatureException"}
+    | {"MissingAuthenticationToken", "SignatureDoesNotMatch", "UnrecognizedClientException"}
+)
 _MAX_ANSWER_BYTES = 1 << 20
 
 
@@ -131,6 +135,9 @@ def told() -> Iterator[None]:
         raise Failed(not_running(str(error.kwargs.get("endpoint_url", "its address")))) from error
     except ClientError as error:
         code, message = error_of(error)
+        if code in _KEY_ERRORS:
+            hint = 'It asks for an access key: eval "$(headrace env --key ID)" takes one of `headrace keys ls`.'
+            raise UserFailed(f"{message.rstrip('.')}. {hint}") from error
         raise (UserFailed if code in _CLIENT_ERRORS else Failed)(message) from error
     except (HTTPClientError, BotoCoreError) as error:
         raise Failed(str(error)) from error

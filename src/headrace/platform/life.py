@@ -32,6 +32,7 @@ from headrace.server.http_protocol import StreamingProtocol
 from headrace.server.listener import bind, url_of
 from headrace.state.sql import SqlStore, open_store
 
+_STORAGE_PATIENCE_S = 3.0
 _WORKER_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for workers, whose requests have ended already."""
 
@@ -130,11 +131,18 @@ class _Life:
             stack.push_async_callback(_end_serving, server, serving)
             get_logger().info("platform.ready", url=url, data_dir=str(self._folder.root), storage=self._storage.state)
             if self._on_ready is not None:
+                await self._storage_settles()
                 started = Started(url=url, folder=self._folder, settings=self._settings, storage=self._storage)
                 self._on_ready(started)
             await self._until_stopped(reconciling, serving)
         get_logger().info("platform.stopped")
         return 0
+
+    async def _storage_settles(self) -> None:
+        """Give the embedded S3 server the moment that it takes to start, so that people read how it is."""
+        with suppress(HeadraceError, TimeoutError):
+            async with asyncio.timeout(_STORAGE_PATIENCE_S):
+                await self._storage.ready()
 
     async def _until_stopped(self, *tasks: "asyncio.Task[None]") -> None:
         """Wait for a signal; a part that ends by itself ends the platform, with its error."""
