@@ -2,14 +2,16 @@
 
 from typing import Any
 
-from headrace.control.context import CallContext, already_exists, tags_of, without
-from headrace.control.listing import Listed, list_page
-from headrace.control.names import TITLES
+from headrace.control.context import CallContext, without
+from headrace.control.definitions import Definition
 from headrace.control.version import model_name_of
-from headrace.state.records import AlreadyExists, Kind
+from headrace.state.records import Kind
 from headrace.wire.aws.errors import validation_error
 
 _NOT_YET = ("ShadowProductionVariants", "ExplainerConfig")
+
+
+ENDPOINT_CONFIGS = Definition(kind=Kind.ENDPOINT_CONFIG, word="EndpointConfig")
 
 
 def create_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -19,47 +21,7 @@ def create_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict
     context.refuse_existing(Kind.ENDPOINT_CONFIG, name)
     spec = without(params, "Tags")
     spec["ProductionVariants"] = [_completed(variant) for variant in params["ProductionVariants"]]
-    try:
-        context.store.create(Kind.ENDPOINT_CONFIG, name, spec=spec, tags=tags_of(params))
-    except AlreadyExists:
-        raise already_exists(TITLES[Kind.ENDPOINT_CONFIG], context.arn(Kind.ENDPOINT_CONFIG, name)) from None
-    return {"EndpointConfigArn": context.arn(Kind.ENDPOINT_CONFIG, name)}
-
-
-def describe_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DescribeEndpointConfig."""
-    record = context.get(Kind.ENDPOINT_CONFIG, params["EndpointConfigName"])
-    return {
-        "EnableNetworkIsolation": False,
-        **record.spec,
-        "EndpointConfigArn": context.arn(Kind.ENDPOINT_CONFIG, record.name),
-        "CreationTime": record.created_s,
-    }
-
-
-def list_endpoint_configs(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """ListEndpointConfigs."""
-    things = [
-        Listed(
-            name=record.name,
-            created_s=record.created_s,
-            modified_s=record.modified_s,
-            status="",
-            summary={
-                "EndpointConfigName": record.name,
-                "EndpointConfigArn": context.arn(Kind.ENDPOINT_CONFIG, record.name),
-                "CreationTime": record.created_s,
-            },
-        )
-        for record in context.store.list(Kind.ENDPOINT_CONFIG)
-    ]
-    return list_page(things, params, member="EndpointConfigs")
-
-
-def delete_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DeleteEndpointConfig; endpoints that were made of it keep their copy."""
-    context.store.remove(context.get(Kind.ENDPOINT_CONFIG, params["EndpointConfigName"]))
-    return {}
+    return ENDPOINT_CONFIGS.create(context, name, spec=spec, params=params)
 
 
 def _completed(variant: dict[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from headrace.control.context import CallContext, already_exists, tags_of, without
-from headrace.control.listing import Listed, list_page
-from headrace.control.names import TITLES
+from headrace.control.context import CallContext, without
+from headrace.control.definitions import Definition
 from headrace.control.worker_specs import container_of, image_profile
-from headrace.state.records import AlreadyExists, Kind
+from headrace.state.records import Kind
 from headrace.wire.aws.errors import validation_error
 
 _NOT_YET = {
@@ -16,52 +15,15 @@ _NOT_YET = {
 }
 
 
+MODELS = Definition(kind=Kind.MODEL, word="Model")
+
+
 def create_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """CreateModel."""
     name = params["ModelName"]
     _check_model(context, params)
     context.refuse_existing(Kind.MODEL, name)
-    try:
-        context.store.create(Kind.MODEL, name, spec=without(params, "Tags"), tags=tags_of(params))
-    except AlreadyExists:
-        raise already_exists(TITLES[Kind.MODEL], context.arn(Kind.MODEL, name)) from None
-    return {"ModelArn": context.arn(Kind.MODEL, name)}
-
-
-def describe_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DescribeModel."""
-    record = context.get(Kind.MODEL, params["ModelName"])
-    return {
-        "EnableNetworkIsolation": False,
-        **record.spec,
-        "ModelArn": context.arn(Kind.MODEL, record.name),
-        "CreationTime": record.created_s,
-    }
-
-
-def list_models(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """ListModels."""
-    things = [
-        Listed(
-            name=record.name,
-            created_s=record.created_s,
-            modified_s=record.modified_s,
-            status="",
-            summary={
-                "ModelName": record.name,
-                "ModelArn": context.arn(Kind.MODEL, record.name),
-                "CreationTime": record.created_s,
-            },
-        )
-        for record in context.store.list(Kind.MODEL)
-    ]
-    return list_page(things, params, member="Models")
-
-
-def delete_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DeleteModel; endpoints that were made of it keep their copy."""
-    context.store.remove(context.get(Kind.MODEL, params["ModelName"]))
-    return {}
+    return MODELS.create(context, name, spec=without(params, "Tags"), params=params)
 
 
 def _check_model(context: CallContext, params: dict[str, Any]) -> None:
