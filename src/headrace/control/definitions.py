@@ -16,9 +16,7 @@ class Definition:
     word: str
     """`Model`: AWS's members are made of it (`ModelName`, `ModelArn`, `Models`)."""
 
-    def create(
-        self, context: CallContext, name: str, *, spec: dict[str, Any], params: dict[str, Any]
-    ) -> dict[str, Any]:
+    def create(self, context: CallContext, name: str, *, spec: Json, params: Json) -> Json:
         """
         Add one that was found to be right, with the tags of its `params`.
 
