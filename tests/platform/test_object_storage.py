@@ -287,6 +287,8 @@ async def test_the_next_platform_finds_the_one_that_was_left(tmp_path: Path) -> 
     finally:
         await second.stop()
     assert not Path(f"/proc/{pid}").exists()
+    port = access.endpoint_url.rpartition(":")[2]
+    assert not Path(f"/tmp/seaweedfs-s3-{port}.sock").exists()
 
 
 @needs_weed

@@ -11,6 +11,7 @@ import socket
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.error import URLError
@@ -137,6 +138,7 @@ class Seaweed:
         kill_session(process)
         while self.is_alive():
             time.sleep(_POLL_S)
+        _remove_sockets(self._state.ports)
         self._write_state(replace(self._state, process=None))
 
     def _read_state(self) -> _State | None:
@@ -177,6 +179,15 @@ def _flags(data: Path, ports: dict[str, int]) -> list[str]:
         "-master.telemetry=false",
         *listeners,
     ]
+
+
+def _remove_sockets(ports: dict[str, int]) -> None:
+    """What it leaves behind in /tmp, under names that cannot be chosen."""
+    for name, port in ports.items():
+        path = Path(f"/tmp/seaweedfs-{name.replace('_', '-')}-{port}.sock")  # noqa: S108 -- its own choice
+        with suppress(OSError):
+            if path.is_socket() and not path.is_symlink():
+                path.unlink()
 
 
 def _free_ports() -> dict[str, int]:
