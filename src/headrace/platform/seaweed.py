@@ -21,7 +21,12 @@ import msgspec
 from headrace.cluster.processes import ProcessId, is_running, kill_session, reap, send_signal, spawn
 from headrace.platform.s3_access import S3Access
 
-_LISTENERS = tuple(name + suffix for name in ("s3", "master", "volume", "filer", "admin") for suffix in ("", "_grpc"))
+_LISTENERS = (
+    *("s3", "s3_grpc", "master", "master_grpc", "volume", "volume_grpc"),
+    *("filer", "filer_grpc", "admin", "admin_grpc"),
+)
+_ADMIN_GRPC_OFFSET = 10_000
+"""Its maintenance worker looks for the admin server's gRPC here, whatever `-admin.port.grpc` says (4.48)."""
 _PORTS = range(16_000, 20_000)
 """Below the workers' ports and those that Linux gives to clients: they stay free while the server is down."""
 _PROBE_TIMEOUT_S = 2.0
@@ -198,10 +203,11 @@ def _free_ports() -> dict[str, int]:
         OSError: there are not enough.
     """
     free = (port for port in random.sample(_PORTS, len(_PORTS)) if _is_free(port))
-    found = dict(zip(_LISTENERS, free, strict=False))
-    if len(found) < len(_LISTENERS):
+    admin = next((port for port in free if _is_free(port + _ADMIN_GRPC_OFFSET)), None)
+    found = dict(zip(_LISTENERS[:-2], free, strict=False))
+    if admin is None or len(found) < len(_LISTENERS) - 2:
         raise OSError(f"No free ports were found between {_PORTS.start} and {_PORTS.stop}.")
-    return found
+    return {**found, "admin": admin, "admin_grpc": admin + _ADMIN_GRPC_OFFSET}
 
 
 def _is_free(port: int) -> bool:
