@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import botocore
+from prometheus_client import Metric
 
 from headrace.cli.reference import cli_page
 from headrace.control.registry import OPERATIONS
@@ -30,6 +31,8 @@ from headrace.core.metrics import Metrics
 from headrace.core.platform_settings import PlatformSettings
 from headrace.core.setting_docs import SettingRow, setting_rows
 from headrace.core.setting_values import flag_name
+from headrace.gateway.exposition import families as gateway_families
+from headrace.gateway.metrics import GatewayMetrics
 from headrace.wire.aws import coverage
 
 ROOT = Path(__file__).parent.parent
@@ -111,9 +114,17 @@ def metrics_page() -> Iterator[str]:
         name="m", revision=None, family="llama", dtype="bf16", kv_dtype="bf16", device="cpu", max_model_len=1,
         max_prompt_tokens=1, max_num_seqs=1, vocab_size=1, num_parameters=1, has_chat_template=False, created_s=0,
     )  # fmt: skip
+    yield from metrics_table(families(Metrics(stats=EngineStats, info=lambda: info, in_flight=lambda: 0)))
+    yield "\n## Metrics of the platform\n"
+    yield "The gateway's, at `/metrics` of `headrace up`.\n"
+    yield from metrics_table(gateway_families(GatewayMetrics()))
+
+
+def metrics_table(metrics: Iterable[Metric]) -> Iterator[str]:
+    """One row a metric."""
     yield "| metric | kind | meaning |"
     yield "|---|---|---|"
-    for metric in families(Metrics(stats=EngineStats, info=lambda: info, in_flight=lambda: 0)):
+    for metric in metrics:
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
         yield f"| `{name}` | {metric.type} | {escape(metric.documentation)} |"
 
