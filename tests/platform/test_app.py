@@ -1,5 +1,6 @@
 """Each request finds its door, and only those pass who may."""
 
+import base64
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import Any
 import boto3
 import httpx
 import pytest
-from botocore.auth import SigV4Auth
+from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
@@ -175,6 +176,24 @@ def test_a_secret_is_a_bearer_key(closed: str, path: str) -> None:
         refused = httpx.post(closed + path, content=b"{}", headers=wrong)
         assert refused.status_code == 401
         assert refused.json()["error"]["code"] == "invalid_api_key"
+
+
+def sagemaker_token(secret: str) -> str:
+    """As `sagemaker.core.token_generator.generate_token` makes it of an access key."""
+    host = "sagemaker.amazonaws.com"
+    request = AWSRequest("POST", f"https://{host}/", headers={"host": host}, params={"Action": "CallWithBearerToken"})
+    SigV4QueryAuth(Credentials(KEY, secret), "sagemaker", "us-east-1", expires=600).add_auth(request)
+    url = request.url.removeprefix("https://") + "&Version=1"
+    return f"Bearer sagemaker-api-key-{base64.b64encode(url.encode()).decode()}"
+
+
+def test_a_token_of_the_sagemaker_sdk_opens_the_routes_of_openai_alone(closed: str) -> None:
+    openai, token = f"{closed}/endpoints/a/openai/v1/chat/completions", sagemaker_token(SECRET)
+    assert httpx.post(openai, content=b"{}", headers={"Authorization": token}).json()["door"] == "gateway"
+    forged = httpx.post(openai, content=b"{}", headers={"Authorization": sagemaker_token("guessed")})
+    assert forged.status_code == 401
+    elsewhere = httpx.post(f"{closed}/endpoints/a/invocations", content=b"{}", headers={"Authorization": token})
+    assert 400 <= elsewhere.status_code < 500
 
 
 @pytest.mark.parametrize(

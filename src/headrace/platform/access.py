@@ -3,7 +3,8 @@ Who may ask the platform.
 
 On a loopback address anybody on this machine, with any credentials or none; but no web page of a stranger, also not
 under a name that its owner pointed here. Everywhere else a request is signed with an access key of this platform
-(Signature Version 4), or brings one's secret as a bearer key, as OpenAI's clients and browsers do.
+(Signature Version 4), or brings one's secret as a bearer key, as OpenAI's clients and browsers do; or, on OpenAI's
+routes, a token that the SageMaker SDK made of a key.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from starlette.types import Receive
 from headrace.core.origins import is_local_host, may_use
 from headrace.platform.http_request import BodyTooLarge, read_body, replay
 from headrace.platform.key_ring import KeyRing
-from headrace.wire.aws import sigv4
+from headrace.wire.aws import bearer_tokens, sigv4
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import HttpRequest
 from headrace.wire.aws.signature_faults import Fault, fault_error
@@ -92,8 +93,7 @@ class Gate:
         await self._ring.refresh()
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            if not self._is_secret(token.strip()):
-                raise fault_error(request, Fault.UNKNOWN_KEY)
+            self._check_bearer(request, token.strip())
             return receive
         access_key = sigv4.access_key_of(request)
         if access_key is not None and self._ring.secret_of(access_key) is None:
@@ -106,11 +106,23 @@ class Gate:
         sigv4.verify(whole, self._ring.secret_of, self._now())
         return replay(body, receive)
 
+    def _check_bearer(self, request: HttpRequest, token: str) -> None:
+        """A secret opens everything; a token that the SageMaker SDK made of a key opens OpenAI's routes, as at AWS."""
+        if bearer_tokens.is_bearer_token(token) and is_openai(request.path):
+            bearer_tokens.verify(token, self._ring.secret_of, self._now())
+        elif not self._is_secret(token):
+            raise fault_error(request, Fault.UNKNOWN_KEY)
+
     def _is_secret(self, token: str) -> bool:
         """Compares with every key, whichever fits: the time that it takes tells nothing."""
         sent = token.encode()
         fits = [hmac.compare_digest(sent, secret.encode()) for secret in self._ring.secrets()]
         return any(fits)
+
+
+def is_openai(path: str) -> bool:
+    """Whether a path is of OpenAI's API: of all endpoints, or of one."""
+    return path.startswith("/v1/") or "/openai/v1/" in path
 
 
 def _stranger(message: str) -> AwsError:

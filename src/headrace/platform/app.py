@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.core.errors import Forbidden, PayloadTooLarge, Unauthorized
 from headrace.core.telemetry import get_logger
-from headrace.platform.access import STRANGER_CODE, Gate
+from headrace.platform.access import STRANGER_CODE, Gate, is_openai
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.http_request import BodyTooLarge, read_body, replay, request_of, send_response
 from headrace.state.records import Json
@@ -104,7 +104,7 @@ class PlatformApp:
         """In the words of whoever was meant."""
         target = identify(request)
         spoken = Target(service="s3", protocol="rest-xml") if is_signed_for_s3(request) else target
-        if _is_openai(scope["path"]) and not is_signed_for_s3(request):
+        if is_openai(scope["path"]) and not is_signed_for_s3(request):
             await _refuse_openai(scope, send, error)
             return
         if self._doors.gateway_owns(scope["path"]):
@@ -118,10 +118,6 @@ def is_signed_for_s3(request: HttpRequest) -> bool:
     """Whether its signature says S3, whatever the path looks like: buckets may be called `console` or `v1`."""
     is_old = request.headers.get("authorization", "").startswith("AWS ")
     return is_old or scope_service(request) in ("s3", "s3express") or sigv2.is_presigned(request)
-
-
-def _is_openai(path: str) -> bool:
-    return path.startswith("/v1/") or "/openai/v1/" in path
 
 
 async def _refuse_openai(scope: Scope, send: Send, error: AwsError) -> None:
