@@ -14,11 +14,10 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 
-import uvicorn
 import uvloop
 
 from headrace.core.errors import HeadraceError, UserError
@@ -28,7 +27,7 @@ from headrace.platform.assembly import Parts, assemble, require_keys
 from headrace.platform.folders import DataFolder
 from headrace.platform.object_storage import ObjectStorage, make_storage
 from headrace.platform.worker_end import end_workers
-from headrace.server.http_protocol import StreamingProtocol
+from headrace.server.http_server import HttpServer, http_server
 from headrace.server.listener import bind, url_of
 from headrace.state.sql import SqlStore, open_store
 
@@ -81,14 +80,6 @@ def run_platform(
         return 2 if isinstance(error, UserError) else 1
 
 
-class _Uvicorn(uvicorn.Server):
-    """Uvicorn that leaves the signals to us: it would raise them again at its end."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class _Life:
     """One run."""
 
@@ -126,7 +117,7 @@ class _Life:
             await parts.gateway.start()
             reconciling = asyncio.create_task(parts.reconciler.run(), name="reconciler")
             stack.push_async_callback(self._end_workers, parts, reconciling)
-            server = _server(parts, self._settings)
+            server = http_server(parts.app, grace_s=self._settings.shutdown_grace_s)
             serving = asyncio.create_task(server.serve(sockets=[self._listener]), name="http")
             stack.push_async_callback(_end_serving, server, serving)
             get_logger().info("platform.ready", url=url, data_dir=str(self._folder.root), storage=self._storage.state)
@@ -191,23 +182,7 @@ def _let_go_of_terminal() -> None:
                 os.dup2(nowhere.fileno(), stream)
 
 
-def _server(parts: Parts, settings: PlatformSettings) -> _Uvicorn:
-    config = uvicorn.Config(
-        parts.app,
-        http=StreamingProtocol,
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
-    )
-    return _Uvicorn(config)
-
-
-async def _end_serving(server: _Uvicorn, serving: "asyncio.Task[None]") -> None:
+async def _end_serving(server: HttpServer, serving: "asyncio.Task[None]") -> None:
     """Let running requests finish; uvicorn aborts them when their time is up."""
     server.should_exit = True
     with suppress(asyncio.CancelledError):

@@ -17,11 +17,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from time import perf_counter
 
-import uvicorn
 import uvloop
 
 from headrace.core.container_names import Notice
@@ -34,7 +32,7 @@ from headrace.core.telemetry import get_logger, setup_logging
 from headrace.engine.backend import Backend
 from headrace.server.app import app_of
 from headrace.server.engine_config import engine_config
-from headrace.server.http_protocol import StreamingProtocol
+from headrace.server.http_server import http_server
 from headrace.server.listener import bind, url_of
 from headrace.server.observer import MetricsObserver
 from headrace.server.service import Service
@@ -91,14 +89,6 @@ def run_server(
         return 2 if isinstance(error, UserError) else 1
 
 
-class _Uvicorn(uvicorn.Server):
-    """Uvicorn that leaves the signals to us: it would raise them again at its end."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class _Life:
     """One run of a server."""
 
@@ -118,25 +108,14 @@ class _Life:
         self._service = Service(settings)
         self._stop = asyncio.Event()
         self._started_s = perf_counter()
-        config = uvicorn.Config(
-            app_of(self._service),
-            http=StreamingProtocol,
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=75,
-        )
-        self._uvicorn = _Uvicorn(config)
+        self._http = http_server(app_of(self._service))
 
     async def live(self) -> int:
         """From listening to the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
+        serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         get_logger().info("server.listening", url=url_of(self._listener), model=self._settings.model)
         backend = None
         try:
@@ -145,7 +124,7 @@ class _Life:
                 await self._stop.wait()
         finally:
             self._service.close()
-            self._uvicorn.should_exit = True
+            self._http.should_exit = True
             if backend is not None:
                 await self._close(backend)
             await self._let_go(serving)
@@ -211,7 +190,7 @@ class _Life:
             async with asyncio.timeout(_FLUSH_S):
                 await asyncio.shield(serving)
         except TimeoutError:
-            self._uvicorn.force_exit = True
+            self._http.force_exit = True
             await serving
 
 
