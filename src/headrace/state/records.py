@@ -22,6 +22,12 @@ class Kind(StrEnum):
     ROUTE = "route"
     """Written by the reconciler for the gateway, named like its endpoint; see `state.routes`."""
     ACCESS_KEY = "access-key"
+    INFERENCE_COMPONENT = "inference-component"
+    ALARM = "alarm"
+    SCALABLE_TARGET = "scalable-target"
+    SCALING_POLICY = "scaling-policy"
+    SCHEDULED_ACTION = "scheduled-action"
+    SCALING_ACTIVITY = "scaling-activity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ class Replica:
     """Name of its record."""
     url: str
     """`http://host:port`"""
+    token: str = ""
+    """Bearer token that the worker asks for; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,19 @@ class VariantRoute:
     fleets: tuple[Fleet, ...]
     strategy: RoutingStrategy = "RANDOM"
     instance_type: str = ""
+    standby: bool = False
+    """No replica serves, and one may be waited for: it sleeps at zero, or its first copies are on their way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentRoute:
+    """One inference component."""
+
+    name: str
+    variant: str
+    """The production variant whose instances it is placed on."""
+    route: VariantRoute
+    """Its copies; `weight` is of no meaning here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +81,7 @@ class Route:
     status: str
     """EndpointStatus, for texts."""
     variants: tuple[VariantRoute, ...]
+    components: tuple[ComponentRoute, ...] = ()
     async_output: AsyncOutput | None = None
 
 
