@@ -62,8 +62,9 @@ def worker_settings(prepared: "Prepared", env: Mapping[str, str]) -> "tuple[Serv
     overrides: dict[str, object] = {
         **_options(prepared.spec.options),
         "container": "true",
-        "host": "127.0.0.1",
+        "host": prepared.host,
         "port": str(prepared.port),
+        "api_key": prepared.token or None,
     }
     if prepared.spec.threads is not None:
         overrides["threads"] = str(prepared.spec.threads)

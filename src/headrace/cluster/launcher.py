@@ -55,6 +55,8 @@ class Handle:
     url: str
     """`http://host:port` where it will listen."""
     facts: Json
+    token: str = field(default="", repr=False)
+    """Bearer token that it asks every request for but `/ping`; empty: none, as only this machine can reach it."""
 
 
 class Phase(StrEnum):

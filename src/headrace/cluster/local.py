@@ -7,6 +7,7 @@ its handle, which the worker also writes down itself. Whatever happens to a work
 """
 
 import asyncio
+import os
 import random
 import shutil
 import signal
@@ -16,16 +17,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from headrace.cluster.launcher import Handle, LaunchFailed, Observation, Phase, WorkerSpec
-from headrace.cluster.processes import ProcessId, is_running, kill_session, reap, send_signal, spawn
+from headrace.cluster.processes import ProcessId, is_running, kill_session, process_id, reap, send_signal, spawn
 from headrace.cluster.worker_environment import worker_environment
 from headrace.cluster.worker_files import (
+    LOOPBACK,
     Assignment,
     Report,
     WorkerFiles,
@@ -40,7 +42,6 @@ from headrace.core.telemetry import get_logger
 WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "headrace", "worker")
 PING_TIMEOUT_S: Final = 2.0
 """Source: SageMaker developer guide, "How Your Container Should Respond to Health Check (Ping) Requests"."""
-_HOST: Final = "127.0.0.1"
 _PORTS: Final = range(20_000, 32_000)
 """Below those that Linux gives to clients (`ip_local_port_range`): no connection takes one before the worker does."""
 _PORT_TRIES: Final = 500
@@ -55,6 +56,18 @@ class _Facts:
 
     process: ProcessId
     log_position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the workers of a launcher listen, and for how long they live."""
+
+    host: str = LOOPBACK
+    """Address."""
+    token: str = field(default="", repr=False)
+    """Bearer token that they ask for; empty: none."""
+    ends_with_us: bool = False
+    """Whether they are killed when this process ends, however it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,7 @@ class LocalLauncher:
         command: Sequence[str] = WORKER_COMMAND,
         ping_timeout_s: float = PING_TIMEOUT_S,
         now_s: Callable[[], float] = time.time,
+        place: "Place | None" = None,
     ) -> None:
         """
         Look after the workers in a folder.
@@ -90,6 +104,7 @@ class LocalLauncher:
             command: what is run with the path of an `Assignment` as its last argument.
             ping_timeout_s: how long `/ping` may take to answer.
             now_s: a clock, seconds since 1970.
+            place: where workers listen, and for how long they live; by default on loopback, longer than this process.
         """
         self._folder = folder
         self._cache_folder = cache_folder
@@ -97,6 +112,7 @@ class LocalLauncher:
         self._command = tuple(command)
         self._ping_timeout_s = ping_timeout_s
         self._now_s = now_s
+        self._place = place or Place()
         self._logs = WorkerLogs(folder)
         self._lock = threading.Lock()
         self._exit_codes: dict[ProcessId, int] = {}
@@ -119,11 +135,18 @@ class LocalLauncher:
             return seen
         phase = seen.report.phase
         if phase is not Phase.FETCHING:
-            is_well = await _ping(handle.url, self._ping_timeout_s)
+            is_well = await ping(handle.url, self._ping_timeout_s)
             if is_well and not seen.was_ready:
-                await asyncio.to_thread(_mark, self._files(name).ready)
+                await asyncio.to_thread(mark, self._files(name).ready)
             phase = Phase.READY if is_well else Phase.UNHEALTHY if seen.was_ready else Phase.STARTING
         return Observation(phase=phase, notices=seen.report.notices)
+
+    async def look(self, name: str, handle: Handle) -> Observation:
+        """What its folder and its process tell, without a request: FETCHING, STARTING (or ready by now), or EXITED."""
+        seen = await asyncio.to_thread(self._look, name, handle)
+        if isinstance(seen, Observation):
+            return seen
+        return Observation(phase=seen.report.phase, notices=seen.report.notices)
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
         """SIGTERM now (once: our server takes a second one for impatience), SIGKILL after `grace_s`."""
@@ -162,17 +185,24 @@ class LocalLauncher:
         living = self._known()
         if spec.name in living:
             return living[spec.name]
-        port = _free_port({_port(handle) for handle in living.values()})
+        place = self._place
+        port = _free_port(place.host, {_port(handle) for handle in living.values()})
         files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left_over in (files.handle, files.report, files.ready, files.stopping):
             left_over.unlink(missing_ok=True)
         log_position = self._logs.end_position(spec.name)
-        write_value(
-            files.assignment,
-            Assignment(spec=spec, port=port, cache_folder=str(self._cache_folder), log_position=log_position),
+        assignment = Assignment(
+            spec=spec,
+            port=port,
+            cache_folder=str(self._cache_folder),
+            log_position=log_position,
+            host=place.host,
+            token=place.token,
+            parent=process_id(os.getpid()) if place.ends_with_us else None,
         )
+        write_value(files.assignment, assignment)
         process = spawn([*self._command, str(files.assignment)], self._environment, files.log)
-        handle = local_handle(process, port=port, log_position=log_position)
+        handle = local_handle(process, assignment)
         write_value(files.handle, handle)
         return handle
 
@@ -193,18 +223,9 @@ class LocalLauncher:
         return Observation(
             phase=Phase.EXITED,
             exit_code=self._exit_codes.get(facts.process, report.exit_code),
-            message=self._last_error(name, facts.log_position),
+            message=said_last(self._logs, name, facts.log_position),
             notices=report.notices,
         )
-
-    def _last_error(self, name: str, log_position: int) -> str:
-        """The sentence that an exited worker wrote last: `Error: …`, or the last line of a traceback."""
-        for event in reversed(self._logs.read(name, limit=_SEARCHED_EVENTS, is_backward=True)):
-            if event.position < log_position:
-                break
-            if event.message.startswith(_ERROR_MARK):
-                return event.message.removeprefix(_ERROR_MARK).strip()
-        return ""
 
     def _ask_to_stop(self, name: str, process: ProcessId, grace_s: float) -> float | None:
         """Returns when SIGKILL is due, seconds since 1970; None if the worker has ended."""
@@ -243,10 +264,22 @@ class LocalLauncher:
         return worker_files(self._folder, name)
 
 
-def local_handle(process: ProcessId, *, port: int, log_position: int) -> Handle:
+def local_handle(process: ProcessId, assignment: Assignment) -> Handle:
     """The handle of a process of ours."""
-    facts = msgspec.to_builtins(_Facts(process=process, log_position=log_position))
-    return Handle(launcher=LocalLauncher.name, url=f"http://{_HOST}:{port}", facts=facts)
+    facts = msgspec.to_builtins(_Facts(process=process, log_position=assignment.log_position))
+    host = f"[{assignment.host}]" if ":" in assignment.host else assignment.host
+    url = f"http://{host}:{assignment.port}"
+    return Handle(launcher=LocalLauncher.name, url=url, facts=facts, token=assignment.token)
+
+
+def said_last(logs: WorkerLogs, name: str, log_position: int) -> str:
+    """The sentence `Error: …` that an exited worker wrote last; empty if it wrote none since a position of its log."""
+    for event in reversed(logs.read(name, limit=_SEARCHED_EVENTS, is_backward=True)):
+        if event.position < log_position:
+            break
+        if event.message.startswith(_ERROR_MARK):
+            return event.message.removeprefix(_ERROR_MARK).strip()
+    return ""
 
 
 def _facts(handle: Handle) -> _Facts:
@@ -257,12 +290,13 @@ def _port(handle: Handle) -> int:
     return int(handle.url.rpartition(":")[2])
 
 
-def _mark(path: Path) -> None:
+def mark(path: Path) -> None:
+    """Make an empty file, if that can be done."""
     with suppress(OSError):  # on a full disk it is marked later
         path.touch()
 
 
-def _free_port(taken: set[int]) -> int:
+def _free_port(host: str, taken: set[int]) -> int:
     """
     A port on which nothing listens now.
 
@@ -271,21 +305,25 @@ def _free_port(taken: set[int]) -> int:
     """
     for port in random.sample(_PORTS, _PORT_TRIES):
         if port not in taken:
-            with socket.socket() as probe, suppress(OSError):
+            with socket.socket(_family(host)) as probe, suppress(OSError):
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((_HOST, port))
+                probe.bind((host, port))
                 return port
     raise LaunchFailed(
-        f"No free port was found on {_HOST} between {_PORTS.start} and {_PORTS.stop}. Stop programs that listen there."
+        f"No free port was found on {host} between {_PORTS.start} and {_PORTS.stop}. Stop programs that listen there."
     )
 
 
-async def _ping(url: str, timeout_s: float) -> bool:
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+async def ping(url: str, timeout_s: float) -> bool:
     """Whether `GET /ping` is answered with 200 in time."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, int(port))
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
             try:
                 writer.write(f"GET /ping HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
                 status = await reader.readline()

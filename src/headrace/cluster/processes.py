@@ -4,9 +4,10 @@ Processes that outlive whoever started them, found again without mistaking a str
 A process is known by its id, the tick of the kernel's clock at which it began, and the boot it began in: an id that was
 given away again has another tick. Signals go through a pidfd, so that they cannot reach a successor either.
 
-Source: Linux `proc(5)` (`/proc/[pid]/stat`), `pidfd_open(2)`.
+Source: Linux `proc(5)` (`/proc/[pid]/stat`), `pidfd_open(2)`, `prctl(2)`.
 """
 
+import ctypes
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 _PROC: Final = Path("/proc")
+_PR_SET_PDEATHSIG: Final = 1
 _ENDED_STATES: Final = frozenset("ZXx")
 _DEFAULT_SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
@@ -114,6 +116,21 @@ def kill_session(leader: ProcessId) -> None:
     for pid in _members(leader.pid):
         if (member := process_id(pid)) is not None:
             send_signal(member, signal.SIGKILL)
+
+
+def end_with(parent: ProcessId) -> None:
+    """
+    Let the kernel kill this process, or the program that replaces it, when its parent ends, however that ends.
+
+    Raises:
+        OSError: the kernel refuses, or the parent has ended already.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    if not is_running(parent):
+        raise ProcessLookupError(f"process {parent.pid}, which started this one, has ended")
 
 
 def _inheritable() -> Iterator[int]:

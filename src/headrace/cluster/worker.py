@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -20,8 +20,8 @@ from headrace.cluster.content_cache import ContentCache
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
 from headrace.cluster.launcher import ArtifactSource, Phase, WorkerSpec
 from headrace.cluster.local import local_handle
-from headrace.cluster.processes import process_id
-from headrace.cluster.worker_files import Assignment, Report, WorkerFiles, read_value, write_value
+from headrace.cluster.processes import end_with, process_id
+from headrace.cluster.worker_files import LOOPBACK, Assignment, Report, WorkerFiles, read_value, write_value
 from headrace.core.errors import HeadraceError, SettingsError
 from headrace.core.telemetry import get_logger, setup_logging
 
@@ -38,8 +38,12 @@ class Prepared:
     """A worker whose artifacts are here."""
 
     spec: WorkerSpec
+    host: str = LOOPBACK
+    """Address to listen on."""
     port: int
-    """Of 127.0.0.1, to listen on."""
+    """To listen on."""
+    token: str = field(default="", repr=False)
+    """Bearer token that requests must bring; empty: none."""
     model_folder: Path | None
     """What `/opt/ml/model` is in a container; None without artifacts."""
     fetch_model: Callable[[str], Path]
@@ -89,9 +93,11 @@ class _Worker:
         )
 
     def run(self, serve: Serve) -> int:
+        if self._assignment.parent is not None:
+            end_with(self._assignment.parent)
         process = process_id(os.getpid())
         assert process is not None, "/proc is there on Linux"
-        handle = local_handle(process, port=self._assignment.port, log_position=self._assignment.log_position)
+        handle = local_handle(process, self._assignment)
         write_value(self._files.handle, handle)
         _go_first_when_memory_is_short()
         _set_environment(self._spec)
@@ -102,7 +108,9 @@ class _Worker:
             self._become_command(fetched)
         prepared = Prepared(
             spec=self._spec,
+            host=self._assignment.host,
             port=self._assignment.port,
+            token=self._assignment.token,
             model_folder=self._as_in_container(fetched),
             fetch_model=self._fetch_model,
             tell=self._tell,
@@ -139,10 +147,17 @@ class _Worker:
 
     def _become_command(self, fetched: Fetched) -> NoReturn:
         """Replace this process by the command of an own image."""
-        model = self._as_in_container(fetched)
-        facts = {"{port}": str(self._assignment.port), "{model}": str(model or "")}
+        model, host, token = self._as_in_container(fetched), self._assignment.host, self._assignment.token
+        if host != LOOPBACK and not any("{host}" in part for part in self._spec.command):
+            raise SettingsError(
+                f"The image's command does not say {{host}}, so that it cannot listen on {host}, where this node is "
+                "reached. Let it listen there and ask for the key in HEADRACE_API_KEY, or choose one of our own images."
+            )
+        facts = {"{host}": host, "{port}": str(self._assignment.port), "{model}": str(model or "")}
         command = [_filled_in(part, facts) for part in self._spec.command]
         environment = {**os.environ, "SAGEMAKER_BIND_TO_PORT": str(self._assignment.port)}
+        if token:
+            environment |= {"HEADRACE_HOST": host, "HEADRACE_API_KEY": token}
         if model is not None:
             environment |= {"SM_MODEL_DIR": str(model), "HEADRACE_MODEL_FOLDER": str(model)}
         self._cache.keep_over_exec()

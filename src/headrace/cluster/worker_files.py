@@ -6,14 +6,16 @@ Whole files are replaced by renaming, so that a reader never sees half of one, w
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
 from headrace.cluster.launcher import Handle, Phase, WorkerSpec
+from headrace.cluster.processes import ProcessId
 
+LOOPBACK: Final = "127.0.0.1"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _Value = TypeVar("_Value")
 
@@ -24,11 +26,17 @@ class Assignment:
 
     spec: WorkerSpec
     port: int
-    """Of 127.0.0.1, to listen on."""
+    """To listen on."""
     cache_folder: str
     """Of fetched artifacts, shared by workers."""
     log_position: int
     """Where its own lines begin in the log of its name."""
+    host: str = LOOPBACK
+    """Address to listen on."""
+    token: str = field(default="", repr=False)
+    """Bearer token that requests must bring; empty: none."""
+    parent: ProcessId | None = None
+    """The process that started it, if its end is to be the worker's, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +108,7 @@ def worker_files(root: Path, name: str) -> WorkerFiles:
     return WorkerFiles(root / name)
 
 
-def write_value(path: Path, value: Assignment | Report | Handle) -> None:
+def write_value(path: Path, value: object) -> None:
     """Replace a file by a value, readable by its owner only."""
     write_whole(path, msgspec.json.encode(value))
 
