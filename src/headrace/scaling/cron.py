@@ -1,0 +1,174 @@
+"""
+Cron expressions as AWS has them: minutes, hours, day of month, month, day of week, year; seconds in front, if seven.
+
+Source: EventBridge user guide, "Cron expressions reference", which Application Auto Scaling's guide points to.
+"""
+
+from calendar import monthrange
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from functools import partial
+
+MONTHS = {
+    name: i
+    for i, name in enumerate(
+        ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"], start=1
+    )
+}
+DAYS = {name: i for i, name in enumerate(["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"], start=1)}
+FIRST_YEAR, LAST_YEAR = 1970, 2199
+FORM = "cron(minutes hours day-of-month month day-of-week year)"
+
+DaysOf = Callable[[int, int], frozenset[int]]
+"""(year, month) to days of that month, 1 to 31."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cron:
+    """Which local times match."""
+
+    seconds: tuple[int, ...]
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    months: frozenset[int]
+    years: frozenset[int]
+    days: DaysOf
+
+    def next_local(self, after: datetime) -> datetime | None:
+        """The first match later than `after`; local times without a zone. None: there is none until 2199."""
+        for day in self._days_from(after.date()):
+            for hour in self.hours:
+                for minute in self.minutes:
+                    for second in self.seconds:
+                        found = datetime.combine(day, time(hour, minute, second))
+                        if found > after:
+                            return found
+        return None
+
+    def _days_from(self, first: date) -> Iterator[date]:
+        year, month = first.year, first.month
+        while year <= LAST_YEAR:
+            if year in self.years and month in self.months:
+                for day in sorted(self.days(year, month)):
+                    if (found := date(year, month, day)) >= first:
+                        yield found
+            year, month = (year + 1, 1) if month == 12 else (year, month + 1)
+
+
+def parse_cron(text: str) -> Cron:
+    """
+    Read the fields between the brackets.
+
+    Raises:
+        ValueError: They are no such expression; the text says which field and what was wanted.
+    """
+    fields = text.upper().split()
+    if len(fields) not in (6, 7):
+        raise ValueError(f"cron({text}) has {len(fields)} fields; wanted: six, {FORM}.")
+    seconds = fields.pop(0) if len(fields) == 7 else "0"
+    minutes, hours, days, months, weekdays, years = fields
+    if (days == "?") == (weekdays == "?"):
+        raise ValueError(f"cron({text}): one of day-of-month and day-of-week must be ?, and only one.")
+    return Cron(
+        seconds=tuple(sorted(_numbers(seconds, 0, 59, field="seconds"))),
+        minutes=tuple(sorted(_numbers(minutes, 0, 59, field="minutes"))),
+        hours=tuple(sorted(_numbers(hours, 0, 23, field="hours"))),
+        months=_numbers(months, 1, 12, field="month", names=MONTHS),
+        years=_numbers(years, FIRST_YEAR, LAST_YEAR, field="year"),
+        days=_weekdays(weekdays) if days == "?" else _month_days(days),
+    )
+
+
+def _numbers(text: str, low: int, high: int, *, field: str, names: dict[str, int] | None = None) -> frozenset[int]:
+    """`*`, `a`, `a-b`, each with `/step` behind it, and several with commas between them."""
+    found: set[int] = set()
+    for part in text.split(","):
+        span, slash, step = part.partition("/")
+        first, dash, last = span.partition("-")
+        try:
+            start, stop = (
+                (low, high) if span == "*" else (_number(first, names), _number(last if dash else first, names))
+            )
+            stop = high if slash and not dash else stop
+            every = int(step) if slash else 1
+        except ValueError:
+            raise ValueError(f"{part!r} is no {field} of a cron expression; wanted: {low}-{high}, * or a/b.") from None
+        if not (low <= start <= high and low <= stop <= high and every >= 1):
+            raise ValueError(f"{part!r} is no {field} of a cron expression; wanted: {low}-{high}, * or a/b.")
+        # A range of names or hours may go over the end: FRI-MON.
+        values = range(start, stop + 1) if start <= stop else [*range(start, high + 1), *range(low, stop + 1)]
+        found.update(values[::every])
+    return frozenset(found)
+
+
+def _one(text: str, low: int, high: int, *, field: str, names: dict[str, int] | None = None) -> int:
+    found = _numbers(text, low, high, field=field, names=names)
+    if len(found) != 1:
+        raise ValueError(f"{text!r} is no {field} of a cron expression that can stand before L, W or #; wanted: one.")
+    return next(iter(found))
+
+
+def _number(text: str, names: dict[str, int] | None) -> int:
+    if names and text in names:
+        return names[text]
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text)
+
+
+def _month_days(text: str) -> DaysOf:
+    """Day-of-month: numbers, `L` (the last), `LW` (the last weekday), `5W` (the weekday nearest to the 5th)."""
+    if text == "L":
+        return lambda year, month: frozenset({monthrange(year, month)[1]})
+    if text == "LW":
+        return lambda year, month: frozenset({_nearest_weekday(year, month, monthrange(year, month)[1])})
+    if text.endswith("W"):
+        wanted = _one(text[:-1], 1, 31, field="day-of-month")
+        return partial(_nearest_only, wanted)
+    return partial(_within_month, _numbers(text, 1, 31, field="day-of-month"))
+
+
+def _within_month(days: frozenset[int], year: int, month: int) -> frozenset[int]:
+    last = monthrange(year, month)[1]
+    return frozenset(day for day in days if day <= last)
+
+
+def _nearest_only(wanted: int, year: int, month: int) -> frozenset[int]:
+    return frozenset({_nearest_weekday(year, month, wanted)} if wanted <= monthrange(year, month)[1] else ())
+
+
+def _nearest_weekday(year: int, month: int, wanted: int) -> int:
+    """Monday to Friday, in the same month."""
+    day = date(year, month, wanted)
+    last = monthrange(year, month)[1]
+    if day.weekday() == 5:
+        return wanted - 1 if wanted > 1 else wanted + 2
+    if day.weekday() == 6:
+        return wanted + 1 if wanted < last else wanted - 2
+    return wanted
+
+
+def _weekdays(text: str) -> DaysOf:
+    """Day-of-week, 1 = SUN: numbers and names, `L` (Saturday), `6L` (the last Friday), `3#2` (the second Tuesday)."""
+    if text == "L":
+        text = "SAT"
+    if text.endswith("L"):
+        wanted = _one(text[:-1], 1, 7, field="day-of-week", names=DAYS)
+        return partial(_nth_weekday, wanted, -1)
+    name, sharp, nth = text.partition("#")
+    if sharp:
+        wanted = _one(name, 1, 7, field="day-of-week", names=DAYS)
+        return partial(_nth_weekday, wanted, _one(nth, 1, 5, field="day-of-week") - 1)
+    return partial(_on_weekdays, _numbers(text, 1, 7, field="day-of-week", names=DAYS))
+
+
+def _on_weekdays(wanted: frozenset[int], year: int, month: int) -> frozenset[int]:
+    first, last = date(year, month, 1), monthrange(year, month)[1]
+    days = (first + timedelta(days=i) for i in range(last))
+    return frozenset(day.day for day in days if day.isoweekday() % 7 + 1 in wanted)
+
+
+def _nth_weekday(wanted: int, index: int, year: int, month: int) -> frozenset[int]:
+    days = sorted(_on_weekdays(frozenset({wanted}), year, month))
+    return frozenset({days[index]} if index < len(days) else ())

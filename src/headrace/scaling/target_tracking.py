@@ -1,0 +1,94 @@
+"""
+Target tracking: as much capacity as keeps a metric per unit of capacity at a target.
+
+A policy has two alarms, which Application Auto Scaling makes and CloudWatch shows: High scales out, Low scales in.
+Source: Application Auto Scaling user guide, "Target tracking scaling policies"; the alarms as AWS makes them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+DEFAULT_COOLDOWN_S = 300
+LOW_SHARE = 0.9
+"""Of the target, below which the metric must stay to scale in. The guide: "usually more than 10% lower"."""
+
+HIGH_RESOLUTION = (
+    "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution",
+    "SageMakerVariantConcurrentRequestsPerModelHighResolution",
+)
+"""Predefined metrics that are measured every 10 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTracking:
+    """A policy."""
+
+    target_value: float
+    scale_out_cooldown_s: float = DEFAULT_COOLDOWN_S
+    scale_in_cooldown_s: float = DEFAULT_COOLDOWN_S
+    is_scale_in_disabled: bool = False
+
+
+def policy_from_json(config: Mapping[str, Any]) -> TargetTracking:
+    """
+    Read a TargetTrackingScalingPolicyConfiguration; its metric is `alarm_specs`'s business.
+
+    Raises:
+        ValueError: AWS would refuse it; the text says why.
+    """
+    target = config.get("TargetValue")
+    if target is None or not math.isfinite(target) or target <= 0:
+        raise ValueError(f"TargetValue is {target!r}; wanted: a number above 0.")
+    has_own = bool(config.get("CustomizedMetricSpecification"))
+    if has_own == bool(config.get("PredefinedMetricSpecification")):
+        raise ValueError("Wanted: either PredefinedMetricSpecification or CustomizedMetricSpecification.")
+    out_s, in_s = config.get("ScaleOutCooldown"), config.get("ScaleInCooldown")
+    return TargetTracking(
+        target_value=float(target),
+        scale_out_cooldown_s=float(DEFAULT_COOLDOWN_S if out_s is None else out_s),
+        scale_in_cooldown_s=float(DEFAULT_COOLDOWN_S if in_s is None else in_s),
+        is_scale_in_disabled=bool(config.get("DisableScaleIn")),
+    )
+
+
+def alarm_specs(
+    policy: TargetTracking, watched: Mapping[str, Any], *, is_high_resolution: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """
+    What PutMetricAlarm would be told of the policy's alarms, without names and actions: High, then Low.
+
+    Args:
+        policy: The policy.
+        watched: The members that say what is watched: MetricName, Namespace, Dimensions, Statistic, Unit; or Metrics,
+            whose periods must be right already (10 s with high resolution, else 60 s).
+        is_high_resolution: Measured every 10 s: out after a minute, in after 15.
+    """
+    period_s, num_high, num_low = (10, 6, 90) if is_high_resolution else (60, 3, 15)
+    shared = dict(watched) if watched.get("Metrics") else {**watched, "Period": period_s}
+    high = {"ComparisonOperator": "GreaterThanThreshold", "EvaluationPeriods": num_high}
+    low = {"ComparisonOperator": "LessThanThreshold", "EvaluationPeriods": num_low}
+    low_value = policy.target_value * LOW_SHARE
+    return {**shared, **high, "Threshold": policy.target_value}, {**shared, **low, "Threshold": low_value}
+
+
+def wanted_out(policy: TargetTracking, values: Sequence[float], *, capacity: int) -> int:
+    """The capacity at which the newest value would be at the target, had `capacity` brought it about."""
+    return _ceil(capacity * values[-1] / policy.target_value)
+
+
+def wanted_in(policy: TargetTracking, values: Sequence[float], *, capacity: int) -> int:
+    """
+    The capacity at which the largest of the values would still be at the target; never more than `capacity`.
+
+    The largest, not the newest: removing is meant to be slower than adding. Rounded up, so that what is left is never
+    above the target, which would add it again.
+    """
+    return min(capacity, _ceil(capacity * max(values) / policy.target_value))
+
+
+def _ceil(value: float) -> int:
+    """Rounded up, but for what is left over of floating point: 3 x 0.7 / 0.7 is 3."""
+    nearest = round(value)
+    return nearest if math.isclose(value, nearest, rel_tol=1e-9) else max(0, math.ceil(value))
