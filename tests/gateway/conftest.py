@@ -19,6 +19,7 @@ from botocore.config import Config
 from headrace.core.telemetry import setup_logging
 from headrace.gateway.app import Gateway
 from headrace.gateway.config import GatewayConfig
+from headrace.gateway.holding import Wake
 from headrace.gateway.objects import ObjectStore
 from headrace.server.http_protocol import StreamingProtocol
 from headrace.server.listener import bind, url_of
@@ -97,6 +98,7 @@ def running(
     *,
     http: Any = StreamingProtocol,
     objects: ObjectStore | None = None,
+    wake: Wake | None = None,
     draw: Any = None,
     routes: Sequence[Route] = (),
     **limits: Any,
@@ -107,7 +109,8 @@ def running(
     store = RouteStore()
     store.put(*routes)
     more = {} if draw is None else {"draw": draw}
-    gateway = Gateway(store, GatewayConfig(account=ACCOUNT, region=REGION, **limits), objects=objects, **more)
+    site = GatewayConfig(account=ACCOUNT, region=REGION, **limits)
+    gateway = Gateway(store, site, objects=objects, wake=wake, **more)
     config = uvicorn.Config(gateway, http=http, ws="none", lifespan="off", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     listener = bind("127.0.0.1", 0)

@@ -2,11 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from headrace.state.records import Json, Kind, Record
 from headrace.state.routes import (
     AsyncOutput,
+    ComponentRoute,
     Fleet,
     Replica,
     Route,
@@ -25,6 +27,8 @@ def variant(
     weight: float = 1.0,
     shares: list[float] | None = None,
     strategy: RoutingStrategy = "RANDOM",
+    standby: bool = False,
+    token: str = "",
 ) -> VariantRoute:
     """A variant; each fleet is a list of worker URLs, by which the workers are named."""
     shares = shares or [1.0] * len(fleets)
@@ -32,11 +36,26 @@ def variant(
         name=name,
         weight=weight,
         strategy=strategy,
+        standby=standby,
         fleets=tuple(
-            Fleet(generation=number, share=share, replicas=tuple(Replica(worker=url, url=url) for url in urls))
+            Fleet(
+                generation=number,
+                share=share,
+                replicas=tuple(Replica(worker=url, url=url, token=token) for url in urls),
+            )
             for number, (urls, share) in enumerate(zip(fleets, shares, strict=True))
         ),
     )
+
+
+def asleep(name: str = "AllTraffic", *, weight: float = 1.0) -> VariantRoute:
+    """A variant at zero that may be woken."""
+    return variant(name, [], weight=weight, standby=True)
+
+
+def component(name: str, urls: list[str], *, host: str = "AllTraffic", **more: Any) -> ComponentRoute:
+    """An inference component with a copy at each URL; asleep if there are none."""
+    return ComponentRoute(name=name, variant=host, route=variant(host, urls, standby=not urls, **more))
 
 
 def route(
@@ -45,6 +64,7 @@ def route(
     status: str = "InService",
     uid: str = "uid-1",
     async_output: AsyncOutput | None = None,
+    components: Sequence[ComponentRoute] = (),
 ) -> Route:
     return Route(
         endpoint=endpoint,
@@ -53,6 +73,7 @@ def route(
         created_s=1_700_000_000.0,
         status=status,
         variants=variants,
+        components=tuple(components),
         async_output=async_output,
     )
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from headrace.core.errors import InvalidRequest
-from headrace.gateway.openai import endpoint_named, match
+from headrace.gateway.openai import match, model_named
 
 from .conftest import WAIT_S, Running, running
 from .routes import route, variant
@@ -118,7 +118,7 @@ def test_a_body_that_names_no_endpoint_is_refused(gateway, body):
     assert answer.status_code == 400
     assert "model" in answer.json()["error"]["message"]
     with pytest.raises(InvalidRequest):
-        endpoint_named(body)
+        model_named(body)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,15 @@ class PlatformSettings:
     shutdown_grace_s: float = setting(rules.number(0, "seconds"), 15.0)
     """After SIGTERM or Ctrl-C: time for running requests to finish, seconds; then they are aborted."""
 
+    hold_timeout_s: float = setting(rules.number(0, "seconds"), 300.0)
+    """
+    How long a request waits for an endpoint or an inference component that wakes from zero, seconds; then it is
+    answered 503. With `strict` none waits, as on AWS.
+    """
+
+    max_held: int = setting(rules.integer(1), 1024)
+    """How many requests may wait so for one endpoint; one more is answered 429."""
+
     log_format: str = setting(rules.choice("auto", "console", "json"), "auto")
     """Form of the log. `auto` is `console` on a terminal, else `json`."""
 

@@ -31,6 +31,7 @@ from headrace.gateway.downstream import (
 from headrace.gateway.errors import ErrorTexts
 from headrace.gateway.forwarding import Forwarder
 from headrace.gateway.history import History
+from headrace.gateway.holding import Wake
 from headrace.gateway.invoke import invoke
 from headrace.gateway.metrics import GatewayMetrics, InvocationRecord
 from headrace.gateway.objects import ObjectStore
@@ -53,6 +54,8 @@ MODEL_FAILED_STATUS = 424
 STOPPING = "The platform is stopping. Try your request again."
 LAST_WORDS_S = 1.0
 
+_COME_AGAIN = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
+
 _GONE = (ClientGone, TimeoutError)
 """Nobody reads: the client hung up, or does not take the end of what it asked for."""
 
@@ -66,6 +69,7 @@ class Gateway:
         config: GatewayConfig,
         *,
         objects: ObjectStore | None = None,
+        wake: Wake | None = None,
         draw: Draw = random.random,
     ) -> None:
         """
@@ -75,6 +79,7 @@ class Gateway:
             store: whose routes are served.
             config: account, region and limits.
             objects: for asynchronous invocations; without it there are none.
+            wake: told what requests wait for. None: no request waits, those that nobody can answer fail at once.
             draw: random numbers for weights and shares.
         """
         self.metrics = GatewayMetrics()
@@ -85,11 +90,12 @@ class Gateway:
         texts = ErrorTexts(config)
         self._service = Service(
             config=config,
-            forwarder=Forwarder(self._table, self._upstream, texts, draw=draw),
+            forwarder=Forwarder(self._table, self._upstream, texts, config, draw=draw, wake=wake),
             texts=texts,
             metrics=self.metrics,
             budget=BodyBudget(config.max_buffered_bytes),
         )
+        self.metrics.num_held = lambda: self._service.forwarder.holding.num_held
         self._async: AsyncInvocations | None = None
         if objects is not None and config.async_folder is not None:
             self._async = AsyncInvocations(self._service, self._table, objects, config.async_folder, log=log_invocation)
@@ -99,6 +105,11 @@ class Gateway:
     def loads(self) -> Mapping[str, int]:
         """Worker → requests that it is answering now."""
         return self._service.forwarder.loads
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Endpoint → requests that wait for one of its replicas."""
+        return self._service.forwarder.holding.of_endpoints()
 
     async def start(self) -> None:
         """Read the routes; go on with asynchronous invocations."""
@@ -249,6 +260,8 @@ async def _tell(error: AwsError, down: Downstream, record: InvocationRecord) -> 
     headers = [*response.headers]
     if record.variant:
         headers.append(("x-amzn-invoked-production-variant", record.variant))
+    if error.code in _COME_AGAIN:
+        headers.append(openai.RETRY_AFTER)
     await down.whole(response.status, headers, response.body)
 
 
@@ -291,6 +304,8 @@ def log_invocation(record: InvocationRecord) -> None:
         "error": record.error,
         "model_status": record.model_status if record.model_status != record.status else 0,
         "tries": record.num_tries if record.num_tries > 1 else 0,
+        "component": record.component,
+        "held_ms": round(record.held_s * 1e3, 1),
         "inference_id": record.inference_id,
         "sdk_attempt": record.attempt,
         "disconnected": record.is_gone,

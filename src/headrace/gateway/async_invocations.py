@@ -15,6 +15,7 @@ from headrace.core.telemetry import get_logger
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.async_queue import AsyncQueue, Due
 from headrace.gateway.downstream import Downstream
+from headrace.gateway.holding import REMIND_S
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.objects import ObjectFailed, ObjectStore
 from headrace.gateway.request import Invocation
@@ -114,6 +115,8 @@ class AsyncInvocations:
                 self._service.metrics.async_waiting = len(self._queue)
                 self._begin(due, tasks)
                 pause_s = None if due.next_s is None else max(0.0, due.next_s - self._now())
+                if self._service.forwarder.wake(due.starved):
+                    pause_s = REMIND_S
                 try:
                     async with asyncio.timeout(pause_s):
                         await self._wake.wait()
@@ -173,10 +176,8 @@ class AsyncInvocations:
         )
         request = WorkerRequest(headers=invocation.worker_headers(), body=body)
         try:
-            async with (
-                asyncio.timeout(pending.timeout_s),
-                service.answered(pending.endpoint, service.ask(invocation, body), request, record) as answer,
-            ):
+            ask = service.ask(invocation, body)
+            async with service.answered(pending.endpoint, ask, request, record, timeout_s=pending.timeout_s) as answer:
                 await service.refuse_failed(answer, pending.endpoint)
                 content = await service.read(answer, pending.endpoint, max_bytes=service.config.max_async_answer_bytes)
         except TimeoutError:

@@ -21,6 +21,8 @@ class Due:
     expired: list[PendingInvocation] = field(default_factory=list)
     orphaned: list[PendingInvocation] = field(default_factory=list)
     """Their endpoint is gone."""
+    starved: list[str] = field(default_factory=list)
+    """Endpoints that have no replica for those that wait."""
     next_s: float | None = None
     """When to look again if nothing else happens, seconds since 1970."""
 
@@ -76,6 +78,8 @@ class AsyncQueue:
                 due.begin.append(self._waiting.pop(queue.popleft()))
                 self._running[endpoint] = self._running.get(endpoint, 0) + 1
             else:
+                if capacity == 0:
+                    due.starved.append(endpoint)
                 return
         del self._by_endpoint[endpoint]
 

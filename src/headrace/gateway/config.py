@@ -23,6 +23,14 @@ class GatewayConfig:
     """From the request to the end of the stream."""
     max_in_flight: int = 4096
     """Requests in the gateway at the same time; one more is told to come again."""
+    hold_timeout_s: float = 300.0
+    """So long does a request wait for a replica that starts or wakes from zero; the model's own time begins then."""
+    max_held: int = 1024
+    """Requests that wait so for one endpoint; one more is told to come again."""
+    max_held_in_all: int = 2048
+    """For all endpoints together: half of what may be in flight, so that others are served meanwhile."""
+    heartbeat_s: float = 15.0
+    """Between two signs of life to a client that waits for an SSE stream."""
     max_buffered_bytes: int = 1024 * MIB
     """Bodies of requests that the gateway holds at the same time."""
     async_folder: Path | None = None

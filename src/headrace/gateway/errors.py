@@ -33,6 +33,10 @@ TIME_EXCEEDED_CODE = "ModelInvocationTimeExceeded"
 STREAM_BROKEN_CODE = "StreamBroken"
 
 
+class NoCapacity(AwsError):
+    """Nobody can answer now, and nothing has run. CloudWatch counts these for inference components."""
+
+
 class ErrorTexts:
     """The errors that name the account, the region or the limits."""
 
@@ -58,11 +62,41 @@ class ErrorTexts:
             "session id NEW_SESSION."
         )
 
+    def component_needed(self) -> AwsError:
+        """The endpoint has no models of its own, and the request names no component."""
+        return _invalid(
+            "Inference Component Name header is required for endpoints to which you plan to deploy inference "
+            "components. Please include Inference Component Name header or consider using SageMaker models."
+        )
+
     def no_replica(self, endpoint: str) -> AwsError:
         """All replicas are starting or gone. Nothing ran: SDKs may repeat it."""
-        return AwsError(
+        return NoCapacity(
             "ServiceUnavailable",
             f"Endpoint {endpoint} has no instance that can answer now. It is being started; try again.",
+        )
+
+    def no_copy(self) -> AwsError:
+        """The component has no copies, and nobody waits for one here."""
+        return NoCapacity(
+            "ValidationError",
+            "Inference Component has no capacity to process this request. ApplicationAutoScaling may be in-progress "
+            "(if configured) or try to increase the capacity by invoking UpdateInferenceComponentRuntimeConfig API.",
+        )
+
+    def too_many_wait(self, endpoint: str) -> AwsError:
+        """As many requests are held as may. Nothing ran: SDKs wait and repeat it."""
+        return NoCapacity(
+            "ThrottlingException",
+            f"Endpoint {endpoint} is being started, and as many requests as may wait for it do. Try again later.",
+        )
+
+    def waited_too_long(self, endpoint: str) -> AwsError:
+        """No replica came. Nothing ran: SDKs may repeat it."""
+        return NoCapacity(
+            "ServiceUnavailable",
+            f"Endpoint {endpoint} had no instance that could answer for {self._config.hold_timeout_s:g} s. "
+            "Look at its status and its log, and try again.",
         )
 
     def overloaded(self, what: str) -> AwsError:

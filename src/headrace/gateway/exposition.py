@@ -14,6 +14,9 @@ _LABELS = ("endpoint", "variant")
 def families(metrics: GatewayMetrics) -> Iterator[Metric]:
     """All metrics."""
     yield GaugeMetricFamily("headrace_gateway_requests_in_flight", "Requests in the gateway now.", metrics.in_flight)
+    yield GaugeMetricFamily(
+        "headrace_gateway_requests_held", "Requests that wait for a replica now.", metrics.num_held()
+    )
     yield from _counters(metrics)
     yield from _histograms(metrics)
     refused = CounterMetricFamily(
@@ -22,6 +25,11 @@ def families(metrics: GatewayMetrics) -> Iterator[Metric]:
     for error, count in metrics.refused.items():
         refused.add_metric([error], count)
     yield refused
+    held = HistogramMetricFamily(
+        "headrace_gateway_held_seconds", "Time that requests were held for a replica that started or woke from zero."
+    )
+    held.add_metric([], metrics.held_s.buckets(), sum_value=metrics.held_s.sum)
+    yield held
     yield GaugeMetricFamily(
         "headrace_gateway_async_waiting", "Asynchronous invocations that wait for a worker.", metrics.async_waiting
     )

@@ -1,6 +1,5 @@
 """InvokeEndpoint: the worker's answer in one piece, so that every failure has a status."""
 
-import asyncio
 from time import perf_counter
 
 from headrace.gateway.downstream import Downstream
@@ -22,10 +21,9 @@ async def invoke(
     ask = service.ask(invocation, body)
     request = WorkerRequest(headers=invocation.worker_headers(), body=body)
     try:
-        async with (
-            asyncio.timeout(service.config.invocation_timeout_s),
-            service.answered(invocation.endpoint, ask, request, record) as answer,
-        ):
+        async with service.answered(
+            invocation.endpoint, ask, request, record, timeout_s=service.config.invocation_timeout_s
+        ) as answer:
             await service.refuse_failed(answer, invocation.endpoint)
             content = await service.read(answer, invocation.endpoint, max_bytes=service.config.max_answer_bytes)
     except TimeoutError:

@@ -1,6 +1,6 @@
 """How many requests each worker is answering for us now."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 
 class Hold:
@@ -24,6 +24,11 @@ class Loads(Mapping[str, int]):
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
+        self._on_leave: Callable[[], None] = lambda: None
+
+    def on_leave(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after a request has ended."""
+        self._on_leave = listener
 
     def hold(self, worker: str) -> Hold:
         """Count one more request; give it back with `release`."""
@@ -37,6 +42,7 @@ class Loads(Mapping[str, int]):
             self._counts[worker] = count
         else:
             del self._counts[worker]
+        self._on_leave()
 
     def __getitem__(self, worker: str) -> int:
         return self._counts[worker]

@@ -5,7 +5,7 @@ What is counted of invocations, by endpoint and variant, under CloudWatch's name
 metrics".
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from headrace.core.metrics import SECONDS, SHORT_SECONDS, Distribution
@@ -26,6 +26,8 @@ class InvocationRecord:
     started_s: float
     variant: str = ""
     """Empty until one was chosen."""
+    component: str = ""
+    """The inference component that was asked for, if one was."""
     worker: str = ""
     inference_id: str = ""
     attempt: str = ""
@@ -45,6 +47,10 @@ class InvocationRecord:
     first_s: float | None = None
     """When its first part came."""
     ended_s: float = 0.0
+    held_s: float = 0.0
+    """How long it waited for a replica to come."""
+    is_without_capacity: bool = False
+    """It failed because nobody could answer."""
     num_parts: int = 0
     num_bytes: int = 0
     is_gone: bool = False
@@ -62,8 +68,8 @@ class InvocationRecord:
 
     @property
     def overhead_s(self) -> float | None:
-        """Our own time before the worker was asked."""
-        return None if self.asked_s is None else self.asked_s - self.started_s
+        """Our own time before the worker was asked, without that in which there was no worker."""
+        return None if self.asked_s is None else max(0.0, self.asked_s - self.started_s - self.held_s)
 
 
 @dataclass(slots=True, eq=False)
@@ -124,6 +130,10 @@ class GatewayMetrics:
         """Requests in the gateway now."""
         self.refused: dict[str, int] = {}
         """Code of an error → requests that got no further than the gateway."""
+        self.num_held: Callable[[], int] = lambda: 0
+        """Requests that wait for a replica now."""
+        self.held_s = Distribution(SECONDS)
+        """Of requests that were held: how long."""
         self.async_waiting = 0
         """Asynchronous invocations that were accepted and have not begun."""
         self.async_done = 0
@@ -132,6 +142,8 @@ class GatewayMetrics:
 
     def count(self, record: InvocationRecord) -> None:
         """Take a request that has ended. Names of endpoints are only kept where one was reached."""
+        if record.held_s:
+            self.held_s.observe(record.held_s)
         if record.variant:
             key = (record.endpoint, record.variant)
             metrics = self._variants.get(key)

@@ -1,14 +1,18 @@
 """
-OpenAI's API on endpoints: `/v1/...`, where `model` names the endpoint, and SageMaker's `/endpoints/<name>/openai/v1`.
+OpenAI's API on endpoints.
+
+`/v1/...`, where `model` names an endpoint or an inference component, and SageMaker's own two forms,
+`/endpoints/<name>/openai/v1` and `/endpoints/<name>/inference-components/<component>/openai/v1`.
 
 Bodies and answers pass as they are; a stream is plain chunked HTTP. Source: SageMaker developer guide, "Invoke models
-with the OpenAI SDK" (the second form).
+with the OpenAI SDK" (the longer forms).
 """
 
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from time import perf_counter
 from urllib.parse import quote
 
@@ -29,6 +33,7 @@ from headrace.gateway.answer import Answer, AnswerBroken
 from headrace.gateway.downstream import Downstream, Scope
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.request import Invocation
+from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import Service, finish
 from headrace.gateway.upstream import WorkerRequest
 from headrace.state.routes import Route
@@ -49,11 +54,20 @@ _ERRORS: dict[str, type[HeadraceError]] = {
 """All others: the model failed."""
 
 
+RETRY_AFTER = ("retry-after", "1")
+"""Seconds; of all answers that ask to come again."""
+
+
 class _Named(msgspec.Struct):
     model: str = ""
 
 
+class _Streamed(msgspec.Struct):
+    stream: bool | None = None
+
+
 _decode_model = msgspec.json.Decoder(_Named).decode
+_decode_stream = msgspec.json.Decoder(_Streamed).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +91,9 @@ def match(path: str) -> OpenAiPath | None:
     return None if found is None else OpenAiPath(endpoint=found[1], component=found[2], path=found[3])
 
 
-def endpoint_named(body: bytes) -> str:
+def model_named(body: bytes) -> str:
     """
-    The endpoint that a body names.
+    The endpoint or the inference component that a body names.
 
     Raises:
         InvalidRequest: it names none.
@@ -89,27 +103,30 @@ def endpoint_named(body: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"The body is not a JSON object with a string in `model`: {error}.") from error
     if not name:
-        raise InvalidRequest("`model` is missing. It is the name of an endpoint.", param="model")
+        raise InvalidRequest(
+            "`model` is missing. It is the name of an endpoint or of an inference component.", param="model"
+        )
     return name
 
 
 def models_page(routes: Sequence[Route], path: str) -> bytes:
     """
-    `GET /v1/models`, the endpoints; `GET /v1/models/<name>`, one of them.
+    `GET /v1/models`, endpoints and inference components; `GET /v1/models/<name>`, one of them.
 
     Raises:
         NotFound: any other path.
-        ModelNotFound: there is no such endpoint.
+        ModelNotFound: there is nothing of that name.
     """
+    models = [model for route in routes for model in _models(route)]
     if path == "/v1/models":
-        return to_json({"object": "list", "data": [_model(route) for route in routes]})
+        return to_json({"object": "list", "data": models})
     if not path.startswith("/v1/models/"):
         raise NotFound(f"There is nothing at {path}.")
     name = path.removeprefix("/v1/models/")
-    for route in routes:
-        if route.endpoint == name:
-            return to_json(_model(route))
-    raise _no_endpoint(name)
+    for model in models:
+        if model["id"] == name:
+            return to_json(model)
+    raise _no_model(name)
 
 
 async def answer_openai(
@@ -121,20 +138,32 @@ async def answer_openai(
     Raises:
         HeadraceError: in its place, as long as nothing was sent.
     """
-    endpoint = asked.endpoint or endpoint_named(body)
+    endpoint, component = asked.endpoint, asked.component
+    if endpoint is None:
+        endpoint, component = await _place_of(service, model_named(body))
     record.endpoint = endpoint
     try:
         await service.forwarder.route(endpoint)
     except AwsError:
-        raise _no_endpoint(endpoint) from None
+        raise _no_model(endpoint) from None
     try:
         invocation = runtime_request.read(endpoint, "InvokeEndpoint", scope["headers"])
-        if asked.component is not None:
-            raise service.texts.component_not_found(asked.component)
+        if component is not None:
+            members = {**invocation.members, "InferenceComponentName": component}
+            invocation = replace(invocation, members=members)
         request = _worker_request(scope, asked.path, invocation, body)
         await _forward(service, invocation, request, down, record)
     except AwsError as error:
         raise translated(error) from error
+
+
+async def _place_of(service: Service, model: str) -> tuple[str, str | None]:
+    """Endpoint and inference component of a name; an endpoint goes first."""
+    with suppress(AwsError):
+        await service.forwarder.route(model)
+        return model, None
+    endpoint = service.forwarder.endpoint_of(model)
+    return (model, None) if endpoint is None else (endpoint, model)
 
 
 async def fail(error: HeadraceError, down: Downstream, record: InvocationRecord) -> None:
@@ -149,6 +178,8 @@ async def fail(error: HeadraceError, down: Downstream, record: InvocationRecord)
     headers = [("x-request-id", record.request_id), ("content-type", reply.content_type), *reply.headers]
     if isinstance(error, EngineFailed):
         headers.append(("x-should-retry", "false"))  # obeyed by OpenAI's clients: the model would run again
+    elif isinstance(error, Unavailable):
+        headers.append(RETRY_AFTER)
     await down.whole(reply.status, headers, reply.body)
 
 
@@ -163,25 +194,65 @@ async def _forward(
 ) -> None:
     ask = service.ask(invocation, request.body)
     try:
-        async with (
-            asyncio.timeout(service.config.stream_timeout_s),
-            service.answered(invocation.endpoint, ask, request, record) as answer,
-        ):
-            record.status = answer.status
-            headers = [*service.answer_headers(invocation, record, answer.headers).items(), *_headers(answer)]
-            if answer.headers.get("content-type", "").startswith(SSE_CONTENT_TYPE):
-                await down.start(answer.status, headers)
-                await _relay(answer, down, record)
-            else:
-                content = await service.read(answer, invocation.endpoint, max_bytes=service.config.max_answer_bytes)
-                record.first_s = perf_counter()
-                await down.whole(answer.status, headers, content)
+        async with service.answered(
+            invocation.endpoint,
+            ask,
+            request,
+            record,
+            timeout_s=service.config.stream_timeout_s,
+            heartbeat=lambda: _beat(service, request.body, down, record),
+        ) as answer:
+            await _pass_on(service, invocation, answer, down, record)
     except TimeoutError:
         raise EngineFailed("The model did not finish its answer in time.") from None
     except AnswerBroken:
         raise EngineFailed("The connection to the model broke in the middle of its answer.") from None
     if not down.is_finished:
         await finish(down)
+
+
+async def _pass_on(
+    service: Service, invocation: Invocation, answer: Answer, down: Downstream, record: InvocationRecord
+) -> None:
+    is_sse = answer.headers.get("content-type", "").startswith(SSE_CONTENT_TYPE)
+    headers = [*service.answer_headers(invocation, record, answer.headers).items(), *_headers(answer)]
+    if is_sse and 200 <= answer.status < 300:
+        if not down.is_started:
+            record.status = answer.status
+            await down.start(answer.status, headers)
+        await _relay(answer, down, record)
+        return
+    content = await service.read(answer, invocation.endpoint, max_bytes=service.config.max_answer_bytes)
+    record.first_s = perf_counter()
+    if down.is_started:  # by a sign of life: what is not a stream becomes an event of it
+        record.error = record.error or (str(answer.status) if answer.status >= 400 else None)
+        down.put(b"data: " + b" ".join(content.split()) + b"\n\n")
+        return
+    record.status = answer.status
+    await down.whole(answer.status, headers, content)
+
+
+def _is_streamed(body: bytes) -> bool:
+    """Whether the client waits for an SSE stream."""
+    try:
+        return bool(_decode_stream(body).stream)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
+async def _beat(service: Service, body: bytes, down: Downstream, record: InvocationRecord) -> None:
+    """Comments, which readers of SSE skip. Source: HTML standard, "Server-sent events", authoring notes."""
+    await asyncio.sleep(service.config.heartbeat_s)
+    if not _is_streamed(body):
+        return
+    if not down.is_started:  # it may be held again, when the replica that came has gone
+        record.status = 200
+        headers = [("content-type", SSE_CONTENT_TYPE), ("cache-control", "no-cache")]
+        await down.start(200, [*headers, ("x-amzn-RequestId", record.request_id)])
+    while True:
+        if not down.put(b": a replica is being started\n\n"):
+            await down.drain()
+        await asyncio.sleep(service.config.heartbeat_s)
 
 
 async def _relay(answer: Answer, down: Downstream, record: InvocationRecord) -> None:
@@ -206,9 +277,13 @@ def translated(error: AwsError) -> HeadraceError:
     return EngineFailed(error.message) if kind is None else kind(error.message)
 
 
-def _no_endpoint(name: str) -> HeadraceError:
-    return ModelNotFound(f"The model `{name}` does not exist. A model is the name of an endpoint that is in service.")
+def _no_model(name: str) -> HeadraceError:
+    return ModelNotFound(
+        f"The model `{name}` does not exist. A model is the name of an endpoint that is in service, or of one of its "
+        "inference components."
+    )
 
 
-def _model(route: Route) -> dict[str, object]:
-    return {"id": route.endpoint, "object": "model", "created": int(route.created_s), "owned_by": "headrace"}
+def _models(route: Route) -> list[dict[str, object]]:
+    names = [one.name for one in route.components] if is_for_components(route) else [route.endpoint]
+    return [{"id": name, "object": "model", "created": int(route.created_s), "owned_by": "headrace"} for name in names]

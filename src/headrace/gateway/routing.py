@@ -1,7 +1,8 @@
 """
 Which replica answers a request. Pure: weights, shares, loads and random numbers in, a choice out.
 
-In this order: the variant (named by the request, or drawn by weight), the fleet of the variant (drawn by share), the
+In this order: the inference component that the request names, if the endpoint has components; else the variant (named
+by the request, or drawn by weight); the fleet of the variant (drawn by share), the
 replica of the fleet (the one of the session; else by the variant's strategy). What has no replica that may be used is
 passed over, so that a replica that is being replaced costs no request as long as another one can answer.
 """
@@ -33,6 +34,8 @@ class Ask:
     """What of a request matters for its way."""
 
     target_variant: str | None = None
+    component: str | None = None
+    """Name of an inference component."""
     worker: str | None = None
     """Only this one will do: it has the session."""
     affinity: bytes | None = None
@@ -49,14 +52,29 @@ class Choice:
 
     variant: VariantRoute
     replica: Replica
+    asleep: VariantRoute | None = None
+    """A variant that this request would have gone to if it did not sleep; it should be woken."""
 
 
 class UnknownVariant(Exception):
     """The request names a variant that the endpoint does not have."""
 
 
+class UnknownComponent(Exception):
+    """The request names an inference component that the endpoint does not have."""
+
+
+class ComponentNeeded(Exception):
+    """The endpoint's models are inference components, and the request names none."""
+
+
 class NoReplica(Exception):
     """Nobody can answer now."""
+
+    def __init__(self, asleep: VariantRoute | None = None) -> None:
+        super().__init__()
+        self.asleep = asleep
+        """Of this a replica may be waited for; None: of nothing."""
 
 
 def choose(route: Route, ask: Ask, loads: Mapping[str, int], draw: Draw) -> Choice:
@@ -65,21 +83,39 @@ def choose(route: Route, ask: Ask, loads: Mapping[str, int], draw: Draw) -> Choi
 
     Raises:
         UnknownVariant: there is no variant of the name asked for.
+        UnknownComponent: there is no inference component of the name asked for.
+        ComponentNeeded: the request must name one.
         NoReplica: no replica may be used.
     """
-    variants = _candidates(route, ask)
+    variants = candidates(route, ask)
     if ask.worker is not None:
         return _of_session(variants, ask.worker, ask.excluded)
-    usable = [(variant, fleets) for variant in variants if (fleets := _usable_fleets(variant, ask.excluded))]
-    weights = [variant.weight for variant, _ in usable]
-    if ask.target_variant is None:
-        usable = [pair for pair, weight in zip(usable, weights, strict=True) if weight > 0]
-        weights = [weight for weight in weights if weight > 0]
+    is_named = ask.target_variant is not None or ask.component is not None
+    open_to_all = [variant for variant in variants if is_named or variant.weight > 0]
+    usable = [(variant, fleets) for variant in open_to_all if (fleets := _usable_fleets(variant, ask.excluded))]
+    asleep = _asleep(open_to_all, has_others=bool(usable), draw=draw)
     if not usable:
-        raise NoReplica
+        raise NoReplica(asleep)
+    weights = [variant.weight for variant, _ in usable]
     variant, fleets = usable[0] if len(usable) == 1 else usable[_draw(weights, draw)]
     _, replicas = fleets[0] if len(fleets) == 1 else fleets[_draw([fleet.share for fleet, _ in fleets], draw)]
-    return Choice(variant=variant, replica=_replica(replicas, variant, ask, loads, draw))
+    return Choice(variant=variant, replica=_replica(replicas, variant, ask, loads, draw), asleep=asleep)
+
+
+def usable_replicas(route: Route, ask: Ask) -> list[Replica]:
+    """All replicas that may answer a request; raises as `choose` does."""
+    return [
+        replica
+        for variant in candidates(route, ask)
+        if ask.target_variant is not None or ask.component is not None or variant.weight > 0
+        for _, replicas in _usable_fleets(variant, ask.excluded)
+        for replica in replicas
+    ]
+
+
+def is_for_components(route: Route) -> bool:
+    """Whether an endpoint's models are inference components: its own variants have none."""
+    return bool(route.components) or (bool(route.variants) and not any(one.fleets for one in route.variants))
 
 
 def prefix_of(endpoint: str, prefix_id: str, body: bytes) -> bytes:
@@ -87,13 +123,38 @@ def prefix_of(endpoint: str, prefix_id: str, body: bytes) -> bytes:
     return b"\0".join((endpoint.encode(), prefix_id.encode("latin-1"), body[:PREFIX_BYTES]))
 
 
-def _candidates(route: Route, ask: Ask) -> Sequence[VariantRoute]:
+def candidates(route: Route, ask: Ask) -> Sequence[VariantRoute]:
+    """The variants that may answer, or the copies of the component; raises as `choose` does."""
+    if ask.component is not None:
+        return (_component(route, ask.component, ask.target_variant),)
+    if is_for_components(route):
+        raise ComponentNeeded
     if ask.target_variant is None:
         return route.variants
     found = [variant for variant in route.variants if variant.name == ask.target_variant]
     if not found:
         raise UnknownVariant(ask.target_variant)
     return found
+
+
+def _component(route: Route, name: str, target_variant: str | None) -> VariantRoute:
+    for component in route.components:
+        if component.name == name:
+            if target_variant not in (None, component.variant):
+                raise UnknownVariant(target_variant)
+            return component.route
+    raise UnknownComponent(name)
+
+
+def _asleep(variants: Sequence[VariantRoute], *, has_others: bool, draw: Draw) -> VariantRoute | None:
+    """Which sleeping variant to wake: one by weight, and where others can answer only as often as it would be drawn."""
+    sleeping = [variant for variant in variants if variant.standby]
+    if not sleeping:
+        return None
+    if not has_others:
+        return sleeping[0] if len(sleeping) == 1 else sleeping[_draw([max(one.weight, 1e-9) for one in sleeping], draw)]
+    drawn = variants[_draw([max(variant.weight, 1e-9) for variant in variants], draw)]
+    return drawn if drawn.standby else None
 
 
 def _of_session(variants: Sequence[VariantRoute], worker: str, excluded: AbstractSet[str]) -> Choice:

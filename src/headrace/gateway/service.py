@@ -2,15 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
 from headrace.gateway.answer import Answer, AnswerBroken, AnswerTooLong
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.downstream import BodyBudget, Downstream
-from headrace.gateway.errors import ErrorTexts
+from headrace.gateway.errors import ErrorTexts, NoCapacity
 from headrace.gateway.forwarding import Forwarder
 from headrace.gateway.metrics import GatewayMetrics, InvocationRecord
 from headrace.gateway.request import Invocation
@@ -20,6 +20,9 @@ from headrace.gateway.upstream import WorkerRequest
 
 FLUSH_S = 30.0
 """So long may a client take to read the end of a stream that we have ended."""
+
+Heartbeat = Callable[[], Awaitable[None]]
+"""Shows a client that waits that we live; runs until it is cancelled."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,15 +37,8 @@ class Service:
     budget: BodyBudget
 
     def ask(self, invocation: Invocation, body: bytes) -> Ask:
-        """
-        What of an invocation matters for its way.
-
-        Raises:
-            AwsError: it names an inference component; there are none.
-        """
+        """What of an invocation matters for its way."""
         component = invocation.members.get("InferenceComponentName")
-        if component is not None:
-            raise self.texts.component_not_found(component)
         session_id = invocation.session_id
         worker = affinity = None
         if session_id is not None and session_id != NEW_SESSION:
@@ -50,21 +46,39 @@ class Service:
             affinity = session_id.encode("latin-1")
         return Ask(
             target_variant=invocation.members.get("TargetVariant"),
+            component=component,
             worker=worker,
             affinity=affinity,
-            prefix=prefix_of(invocation.endpoint, invocation.prefix_id, body),
+            prefix=prefix_of(component or invocation.endpoint, invocation.prefix_id, body),
         )
 
     @asynccontextmanager
     async def answered(
-        self, endpoint: str, ask: Ask, request: WorkerRequest, record: InvocationRecord
+        self,
+        endpoint: str,
+        ask: Ask,
+        request: WorkerRequest,
+        record: InvocationRecord,
+        *,
+        timeout_s: float,
+        heartbeat: Heartbeat | None = None,
     ) -> AsyncIterator[Answer]:
         """
         A worker's answer, from its head to the end of the block, where it is given up if it has not ended.
 
+        Args:
+            endpoint: its name.
+            ask: what matters for its way.
+            request: what the worker gets.
+            record: is filled.
+            timeout_s: of all this, but for the time in which the request is held for a replica.
+            heartbeat: runs while it is.
+
         Raises:
             AwsError: nobody answers.
+            TimeoutError: the time is over.
         """
+        record.component = ask.component or ""
 
         def on_choice(choice: Choice) -> None:
             record.variant, record.worker = choice.variant.name, choice.replica.worker
@@ -72,13 +86,40 @@ class Service:
             if record.asked_s is None:
                 record.asked_s = perf_counter()
 
-        forwarded = await self.forwarder.send(endpoint, ask, request, on_choice=on_choice)
+        async with asyncio.timeout(timeout_s) as patience:
+            try:
+                forwarded = await self.forwarder.send(
+                    endpoint,
+                    ask,
+                    request,
+                    on_choice=on_choice,
+                    waiting=lambda: self._waiting(patience, timeout_s, record, heartbeat),
+                )
+            except NoCapacity:
+                record.is_without_capacity = True
+                raise
+            try:
+                record.head_s = perf_counter()
+                record.model_status = forwarded.answer.status
+                yield forwarded.answer
+            finally:
+                forwarded.close()
+
+    @contextmanager
+    def _waiting(
+        self, patience: asyncio.Timeout, timeout_s: float, record: InvocationRecord, heartbeat: Heartbeat | None
+    ) -> Iterator[None]:
+        """While a request is held: the model's time does not run, and the client hears that we live."""
+        loop, since_s = asyncio.get_running_loop(), perf_counter()
+        patience.reschedule(None)
+        beating = None if heartbeat is None else asyncio.ensure_future(heartbeat())
         try:
-            record.head_s = perf_counter()
-            record.model_status = forwarded.answer.status
-            yield forwarded.answer
+            yield
         finally:
-            forwarded.close()
+            if beating is not None:
+                beating.cancel()
+            record.held_s += perf_counter() - since_s
+            patience.reschedule(loop.time() + timeout_s)
 
     async def read(self, answer: Answer, endpoint: str, *, max_bytes: int) -> bytes:
         """

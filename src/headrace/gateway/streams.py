@@ -5,7 +5,6 @@ Before the first byte a failure has a status; after it, it is an event: `ModelSt
 connection failed, `InternalStreamFailure` where we did. Source: botocore sagemaker-runtime, shape ResponseStream.
 """
 
-import asyncio
 from time import perf_counter
 
 from headrace.gateway import errors
@@ -32,10 +31,9 @@ async def stream(
     ask = service.ask(invocation, body)
     request = WorkerRequest(headers=invocation.worker_headers(), body=body)
     try:
-        async with (
-            asyncio.timeout(service.config.stream_timeout_s),
-            service.answered(invocation.endpoint, ask, request, record) as answer,
-        ):
+        async with service.answered(
+            invocation.endpoint, ask, request, record, timeout_s=service.config.stream_timeout_s
+        ) as answer:
             await service.refuse_failed(answer, invocation.endpoint)
             record.status = 200
             await down.start(200, _headers(service, invocation, record, answer))

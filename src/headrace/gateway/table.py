@@ -31,6 +31,7 @@ class RouteTable:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._routes: dict[str, Route] = {}
+        self._components: dict[str, str] = {}
         self._read: dict[str, tuple[int, Route]] = {}
         self._listeners: list[Callable[[Mapping[str, Route]], None]] = []
         self._counting = threading.Lock()
@@ -47,6 +48,11 @@ class RouteTable:
     def routes(self) -> Mapping[str, Route]:
         """All routes, as they were read last."""
         return self._routes
+
+    @property
+    def components(self) -> Mapping[str, str]:
+        """Inference component → endpoint, as they were read last."""
+        return self._components
 
     def on_change(self, listener: Callable[[Mapping[str, Route]], None]) -> None:
         """Call `listener` with all routes after each reading."""
@@ -106,6 +112,7 @@ class RouteTable:
         read = {record.name: self._route_of(record) for record in records if record.deleting_s is None}
         self._read = {name: entry for name, entry in read.items() if entry is not None}
         self._routes = {name: route for name, (_, route) in self._read.items()}
+        self._components = {one.name: name for name, route in self._routes.items() for one in route.components}
         for listener in self._listeners:
             listener(self._routes)
         async with self._was_read:

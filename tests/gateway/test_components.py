@@ -1,0 +1,128 @@
+"""Inference components: which one a request names, and who answers then."""
+
+import openai
+import pytest
+from botocore.exceptions import ClientError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.gateway.routing import Ask, ComponentNeeded, NoReplica, UnknownComponent, UnknownVariant, choose
+
+from .conftest import WAIT_S, Running
+from .routes import asleep, component, route, variant
+from .test_openai import chat
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+HOST = variant("AllTraffic")
+
+
+def two(gateway: Running) -> tuple[object, object]:
+    """An endpoint with the components `a` and `b`, one copy each."""
+    workers = gateway.worker(chat), gateway.worker(chat)
+    gateway.put(route(HOST, components=[component(name, [one.url]) for name, one in zip("ab", workers, strict=True)]))
+    return workers
+
+
+def error_of(call, **parameters) -> dict:
+    with pytest.raises(ClientError) as caught:
+        call(EndpointName="ep", Body=b"{}", **parameters)
+    return caught.value.response["Error"]
+
+
+def test_the_header_says_which_component_answers(gateway):
+    a, b = two(gateway)
+    answer = gateway.boto.invoke_endpoint(EndpointName="ep", InferenceComponentName="b", Body=b'{"model": "x"}')
+    answer["Body"].read()
+    assert answer["InvokedProductionVariant"] == "AllTraffic"
+    assert (len(a.asked), len(b.asked)) == (0, 1)
+    stream = gateway.boto.invoke_endpoint_with_response_stream(
+        EndpointName="ep", InferenceComponentName="a", Body=b'{"stream": true}'
+    )
+    assert len(list(stream["Body"])) == 4
+    assert len(a.asked) == 1
+
+
+def test_without_a_name_aws_asks_for_one(gateway):
+    two(gateway)
+    for call in (gateway.boto.invoke_endpoint, gateway.boto.invoke_endpoint_with_response_stream):
+        error = error_of(call)
+        assert error["Code"] == "ValidationError"
+        assert error["Message"].startswith("Inference Component Name header is required for endpoints to which")
+    gateway.put(route(HOST))
+    assert "header is required" in error_of(gateway.boto.invoke_endpoint)["Message"]
+
+
+def test_names_that_are_not_there(gateway):
+    two(gateway)
+    wrong = error_of(gateway.boto.invoke_endpoint, InferenceComponentName="c")
+    assert wrong["Message"] == "Inference Component c of account 123456789012 not found."
+    wrong = error_of(gateway.boto.invoke_endpoint, InferenceComponentName="a", TargetVariant="other")
+    assert wrong["Message"] == "Variant other not found for Request"
+
+
+def test_openais_clients_name_a_component_as_the_model_or_in_the_path(gateway):
+    a, b = two(gateway)
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="-", timeout=WAIT_S) as client:
+        assert [model.id for model in client.models.list()] == ["a", "b"]
+        assert client.chat.completions.create(model="b", messages=MESSAGES).choices[0].message.content == "b"
+        with pytest.raises(openai.BadRequestError, match="Inference Component Name header is required"):
+            client.chat.completions.create(model="ep", messages=MESSAGES)
+    base = f"{gateway.url}/endpoints/ep/inference-components/a/openai/v1"
+    with openai.OpenAI(base_url=base, api_key="-", timeout=WAIT_S) as client:
+        client.chat.completions.create(model="anything", messages=MESSAGES)
+    assert (len(a.asked), len(b.asked)) == (1, 1)
+    assert a.asked[0].path == "/v1/chat/completions"
+
+
+def test_a_worker_that_asks_for_a_token_gets_it(gateway):
+    worker = gateway.worker()
+    gateway.put(route(variant("AllTraffic", [worker.url], token="secret")))
+    headers = {"Authorization": "Bearer the-clients-own"}
+    assert gateway.client.post("/endpoints/ep/invocations", content=b"x", headers=headers).content == b"x"
+    assert worker.asked[0].headers["authorization"] == "Bearer secret"
+    assert "secret" not in gateway.log.getvalue()
+
+
+def test_requests_with_the_same_prefix_go_to_the_same_copy_of_a_component():
+    urls = [f"http://w{number}" for number in range(5)]
+    of = route(HOST, components=[component("a", urls, strategy="PREFIX_AWARE")])
+    chosen = {choose(of, Ask(component="a", prefix=b"p"), {}, lambda: 0.0).replica.worker for _ in range(5)}
+    assert len(chosen) == 1
+    kept = next(iter(chosen))
+    session = choose(of, Ask(component="a", worker=kept, affinity=b"s"), {}, lambda: 0.0)
+    assert session.replica.worker == kept
+    with pytest.raises(NoReplica):
+        choose(of, Ask(component="a", worker="http://elsewhere", affinity=b"s"), {}, lambda: 0.0)
+
+
+@given(st.lists(st.integers(0, 3), max_size=4), st.integers(0, 5), st.floats(0, 1, exclude_max=True))
+def test_a_component_is_answered_by_its_own_copies_only(copies, asked, number):
+    components = [
+        component(f"c{index}", [f"http://c{index}-{copy}" for copy in range(count)])
+        for index, count in enumerate(copies)
+    ]
+    of = route(HOST, components=components)
+    ask = Ask(component=f"c{asked}")
+    if asked >= len(copies):
+        with pytest.raises(UnknownComponent):
+            choose(of, ask, {}, lambda: number)
+    elif copies[asked] == 0:
+        with pytest.raises(NoReplica) as caught:
+            choose(of, ask, {}, lambda: number)
+        assert caught.value.asleep == components[asked].route
+    else:
+        assert choose(of, ask, {}, lambda: number).replica.worker.startswith(f"http://c{asked}-")
+    with pytest.raises(ComponentNeeded):
+        choose(of, Ask(), {}, lambda: number)
+
+
+def test_a_sleeping_variant_is_what_may_be_waited_for():
+    with pytest.raises(NoReplica) as caught:
+        choose(route(asleep("a", weight=0), asleep("b")), Ask(), {}, lambda: 0.0)
+    assert caught.value.asleep is not None
+    assert caught.value.asleep.name == "b"
+    with pytest.raises(NoReplica) as caught:
+        choose(route(asleep("a", weight=0)), Ask(), {}, lambda: 0.0)
+    assert caught.value.asleep is None
+    with pytest.raises(UnknownVariant):
+        choose(route(asleep("a")), Ask(target_variant="b"), {}, lambda: 0.0)

@@ -1,0 +1,228 @@
+"""Requests for what sleeps at zero, as real clients see it: they wait, and none is lost."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from botocore.exceptions import ClientError
+
+from headrace.core.telemetry import setup_logging
+from headrace.gateway.holding import Wanted
+from headrace.state.routes import AsyncOutput
+
+from .conftest import Running, running
+from .routes import asleep, component, route, variant
+from .test_async_invocations import MemoryObjects
+from .workers import Exchange
+
+PATHS = [
+    "/endpoints/ep/invocations",
+    "/endpoints/ep/invocations-response-stream",
+    "/endpoints/ep/openai/v1/completions",
+]
+
+
+class Waker:
+    """Remembers what was to be woken; the test does it."""
+
+    def __init__(self) -> None:
+        self.wanted: list[Wanted] = []
+        self.told = threading.Event()
+
+    def __call__(self, wanted: Wanted) -> None:
+        self.wanted.append(wanted)
+        self.told.set()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Running, Waker]]:
+    waker = Waker()
+    with running(wake=waker, hold_timeout_s=20.0, max_held=8, heartbeat_s=0.01) as made:
+        yield made, waker
+
+
+@pytest.fixture
+def waker(shared) -> Waker:
+    waker = shared[1]
+    waker.wanted.clear()
+    waker.told.clear()
+    return waker
+
+
+@pytest.fixture
+def sleepy(shared, waker) -> Iterator[Running]:
+    setup_logging(format="json", level="info", stream=shared[0].log)
+    yield shared[0]
+    shared[0].until(shared[0].is_idle, "all requests ended")
+    assert not shared[0].gateway.held
+    shared[0].clean_up()
+
+
+def wake(gateway: Running, waker: Waker, script=None) -> None:
+    """One replica, once it is wanted."""
+    assert waker.told.wait(10)
+    worker = gateway.worker(script) if script else gateway.worker()
+    gateway.put(route(variant("AllTraffic", [worker.url])))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_request_at_zero_is_answered_by_the_replica_that_it_woke(sleepy, waker, path):
+    sleepy.put(route(asleep()))
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(sleepy.client.post, path, json={"prompt": "x"})
+        wake(sleepy, waker)
+        answer = asking.result(20)
+    assert answer.status_code == 200
+    assert b'"prompt"' in answer.content
+    assert waker.wanted[0] == Wanted(endpoint="ep", variant="AllTraffic")
+    sleepy.until(lambda: '"held_ms"' in sleepy.log.getvalue(), "the log says so")
+
+
+def test_many_requests_at_zero_wake_once_and_are_all_answered(sleepy, waker):
+    sleepy.put(route(asleep()))
+    with ThreadPoolExecutor(8) as pool:
+        asking = [pool.submit(sleepy.boto.invoke_endpoint, EndpointName="ep", Body=b"%d" % one) for one in range(8)]
+        sleepy.until(lambda: sleepy.gateway.held == {"ep": 8}, "all are held")
+        assert len(set(waker.wanted)) == 1
+        wake(sleepy, waker)
+        assert [one.result(20)["Body"].read() for one in asking] == [b"%d" % one for one in range(8)]
+    assert sleepy.gateway.metrics.held_s.count >= 8
+
+
+def test_a_room_is_bounded_and_says_when_to_come_again(sleepy, waker):
+    sleepy.put(route(asleep()))
+    with ThreadPoolExecutor(8) as pool:
+        asking = [pool.submit(sleepy.client.post, PATHS[0], content=b"x") for _ in range(8)]
+        sleepy.until(lambda: sleepy.gateway.held == {"ep": 8}, "all are held")
+        for path in PATHS:
+            refused = sleepy.client.post(path, content=b"{}")
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"] == "1"
+        wake(sleepy, waker)
+        assert {one.result(20).status_code for one in asking} == {200}
+
+
+def test_nobody_waits_for_ever(waker):
+    with running(wake=waker, hold_timeout_s=0.05) as gateway:
+        gateway.put(route(asleep()))
+        for path in PATHS:
+            answer = gateway.client.post(path, content=b"{}")
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"] == "1"
+            assert "had no instance that could answer for 0.05 s" in answer.text
+
+
+def test_the_time_of_the_model_begins_when_it_is_there(waker):
+    with running(wake=waker, invocation_timeout_s=0.2) as gateway, ThreadPoolExecutor(1) as pool:
+        gateway.put(route(asleep()))
+        asking = pool.submit(gateway.client.post, PATHS[0], content=b"x")
+        gateway.until(lambda: gateway.gateway.held, "it is held")
+        assert not threading.Event().wait(0.3), "longer than the model may take"
+        wake(gateway, waker)
+        assert asking.result(20).status_code == 200
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_client_that_leaves_while_it_waits_leaves_nothing(sleepy, waker, path):
+    sleepy.put(route(asleep()))
+    host, port = sleepy.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        sleepy.until(lambda: sleepy.gateway.held, "it is held")
+    sleepy.until(lambda: not sleepy.gateway.held, "it is given up")
+    worker = sleepy.worker()
+    sleepy.put(route(variant("AllTraffic", [worker.url])))
+    sleepy.until(sleepy.is_idle, "it ended")
+    assert not worker.asked
+
+
+def test_an_endpoint_that_is_deleted_meanwhile_is_told_at_once(sleepy, waker):
+    sleepy.put(route(asleep()))
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(sleepy.client.post, PATHS[0], content=b"x")
+        assert waker.told.wait(10)
+        sleepy.store.drop("ep")
+        answer = asking.result(20)
+    assert answer.status_code == 400
+    assert "not found" in answer.text
+
+
+def test_who_waits_for_a_stream_of_events_hears_that_we_live(sleepy, waker):
+    async def chat(exchange: Exchange) -> None:
+        exchange.start(content_type="text/event-stream")
+        exchange.chunk(b"data: {}\n\n")
+        exchange.end()
+
+    sleepy.put(route(asleep()))
+    with sleepy.client.stream("POST", PATHS[2], json={"stream": True}) as response:
+        pieces = response.iter_raw()
+        assert next(pieces).startswith(b": ")
+        assert response.headers["content-type"].startswith("text/event-stream")
+        wake(sleepy, waker, chat)
+        text = b"".join(pieces)
+    events = [line for line in text.splitlines() if line and not line.startswith(b":")]
+    assert events == [b"data: {}"]
+
+
+def test_a_refusal_after_a_sign_of_life_is_an_event(sleepy, waker):
+    async def refuse(exchange: Exchange) -> None:
+        exchange.whole(b'{"error":\n {"message": "too long"}}', status="400 Bad Request")
+
+    sleepy.put(route(asleep()))
+    with sleepy.client.stream("POST", PATHS[2], json={"stream": True}) as response:
+        pieces = response.iter_raw()
+        next(pieces)
+        wake(sleepy, waker, refuse)
+        text = b"".join(pieces).decode()
+    (event,) = [line for line in text.splitlines() if line.startswith("data: ")]
+    assert json.loads(event.removeprefix("data: "))["error"]["message"] == "too long"
+
+
+def test_where_nothing_wakes_requests_fail_as_they_do_on_aws(gateway):
+    gateway.put(route(asleep()), route(variant("AllTraffic"), endpoint="host", components=[component("ic", [])]))
+    with pytest.raises(ClientError, match="no instance that can answer now"):
+        gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
+    with pytest.raises(ClientError, match="has no capacity to process this request") as caught:
+        gateway.boto.invoke_endpoint(EndpointName="host", InferenceComponentName="ic", Body=b"x")
+    assert caught.value.response["Error"]["Code"] == "ValidationError"
+    assert not gateway.gateway.held
+
+
+def test_a_component_at_zero_is_woken_by_its_name(sleepy, waker):
+    sleepy.put(route(variant("AllTraffic"), components=[component("ic", [])]))
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(sleepy.boto.invoke_endpoint, EndpointName="ep", InferenceComponentName="ic", Body=b"x")
+        assert waker.told.wait(10)
+        assert waker.wanted == [Wanted(endpoint="ep", component="ic")]
+        worker = sleepy.worker()
+        sleepy.put(route(variant("AllTraffic"), components=[component("ic", [worker.url])]))
+        assert asking.result(20)["Body"].read() == b"x"
+
+
+def test_a_sleeping_variant_is_woken_by_its_share_while_others_answer(waker):
+    numbers = iter([0.9, 0.1, 0.1, 0.1])
+    with running(wake=waker, draw=lambda: next(numbers)) as gateway:
+        worker = gateway.worker()
+        gateway.put(route(variant("a", [worker.url]), asleep("b")))
+        assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")["Body"].read() == b"x"
+        assert waker.wanted == [Wanted(endpoint="ep", variant="b")]
+        assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")["Body"].read() == b"x"
+        assert len(waker.wanted) == 1
+
+
+def test_an_asynchronous_invocation_wakes_too(tmp_path, waker):
+    output = AsyncOutput(output_path="s3://out/results")
+    objects = MemoryObjects()
+    with running(wake=waker, objects=objects, async_folder=tmp_path) as gateway:
+        gateway.put(route(asleep(), async_output=output))
+        accepted = gateway.client.post("/endpoints/ep/async-invocations", content=b"later")
+        assert accepted.status_code == 202
+        assert waker.told.wait(10)
+        assert waker.wanted[0] == Wanted(endpoint="ep", variant="AllTraffic")
+        worker = gateway.worker()
+        gateway.put(route(variant("AllTraffic", [worker.url]), async_output=output))
+        gateway.until(lambda: objects.puts, "its outcome is written")
+        assert next(iter(objects.objects.values()))[0] == b"later"
