@@ -14,7 +14,9 @@ class Limits:
     """How patient the reconciler is. Seconds."""
 
     drain_s: float = 1.0
-    """Between the end of a worker's traffic and SIGTERM: until every gateway has heard of it."""
+    """Between the end of a worker's traffic and SIGTERM, at least: until every gateway has heard of it."""
+    max_drain_s: float = 480.0
+    """And at most, while requests run on it: the longest that the gateway lets a stream take."""
     stop_grace_s: float = 30.0
     """Between SIGTERM and SIGKILL, for requests that run. SageMaker's own."""
     unhealthy_s: float = 30.0
@@ -67,6 +69,8 @@ class WorkerView:
     """Why, as a FailureReason."""
     is_permanent: bool = False
     """Another one would fail alike."""
+    num_requests: int = 0
+    """That it is answering now, as far as is known."""
 
     @property
     def fleet(self) -> FleetKey:
