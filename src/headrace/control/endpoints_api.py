@@ -62,8 +62,11 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
     record = context.get(Kind.ENDPOINT, params["EndpointName"])
     view, current = _updatable(context, record)
     desired = dict(current.desired)
+    names = [change["VariantName"] for change in params["DesiredWeightsAndCapacities"]]
     for change in params["DesiredWeightsAndCapacities"]:
         name = change["VariantName"]
+        if names.count(name) > 1:
+            raise validation_error(f'The variant name "{name}" was non-unique within the request.')
         if name not in desired:
             arn = context.arn(Kind.ENDPOINT, record.name)
             raise validation_error(

@@ -1,0 +1,156 @@
+"""
+Hosting calls from the edges: what other SageMaker emulators hold up in their tests, as boto3 sees it here.
+
+Compared with the tests of moto 5 for models, endpoint configurations and endpoints (its list of facts, not its code).
+"""
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.control.support import IMAGE, ROLE, Platform
+
+from .test_endpoints import VARIANT, make_config
+
+TAGS = [{"Key": "team", "Value": "rivers"}, {"Key": "tier", "Value": "test"}]
+LONG_AGO = dt.datetime(2021, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def client(still_platform: Platform) -> Any:
+    made = still_platform.client("sagemaker")
+    make_config(made)
+    return made
+
+
+def message_of(call: Any, **parameters: Any) -> str:
+    with pytest.raises(ClientError) as caught:
+        call(**parameters)
+    assert caught.value.response["Error"]["Code"] == "ValidationException"
+    text: str = caught.value.response["Error"]["Message"]
+    return text
+
+
+def test_a_configuration_is_made_once_and_gone_once(client: Any) -> None:
+    assert message_of(client.create_endpoint_config, EndpointConfigName="c", ProductionVariants=[VARIANT]).startswith(
+        "Cannot create already existing endpoint configuration"
+    )
+    client.delete_endpoint_config(EndpointConfigName="c")
+    for call in (client.describe_endpoint_config, client.delete_endpoint_config):
+        assert message_of(call, EndpointConfigName="c").startswith("Could not find endpoint configuration")
+
+
+def test_tags_come_with_everything_that_is_created_and_go_with_it(client: Any) -> None:
+    model = client.create_model(
+        ModelName="tagged", ExecutionRoleArn=ROLE, PrimaryContainer={"Image": IMAGE}, Tags=TAGS
+    )["ModelArn"]
+    config = client.create_endpoint_config(EndpointConfigName="tagged", ProductionVariants=[VARIANT], Tags=TAGS)
+    endpoint = client.create_endpoint(EndpointName="tagged", EndpointConfigName="tagged", Tags=TAGS)
+    for arn in (model, config["EndpointConfigArn"], endpoint["EndpointArn"]):
+        assert client.list_tags(ResourceArn=arn)["Tags"] == TAGS
+    client.delete_model(ModelName="tagged")
+    client.create_model(ModelName="tagged", ExecutionRoleArn=ROLE, PrimaryContainer={"Image": IMAGE})
+    assert client.list_tags(ResourceArn=model)["Tags"] == []
+
+
+def test_a_model_keeps_what_the_platform_has_no_use_for(client: Any) -> None:
+    network = {"SecurityGroupIds": ["sg-123"], "Subnets": ["subnet-123"]}
+    client.create_model(ModelName="in-vpc", ExecutionRoleArn=ROLE, PrimaryContainer={"Image": IMAGE}, VpcConfig=network)
+    assert client.describe_model(ModelName="in-vpc")["VpcConfig"] == network
+
+
+def test_times_are_times_and_filter_lists(client: Any) -> None:
+    client.create_endpoint(EndpointName="e", EndpointConfigName="c")
+    described = client.describe_endpoint(EndpointName="e")
+    lists = (
+        (client.list_models, "Models", described["CreationTime"]),
+        (client.list_endpoint_configs, "EndpointConfigs", described["CreationTime"]),
+        (client.list_endpoints, "Endpoints", described["CreationTime"]),
+    )
+    assert described["CreationTime"] <= described["LastModifiedTime"]
+    for call, member, created in lists:
+        assert isinstance(created, dt.datetime)
+        (one,) = call(CreationTimeAfter=LONG_AGO)[member]
+        assert isinstance(one["CreationTime"], dt.datetime)
+        assert call(CreationTimeBefore=LONG_AGO)[member] == []
+    assert client.list_endpoints(LastModifiedTimeBefore=LONG_AGO)["Endpoints"] == []
+
+
+def test_a_name_in_another_case_is_found_by_a_filter(client: Any) -> None:
+    client.create_endpoint(EndpointName="My-Endpoint", EndpointConfigName="c")
+    client.create_endpoint(EndpointName="other", EndpointConfigName="c")
+    (found,) = client.list_endpoints(NameContains="my-END")["Endpoints"]
+    assert found["EndpointName"] == "My-Endpoint"
+
+
+def two_variants(client: Any) -> None:
+    variants = [{**VARIANT, "VariantName": name} for name in ("one", "two")]
+    client.create_endpoint_config(EndpointConfigName="two", ProductionVariants=variants)
+    client.create_endpoint(EndpointName="e", EndpointConfigName="two")
+
+
+def described(platform: Platform, client: Any) -> list[tuple[str, float, int]]:
+    found = platform.wait_for(client, "e", "InService")["ProductionVariants"]
+    return [(one["VariantName"], one["CurrentWeight"], one["CurrentInstanceCount"]) for one in found]
+
+
+def test_both_variants_change_together(platform: Platform) -> None:
+    client = platform.client("sagemaker")
+    make_config(client)
+    two_variants(client)
+    platform.wait_for(client, "e", "InService")
+    changes = [
+        {"VariantName": "one", "DesiredWeight": 1.5, "DesiredInstanceCount": 2},
+        {"VariantName": "two", "DesiredWeight": 0.5},
+    ]
+    client.update_endpoint_weights_and_capacities(EndpointName="e", DesiredWeightsAndCapacities=changes)
+    assert described(platform, client) == [("one", 1.5, 2), ("two", 0.5, 1)]
+
+
+@pytest.mark.parametrize("names", [("one", "nobody"), ("one", "one")])
+def test_a_change_that_is_partly_wrong_changes_nothing(platform: Platform, names: tuple[str, ...]) -> None:
+    client = platform.client("sagemaker")
+    make_config(client)
+    two_variants(client)
+    before = described(platform, client)
+    changes = [{"VariantName": name, "DesiredWeight": 9.0} for name in names]
+    message = message_of(
+        client.update_endpoint_weights_and_capacities, EndpointName="e", DesiredWeightsAndCapacities=changes
+    )
+    assert names[1] in message
+    assert described(platform, client) == before
+
+
+def test_a_change_to_an_endpoint_that_is_not_there_could_not_be_made(client: Any) -> None:
+    change = [{"VariantName": "AllTraffic", "DesiredWeight": 1.0}]
+    message = message_of(
+        client.update_endpoint_weights_and_capacities, EndpointName="no", DesiredWeightsAndCapacities=change
+    )
+    assert message == 'Could not find endpoint "arn:aws:sagemaker:us-east-1:123456789012:endpoint/no".'
+    assert message_of(client.update_endpoint, EndpointName="no", EndpointConfigName="c") == message
+
+
+def test_a_serverless_variant_has_a_size_that_there_is(client: Any) -> None:
+    serverless = {
+        "VariantName": "v",
+        "ModelName": "m",
+        "ServerlessConfig": {"MemorySizeInMB": 1024, "MaxConcurrency": 5},
+    }
+    client.create_endpoint_config(EndpointConfigName="serverless", ProductionVariants=[serverless])
+    (found,) = client.describe_endpoint_config(EndpointConfigName="serverless")["ProductionVariants"]
+    assert found["ServerlessConfig"] == serverless["ServerlessConfig"]
+    assert "InitialInstanceCount" not in found
+
+
+def test_an_endpoint_may_outlive_its_configuration_and_be_updated_to_another(platform: Platform) -> None:
+    client = platform.client("sagemaker")
+    make_config(client)
+    client.create_endpoint(EndpointName="e", EndpointConfigName="c")
+    platform.wait_for(client, "e", "InService")
+    client.delete_endpoint_config(EndpointConfigName="c")
+    make_config(client, "c2", InitialVariantWeight=3.0)
+    client.update_endpoint(EndpointName="e", EndpointConfigName="c2")
+    found = platform.wait_for(client, "e", "InService")
+    assert (found["EndpointConfigName"], found["ProductionVariants"][0]["CurrentWeight"]) == ("c2", 3.0)
