@@ -13,6 +13,7 @@ COMMANDS = {
     ),
     "bench": Entry("headrace.cli.bench", "bench", "Measure a running server under load."),
     "fit": Entry("headrace.cli.fit", "fit", "Work out what a model needs and whether it fits here."),
+    "simulate": Entry("headrace.cli.simulate", "simulate_day", "Try a scaling policy on a day of requests."),
     "quantize": Entry("headrace.cli.quantize", "quantize", "Quantise a model to 8 bits, into a folder."),
     "models": Entry("headrace.cli.models", "models", "List, fetch and remove models on this machine."),
     "up": Entry("headrace.cli.up", "up", "Run a local SageMaker."),

@@ -1,0 +1,128 @@
+"""Traces of requests, read from CSV, and simulations, written to it."""
+
+import csv
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+
+from headrace.core.errors import InvalidRequest
+from headrace.scaling.schedule import utc_s
+from headrace.scaling.simulation import STEP_S, Result
+
+MAX_STEPS = 32 * 86_400 // STEP_S
+"""A month: longer ones are mistakes in the units of time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """How many requests came in each step of 10 s."""
+
+    start_s: float
+    """Seconds since 1970, a multiple of 10."""
+    requests: tuple[float, ...]
+
+
+def read_trace(path: Path) -> Trace:
+    """
+    Read a CSV file with a head: `time` (seconds, or ISO) and, if a row is not one request, `requests`.
+
+    With `requests`, a row stands for the time until the next one, and its requests are spread over it evenly.
+
+    Raises:
+        InvalidRequest: It is no such file; the text names the line.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file)
+        if "time" not in (rows.fieldnames or ()):
+            raise InvalidRequest(f"{path} has the columns {rows.fieldnames}; wanted: time and, perhaps, requests.")
+        try:
+            found = sorted(_row(row, f"{path}, line {rows.line_num}") for row in rows)
+        except csv.Error as exc:
+            raise InvalidRequest(f"{path}, line {rows.line_num}: {exc}.") from exc
+    if not found:
+        raise InvalidRequest(f"{path} has no requests.")
+    start_s, last_s = found[0][0] // STEP_S * STEP_S, found[-1][0]
+    if last_s - start_s > MAX_STEPS * STEP_S:
+        raise InvalidRequest(f"{path} spans {(last_s - start_s) / 86_400:,.0f} days; at most 32 can be simulated.")
+    if "requests" not in (rows.fieldnames or ()):
+        return Trace(start_s=start_s, requests=_spread([(time_s, time_s, count) for time_s, count in found], start_s))
+    times = [time_s for time_s, _ in found]
+    ends = [*times[1:], last_s + (last_s - times[-2] if len(times) > 1 else STEP_S)]
+    spans = [(time_s, end_s, count) for (time_s, count), end_s in zip(found, ends, strict=True)]
+    return Trace(start_s=start_s, requests=_spread(spans, start_s))
+
+
+def _spread(spans: Sequence[tuple[float, float, float]], start_s: float) -> tuple[float, ...]:
+    """(from, until, how many) to requests in each step."""
+    end_s = max(end_s for _, end_s, _ in spans)
+    requests = [0.0] * (int((end_s - start_s) // STEP_S) + 1)
+    for low_s, high_s, count in spans:
+        first, last = int((low_s - start_s) // STEP_S), int((high_s - start_s) // STEP_S)
+        if first == last:
+            requests[first] += count
+            continue
+        for index in range(first, last + 1):
+            step_s = start_s + index * STEP_S
+            overlap_s = min(high_s, step_s + STEP_S) - max(low_s, step_s)
+            requests[index] += count * overlap_s / (high_s - low_s)
+    if len(requests) > 1 and requests[-1] == 0.0:
+        requests.pop()
+    return tuple(requests)
+
+
+def _row(row: dict[str, str], where: str) -> tuple[float, float]:
+    try:
+        text = row["time"].strip()
+        time_s = float(text) if text.replace(".", "", 1).isdigit() else utc_s(text)
+        count = float(row.get("requests") or 1)
+    except (ValueError, AttributeError):
+        raise InvalidRequest(f"{where} is {row}; wanted: a time, in seconds or ISO, and a number.") from None
+    if not (math.isfinite(count) and count >= 0):
+        raise InvalidRequest(f"{where}: requests is {count}; wanted: 0 or more.")
+    return time_s, count
+
+
+def example_trace(seed: int = 0) -> str:
+    """A working day, one row a minute: quiet nights, a peak at noon, a burst in the evening, two silent hours."""
+    chance = random.Random(seed)
+    lines = ["time,requests"]
+    for minute in range(1440):
+        hour = minute / 60
+        rate = 240 * max(0.0, math.sin((hour - 6) / 14 * math.pi)) + (300 if 18.5 <= hour < 18.75 else 0)
+        rate = 0 if 3 <= hour < 5 else rate + 4
+        lines.append(f"{minute * 60},{max(0, round(chance.gauss(rate, math.sqrt(rate))))}")
+    return "\n".join(lines) + "\n"
+
+
+def result_csv(result: Result) -> str:
+    """One row for each step."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["time_s", "requests", "desired", "serving", "queue", "latency_s", "lost"])
+    for tick in result.ticks:
+        latency = "" if math.isnan(tick.latency_s) else f"{tick.latency_s:.3f}"
+        writer.writerow(
+            [
+                f"{tick.time_s:.0f}",
+                f"{tick.requests:.6g}",
+                tick.desired,
+                tick.serving,
+                f"{tick.queue:.6g}",
+                latency,
+                f"{tick.lost:.6g}",
+            ]
+        )
+    return out.getvalue()
+
+
+def thinned(values: Sequence[float], num: int) -> list[float]:
+    """At most `num` values, each the largest of those that it stands for: a chart must not hide a peak."""
+    known = [0.0 if math.isnan(value) else value for value in values]
+    if len(known) <= num:
+        return known
+    edges = [round(i * len(known) / num) for i in range(num + 1)]
+    return [max(known[low:high]) for low, high in pairwise(edges)]
