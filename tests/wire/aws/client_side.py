@@ -22,10 +22,10 @@ PROTOCOLS = {
 }
 
 
-def request_of(service, name, params):
+def request_of(service, name, params, protocol=None):
     """The HTTP request for a call, not signed."""
     operation = services.operation(service, name)
-    serializer = create_serializer(PROTOCOLS[service], include_validation=False)
+    serializer = create_serializer(protocol or PROTOCOLS[service], include_validation=False)
     made = serializer.serialize_to_request(as_client_sees(params, operation.input_shape), operation)
     body = made["body"]
     return HttpRequest(
@@ -37,11 +37,11 @@ def request_of(service, name, params):
     )
 
 
-def result_of(service, name, response):
+def result_of(service, name, response, protocol=None):
     """What boto3 returns for a response, without the metadata."""
     operation = services.operation(service, name)
     body = io.BytesIO(response.body) if operation.has_streaming_output else response.body
-    result = parsed(service, response, operation.output_shape, body=body)
+    result = parsed(service, response, operation.output_shape, body=body, protocol=protocol)
     result.pop("ResponseMetadata", None)
     return {key: value.read() if isinstance(value, io.BytesIO) else value for key, value in result.items()}
 
@@ -58,7 +58,7 @@ def error_of(protocol, response):
     return error["Error"]["Code"], error["Error"]["Message"]
 
 
-def parsed(service, response, shape, *, body=None):
+def parsed(service, response, shape, *, body=None, protocol=None):
     """botocore's parse of a response by a shape."""
     facts = {
         "status_code": response.status,
@@ -66,7 +66,7 @@ def parsed(service, response, shape, *, body=None):
         "body": response.body if body is None else body,
         "context": {"operation_name": "test"},
     }
-    return create_parser(PROTOCOLS[service]).parse(facts, shape)
+    return create_parser(protocol or PROTOCOLS[service]).parse(facts, shape)
 
 
 def as_client_sees(value, shape):

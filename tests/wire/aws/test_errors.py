@@ -8,7 +8,7 @@ from headrace.wire.aws.http import Call
 from headrace.wire.aws.identify import Target
 from tests.wire.aws.client_side import error_of, parsed
 
-PROTOCOLS = ("json", "rest-json", "query", "rest-xml")
+PROTOCOLS = ("json", "rest-json", "smithy-rpc-v2-cbor", "query", "rest-xml")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -130,3 +130,24 @@ def test_an_error_can_be_written_for_what_is_unknown(target, code, status):
 
 def test_the_representation_shows_what_it_is():
     assert repr(AwsError("Code", "text")) == "AwsError('Code', 'text', status=400)"
+
+
+@pytest.mark.parametrize("protocol", ["json", "smithy-rpc-v2-cbor"])
+def test_a_service_that_spoke_query_first_says_both_names_of_an_error(protocol):
+    call = Call("cloudwatch", "DeleteAlarms", protocol)
+
+    response = calls.render_error(call, AwsError("ResourceNotFound", "none", status=404), "the-id")
+    strange = calls.render_error(call, AwsError("Strange", "m", status=500), "the-id")
+    value = calls.render_error(call, AwsError("InvalidParameterValue", "m"), "the-id")
+
+    assert dict(response.headers)["x-amzn-query-error"] == "ResourceNotFound;Sender"
+    assert b"DashboardNotFoundError" not in response.body  # which has the same code, but is not of this operation
+    assert dict(strange.headers)["x-amzn-query-error"] == "Strange;Receiver"
+    assert b"InvalidParameterValueException" in value.body
+    assert error_of(protocol, value) == ("InvalidParameterValue", "m")
+
+
+def test_other_services_have_one_name_for_an_error():
+    response = calls.render_error(Call("sagemaker", "CreateModel", "json"), AwsError("ResourceInUse", "m"), "the-id")
+
+    assert "x-amzn-query-error" not in dict(response.headers)

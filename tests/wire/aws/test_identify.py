@@ -59,6 +59,23 @@ S3 = Target(service="s3", protocol="rest-xml")
             request(x_amz_target="DynamoDB_20120810.ListTables"),
             Target(service="DynamoDB_20120810", protocol="json", operation="ListTables"),
         ),
+        (
+            request(path="/service/GraniteServiceVersion20100801/operation/ListMetrics", smithy_protocol="rpc-v2-cbor"),
+            Target(service="cloudwatch", protocol="smithy-rpc-v2-cbor", operation="ListMetrics"),
+        ),
+        (
+            request(
+                path="/base/service/GraniteServiceVersion20100801/operation/No",
+                smithy_protocol="rpc-v2-cbor",
+                authorization=scoped("monitoring"),
+            ),
+            Target(service="cloudwatch", protocol="smithy-rpc-v2-cbor", operation="No"),
+        ),
+        (
+            request(path="/service/Elsewhere/operation/Get", smithy_protocol="rpc-v2-cbor"),
+            Target(service="Elsewhere", protocol="smithy-rpc-v2-cbor", operation="Get"),
+        ),
+        (request("PUT", path="/service/a/operation/b"), S3),
         (request(x_amz_target=""), Target(service="unknown", protocol="json", operation="")),
         (
             request(body=b"Action=GetCallerIdentity&Version=2011-06-15", **FORM),

@@ -13,14 +13,29 @@ from typing import Any
 
 from botocore.model import OperationModel
 
-from headrace.wire.aws import json_rpc, query, rest_json, services, validation
+from headrace.wire.aws import cbor_rpc, json_rpc, query, rest_json, services, validation
 from headrace.wire.aws.errors import AwsError, malformed, unknown_operation
 from headrace.wire.aws.http import Call, HttpRequest, HttpResponse, Protocol
 from headrace.wire.aws.identify import Target, identify
 
-_PARSERS = {"json": json_rpc.parse_input, "rest-json": rest_json.parse_input, "query": query.parse_input}
-_RENDERERS = {"json": json_rpc.render_output, "rest-json": rest_json.render_output, "query": query.render_output}
-_ERROR_RENDERERS = {"json": json_rpc.render_error, "rest-json": rest_json.render_error, "query": query.render_error}
+_PARSERS = {
+    "json": json_rpc.parse_input,
+    "rest-json": rest_json.parse_input,
+    "smithy-rpc-v2-cbor": cbor_rpc.parse_input,
+    "query": query.parse_input,
+}
+_RENDERERS = {
+    "json": json_rpc.render_output,
+    "rest-json": rest_json.render_output,
+    "smithy-rpc-v2-cbor": cbor_rpc.render_output,
+    "query": query.render_output,
+}
+_ERROR_RENDERERS = {
+    "json": json_rpc.render_error,
+    "rest-json": rest_json.render_error,
+    "smithy-rpc-v2-cbor": cbor_rpc.render_error,
+    "query": query.render_error,
+}
 
 
 def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) -> Call:

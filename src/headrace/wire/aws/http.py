@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Protocol = Literal["json", "rest-json", "query", "rest-xml"]
+Protocol = Literal["json", "rest-json", "smithy-rpc-v2-cbor", "query", "rest-xml"]
 """As botocore's models name them. `rest-xml` is S3, of which only errors are written here: its calls are forwarded."""
 
 

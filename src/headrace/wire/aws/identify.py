@@ -2,8 +2,8 @@
 Which service and operation a request is for.
 
 One port answers for all services, so it must be seen from the request alone. In this order, first match wins:
-a path of the runtime, `X-Amz-Target`, the service that the signature was made for, a form with an `Action`; the rest
-is S3. The body matters only for a form that is not signed.
+a path of the runtime, a path of RPC v2 with its header, `X-Amz-Target`, the service that the signature was made for, a
+form with an `Action`; the rest is S3. The body matters only for a form that is not signed.
 """
 
 import re
@@ -24,6 +24,7 @@ _RUNTIME_OPERATIONS = {
     "invocations-response-stream": "InvokeEndpointWithResponseStream",
 }
 _RUNTIME_PATH = re.compile(r"/endpoints/[^/]+/(?P<action>[a-z-]+)/?", re.ASCII)
+_RPC_V2_PATH = re.compile(r"/(?:.*/)?service/(?P<service>[^/]+)/operation/(?P<operation>[^/]+)/?", re.ASCII)
 _PRESIGNED_CREDENTIAL = re.compile(r"(?:^|&)X-Amz-Credential=([^&]*)", re.ASCII)
 _FORM_CONTENT_TYPE = "application/x-www-form-urlencoded"
 _FORM_SERVICES = ("sts", "iam", "cloudwatch")
@@ -48,6 +49,10 @@ def identify(request: HttpRequest) -> Target:
     scoped = scope_service(request)
     if (runtime := _runtime_operation(request)) and scoped in (None, "sagemaker"):
         return Target(service="sagemaker-runtime", protocol="rest-json", operation=runtime)
+    if request.headers.get("smithy-protocol") == "rpc-v2-cbor" and (found := _RPC_V2_PATH.fullmatch(request.path)):
+        prefix = found["service"]
+        service = SERVICE_OF_TARGET.get(prefix, prefix)
+        return Target(service=service, protocol="smithy-rpc-v2-cbor", operation=found["operation"])
     if target is not None:
         prefix, _, name = target.rpartition(".")
         prefix = prefix.rpartition("#")[2]

@@ -7,6 +7,7 @@ from botocore.model import OperationModel
 from headrace.wire.aws import json_values
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import HttpRequest, HttpResponse, header_value
+from headrace.wire.aws.query_errors import query_error_headers, type_of
 
 
 def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, Any]:
@@ -27,9 +28,14 @@ def render_output(operation: OperationModel, result: dict[str, Any], request_id:
 
 def render_error(error: AwsError, *, operation: OperationModel | None, request_id: str) -> HttpResponse:
     """`{"__type": code, "message": ...}`; the message has the name that the error's shape gives it."""
-    fields = {"__type": error.code, message_name(operation, error.code): error.message, **error.members}
+    fields = {
+        "__type": type_of(error.code, operation),
+        message_name(operation, error.code): error.message,
+        **error.members,
+    }
     content_type = _content_type(operation) if operation else "application/x-amz-json-1.1"
-    headers = (*_headers(content_type, request_id), ("x-amzn-errortype", header_value(error.code)))
+    error_type = ("x-amzn-errortype", header_value(str(fields["__type"])))
+    headers = (*_headers(content_type, request_id), error_type, *query_error_headers(error, operation))
     return HttpResponse(error.status, headers, json_values.encode(fields))
 
 

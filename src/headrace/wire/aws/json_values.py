@@ -50,7 +50,7 @@ def encode(value: object) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_encodable(value))
+        return msgspec.json.encode(encodable(value))
 
 
 def from_json(value: Any, shape: Shape, where: str = "") -> Any:
@@ -106,13 +106,14 @@ def _scalar_to_json(value: Any, shape: Shape) -> Any:
     return value
 
 
-def _encodable(value: Any) -> Any:
+def encodable(value: Any) -> Any:
+    """Values with a question mark for what UTF-8 cannot hold."""
     if isinstance(value, str):
         return value.encode("utf-8", errors="replace").decode()
     if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
+        return {encodable(key): encodable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_encodable(item) for item in value]
+        return [encodable(item) for item in value]
     return value
 
 
@@ -188,6 +189,8 @@ def _read_timestamp(value: Any, shape: Shape, where: str) -> float:
 
 
 def _read_blob(value: Any, shape: Shape, where: str) -> bytes:
+    if isinstance(value, bytes):  # of CBOR, which needs no base64
+        return value
     if not isinstance(value, str):
         raise _wrong_scalar(value, shape, where)
     return scalars.blob(value, where)
@@ -213,7 +216,7 @@ def _token(value: Any) -> str:
     """What Java's JSON parser calls it, which is how AWS's texts name it."""
     if isinstance(value, bool):
         return "TRUE_VALUE" if value else "FALSE_VALUE"
-    return "STRING_VALUE" if isinstance(value, str) else "NUMBER_VALUE"
+    return "STRING_VALUE" if isinstance(value, str | bytes) else "NUMBER_VALUE"
 
 
 def _wrong_container(value: Any, where: str) -> Exception:

@@ -1,4 +1,4 @@
-"""AWS's query protocol, which STS and IAM speak: a form with an `Action` in, XML out."""
+"""AWS's query protocol, which STS, IAM and older clients of CloudWatch speak: a form with an `Action` in, XML out."""
 
 from typing import Any
 from xml.sax.saxutils import escape
@@ -94,7 +94,8 @@ def _value(node: Node, shape: Shape, where: str) -> Any:
     if kind == "structure":
         return _structure(node, shape, where)
     if kind == "list":
-        items = node if shape.serialization.get("flattened") else node.get(_item_name(shape), {})
+        # NOTE: `Names.member.1` is right where a list is not flattened, `Names.1` is what some clients send.
+        items = node if shape.serialization.get("flattened") else node.get(_item_name(shape), node)
         return [
             _value(item, shape.member, f"{where}.{number}.member") for number, item in enumerate(_numbered(items), 1)
         ]

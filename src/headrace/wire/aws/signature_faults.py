@@ -74,12 +74,16 @@ _S3 = MappingProxyType(
         Fault.URL_EXPIRED: ("AccessDenied", ""),
     }
 )
-_WORDS = MappingProxyType({"json": _JSON, "rest-json": _JSON, "query": _QUERY, "rest-xml": _S3})
+_WORDS = MappingProxyType(
+    {"json": _JSON, "rest-json": _JSON, "smithy-rpc-v2-cbor": _JSON, "query": _QUERY, "rest-xml": _S3}
+)
 
 
 def fault_error(request: HttpRequest, fault: Fault, message: str = "") -> AwsError:
     """The error for a request; `message` says more than the usual text. JSON services answer 400, others 403."""
     protocol = identify(request).protocol
     code, usual = _WORDS[protocol][fault]
-    is_bad_request = protocol == "json" or (fault is Fault.INCOMPLETE and protocol != "rest-json")
+    is_bad_request = protocol in ("json", "smithy-rpc-v2-cbor") or (
+        fault is Fault.INCOMPLETE and protocol != "rest-json"
+    )
     return AwsError(code, message or usual, status=400 if is_bad_request else 403)

@@ -1,0 +1,46 @@
+"""Smithy's RPC v2 with CBOR: `POST /service/<prefix>/operation/<Operation>`, `smithy-protocol: rpc-v2-cbor`."""
+
+from typing import Any
+
+from botocore.model import OperationModel
+
+from headrace.wire.aws import cbor_values, json_values
+from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.http import HttpRequest, HttpResponse
+from headrace.wire.aws.json_rpc import message_name
+from headrace.wire.aws.query_errors import query_error_headers, type_of
+
+_CONTENT_TYPE = ("content-type", "application/cbor")
+
+
+def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, Any]:
+    """Parameters of a call, types checked. Raises `AwsError`."""
+    value = cbor_values.decode(request.body)
+    if operation.input_shape is None:
+        return {}
+    params: dict[str, Any] = json_values.from_json({} if value is None else value, operation.input_shape)
+    return params
+
+
+def render_output(operation: OperationModel, result: dict[str, Any], request_id: str) -> HttpResponse:
+    """A result; without an output shape there is no body, and no type of one."""
+    shape = operation.output_shape
+    if shape is None:
+        return HttpResponse(200, _headers(request_id), b"")
+    return HttpResponse(200, (_CONTENT_TYPE, *_headers(request_id)), cbor_values.encode(result, shape))
+
+
+def render_error(error: AwsError, *, operation: OperationModel | None, request_id: str) -> HttpResponse:
+    """`__type` and `message`; the message has the name that the error's shape gives it."""
+    fields = {
+        "__type": type_of(error.code, operation),
+        message_name(operation, error.code): error.message,
+        **error.members,
+    }
+    headers = (_CONTENT_TYPE, *_headers(request_id), *query_error_headers(error, operation))
+    return HttpResponse(error.status, headers, cbor_values.dumps(fields))
+
+
+def _headers(request_id: str) -> tuple[tuple[str, str], ...]:
+    """A client refuses an answer that does not name the protocol."""
+    return (("smithy-protocol", "rpc-v2-cbor"), ("x-amzn-requestid", request_id))

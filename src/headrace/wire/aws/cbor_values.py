@@ -1,0 +1,96 @@
+"""
+CBOR to plain values, and values by a shape of a service's model to CBOR.
+
+Smithy's RPC v2 protocol uses little of CBOR: of tags only number 1, seconds since 1970. All other tags are refused: for
+them a decoder would do work (compile an expression, raise to a power) that a stranger should not be able to ask for.
+What comes out is of the same types as JSON's, but for blobs, so that `json_values.from_json` reads it by shape.
+"""
+
+from types import MappingProxyType
+from typing import Any
+
+import cbor2
+from botocore.model import Shape
+
+from headrace.wire.aws import json_values, scalars
+from headrace.wire.aws.errors import malformed
+
+_MAX_DEPTH = 64
+_EPOCH_TAG = 1
+
+
+def _refuse(*_: Any) -> Any:
+    raise ValueError("Only tag 1 (seconds since 1970) is known here.")
+
+
+def _as_number(value: Any, *_: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("Tag 1 stands before a number.")  # noqa: TRY004 -- as of any other wrong byte
+    return value
+
+
+_BUILT_IN_TAGS = (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
+_TAG_DECODERS = MappingProxyType(dict.fromkeys(_BUILT_IN_TAGS, _refuse) | {_EPOCH_TAG: _as_number})
+
+
+def decode(body: bytes) -> Any:
+    """
+    Values of a body; an empty one is an empty structure.
+
+    Raises:
+        AwsError: it is not CBOR, or uses what the protocol does not.
+    """
+    if not body:
+        return {}
+    try:
+        value = cbor2.loads(body, semantic_decoders=_TAG_DECODERS, tag_hook=_refuse, max_depth=_MAX_DEPTH)
+    except (cbor2.CBORDecodeError, RecursionError) as error:
+        raise malformed(f"The request body is not valid CBOR: {error.__cause__ or error}.") from error
+    return _plain(value)
+
+
+def encode(value: Any, shape: Shape) -> bytes:
+    """CBOR of a value of a shape; members that the shape does not know are left out."""
+    return dumps(_to_cbor(value, shape))
+
+
+def dumps(value: Any) -> bytes:
+    """CBOR of plain values; what UTF-8 cannot hold becomes a question mark."""
+    try:
+        return cbor2.dumps(value)
+    except UnicodeEncodeError:
+        return cbor2.dumps(json_values.encodable(value))
+
+
+def _plain(value: Any) -> Any:
+    """With `undefined` as null; keys must be texts, and values of a kind that JSON has, too, or bytes."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise malformed("A map in the request body has a key that is not a text.")
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or value is cbor2.undefined:
+        return None
+    if isinstance(value, str | bytes | bool | int | float):
+        return value
+    raise malformed("The request body has a simple value of CBOR that is not known here.")
+
+
+def _to_cbor(value: Any, shape: Shape) -> Any:
+    kind = shape.type_name
+    if kind == "structure":
+        return {
+            member.serialization.get("name", name): _to_cbor(value[name], member)
+            for name, member in shape.members.items()
+            if value.get(name) is not None
+        }
+    if kind == "list":
+        return [None if item is None else _to_cbor(item, shape.member) for item in value]
+    if kind == "map":
+        return {key: _to_cbor(item, shape.value) for key, item in value.items() if item is not None}
+    if kind == "timestamp":
+        return cbor2.CBORTag(_EPOCH_TAG, scalars.from_moment(value, "unixTimestamp"))
+    if kind == "blob":
+        return value.encode() if isinstance(value, str) else bytes(value)
+    return float(value) if kind in ("float", "double") else value

@@ -1,0 +1,43 @@
+"""Bodies that were sent with `Content-Encoding: gzip`, as SDKs do with larger ones of PutMetricData."""
+
+import zlib
+from dataclasses import replace
+
+from headrace.wire.aws.errors import AwsError, malformed
+from headrace.wire.aws.http import HttpRequest
+
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
+
+def inflated(request: HttpRequest, *, max_bytes: int) -> HttpRequest:
+    """
+    The request with its body as it was before it was compressed. A signature covers the compressed one: verify first.
+
+    Args:
+        request: with its whole body.
+        max_bytes: that the body may have in the end.
+
+    Raises:
+        AwsError: it is not what its header says, is compressed in another way, or is too large.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding in ("", "identity"):
+        return request
+    if encoding != "gzip":
+        raise malformed(f"Content-Encoding is {encoding[:100]!r}. Send gzip, or the body as it is.")
+    headers = {name: value for name, value in request.headers.items() if name != "content-encoding"}
+    return replace(request, headers=headers, body=_gunzipped(request.body, max_bytes))
+
+
+def _gunzipped(body: bytes, max_bytes: int) -> bytes:
+    decoder = zlib.decompressobj(wbits=_GZIP_WINDOW)
+    try:
+        plain = decoder.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise malformed("The body is not gzip, though Content-Encoding says so.") from error
+    if len(plain) > max_bytes:
+        message = f"The body of the request has more than {max_bytes} bytes when it is inflated."
+        raise AwsError("RequestEntityTooLargeException", message, status=413)
+    if not decoder.eof:
+        raise malformed("The gzip of the body ends too early.")
+    return plain

@@ -1,0 +1,37 @@
+"""Bodies that were compressed."""
+
+import gzip
+
+import pytest
+
+from headrace.wire.aws.compression import inflated
+from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.http import HttpRequest
+
+
+def request(body, **headers):
+    return HttpRequest("POST", "/", "", headers, body)
+
+
+def test_gzip_is_undone_once():
+    plain = inflated(request(gzip.compress(b"{}"), **{"content-encoding": "GZIP", "host": "h"}), max_bytes=2)
+
+    assert (plain.body, plain.headers) == (b"{}", {"host": "h"})
+    assert inflated(plain, max_bytes=1) is plain
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status"),
+    [
+        (b"plain", "gzip", 400),
+        (gzip.compress(b"abc")[:-5], "gzip", 400),
+        (gzip.compress(b"a" * 11), "gzip", 413),
+        (b"abc", "br", 400),
+        (b"", "gzip", 400),
+    ],
+)
+def test_what_cannot_be_inflated_is_refused(body, encoding, status):
+    with pytest.raises(AwsError) as raised:
+        inflated(request(body, **{"content-encoding": encoding}), max_bytes=10)
+
+    assert raised.value.status == status
