@@ -44,7 +44,8 @@ def values(shape, *, text=texts, min_size=0):
 def _structures(shape, text, min_size):
     required = [name for name in shape.required_members if shape.members[name].serialization.get("location") == "uri"]
     names = sorted(shape.members)
-    chosen = st.lists(st.sampled_from(names), unique=True, min_size=min(min_size, len(names)), max_size=MAX_MEMBERS)
+    least, most = (1, 1) if getattr(shape, "is_tagged_union", False) else (min(min_size, len(names)), MAX_MEMBERS)
+    chosen = st.lists(st.sampled_from(names), unique=True, min_size=least, max_size=most)
     return (chosen if names else st.just([])).flatmap(
         lambda picked: st.fixed_dictionaries(
             {name: _member(shape.members[name], text, min_size) for name in {*picked, *required}}
