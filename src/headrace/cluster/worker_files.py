@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from headrace.cluster.launcher import Handle, Phase, WorkerSpec
+from headrace.cluster.launcher import Phase, WorkerSpec
 from headrace.cluster.processes import ProcessId
 
 LOOPBACK: Final = "127.0.0.1"

@@ -105,6 +105,41 @@ class WorkerLogs:
         files = self._files(worker)
         return 0 if files is None else _base(files) + _size(files.log)
 
+    def read_bytes(self, worker: str, position: int, limit: int) -> tuple[int, bytes]:
+        """Up to `limit` bytes from a position, or from where the log begins now, and where they begin."""
+        files = self._files(worker)
+        if files is None:
+            return position, b""
+        for _ in range(3):  # as in `read`
+            base = _base(files)
+            start = max(position, base)
+            try:
+                with files.log.open("rb") as file:
+                    found = _read_at(file, start - base, limit)
+            except FileNotFoundError:
+                return position, b""
+            if _base(files) == base:
+                return start, found
+        return position, b""
+
+    def append(self, worker: str, position: int, content: bytes) -> None:
+        """
+        Add what was read elsewhere (`read_bytes`); what is here already is left out, a gap counts as cut off.
+
+        Only one caller at a time.
+        """
+        files = self._files(worker)
+        if files is None:
+            return
+        files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        end = self.end_position(worker)
+        if position > end:
+            files.log.unlink(missing_ok=True)
+            write_whole(files.log_base, str(position).encode())
+            end = position
+        with files.log.open("ab") as file:
+            file.write(content[end - position :])
+
     def trim(self, worker: str, *, max_bytes: int = MAX_LOG_BYTES, kept_bytes: int = KEPT_LOG_BYTES) -> bool:
         """
         Cut off the beginning of a log that is larger than `max_bytes`; returns whether it was.

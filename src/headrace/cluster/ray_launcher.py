@@ -1,0 +1,230 @@
+"""
+Workers on the nodes of a Ray cluster.
+
+Ray finds a node with room and says when a worker's actor or its node has ended; whether a worker is well is asked of
+the worker itself, from here, as the gateway has to reach it too. What a worker writes is copied into this platform's
+folders while it is watched, so that its log is here when its node is not any more.
+"""
+
+import asyncio
+import base64
+import secrets
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from headrace import __version__
+from headrace.cluster.launcher import Handle, LaunchFailed, Observation, Phase, WorkerSpec
+from headrace.cluster.local import PING_TIMEOUT_S, mark, ping, said_last
+from headrace.cluster.ray_link import CONNECT_S, ClusterAway, RayLink, WorkerGone
+from headrace.cluster.ray_messages import Connection, Need, Order
+from headrace.cluster.worker_files import WorkerFiles, read_value, worker_files, write_value
+from headrace.cluster.worker_logs import WorkerLogs
+from headrace.core.telemetry import get_logger
+
+_START_S: Final = 28.0
+_ASK_S: Final = 8.0
+_KNOWN_S: Final = 25.0
+_MAX_CHUNKS: Final = 64
+"""Of a log in one look: 64 MiB, which is all that a node keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """`Handle.facts` of this launcher."""
+
+    node: str
+    """Ray's id of it."""
+    log_position: int
+
+
+class RayLauncher:
+    """A `Launcher` of Ray actors."""
+
+    name = "ray"
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        connection: Connection,
+        environment: Mapping[str, str],
+        command: Sequence[str] = (),
+        node_folder: str = "",
+        ping_timeout_s: float = PING_TIMEOUT_S,
+        connect_s: float = CONNECT_S,
+    ) -> None:
+        """
+        Look after the workers of one namespace; the cluster is reached when it is needed first.
+
+        Args:
+            folder: holds a folder for each worker, with the copy of its log.
+            connection: the cluster, and this platform's namespace there.
+            environment: of this process.
+            command: instead of `headrace worker` on the nodes.
+            node_folder: on the nodes, for workers and artifacts. Empty: in the user's cache folder there.
+            ping_timeout_s: how long `/ping` may take to answer.
+            connect_s: how long it may take to reach the cluster.
+        """
+        self._folder = folder
+        self._namespace = connection.namespace
+        self._link = RayLink(connection, environment=environment, log=folder.parent / "ray.log", connect_s=connect_s)
+        self._command = tuple(command)
+        self._node_folder = node_folder
+        self._ping_timeout_s = ping_timeout_s
+        self._logs = WorkerLogs(folder)
+        self._appending = threading.Lock()
+
+    async def start(self, spec: WorkerSpec) -> Handle:
+        """
+        Start a worker where there is room, or return the handle of the living one of that name.
+
+        Raises:
+            LaunchFailed: no node has room or can run it; the message says why and what to do.
+            ClusterAway: the cluster does not answer now.
+        """
+        order, need = await asyncio.to_thread(self._prepare, spec)
+        text = msgspec.json.encode(order).decode()
+        started = await self._link.ask("start", _START_S, name=spec.name, order=text, need=msgspec.to_builtins(need))
+        handle = _handle(started)
+        await asyncio.to_thread(write_value, self._files(spec.name).handle, handle)
+        return handle
+
+    async def poll(self, name: str, handle: Handle) -> Observation:
+        """Look at a worker, adopted or own."""
+        files = self._files(name)
+        ended = await asyncio.to_thread(read_value, files.report, _Ended)
+        if ended is not None and ended.handle == handle:
+            return ended.seen
+        is_current = await asyncio.to_thread(read_value, files.handle, Handle)
+        if is_current is not None and is_current != handle:
+            return Observation(phase=Phase.EXITED)
+        try:
+            seen = await self._look(name, handle)
+        except WorkerGone as error:
+            message = f"the node that it ran on was lost, or Ray ended it: {error}."
+            return await self._ended(name, handle, Observation(phase=Phase.EXITED), message=message)
+        except ClusterAway:
+            seen = Observation(phase=Phase.STARTING)  # what answers is well, whatever the cluster says
+        if seen.phase is Phase.EXITED:
+            return await self._ended(name, handle, seen)
+        return await self._with_ping(files, handle, seen)
+
+    async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
+        """SIGTERM now, SIGKILL after `grace_s`, which the node sees to."""
+        current = await asyncio.to_thread(read_value, self._files(name).handle, Handle)
+        if current is not None and current != handle:
+            return
+        try:
+            await self._link.ask("stop", _ASK_S, name=name, grace_s=grace_s)
+        except WorkerGone:
+            return
+
+    async def known(self) -> dict[str, Handle]:
+        """All workers of this platform that live on the cluster; what has exited is put away."""
+        started: dict[str, Any] = await self._link.ask("known", _KNOWN_S)
+        handles = {name: _handle(facts) for name, facts in started.items()}
+        seen = await asyncio.gather(*(self.poll(name, handle) for name, handle in handles.items()))
+        alive = zip(handles.items(), seen, strict=True)
+        return {name: handle for (name, handle), one in alive if one.phase is not Phase.EXITED}
+
+    async def forget(self, name: str) -> None:
+        """Remove what is kept of an exited worker, log included; a living one keeps it."""
+        files = self._files(name)
+        handle = await asyncio.to_thread(read_value, files.handle, Handle)
+        if handle is not None and (await self.poll(name, handle)).phase is not Phase.EXITED:
+            get_logger().warning("worker.not_forgotten", worker=name, message="It still runs.")
+            return
+        await asyncio.to_thread(shutil.rmtree, files.folder, ignore_errors=True)
+
+    async def close(self) -> None:
+        """Let go of the cluster; workers run on."""
+        await self._link.close()
+
+    def _prepare(self, spec: WorkerSpec) -> tuple[Order, Need]:
+        try:
+            files = self._files(spec.name)
+            files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for left_over in (files.report, files.ready):
+                left_over.unlink(missing_ok=True)
+        except (OSError, ValueError) as error:
+            raise LaunchFailed(f"The worker {spec.name} cannot be started: {error}.") from error
+        order = Order(
+            spec=spec,
+            token=secrets.token_urlsafe(24),
+            namespace=self._namespace,
+            log_position=self._logs.end_position(spec.name),
+            version=__version__,
+            command=self._command,
+            folder=self._node_folder,
+        )
+        return order, Need(num_cpus=float(spec.threads or 1))
+
+    async def _look(self, name: str, handle: Handle) -> Observation:
+        """What its keeper says, and its log as far as it goes."""
+        offset = _facts(handle).log_position
+        for _ in range(_MAX_CHUNKS):
+            position = await asyncio.to_thread(self._logs.end_position, name)
+            answer = await self._link.ask("look", _ASK_S, name=name, position=max(position - offset, 0))
+            await asyncio.to_thread(self._append, name, answer, offset)
+            if answer["is_log_end"]:
+                break
+        return Observation(
+            phase=Phase(answer["phase"]),
+            exit_code=answer.get("exit_code"),
+            notices=tuple(answer.get("notices", ())),
+        )
+
+    def _append(self, name: str, answer: dict[str, Any], offset: int) -> None:
+        content = base64.b64decode(answer["log"])
+        if content:
+            with self._appending:
+                self._logs.append(name, answer["position"] + offset, content)
+                self._logs.trim(name)
+
+    async def _ended(self, name: str, handle: Handle, seen: Observation, *, message: str = "") -> Observation:
+        """Write down how it ended, then let Ray forget it."""
+        said = await asyncio.to_thread(said_last, self._logs, name, _facts(handle).log_position)
+        seen = Observation(phase=Phase.EXITED, exit_code=seen.exit_code, message=said or message, notices=seen.notices)
+        files = self._files(name)
+        if files.folder.is_dir():
+            await asyncio.to_thread(write_value, files.report, _Ended(handle=handle, seen=seen))
+        try:
+            await self._link.ask("finish", _ASK_S, name=name)
+        except ClusterAway as error:
+            get_logger().warning("worker.not_put_away", worker=name, message=str(error))
+        return seen
+
+    async def _with_ping(self, files: WorkerFiles, handle: Handle, seen: Observation) -> Observation:
+        if seen.phase is Phase.FETCHING:
+            return seen
+        is_well = await ping(handle.url, self._ping_timeout_s)
+        was_ready = await asyncio.to_thread(files.ready.exists)
+        if is_well and not was_ready:
+            await asyncio.to_thread(mark, files.ready)
+        phase = Phase.READY if is_well else Phase.UNHEALTHY if was_ready else Phase.STARTING
+        return Observation(phase=phase, notices=seen.notices)
+
+    def _files(self, name: str) -> WorkerFiles:
+        return worker_files(self._folder, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """How a worker ended, which nobody on the cluster knows any more."""
+
+    handle: Handle
+    seen: Observation
+
+
+def _handle(started: dict[str, Any]) -> Handle:
+    return Handle(launcher=RayLauncher.name, url=started["url"], token=started["token"], facts=started["facts"])
+
+
+def _facts(handle: Handle) -> _Facts:
+    return msgspec.convert(handle.facts, _Facts)

@@ -1,0 +1,62 @@
+"""A Ray cluster of several nodes on this machine, for one test session; nothing of it listens beyond loopback."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+OBJECT_STORE_BYTES = 80 * 1024 * 1024
+LOOPBACK = "127.0.0.1"
+
+
+class Nodes:
+    """The nodes; the head takes no workers."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def add(self, *, num_cpus: int) -> Any:
+        return self._cluster.add_node(
+            num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES, node_ip_address=LOOPBACK
+        )
+
+    def lose(self, node_id: str) -> None:
+        """As a machine goes that loses its power: nobody says good-bye."""
+        (node,) = [one for one in self._cluster.worker_nodes if one.node_id == node_id]
+        self._cluster.remove_node(node, allow_graceful=False)
+
+
+@contextmanager
+def ray_nodes(*cpus: int) -> Iterator[Nodes]:
+    """A head without room, and nodes with so many CPUs each."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray takes another address than loopback
+    from ray.cluster_utils import Cluster
+
+    system = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 500,
+        "health_check_timeout_ms": 1000,
+        "health_check_failure_threshold": 2,
+    }
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 0,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "node_ip_address": LOOPBACK,
+            "include_dashboard": False,
+            "_system_config": system,
+        },
+    )
+    try:
+        nodes = Nodes(cluster)
+        for num_cpus in cpus:
+            nodes.add(num_cpus=num_cpus)
+        yield nodes
+    finally:
+        cluster.shutdown()
