@@ -1,0 +1,187 @@
+"""
+Metric math as text → what it means as a tree. Pure.
+
+Source: CloudWatch user guide, "Using math expressions with CloudWatch metrics", operators and syntax.
+"""
+
+import re
+from dataclasses import dataclass
+
+MAX_CHARACTERS = 2048
+MAX_DEPTH = 40
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|\.\d+)|(?P<name>[A-Za-z][A-Za-z0-9_]*)|(?P<text>\"[^\"]*\"|'[^']*')"
+    r"|(?P<sign>==|!=|<=|>=|&&|\|\||[-+*/^<>(),\[\]]))"
+)
+_WORDS = {"AND": "&&", "OR": "||"}
+_LEVELS = (("||",), ("&&",), ("==", "!=", "<", ">", "<=", ">="), ("+", "-"), ("*", "/"))
+"""Weakest first."""
+
+
+class BadExpression(ValueError):
+    """It cannot be evaluated; the text says why, and is safe to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """In quotes."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """The id of another query, or a word such as REPEAT."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`left sign right`."""
+
+    sign: str
+    left: "Node"
+    right: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function."""
+
+    function: str
+    arguments: "tuple[Node, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """`[m1, m2]`."""
+
+    items: "tuple[Node, ...]"
+
+
+Node = Number | Text | Name | Operation | Call | Listed
+
+
+def parse(expression: str) -> Node:
+    """
+    Read an expression.
+
+    Raises:
+        BadExpression: it is none.
+    """
+    if len(expression) > MAX_CHARACTERS:
+        raise BadExpression(f"The expression has {len(expression)} characters; at most {MAX_CHARACTERS} are taken.")
+    return _Parser(expression).whole()
+
+
+class _Parser:
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
+        self._tokens = _tokens(expression)
+        self._place = 0
+        self._depth = 0
+
+    def whole(self) -> Node:
+        node = self._level(0)
+        if self._place < len(self._tokens):
+            raise self._unexpected()
+        return node
+
+    def _level(self, number: int) -> Node:
+        if number == len(_LEVELS):
+            return self._power()
+        node = self._level(number + 1)
+        depth = self._depth
+        while (sign := self._take(*_LEVELS[number])) is not None:
+            self._deeper()  # a long chain is a deep tree
+            node = Operation(sign, node, self._level(number + 1))
+        self._depth = depth
+        return node
+
+    def _power(self) -> Node:
+        if self._take("-") is not None:
+            self._deeper()
+            node: Node = Operation("-", Number(0.0), self._power())
+            self._depth -= 1
+            return node
+        node = self._atom()
+        if self._take("^") is not None:
+            self._deeper()
+            node = Operation("^", node, self._power())
+            self._depth -= 1
+        return node
+
+    def _atom(self) -> Node:
+        kind, text = self._tokens[self._place] if self._place < len(self._tokens) else ("", "")
+        self._place += 1
+        if kind == "number":
+            return Number(float(text))
+        if kind == "text":
+            return Text(text[1:-1])
+        if kind == "name":
+            return Call(text.upper(), self._listed(")")) if self._take("(") is not None else Name(text)
+        if text == "[":
+            return Listed(self._listed("]"))
+        if text == "(":
+            self._deeper()
+            node = self._level(0)
+            self._depth -= 1
+            if self._take(")") is None:
+                raise self._unexpected()
+            return node
+        self._place -= 1
+        raise self._unexpected()
+
+    def _listed(self, end: str) -> tuple[Node, ...]:
+        """What stands between brackets; the opening one is taken."""
+        if self._take(end) is not None:
+            return ()
+        self._deeper()
+        items = [self._level(0)]
+        while self._take(",") is not None:
+            items.append(self._level(0))
+        self._depth -= 1
+        if self._take(end) is None:
+            raise self._unexpected()
+        return tuple(items)
+
+    def _take(self, *signs: str) -> str | None:
+        if self._place < len(self._tokens):
+            kind, text = self._tokens[self._place]
+            if kind == "sign" and text in signs:
+                self._place += 1
+                return text
+        return None
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise BadExpression(f"The expression is nested deeper than {MAX_DEPTH}; use several expressions.")
+
+    def _unexpected(self) -> BadExpression:
+        seen = repr(self._tokens[self._place][1]) if self._place < len(self._tokens) else "its end"
+        return BadExpression(f"The expression {self._expression[:200]!r} cannot be read: {seen} was not expected.")
+
+
+def _tokens(expression: str) -> list[tuple[str, str]]:
+    tokens, place = [], 0
+    text = expression.rstrip()
+    while place < len(text):
+        match = _TOKEN.match(text, place)
+        if match is None:
+            at = text[place:].strip()[:20]
+            raise BadExpression(f"The expression {expression[:200]!r} cannot be read from {at!r} on.")
+        kind, found = str(match.lastgroup), str(match[str(match.lastgroup)])
+        place = match.end()
+        is_word = kind == "name" and found.upper() in _WORDS
+        tokens.append(("sign", _WORDS[found.upper()]) if is_word else (kind, found))
+    return tokens
