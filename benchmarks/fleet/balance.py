@@ -1,0 +1,81 @@
+"""
+How well many gateways share many replicas when each knows only its own requests.
+
+An event simulation: requests come at random (Poisson), a gateway drawn at random sends each to a replica, a replica
+answers `slots` at once, first come first served, each for an exponential time. Pure but for its random generator.
+"""
+
+import heapq
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rule = Literal["random", "own least", "own least of two", "true least of two", "true least"]
+RULES: tuple[Rule, ...] = ("random", "own least", "own least of two", "true least of two", "true least")
+"""`own`: of the requests that this gateway sent; `true`: of all that the replica has, known without delay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What is simulated."""
+
+    replicas: int
+    gateways: int
+    slots: int
+    """Requests that a replica answers at once."""
+    service_s: float
+    requests_per_s: float
+
+    @property
+    def load(self) -> float:
+        """The share of all slots that is busy on average."""
+        return self.requests_per_s * self.service_s / (self.replicas * self.slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """How long requests waited for a slot, seconds."""
+
+    mean_s: float
+    p50_s: float
+    p99_s: float
+
+
+def simulate(fleet: Fleet, rule: Rule, *, num_requests: int, seed: int) -> Waits:
+    """Send requests by a rule; the first fifth warms up and does not count."""
+    rng = np.random.default_rng(seed)
+    arrivals = np.cumsum(rng.exponential(1 / fleet.requests_per_s, num_requests))
+    services = rng.exponential(fleet.service_s, num_requests)
+    senders = rng.integers(fleet.gateways, size=num_requests)
+    loads = np.zeros((fleet.gateways if rule.startswith("own") else 1, fleet.replicas), dtype=np.int32)
+    free = [[0.0] * fleet.slots for _ in range(fleet.replicas)]
+    ends: list[tuple[float, int, int]] = []
+    waits = np.zeros(num_requests)
+    for index in range(num_requests):
+        now_s = arrivals[index]
+        while ends and ends[0][0] <= now_s:
+            _, row, replica = heapq.heappop(ends)
+            loads[row, replica] -= 1
+        row = int(senders[index]) if rule.startswith("own") else 0
+        replica = _chosen(rule, loads[row], rng)
+        begin_s = max(now_s, free[replica][0])
+        end_s = float(begin_s + services[index])
+        heapq.heapreplace(free[replica], end_s)
+        loads[row, replica] += 1
+        heapq.heappush(ends, (end_s, row, replica))
+        waits[index] = begin_s - now_s
+    counted = waits[num_requests // 5 :]
+    p50, p99 = np.quantile(counted, [0.5, 0.99])
+    return Waits(mean_s=float(counted.mean()), p50_s=float(p50), p99_s=float(p99))
+
+
+def _chosen(rule: Rule, loads: NDArray[np.int32], rng: np.random.Generator) -> int:
+    if rule == "random":
+        return int(rng.integers(len(loads)))
+    if rule.endswith("of two"):
+        one, other = (int(which) for which in rng.integers(len(loads), size=2))
+        return one if loads[one] <= loads[other] else other
+    least = np.flatnonzero(loads == loads.min())
+    return int(least[rng.integers(len(least))])

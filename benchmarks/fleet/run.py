@@ -1,0 +1,128 @@
+"""
+What 1,000 nodes and 100,000 requests a second ask of the gateway's design: sums, measurements, and a simulation.
+
+    python -m benchmarks.fleet.run
+
+Writes `--output` (JSON) and the same name with `.md`. The last line is one JSON object.
+"""
+
+import argparse
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import msgspec
+from benchmarks.fleet.balance import RULES, Fleet, simulate
+
+from headrace.bench.environment import describe_environment
+from headrace.gateway.routing import Ask, choose
+from headrace.state.routes import Fleet as RouteFleet
+from headrace.state.routes import Replica, Route, VariantRoute, route_from_json, route_to_json
+
+NODES, REQUESTS_PER_S, PIECES, SLOTS, LOAD = 1000, 100_000, 128, 8, 0.8
+GATEWAY_RESULTS = Path(__file__).parents[1] / "results" / "gateway.json"
+OUTPUT = Path(__file__).parents[1] / "results" / "fleet.json"
+
+
+def main() -> None:
+    """Run it all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--requests", type=int, default=300_000)
+    options = parser.parse_args()
+    results = {
+        "environment": describe_environment(),
+        "routing": [measure_routing(count) for count in (10, 100, NODES)],
+        "cores": gateway_cores(json.loads(GATEWAY_RESULTS.read_text(encoding="utf-8"))["summary"]),
+        "balance": balance(options.requests),
+    }
+    options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    options.output.with_suffix(".md").write_text(tables(results), encoding="utf-8")
+    print(tables(results))
+    print(json.dumps({"output": str(options.output), "cores": results["cores"]}))
+
+
+def measure_routing(num_replicas: int) -> dict[str, Any]:
+    """What one endpoint with so many replicas costs: bytes of its route, reading it, choosing by each strategy."""
+    urls = [f"http://10.0.{i // 256}.{i % 256}:8080" for i in range(num_replicas)]
+    replicas = tuple(Replica(worker=f"worker-{i:06d}", url=url) for i, url in enumerate(urls))
+    rng = random.Random(0)
+    loads = {replica.worker: rng.randrange(SLOTS) for replica in replicas}
+    found: dict[str, Any] = {"replicas": num_replicas}
+    for strategy in ("RANDOM", "LEAST_OUTSTANDING_REQUESTS"):
+        fleet = RouteFleet(generation=1, share=1.0, replicas=replicas)
+        variant = VariantRoute(name="v", weight=1.0, fleets=(fleet,), strategy=strategy)
+        route = Route(
+            endpoint="e", endpoint_arn="a", endpoint_uid="u", created_s=0.0, status="InService", variants=(variant,)
+        )
+        found[f"choose_us {strategy}"] = timed_us(partial(choose, route, Ask(), loads, rng.random))
+    raw = msgspec.json.encode(route_to_json(route))
+    found["route_bytes"] = len(raw)
+    found["read_route_us"] = timed_us(lambda: route_from_json(msgspec.json.decode(raw)))
+    return found
+
+
+def timed_us(call: Callable[[], object], *, budget_s: float = 0.3) -> float:
+    """The best of five means."""
+    begun = perf_counter()
+    call()
+    count = max(1, int(budget_s / 5 / max(perf_counter() - begun, 1e-7)))
+    means = []
+    for _ in range(5):
+        begun = perf_counter()
+        for _ in range(count):
+            call()
+        means.append((perf_counter() - begun) / count)
+    return min(means) * 1e6
+
+
+def gateway_cores(summary: list[dict[str, Any]]) -> dict[str, float]:
+    """Cores that the gateways need, from the processor time of a streamed piece with 32 streams."""
+    costs = {row["door"]: row["gateway_cpu_us_a_piece"] for row in summary if row["streams"] == 32}
+    return {door: cost * 1e-6 * PIECES * REQUESTS_PER_S for door, cost in costs.items()}
+
+
+def balance(num_requests: int) -> list[dict[str, Any]]:
+    """The waits for a slot, for one gateway and for many."""
+    rows = []
+    for gateways in (1, 16, 512):
+        fleet = Fleet(
+            replicas=NODES,
+            gateways=gateways,
+            slots=SLOTS,
+            service_s=LOAD * NODES * SLOTS / REQUESTS_PER_S,
+            requests_per_s=REQUESTS_PER_S,
+        )
+        for rule in RULES:
+            if gateways > 1 and not rule.startswith("own"):
+                continue  # Those do not depend on who sends.
+            waits = simulate(fleet, rule, num_requests=num_requests, seed=1)
+            rows.append({"gateways": gateways, "rule": rule, "service_s": fleet.service_s, **asdict(waits)})
+    return rows
+
+
+def tables(results: dict[str, Any]) -> str:
+    """For people."""
+    lines = ["# A thousand nodes, on paper and simulated", ""]
+    lines += ["| replicas | route, bytes | read it, µs | choose at random, µs | choose the least loaded, µs |"]
+    lines += ["|---|---|---|---|---|"]
+    for row in results["routing"]:
+        chosen = (row["choose_us RANDOM"], row["choose_us LEAST_OUTSTANDING_REQUESTS"])
+        cells = (row["replicas"], f"{row['route_bytes']:,}", f"{row['read_route_us']:,.0f}")
+        lines.append(f"| {' | '.join(map(str, cells))} | {' | '.join(f'{us:,.1f}' for us in chosen)} |")
+    lines += ["", "| door | gateway cores |", "|---|---|"]
+    lines += [f"| {door} | {cores:,.0f} |" for door, cores in results["cores"].items()]
+    lines += ["", "| gateways | rule | mean wait, ms | p99 wait, ms |", "|---|---|---|---|"]
+    for row in results["balance"]:
+        waits = f"{row['mean_s'] * 1e3:.2f} | {row['p99_s'] * 1e3:.1f}"
+        lines.append(f"| {row['gateways']} | {row['rule']} | {waits} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
