@@ -17,13 +17,15 @@ from headrace.control.context import NUM_TRIES, CallContext
 from headrace.control.identity_api import assumed_role_arn
 from headrace.control.images import OwnImage
 from headrace.control.log_reader import LogReader
+from headrace.control.metrics.series import Series
 from headrace.control.names import Site
 from headrace.control.registry import handler_of
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
+from headrace.monitoring.series import MemorySeries
 from headrace.state.records import Conflict
 from headrace.state.store import Store
-from headrace.wire.aws import calls, services
+from headrace.wire.aws import calls, compression, services
 from headrace.wire.aws.errors import AwsError, throttled
 from headrace.wire.aws.http import Call, HttpRequest, HttpResponse
 from headrace.wire.aws.identify import identify
@@ -36,7 +38,7 @@ _BODY_TIMEOUT_S = 60.0
 
 
 class ControlApp:
-    """Answers `sagemaker`, `logs`, `sts`, `iam`, and by name what it does not know."""
+    """Answers `sagemaker`, `cloudwatch`, `logs`, `sts`, `iam`, and by name what it does not know."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class ControlApp:
         logs: LogReader,
         own_images: Mapping[str, OwnImage],
         is_strict: bool,
+        series: Series | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -53,6 +56,7 @@ class ControlApp:
         self._logs = logs
         self._own_images = own_images
         self._is_strict = is_strict
+        self._series = MemorySeries() if series is None else series
         self._clock = clock
         self._log = get_logger()
 
@@ -74,6 +78,8 @@ class ControlApp:
     async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponse:
         started_s, spoken = time.perf_counter(), identify(request)
         try:
+            request = compression.inflated(request, max_bytes=MAX_BODY_BYTES)
+            spoken = identify(request)  # a form says only in its body what it asks for
             if spoken.operation in services.operation_names(spoken.service):
                 handler_of(spoken.service, spoken.operation)  # what is not there says so before what is wrong with it
             free = frozenset() if self._is_strict else FREE_IN_FRIENDLY_MODE
@@ -98,6 +104,7 @@ class ControlApp:
             request_id=request_id,
             is_strict=self._is_strict,
             own_images=self._own_images,
+            series=self._series,
         )
         try:
             for _ in range(NUM_TRIES):

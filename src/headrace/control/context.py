@@ -6,8 +6,10 @@ from typing import Any
 
 from headrace.control.images import OwnImage
 from headrace.control.log_reader import LogReader
+from headrace.control.metrics.series import Series
 from headrace.control.names import TITLES as _TITLES
 from headrace.control.names import Site, arn_of, find
+from headrace.monitoring.series import MemorySeries
 from headrace.state.records import Kind, Record
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError, not_found, validation_error
@@ -30,6 +32,8 @@ class CallContext:
     is_strict: bool = False
     """Refuse what AWS refuses; otherwise what does no harm is accepted."""
     own_images: Mapping[str, OwnImage] = field(default_factory=dict)
+    series: Series = field(default_factory=MemorySeries)
+    """What was measured."""
 
     def arn(self, kind: Kind, name: str) -> str:
         """The ARN of a thing here."""

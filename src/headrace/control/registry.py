@@ -10,6 +10,15 @@ from headrace.control import (
     tags_api,
 )
 from headrace.control.context import Handler
+from headrace.control.metrics import (
+    alarm_history_api,
+    alarm_tags_api,
+    alarms_api,
+    list_metrics_api,
+    metric_data_api,
+    put_metric_data,
+    statistics_api,
+)
 from headrace.wire.aws.errors import AwsError
 
 OPERATIONS: dict[tuple[str, str], Handler] = {
@@ -34,6 +43,21 @@ OPERATIONS: dict[tuple[str, str], Handler] = {
     ("logs", "DescribeLogStreams"): logs_api.describe_log_streams,
     ("logs", "FilterLogEvents"): logs_api.filter_log_events,
     ("logs", "GetLogEvents"): logs_api.get_log_events,
+    ("cloudwatch", "PutMetricData"): put_metric_data.put_metric_data,
+    ("cloudwatch", "GetMetricData"): metric_data_api.get_metric_data,
+    ("cloudwatch", "GetMetricStatistics"): statistics_api.get_metric_statistics,
+    ("cloudwatch", "ListMetrics"): list_metrics_api.list_metrics,
+    ("cloudwatch", "PutMetricAlarm"): alarms_api.put_metric_alarm,
+    ("cloudwatch", "DescribeAlarms"): alarms_api.describe_alarms,
+    ("cloudwatch", "DescribeAlarmsForMetric"): alarms_api.describe_alarms_for_metric,
+    ("cloudwatch", "DescribeAlarmHistory"): alarm_history_api.describe_alarm_history,
+    ("cloudwatch", "DeleteAlarms"): alarms_api.delete_alarms,
+    ("cloudwatch", "SetAlarmState"): alarms_api.set_alarm_state,
+    ("cloudwatch", "EnableAlarmActions"): alarms_api.enable_alarm_actions,
+    ("cloudwatch", "DisableAlarmActions"): alarms_api.disable_alarm_actions,
+    ("cloudwatch", "TagResource"): alarm_tags_api.tag_resource,
+    ("cloudwatch", "UntagResource"): alarm_tags_api.untag_resource,
+    ("cloudwatch", "ListTagsForResource"): alarm_tags_api.list_tags_for_resource,
     ("sts", "GetCallerIdentity"): identity_api.get_caller_identity,
     ("iam", "GetRole"): identity_api.get_role,
     ("iam", "GetUser"): identity_api.get_user,
