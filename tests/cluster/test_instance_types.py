@@ -3,7 +3,8 @@
 import pytest
 from botocore.loaders import Loader
 
-from headrace.cluster.instance_types import Host, find_instance_type, share_of_host, this_host
+from headrace.cluster.instance_types import Host, find_instance_type, share_of_host
+from headrace.cluster.this_host import this_host
 
 GIB = 1 << 30
 SMALL = Host(num_cores=2, memory_bytes=8 * GIB)

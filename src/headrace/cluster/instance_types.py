@@ -143,14 +143,6 @@ def share_of_host(name: str, host: Host) -> HostShare:
     )
 
 
-def this_host() -> Host:
-    """What this process may use."""
-    from headrace.runner.cpu import default_threads
-    from headrace.runner.memory import available_memory_bytes
-
-    return Host(num_cores=default_threads(), memory_bytes=available_memory_bytes())
-
-
 def _missing(kind: InstanceType, host: Host) -> list[str]:
     missing = []
     if kind.num_accelerators:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace import __version__
-from headrace.cluster.instance_types import share_of_host, this_host
+from headrace.cluster.instance_types import share_of_host
 from headrace.cluster.launcher import Launcher
 from headrace.cluster.local import LocalLauncher
+from headrace.cluster.this_host import this_host
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.control.app import ControlApp
 from headrace.control.images import OwnImage
