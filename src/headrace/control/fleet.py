@@ -1,7 +1,7 @@
 """Workers as the planner sees them, and what follows from looking at a fleet of them. Pure values and functions."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.cluster.launcher import Phase
 
@@ -57,6 +57,8 @@ class WorkerView:
     """None: nobody has started it yet."""
     phase_since_s: float = 0.0
     url: str = ""
+    token: str = field(default="", repr=False)
+    """Bearer token that it asks for; empty: none."""
     ready_s: float | None = None
     """When it was ready for the first time."""
     draining_s: float | None = None

@@ -129,7 +129,9 @@ def _route(variant: Variant, weight: float, fleets: tuple[Fleet, ...]) -> Varian
 
 def _replicas(serving: Sequence[WorkerView], variant: str, generation: int) -> tuple[Replica, ...]:
     found = [worker for worker in serving if worker.fleet == (variant, generation)]
-    return tuple(Replica(worker=one.name, url=one.url) for one in sorted(found, key=lambda one: one.name))
+    return tuple(
+        Replica(worker=one.name, url=one.url, token=one.token) for one in sorted(found, key=lambda one: one.name)
+    )
 
 
 def _async_output(deployment: Deployment) -> AsyncOutput | None:

@@ -46,6 +46,7 @@ def view_worker(record: Record) -> WorkerView:
         phase=Phase(phase) if phase is not None else None,
         phase_since_s=status.get("phase_since_s", record.created_s),
         url=handle.url if handle is not None else "",
+        token=handle.token if handle is not None else "",
         ready_s=status.get("ready_s"),
         draining_s=record.deleting_s,
         stopping_s=status.get("stopping_s"),

@@ -67,6 +67,12 @@ class PlatformSettings:
     images: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
     """TOML file with own images, a command line for each image name. Default: `images.toml` in `data_dir`, if there."""
 
+    cluster: str = setting(rules.text("local, or a Ray cluster: host:port or ray://host:port"), "local")
+    """
+    Where models run: `local`, as processes on this machine, or on the nodes of a Ray cluster, named by the `host:port`
+    that `ray start --head` shows (this machine must be one of its nodes) or by `ray://host:port` from outside it.
+    """
+
     keep_workers: bool = setting(rules.boolean(), False)
     """
     Leave workers, and the embedded S3 server, running when the platform stops; the next start adopts them. Off: an
@@ -134,9 +140,22 @@ def data_folder(settings: PlatformSettings, env: Mapping[str, str]) -> Path:
     return base.absolute() / "headrace"
 
 
+def is_cluster(address: str) -> bool:
+    """Whether it is `local`, or can be the address of a Ray cluster."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    is_number = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    return address == "local" or (bool(host) and "/" not in host and is_number)
+
+
 def _check(settings: PlatformSettings) -> None:
     if not (settings.account.isascii() and settings.account.isdigit() and len(settings.account) == 12):
         raise SettingsError(f"account is {settings.account!r}; wanted: 12 digits.", name="account")
+    if not is_cluster(settings.cluster):
+        message = (
+            f"cluster is {settings.cluster!r}; wanted: local, or the address of a Ray cluster such as 10.0.0.1:6379 or "
+            "ray://10.0.0.1:10001."
+        )
+        raise SettingsError(message, name="cluster")
     if settings.s3_endpoint is None:
         return
     try:

@@ -4,12 +4,15 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from headrace import __version__
 from headrace.cluster.instance_types import share_of_host
 from headrace.cluster.launcher import Launcher
 from headrace.cluster.local import LocalLauncher
+from headrace.cluster.ray_launcher import RayLauncher
+from headrace.cluster.ray_messages import Connection
 from headrace.cluster.this_host import this_host
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.control.app import ControlApp
@@ -75,7 +78,7 @@ def assemble(
     """
     site = Site(account=settings.account, region=settings.region)
     own_images = _own_images(settings, folder)
-    launcher = LocalLauncher(folder.workers, cache_folder=folder.artifacts, environment=env)
+    launcher = _launcher(settings, folder, env)
     logs = WorkerLogs(folder.workers)
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
     config = GatewayConfig(account=site.account, region=site.region, async_folder=folder.invocations)
@@ -109,6 +112,16 @@ def assemble(
         s3=s3,
         objects=objects,
     )
+
+
+def _launcher(settings: PlatformSettings, folder: DataFolder, env: Mapping[str, str]) -> Launcher:
+    if settings.cluster == LocalLauncher.name:
+        return LocalLauncher(folder.workers, cache_folder=folder.artifacts, environment=env)
+    if find_spec("ray") is None:
+        message = "cluster names a Ray cluster, and Ray is not installed. Install it: `pip install 'headrace[ray]'`."
+        raise SettingsError(message, name="cluster")
+    connection = Connection(address=settings.cluster, namespace=folder.cluster_namespace())
+    return RayLauncher(folder.workers, connection=connection, environment=env)
 
 
 def require_keys(settings: PlatformSettings, store: Store) -> None:

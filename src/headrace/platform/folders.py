@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -51,6 +52,18 @@ class DataFolder:
     def running(self) -> Path:
         """Where the platform that runs on this folder listens."""
         return self.root / "running.json"
+
+    def cluster_namespace(self) -> str:
+        """The name of this platform on a cluster that it shares with others; the same for as long as the folder."""
+        path = self.root / "cluster-namespace"
+        try:
+            return path.read_text(encoding="ascii")
+        except FileNotFoundError:
+            name = f"headrace-{secrets.token_hex(6)}"
+            partial = path.with_suffix(".partial")
+            partial.write_text(name, encoding="ascii")
+            partial.replace(path)
+            return name
 
     def make(self) -> None:
         """

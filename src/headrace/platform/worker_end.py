@@ -21,15 +21,19 @@ async def end_workers(store: Store, launcher: Launcher, *, grace_s: float) -> in
     end for no failure. Call it when nobody reconciles any more.
     """
     await asyncio.to_thread(_mark_leaving, store)
-    workers = await launcher.known()
-    for name, handle in workers.items():
-        await launcher.stop(name, handle, grace_s=grace_s)
+    try:
+        workers = await launcher.known()
+        for name, handle in workers.items():
+            await launcher.stop(name, handle, grace_s=grace_s)
+    except TimeoutError as error:  # a cluster that is away keeps no platform from stopping
+        get_logger().error("workers.not_reached", message=str(error))
+        return 0
     try:
         async with asyncio.timeout(grace_s + _KILL_RESERVE_S):
             while await launcher.known():  # noqa: ASYNC110 -- they may not be our children: nobody tells
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
-        get_logger().error("workers.left", workers=sorted(await launcher.known()))
+        get_logger().error("workers.left", workers=sorted(workers))
     return len(workers)
 
 

@@ -1,0 +1,68 @@
+"""A platform on a Ray cluster of two nodes with the real small model: a node is lost under load, the platform killed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.ray_nodes import Nodes, ray_nodes
+
+from .running import IMAGE, Running, until, up
+from .test_end_to_end import WAIT, answered, delete_endpoint, make_endpoint
+from .test_faults import Load, described
+
+pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with ray_nodes(4, 4) as made:
+        yield made
+
+
+def handles(running: Running) -> dict[str, dict[str, object]]:
+    """Worker → its handle, of those that run."""
+    found = {path.parent: json.loads(path.read_text()) for path in running.folder.glob("workers/*/handle.json")}
+    return {folder.name: handle for folder, handle in found.items() if not (folder / "report.json").exists()}
+
+
+def test_a_lost_node_and_a_killed_platform_lose_no_endpoint(nodes: Nodes, tmp_path: Path, smollm2_path: Path) -> None:
+    env = {"HEADRACE_HOME": str(tmp_path / "home")}
+    running = up(tmp_path / "data", "--cluster", nodes.address, env=env)
+    try:
+        container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}}
+        make_endpoint(running, "spread", container, InitialInstanceCount=2)
+        running.client("sagemaker").get_waiter("endpoint_in_service").wait(EndpointName="spread", WaiterConfig=WAIT)
+        before = handles(running)
+        assert len({handle["facts"]["node"] for handle in before.values()}) == 2, "one on each node"
+        with Load(running, "spread", 4).running() as load:
+            load.more(6)
+            lost, _ = before.values()
+            nodes.lose(lost["facts"]["node"])
+            load.more(6)
+            until(lambda: len(handles(running).keys() - before.keys()) == 1, "another one was started")
+            until(
+                lambda: described(running, "spread")["ProductionVariants"][0]["CurrentInstanceCount"] == 2, "both serve"
+            )
+            load.more(6)
+        assert set(load.outcomes) <= {"answered", "424", "429"}, load.outcomes
+        assert load.outcomes.total() - load.num_answered <= 4, load.outcomes
+        after = handles(running)
+        assert lost["facts"]["node"] not in {handle["facts"]["node"] for handle in after.values()}
+        logs = running.client("logs").filter_log_events(logGroupName="/aws/sagemaker/Endpoints/spread")["events"]
+        assert any("server.ready" in event["message"] for event in logs)
+    finally:
+        running.close()
+        running.kill()
+    following = up(tmp_path / "data", "--cluster", nodes.address, env=env)
+    try:
+        until(lambda: answered(following, "spread"), "the endpoint answers")
+        assert handles(following) == after, "adopted"
+        delete_endpoint(following, "spread")
+    finally:
+        assert following.stop() == 0, following.log()
