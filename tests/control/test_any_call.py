@@ -21,7 +21,7 @@ from headrace.control.worker_specs import WorkerDefaults, build_worker
 from headrace.state.records import Kind
 from headrace.state.routes import route_from_json, route_to_json
 from headrace.state.sql import SqlStore, open_store
-from headrace.wire.aws import calls, services, validation
+from headrace.wire.aws import calls, patterns, services, validation
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import Call
 from tests.control.support import IMAGE, ROLE, SITE, ListedLogs, share_of
@@ -40,6 +40,12 @@ KNOWN = {
     "Url": st.sampled_from(["s3://bucket/key.tar.gz", "s3://bucket/prefix/"]),
     "DestinationS3Uri": st.just("s3://bucket/out"),
     "LogGroupName": st.just("/aws/sagemaker/Endpoints/e"),
+    "AlarmName": st.sampled_from(["a", "b"]),
+    "AmazonResourceName": st.sampled_from([f"arn:aws:cloudwatch:us-east-1:123456789012:alarm:{name}" for name in "ab"]),
+    "MetricId": st.sampled_from(["m1", "m2"]),
+    "MetricExpression": st.sampled_from(["m1 / m2", "METRICS()", "m1 +"]),
+    "Period": st.sampled_from([10, 60, 300, 45]),
+    "Stat": st.sampled_from(["Sum", "p90", "Mode"]),
     "InitialTaskCount": st.integers(1, 3),
     "TaskCount": st.integers(0, 3),
 }
@@ -83,7 +89,7 @@ def text(limits: dict[str, Any]) -> st.SearchStrategy[str]:
     pattern = limits.get("pattern")
     if pattern is None or "\\p" in pattern:
         return st.text("abc", min_size=max(1, int(limits.get("min", 1))), max_size=max(4, int(limits.get("min", 1))))
-    return st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True)
+    return st.from_regex(patterns.compiled(pattern) or re.compile(pattern, re.ASCII), fullmatch=True)
 
 
 def structure(shape: Any, depth: int) -> st.SearchStrategy[dict[str, Any]]:
