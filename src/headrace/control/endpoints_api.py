@@ -18,6 +18,9 @@ from headrace.wire.aws.errors import AwsError, validation_error
 
 MAX_WORKERS = 100
 """Of one endpoint. A mistyped count shall not fill the machine with processes."""
+_HAS_COMPONENTS = (
+    "Cannot delete endpoint with inference component associated. Please delete inference component and try it again."
+)
 _UPDATABLE = frozenset({State.IN_SERVICE, State.UPDATE_ROLLBACK_FAILED})
 
 
@@ -40,7 +43,7 @@ def create_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
 def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """UpdateEndpoint: another configuration; the old one serves until the new one does."""
     record = context.get(Kind.ENDPOINT, params["EndpointName"])
-    view, current = _updatable(context, record)
+    view, current = updatable(record, context.arn(Kind.ENDPOINT, record.name))
     deployment = params.get("DeploymentConfig") or {}
     if params.get("RetainDeploymentConfig") and not deployment:
         deployment = current.raw.get("deployment") or {}
@@ -60,15 +63,14 @@ def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
 def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """UpdateEndpointWeightsAndCapacities."""
     record = context.get(Kind.ENDPOINT, params["EndpointName"])
-    view, current = _updatable(context, record)
-    desired = dict(current.desired)
+    arn = context.arn(Kind.ENDPOINT, record.name)
+    desired = dict(updatable(record, arn)[1].desired)
     names = [change["VariantName"] for change in params["DesiredWeightsAndCapacities"]]
     for change in params["DesiredWeightsAndCapacities"]:
         name = change["VariantName"]
         if names.count(name) > 1:
             raise validation_error(f'The variant name "{name}" was non-unique within the request.')
         if name not in desired:
-            arn = context.arn(Kind.ENDPOINT, record.name)
             raise validation_error(
                 f'Variant "{name}" does not exist in endpoint "{arn}". It has: {", ".join(desired)}.'
             )
@@ -78,6 +80,23 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
             weight=float(change.get("DesiredWeight", desired[name].weight)),
             count=int(change.get("DesiredInstanceCount", desired[name].count)),
         )
+    context.store.update(record, spec=with_capacities(record, desired, arn=arn))
+    return {"EndpointArn": arn}
+
+
+def with_capacities(record: Record, desired: dict[str, Desired], *, arn: str) -> Json:
+    """
+    An endpoint's spec with other weights and counts of the version that serves; `store.update` writes it.
+
+    Args:
+        record: of the endpoint.
+        desired: of all variants.
+        arn: of the endpoint, for the error's text.
+
+    Raises:
+        AwsError: the endpoint is being changed, has failed, or would have too many workers.
+    """
+    view, current = updatable(record, arn)
     _check_number(desired)
     raw = current.raw
     version = version_json(
@@ -87,8 +106,7 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
         desired=desired,
         deployment=raw.get("deployment"),
     )
-    context.store.update(record, spec={"asked": view.asked + 1, "version": version})
-    return {"EndpointArn": context.arn(Kind.ENDPOINT, record.name)}
+    return {"asked": view.asked + 1, "version": version}
 
 
 def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -99,8 +117,15 @@ def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, An
 
 
 def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DeleteEndpoint, in every state; asking again does no harm."""
-    context.store.update(context.get(Kind.ENDPOINT, params["EndpointName"]), is_deleting=True)
+    """DeleteEndpoint, in every state, but not before its inference components; asking again does no harm."""
+    record = context.get(Kind.ENDPOINT, params["EndpointName"])
+    hosted = [
+        one.name for one in context.store.list(Kind.INFERENCE_COMPONENT) if one.spec["endpoint_uid"] == record.uid
+    ]
+    if hosted:
+        named = "" if context.is_strict else f" It has: {', '.join(hosted)}."
+        raise validation_error(f"{_HAS_COMPONENTS}{named}")
+    context.store.update(record, is_deleting=True)
     return {}
 
 
@@ -167,10 +192,15 @@ def _retained(asked: Desired, current: Desired | None, excluded: set[str]) -> De
     )
 
 
-def _updatable(context: CallContext, record: Record) -> tuple[EndpointView, Version]:
-    """The endpoint and the version that serves, if it may be updated now."""
+def updatable(record: Record, arn: str) -> tuple[EndpointView, Version]:
+    """
+    The endpoint and the version that serves, if it may be updated now.
+
+    Raises:
+        AwsError: it has failed, or is being changed.
+    """
     view = view_endpoint(record)
-    state, arn = visible_state(view), context.arn(Kind.ENDPOINT, record.name)
+    state = visible_state(view)
     if state in _UPDATABLE and view.progress is not None and view.progress.stable is not None:
         return view, view.versions[view.progress.stable]
     if state is State.FAILED:

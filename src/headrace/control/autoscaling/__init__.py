@@ -1,0 +1,1 @@
+"""Application Auto Scaling: scalable targets, policies, schedules and activities, and the loop that acts on them."""

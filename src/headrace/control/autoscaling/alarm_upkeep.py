@@ -1,0 +1,51 @@
+"""Keeps the alarms of target-tracking policies as their policies want them, and takes away what belongs to nothing."""
+
+from headrace.control.autoscaling.policy_alarms import alarm_specs
+from headrace.control.autoscaling.removal import remove_policy
+from headrace.control.autoscaling.targets import policy_arn, read_key
+from headrace.control.metrics.alarm_records import new_alarm_status
+from headrace.control.names import Site
+from headrace.state.records import AlreadyExists, Kind, Record
+from headrace.state.store import Store
+
+
+def ensure_alarms(store: Store, site: Site, policy: Record, *, now_s: float) -> None:
+    """
+    Make the alarms of a target-tracking policy, or bring them up to date; other policies have none.
+
+    Raises:
+        Conflict: somebody else wrote one at the same moment.
+    """
+    if policy.spec["PolicyType"] != "TargetTrackingScaling":
+        return
+    for name, spec in alarm_specs(site, policy).items():
+        old = store.get(Kind.ALARM, name)
+        if old is None:
+            try:
+                status = new_alarm_status(name, now_s=now_s)
+                store.create(Kind.ALARM, name, spec={**spec, "configured_s": now_s}, status=status)
+            except AlreadyExists:
+                continue
+        elif {**old.spec, "configured_s": None} != {**spec, "configured_s": None}:
+            store.update(old, spec={**spec, "configured_s": now_s})
+
+
+def remove_orphans(store: Store, site: Site) -> bool:
+    """
+    Remove alarms whose policy is gone, policies and scheduled actions whose target is; says whether there were any.
+
+    Parents are read after their children: one that is missing then is gone, and not merely younger.
+    """
+    alarms = [alarm for alarm in store.list(Kind.ALARM) if alarm.spec.get("owner")]
+    policies = store.list(Kind.SCALING_POLICY)
+    actions = store.list(Kind.SCHEDULED_ACTION)
+    targets = {record.name for record in store.list(Kind.SCALABLE_TARGET)}
+    arns = {policy_arn(site, policy) for policy in policies}
+    lost_alarms = [alarm for alarm in alarms if alarm.spec["owner"] not in arns]
+    lost_policies = [policy for policy in policies if read_key(policy.spec).name not in targets]
+    lost_actions = [action for action in actions if read_key(action.spec).name not in targets]
+    for record in (*lost_alarms, *lost_actions):
+        store.remove(record)
+    for policy in lost_policies:
+        remove_policy(store, site, policy)
+    return bool(lost_alarms or lost_policies or lost_actions)

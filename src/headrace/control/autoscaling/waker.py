@@ -1,0 +1,125 @@
+"""
+Wakes what sleeps at zero when a request wants it: the one writer of a first copy.
+
+The gateway calls `wake` from its event loop and goes on; a thread writes. Asked again while it writes, it does nothing
+more. What cannot be woken now (it is being changed) is logged; the gateway asks again as long as somebody waits.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Protocol
+
+from headrace.control.autoscaling import activities
+from headrace.control.autoscaling.capacity import read_capacity, write_capacity
+from headrace.control.autoscaling.targets import COMPONENT_DIMENSION, VARIANT_DIMENSION, TargetKey, read_bounds
+from headrace.control.context import NUM_TRIES
+from headrace.control.names import Site
+from headrace.core.telemetry import get_logger
+from headrace.state.records import Conflict, Kind
+from headrace.state.store import Store
+from headrace.wire.aws.errors import AwsError
+
+CAUSE = "a request arrived while capacity was 0"
+WAKE_COOLDOWN_S = 60.0
+"""After it was woken, so long nothing scales it in again: an alarm that saw it idle has to see that it is not."""
+
+
+class Asleep(Protocol):
+    """What a request named."""
+
+    @property
+    def endpoint(self) -> str:
+        """Its endpoint."""
+        ...
+
+    @property
+    def variant(self) -> str | None:
+        """A production variant."""
+        ...
+
+    @property
+    def component(self) -> str | None:
+        """An inference component."""
+        ...
+
+
+class Waker:
+    """One thread, which lives until `close`."""
+
+    def __init__(self, store: Store, *, site: Site, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._site = site
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="waker")
+        self._lock = threading.Lock()
+        self._pending: set[TargetKey] = set()
+        self._log = get_logger()
+
+    def wake(self, wanted: Asleep) -> None:
+        """Bring a first copy of a variant or a component; any thread may call it, and it returns at once."""
+        key = _key_of(wanted)
+        if key is None:
+            return
+        with self._lock:
+            if key in self._pending:
+                return
+            self._pending.add(key)
+        with suppress(RuntimeError):  # closed: the platform is stopping
+            self._threads.submit(self._work, key)
+
+    def close(self) -> None:
+        """Finish what is being written."""
+        self._threads.shutdown(wait=True)
+
+    def _work(self, key: TargetKey) -> None:
+        try:
+            self._wake(key)
+        except AwsError as error:
+            self._log.info("waker.not_now", target=key.resource_id, reason=error.message)
+        except Exception:  # noqa: BLE001 -- an edge: logged; whoever waits asks again
+            self._log.exception("waker.failed", target=key.resource_id)
+        finally:
+            with self._lock:
+                self._pending.discard(key)
+
+    def _wake(self, key: TargetKey) -> None:
+        for _ in range(NUM_TRIES):
+            capacity = read_capacity(self._store, key)
+            if capacity is None or capacity.desired > 0:
+                return
+            try:
+                self._write(key)
+            except Conflict:
+                continue
+            except LookupError:
+                pass
+            return
+
+    def _write(self, key: TargetKey) -> None:
+        """Ask for the first copy, and write an activity if the thing is a scalable target."""
+        target = self._store.get(Kind.SCALABLE_TARGET, key.name)
+        number = 1 if target is None else max(1, read_bounds(target.spec).minimum)
+        write_capacity(self._store, self._site, key, number)
+        self._log.info("waker.woken", target=key.resource_id, capacity=number)
+        if target is None:
+            return
+        scaling = {"direction": "in", "from_capacity": 0, "cooldown_s": WAKE_COOLDOWN_S, "ended_s": None}
+        activity = activities.begin(self._store, key, number, cause=CAUSE, now_s=self._clock(), scaling=scaling)
+        activities.progressed(self._store, activity)
+
+
+def _key_of(wanted: Asleep) -> TargetKey | None:
+    if wanted.component:
+        resource_id = f"inference-component/{wanted.component}"
+        return TargetKey(resource_id=resource_id, dimension=COMPONENT_DIMENSION, component=wanted.component)
+    if not wanted.variant:
+        return None
+    return TargetKey(
+        resource_id=f"endpoint/{wanted.endpoint}/variant/{wanted.variant}",
+        dimension=VARIANT_DIMENSION,
+        endpoint=wanted.endpoint,
+        variant=wanted.variant,
+    )

@@ -1,0 +1,132 @@
+"""A variant that is played, and hours that pass when a test says so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.cluster.launcher import Phase
+from headrace.control.autoscaling.autoscaler import Autoscaler
+from headrace.control.autoscaling.capacity import read_capacity
+from headrace.control.autoscaling.targets import VARIANT_DIMENSION, read_key
+from headrace.control.context import CallContext
+from headrace.control.deployment import wanted_workers
+from headrace.control.fleet import Limits, WorkerView
+from headrace.control.identity_api import assumed_role_arn
+from headrace.control.plan import plan_endpoint
+from headrace.control.progress import ready_key, status_json, view_endpoint
+from headrace.control.registry import handler_of
+from headrace.control.version import asked_capacity, version_json
+from headrace.monitoring.metrics import Metric
+from headrace.monitoring.series import MemorySeries
+from headrace.state.records import Kind
+from headrace.state.sql import SqlStore, open_store
+from tests.control.support import SITE, ListedLogs
+
+START_S = 1_700_000_040.0
+RESOURCE = "endpoint/e/variant/a"
+IDENTITY = {"ServiceNamespace": "sagemaker", "ResourceId": RESOURCE, "ScalableDimension": VARIANT_DIMENSION}
+DIMENSIONS = (("EndpointName", "e"), ("VariantName", "a"))
+CONCURRENCY = Metric(namespace="AWS/SageMaker", name="ConcurrentRequestsPerModel", dimensions=DIMENSIONS)
+INVOCATIONS = Metric(namespace="AWS/SageMaker", name="InvocationsPerInstance", dimensions=DIMENSIONS)
+
+
+@dataclass
+class World:
+    """An endpoint `e` with a variant `a`; its workers come as soon as time passes."""
+
+    count: int = 1
+    now_s: float = START_S
+    load: Callable[[int], float | None] = lambda _serving: None
+    """Requests at a time per instance, given how many serve; None: nothing is measured."""
+    capacities: list[int] = field(default_factory=list)
+    """What was wanted, each time that it changed."""
+    store: SqlStore = field(init=False)
+    series: MemorySeries = field(default_factory=MemorySeries)
+
+    def __post_init__(self) -> None:
+        self.store = open_store("sqlite://", now_s=lambda: self.now_s)
+        self.scaler = Autoscaler(store=self.store, series=self.series, site=SITE, clock=lambda: self.now_s)
+        variant = {
+            "VariantName": "a",
+            "ModelName": "m",
+            "InstanceType": "ml.m5.large",
+            "InitialInstanceCount": self.count,
+        }
+        config = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
+        version = version_json(
+            generation=1, config=config, models={"m": {}}, desired={"a": asked_capacity(variant)}, deployment={}
+        )
+        self.store.create(Kind.ENDPOINT, "e", spec={"asked": 1, "version": version})
+        self.reconcile()
+
+    def call(self, operation: str, service: str = "application-autoscaling", **params: Any) -> dict[str, Any]:
+        """Ask as a client does."""
+        context = CallContext(
+            store=self.store,
+            logs=ListedLogs(),
+            site=SITE,
+            identity_arn=assumed_role_arn(SITE),
+            now_s=self.now_s,
+            request_id="r",
+        )
+        return handler_of(service, operation)(context, params)
+
+    def register(self, minimum: int = 1, maximum: int = 10, **more: Any) -> None:
+        self.call("RegisterScalableTarget", **IDENTITY, MinCapacity=minimum, MaxCapacity=maximum, **more)
+
+    def put_policy(self, name: str = "p", **config: Any) -> dict[str, Any]:
+        return self.call("PutScalingPolicy", **IDENTITY, PolicyName=name, **config)
+
+    def activities(self, *, with_not_scaled: bool = False) -> list[dict[str, Any]]:
+        """Oldest first."""
+        found = self.call(
+            "DescribeScalingActivities", ServiceNamespace="sagemaker", IncludeNotScaledActivities=with_not_scaled
+        )
+        return list(reversed(found["ScalingActivities"]))
+
+    def reconcile(self) -> None:
+        """Give the endpoint all workers that it wants."""
+        record = self.store.get(Kind.ENDPOINT, "e")
+        if record is None:
+            return
+        for _ in range(3):
+            view = view_endpoint(record)
+            plan = plan_endpoint(view, self._workers(view), endpoint_arn="arn", now_s=self.now_s, limits=Limits())
+            assert plan.deployment is not None
+            ready = {ready_key(*fleet): count for fleet, count in wanted_workers(plan.deployment).items()}
+            status = status_json(plan.deployment.progress, plan.deployment.versions, ready, {})
+            record = self.store.update(record, status=status)
+
+    def pass_time(self, seconds: float) -> None:
+        """Measure, scale, reconcile, every ten seconds."""
+        key = read_key(IDENTITY)
+        for _ in range(int(seconds // 10)):
+            self.now_s += 10
+            capacity = read_capacity(self.store, key)
+            value = self.load(capacity.in_service if capacity is not None else 0)
+            if value is not None:
+                self.series.put(CONCURRENCY, value, now_s=self.now_s - 5)
+            self.scaler.look()
+            self.reconcile()
+            after = read_capacity(self.store, key)
+            if after is not None and self.capacities[-1:] != [after.desired]:
+                self.capacities.append(after.desired)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def _workers(self, view: Any) -> list[WorkerView]:
+        asked = view.version.variants[0]
+        generation = view.version.generation
+        return [
+            WorkerView(
+                name=f"w{number}",
+                variant="a",
+                generation=generation,
+                created_s=START_S,
+                phase=Phase.READY,
+                ready_s=START_S,
+                url="http://x",
+            )
+            for number in range(asked.count)
+        ]

@@ -1,0 +1,92 @@
+"""A request that finds nothing wakes a first copy, once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from headrace.control.autoscaling.capacity import read_capacity, write_capacity
+from headrace.control.autoscaling.targets import read_key
+from headrace.control.autoscaling.waker import CAUSE, Waker
+from headrace.state.records import Kind
+from tests.control.support import SITE
+
+from .support import IDENTITY, World
+from .test_autoscaler import alarm, steps
+
+
+@dataclass(frozen=True)
+class Wanted:
+    endpoint: str = "e"
+    variant: str | None = "a"
+    component: str | None = None
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """One that sleeps."""
+    made = World()
+    write_capacity(made.store, SITE, read_key(IDENTITY), 0)
+    made.reconcile()
+    yield made
+    made.close()
+
+
+def wake(world: World, *wanted: Wanted) -> None:
+    waker = Waker(world.store, site=SITE, clock=lambda: world.now_s)
+    for one in wanted:
+        waker.wake(one)
+    waker.close()
+
+
+def desired(world: World) -> int:
+    capacity = read_capacity(world.store, read_key(IDENTITY))
+    assert capacity is not None
+    return capacity.desired
+
+
+def test_many_requests_wake_one_copy(world: World) -> None:
+    wake(world, *[Wanted()] * 20)
+    assert desired(world) == 1
+    record = world.store.get(Kind.ENDPOINT, "e")
+    assert record is not None
+    assert record.spec["asked"] == 3, "created, put to sleep, woken: each asked for once"
+
+
+def test_the_minimum_of_its_target_is_woken_and_told(world: World) -> None:
+    world.register(2, 5)
+    wake(world, Wanted())
+    assert desired(world) == 2
+    (told,) = world.activities()
+    assert (told["Cause"], told["StatusCode"]) == (CAUSE, "InProgress")
+    world.reconcile()
+    world.pass_time(10)
+    assert world.activities()[0]["StatusCode"] == "Successful"
+
+
+def test_an_alarm_that_saw_it_idle_does_not_put_it_to_sleep_at_once(world: World) -> None:
+    world.register(0, 5)
+    alarm(world, "idle", world.put_policy("idle", **steps(0))["PolicyARN"], TreatMissingData="breaching")
+    world.pass_time(60)
+    wake(world, Wanted())
+    world.reconcile()
+    world.pass_time(50)
+    assert desired(world) == 1
+    world.pass_time(60)
+    assert desired(world) == 0, "it is idle, after all"
+
+
+def test_what_is_awake_gone_or_unknown_is_left_alone(world: World) -> None:
+    wake(world, Wanted(variant="other"), Wanted(endpoint="other"), Wanted(variant=None), Wanted(component="none"))
+    assert desired(world) == 0
+    wake(world, Wanted())
+    world.reconcile()
+    wake(world, Wanted())
+    assert desired(world) == 1
+
+
+def test_a_closed_waker_does_no_harm(world: World) -> None:
+    waker = Waker(world.store, site=SITE)
+    waker.close()
+    waker.wake(Wanted())
+    assert desired(world) == 0
