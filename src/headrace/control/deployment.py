@@ -20,6 +20,19 @@ _EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What else speaks against what is being deployed: reasons, empty where there is none."""
+
+    no_room: str = ""
+    """Workers that are missing have no place."""
+    alarm: str = ""
+    """An alarm of `AutoRollbackConfiguration` is in ALARM; matters once the new version has traffic."""
+
+
+NOTHING = Outside()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """Progress, and the versions it names."""
 
@@ -61,11 +74,18 @@ def take_up(view: EndpointView, now_s: float) -> Deployment:
     return Deployment(progress=rollout, versions={stable.generation: stable, asked.generation: asked})
 
 
-def advance(deployment: Deployment, workers: Sequence[WorkerView], *, now_s: float, limits: Limits) -> Deployment:
+def advance(
+    deployment: Deployment,
+    workers: Sequence[WorkerView],
+    *,
+    now_s: float,
+    limits: Limits,
+    outside: Outside = NOTHING,
+) -> Deployment:
     """Go as far as possible now."""
     num_steps = max(len(version.rollout.steps) for version in deployment.versions.values())
     for _ in range(2 * num_steps + 4):
-        following = _advance_once(deployment, workers, now_s, limits)
+        following = _advance_once(deployment, workers, now_s, limits, outside)
         if following == deployment:
             break
         deployment = following
@@ -116,24 +136,29 @@ def _target_capacity(deployment: Deployment, target: Version) -> dict[FleetKey, 
     return {(one.name, target.generation): math.ceil(one.count * part - _EPSILON) for one in target.variants}
 
 
-def _advance_once(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> Deployment:
+def _advance_once(
+    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, outside: Outside
+) -> Deployment:
     match deployment.progress.state:
         case State.CREATING:
-            return _create(deployment, workers, now_s, limits)
+            return _create(deployment, workers, now_s, limits, outside)
         case State.UPDATING if deployment.progress.target is None:
-            return _scale(deployment, workers, now_s, limits)
+            return _scale(deployment, workers, now_s, limits, outside)
         case State.UPDATING:
-            return _roll_out(deployment, workers, now_s, limits)
+            return _roll_out(deployment, workers, now_s, limits, outside)
         case State.ROLLING_BACK:
             return _roll_back(deployment, workers, now_s, limits)
         case _:
             return deployment
 
 
-def _create(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> Deployment:
+def _create(
+    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, outside: Outside
+) -> Deployment:
     progress, target = deployment.progress, deployment.target
     assert target is not None
     reason = hopeless_reason(workers, target.generation, since_s=progress.since_s, limits=limits)
+    reason = reason or outside.no_room or None
     waited_s = limits.waited_s(progress.since_s, now_s)
     if reason is None and waited_s > 2 * target.startup_bound_s + limits.slack_s:
         reason = f"The endpoint was not ready after {waited_s:.0f} s."
@@ -145,13 +170,16 @@ def _create(deployment: Deployment, workers: Sequence[WorkerView], now_s: float,
     return _settled(deployment, target, now_s)
 
 
-def _scale(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> Deployment:
+def _scale(
+    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, outside: Outside
+) -> Deployment:
     """New weights and counts of the version that serves."""
     progress, stable = deployment.progress, deployment.stable
     assert stable is not None
     if _has_capacity(wanted_workers(deployment), workers):
         return _settled(deployment, stable, now_s)
     reason = hopeless_reason(workers, stable.generation, since_s=progress.since_s, limits=limits)
+    reason = reason or outside.no_room or None
     waited_s = limits.waited_s(progress.since_s, now_s)
     if reason is None and waited_s > 2 * stable.startup_bound_s + limits.slack_s:
         reason = f"The workers that were asked for were not ready after {waited_s:.0f} s."
@@ -162,12 +190,15 @@ def _scale(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, 
     return _rolling_back(reverted, reason, now_s)
 
 
-def _roll_out(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> Deployment:
+def _roll_out(
+    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, outside: Outside
+) -> Deployment:
     progress, target = deployment.progress, deployment.target
     assert target is not None
     rollout, in_stage_s = target.rollout, now_s - progress.stage_since_s
     is_terminating = progress.stage is Stage.TERMINATING
     reason = hopeless_reason(workers, target.generation, since_s=progress.since_s, limits=limits)
+    reason = reason or outside.no_room or (outside.alarm if traffic_fraction(deployment) > 0 else "") or None
     waited_s = limits.waited_s(progress.since_s, now_s)
     if reason is None and not is_terminating and waited_s > rollout_bound_s(target, limits):
         reason = f"The update was not done after {waited_s:.0f} s."

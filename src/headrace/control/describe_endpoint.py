@@ -71,14 +71,14 @@ def _summary(variant: Variant, version: Version, view: EndpointView, record: Rec
     ready = record.status.get("ready", {}).get(ready_key(variant.name, version.generation), 0)
     is_host = variant.model is None
     is_up = state not in (State.CREATING, State.FAILED)
-    hosts = config.get("InitialInstanceCount", 1) if is_up else 0
+    hosts = len(record.status.get("instances", {}).get(variant.name, [])) if is_up else 0
     desired = _desired_of(variant, version, view)
     summary: dict[str, Any] = {
         "VariantName": variant.name,
         "CurrentWeight": variant.weight if is_up else 0.0,
         "DesiredWeight": desired.weight,
         "CurrentInstanceCount": hosts if is_host else ready,
-        "DesiredInstanceCount": config.get("InitialInstanceCount", 1) if is_host else desired.count,
+        "DesiredInstanceCount": _desired_hosts(desired, config, hosts) if is_host else desired.count,
     }
     if not is_host:
         summary["DeployedImages"] = [_image(variant, version, view.created_s)]
@@ -97,6 +97,12 @@ def _summary(variant: Variant, version: Version, view: EndpointView, record: Rec
     if status := _variant_status(variant, view, record, state):
         summary["VariantStatus"] = [status]
     return summary
+
+
+def _desired_hosts(desired: Variant, config: Json, present: int) -> int:
+    """Instances of a host of components: as many as were asked for, or as there are if they come and go by need."""
+    is_managed = (config.get("ManagedInstanceScaling") or {}).get("Status") == "ENABLED"
+    return present if is_managed and present else desired.instances
 
 
 def _desired_of(variant: Variant, version: Version, view: EndpointView) -> Variant:

@@ -10,11 +10,22 @@ from dataclasses import dataclass
 from headrace.state.records import Kind, Record
 from headrace.state.store import Store
 
-ARN_TYPES = {Kind.MODEL: "model", Kind.ENDPOINT_CONFIG: "endpoint-config", Kind.ENDPOINT: "endpoint"}
+ARN_TYPES = {
+    Kind.MODEL: "model",
+    Kind.ENDPOINT_CONFIG: "endpoint-config",
+    Kind.ENDPOINT: "endpoint",
+    Kind.INFERENCE_COMPONENT: "inference-component",
+}
 """What stands before the name in an ARN."""
-TITLES = {Kind.MODEL: "model", Kind.ENDPOINT_CONFIG: "endpoint configuration", Kind.ENDPOINT: "endpoint"}
+TITLES = {
+    Kind.MODEL: "model",
+    Kind.ENDPOINT_CONFIG: "endpoint configuration",
+    Kind.ENDPOINT: "endpoint",
+    Kind.INFERENCE_COMPONENT: "inference component",
+}
 """What AWS's messages call them."""
 ENDPOINT_LOG_PREFIX = "/aws/sagemaker/Endpoints/"
+COMPONENT_LOG_PREFIX = "/aws/sagemaker/InferenceComponents/"
 
 _ARN = re.compile(
     r"arn:(?P<partition>[^:]*):sagemaker:(?P<region>[^:]*):(?P<account>[^:]*):(?P<type>[^/]*)/(?P<name>.+)"
@@ -38,7 +49,7 @@ def partition_of(region: str) -> str:
 
 
 def arn_of(site: Site, kind: Kind, name: str) -> str:
-    """The ARN of a model, a configuration or an endpoint."""
+    """The ARN of a model, a configuration, an endpoint or an inference component."""
     partition = partition_of(site.region)
     return f"arn:{partition}:sagemaker:{site.region}:{site.account}:{ARN_TYPES[kind]}/{name.lower()}"
 
@@ -65,6 +76,11 @@ def find(store: Store, kind: Kind, name: str) -> Record | None:
 def log_group_of(endpoint: str) -> str:
     """Where the workers of an endpoint log. Source: SageMaker developer guide, "Log groups and streams"."""
     return ENDPOINT_LOG_PREFIX + endpoint
+
+
+def component_log_group_of(component: str) -> str:
+    """Where the copies of an inference component log."""
+    return COMPONENT_LOG_PREFIX + component
 
 
 def log_stream_of(variant: str, instance_id: str) -> str:

@@ -8,20 +8,13 @@ def notices_of_variant(version: Version, variant_name: str) -> tuple[str, ...]:
     """Sentences for the describe and the log; empty when all is as on SageMaker."""
     config: Json = version.raw["config"]
     variant: Json = next(one for one in config["ProductionVariants"] if one["VariantName"] == variant_name)
-    deployment: Json = version.raw.get("deployment") or {}
     said = {
         "DataCaptureConfig is kept, nothing is captured yet.": _is_on(config, "DataCaptureConfig", "EnableCapture"),
         "No network is isolated (EnableNetworkIsolation).": _has_network_isolation(version, variant_name),
         "ServerlessConfig has one worker that always runs; its limits are not enforced.": "ServerlessConfig" in variant,
-        "ManagedInstanceScaling is kept, instances are not scaled yet.": (
-            (variant.get("ManagedInstanceScaling") or {}).get("Status") == "ENABLED"
-        ),
         "CoreDumpConfig is kept, core dumps are not uploaded.": "CoreDumpConfig" in variant,
         "KV_AWARE routing is done as PREFIX_AWARE.": (
             (variant.get("RoutingConfig") or {}).get("RoutingStrategy") == "KV_AWARE"
-        ),
-        "Alarms of AutoRollbackConfiguration are not watched yet; a new fleet that fails is rolled back.": bool(
-            (deployment.get("AutoRollbackConfiguration") or {}).get("Alarms")
         ),
     }
     return tuple(sentence for sentence, is_so in said.items() if is_so)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.cluster.launcher import Phase
-from headrace.control.deployment import Deployment, advance, take_up, wanted_workers
+from headrace.control.deployment import NOTHING, Deployment, Outside, advance, take_up, wanted_workers
 from headrace.control.fleet import (
     FleetKey,
     Limits,
@@ -33,6 +33,8 @@ class Start:
 
     variant: str
     generation: int
+    instance: str = ""
+    """Where a copy of a component is placed; empty: it is an instance of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveEndpoint:
-    """Nothing is left of it: the name is free."""
+    """Nothing is left of the endpoint, or of the component: the name is free."""
 
 
 Action = Start | Launch | Drain | GiveUp | Stop | Forget | RemoveEndpoint
@@ -93,10 +95,16 @@ class Plan:
 
 
 def plan_endpoint(
-    view: EndpointView, workers: Sequence[WorkerView], *, endpoint_arn: str, now_s: float, limits: Limits
+    view: EndpointView,
+    workers: Sequence[WorkerView],
+    *,
+    endpoint_arn: str,
+    now_s: float,
+    limits: Limits,
+    outside: Outside = NOTHING,
 ) -> Plan:
     """
-    Decide about one endpoint.
+    Decide about one endpoint, or one inference component.
 
     Args:
         view: its record.
@@ -104,10 +112,11 @@ def plan_endpoint(
         endpoint_arn: for the route.
         now_s: seconds since 1970.
         limits: how patient to be.
+        outside: what else speaks against what is being deployed.
     """
     if view.deleting_s is not None:
         return Plan(deployment=None, route=None, actions=_dismantle(view.deleting_s, workers, now_s, limits))
-    deployment = advance(take_up(view, now_s), workers, now_s=now_s, limits=limits)
+    deployment = advance(take_up(view, now_s), workers, now_s=now_s, limits=limits, outside=outside)
     given_up = _give_up(deployment, workers, now_s, limits)
     released = _release(deployment, workers, {action.worker for action in given_up})
     leaving = {action.worker for action in given_up} | {action.worker for action in released}
@@ -119,9 +128,9 @@ def plan_endpoint(
         *_put_away([worker for worker in workers if not worker.is_wanted], now_s, limits),
         *_clear_logs(deployment, workers, now_s, limits),
     )
-    return Plan(
-        deployment=deployment, route=plan_route(view, deployment, staying, endpoint_arn=endpoint_arn), actions=actions
-    )
+    starting = {action.variant for action in actions if isinstance(action, Start)}
+    route = plan_route(view, deployment, staying, endpoint_arn=endpoint_arn, starting=starting)
+    return Plan(deployment=deployment, route=route, actions=actions)
 
 
 def plan_orphans(workers: Sequence[WorkerView], *, now_s: float, limits: Limits) -> tuple[Action, ...]:
@@ -145,7 +154,8 @@ def _wind_up(workers: Sequence[WorkerView], now_s: float, limits: Limits) -> lis
     """Bring all of these workers to their end, and forget them."""
     drains = [Drain(worker=worker.name) for worker in workers if worker.is_wanted]
     gone = [Forget(worker=worker.name) for worker in workers if worker.is_gone and worker.failed_s is not None]
-    return [*drains, *_put_away([worker for worker in workers if not worker.is_wanted], now_s, limits), *gone]
+    leaving = [worker for worker in workers if not worker.is_wanted]
+    return [*drains, *_put_away(leaving, now_s, limits, is_hasty=True), *gone]
 
 
 def _give_up(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> list[GiveUp]:
@@ -191,7 +201,9 @@ def _fill(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, l
     return actions
 
 
-def _put_away(workers: Sequence[WorkerView], now_s: float, limits: Limits) -> list[Stop | Forget]:
+def _put_away(
+    workers: Sequence[WorkerView], now_s: float, limits: Limits, *, is_hasty: bool = False
+) -> list[Stop | Forget]:
     """Stop draining workers once their requests have had time, and forget those that have ended as they should."""
     actions: list[Stop | Forget] = []
     for worker in workers:
@@ -199,11 +211,19 @@ def _put_away(workers: Sequence[WorkerView], now_s: float, limits: Limits) -> li
             if worker.failed_s is None:
                 actions.append(Forget(worker=worker.name))
         elif worker.stopping_s is None:
-            is_free = worker.ready_s is None or now_s - (worker.draining_s or now_s) >= limits.drain_s
-            actions += [Stop(worker=worker.name, grace_s=limits.stop_grace_s)] if is_free else []
+            if _is_drained(worker, now_s, limits, is_hasty=is_hasty):
+                actions.append(Stop(worker=worker.name, grace_s=limits.stop_grace_s))
         elif now_s - worker.stopping_s > limits.stop_grace_s + limits.slack_s / 4:
             actions.append(Stop(worker=worker.name, grace_s=0.0))
     return actions
+
+
+def _is_drained(worker: WorkerView, now_s: float, limits: Limits, *, is_hasty: bool) -> bool:
+    """Whether a worker may be told to stop; one that failed, or whose endpoint is deleted, is not waited for long."""
+    if worker.ready_s is None:
+        return True
+    is_waited_for = worker.num_requests > 0 and worker.failed_s is None and not is_hasty
+    return now_s - (worker.draining_s or now_s) >= (limits.max_drain_s if is_waited_for else limits.drain_s)
 
 
 def _clear_logs(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> list[Forget]:

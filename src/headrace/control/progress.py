@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from headrace.control.version import Desired, Version, read_version
-from headrace.state.records import Json, Record
+from headrace.state.records import Json, Kind, Record
 
 
 class State(StrEnum):
@@ -61,7 +61,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointView:
-    """An endpoint's record, understood."""
+    """The record of an endpoint, or of an inference component, understood."""
 
     name: str
     uid: str
@@ -75,10 +75,12 @@ class EndpointView:
     """None: nobody has looked at it yet."""
     versions: Mapping[int, Version]
     """Those that `progress` names."""
+    is_component: bool = False
+    """An inference component, whose workers are copies on another endpoint's instances."""
 
 
 def view_endpoint(record: Record) -> EndpointView:
-    """Read an endpoint's record."""
+    """Read the record of an endpoint or an inference component."""
     progress = record.status.get("progress")
     versions: Json = record.status.get("versions", {})
     return EndpointView(
@@ -90,6 +92,7 @@ def view_endpoint(record: Record) -> EndpointView:
         version=read_version(record.spec["version"]),
         progress=msgspec.convert(progress, Progress) if progress is not None else None,
         versions={int(generation): read_version(raw) for generation, raw in versions.items()},
+        is_component=record.kind is Kind.INFERENCE_COMPONENT,
     )
 
 

@@ -9,23 +9,28 @@ It answers no request. The only owner of endpoint statuses, workers and routes.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import msgspec
+
 from headrace.cluster.launcher import Handle, Launcher
 from headrace.control import store_access
+from headrace.control.components.host import HostPlan, plan_host, read_instances
+from headrace.control.components.seen import alarm_reason, see_component
+from headrace.control.deployment import Outside
 from headrace.control.fleet import Limits, num_ready
 from headrace.control.log_reader import LogReader
 from headrace.control.names import Site, arn_of
-from headrace.control.plan import Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_orphans
-from headrace.control.progress import ready_key, status_json, view_endpoint
+from headrace.control.plan import Action, Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_orphans
+from headrace.control.progress import EndpointView, ready_key, status_json, view_endpoint
 from headrace.control.store_access import Snapshot
 from headrace.control.worker_records import notices_of, view_worker
 from headrace.control.worker_specs import WorkerDefaults
-from headrace.control.workers import Bench, WorkerHands
+from headrace.control.workers import Bench, WorkerHands, new_instance_id
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Kind, Record
+from headrace.state.records import Conflict, Json, Kind, Record
 from headrace.state.routes import route_to_json
 from headrace.state.store import Store
 
@@ -40,6 +45,9 @@ SWEEP_S = 30.0
 _BURST_S = 0.02
 """Writes that come so close together are answered by one pass."""
 
+_EVENTS = {Kind.ENDPOINT: "endpoint", Kind.INFERENCE_COMPONENT: "component"}
+"""What the log calls them."""
+
 
 class Reconciler:
     """One task; `run` until cancelled. Workers run on after that."""
@@ -53,11 +61,26 @@ class Reconciler:
         site: Site,
         defaults: WorkerDefaults,
         limits: Limits | None = None,
+        loads: Callable[[], Mapping[str, int]] = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """
+        Begin; nothing happens before `run`.
+
+        Args:
+            store: what is asked, and where it is written what is.
+            launcher: starts and stops workers.
+            logs: for the reasons of failures.
+            site: account and region.
+            defaults: of workers.
+            limits: how patient to be.
+            loads: worker -> requests that run on it; workers that have none may be left out.
+            clock: seconds since 1970.
+        """
         self._store = store
         self._site = site
         self._limits = replace(limits or Limits(), awake_since_s=clock())
+        self._loads = loads
         self._clock = clock
         self._hands = WorkerHands(
             store=store, launcher=launcher, logs=logs, defaults=defaults, limits=self._limits, clock=clock
@@ -105,6 +128,7 @@ class Reconciler:
         for uid, orphans in workers.items():
             if uid not in endpoints:
                 pauses.append(await self._end_orphans(orphans))
+        await self._drop_components(snapshot)
         await self._drop_routes(snapshot)
         if alive is not None:
             pauses.append(await self._sweep(alive, snapshot))
@@ -121,12 +145,12 @@ class Reconciler:
             return record
 
         seen = await asyncio.gather(*(look(record) for record in snapshot.workers))
-        return Snapshot(endpoints=snapshot.endpoints, workers=seen, routes=snapshot.routes)
+        return replace(snapshot, workers=seen)
 
     async def _guarded(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
         """One endpoint; what goes wrong with it is its own matter, and is tried again."""
         try:
-            pause_s = await self._reconcile(record, workers, snapshot.routes.get(record.name))
+            pause_s = await self._reconcile(record, workers, snapshot)
         except Conflict:
             return BUSY_PAUSE_S
         except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
@@ -141,30 +165,103 @@ class Reconciler:
             self._faults[endpoint] = repr(error)
             self._log.error("reconciler.failed", endpoint=endpoint, exc_info=error)
 
-    async def _reconcile(self, record: Record, workers: Sequence[Record], route: Record | None) -> float:
+    async def _reconcile(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
         view, now_s = view_endpoint(record), self._clock()
-        seen = [view_worker(worker) for worker in workers]
-        arn = arn_of(self._site, Kind.ENDPOINT, record.name)
-        plan = plan_endpoint(view, seen, endpoint_arn=arn, now_s=now_s, limits=self._limits)
-        bench = Bench(view=view, records={worker.name: worker for worker in workers})
+        components = snapshot.components_by_endpoint().get(record.uid, [])
+        copies = _copies_by_component(workers)
+        own = copies.pop("", [])
+        plan = self._plan(view, own, snapshot, now_s=now_s)
+        hosted = self._plan_hosted(record, plan, components, copies, snapshot, now_s=now_s)
         # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
-        published = route_to_json(plan.route) if plan.route is not None else None
-        await store_access.publish(self._store, route, record.name, published)
+        route = replace(plan.route, components=hosted.routes) if plan.route is not None else None
+        published = route_to_json(route) if route is not None else None
+        await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, published)
+        if plan.deployment is not None:
+            record = await self._record(record, plan, own, more=_instances_json(hosted))
+        is_last = not components and not any(copies.values())
+        actions = plan if is_last else replace(plan, actions=_without_removal(plan))
+        pauses = [await self._act(record, view, actions, own)]
+        pauses += [await self._component(one, hosted.plans[one.name], copies.pop(one.uid, [])) for one in components]
+        pauses += [await self._end_orphans(orphans) for orphans in copies.values()]
+        return min(pauses)
+
+    def _plan(self, view: EndpointView, workers: Sequence[Record], snapshot: Snapshot, *, now_s: float) -> Plan:
+        loads = self._loads()
+        return plan_endpoint(
+            view,
+            [view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers],
+            endpoint_arn=arn_of(self._site, Kind.ENDPOINT, view.name),
+            now_s=now_s,
+            limits=self._limits,
+            outside=Outside(alarm=alarm_reason(view, snapshot.alarms)),
+        )
+
+    def _plan_hosted(
+        self,
+        record: Record,
+        plan: Plan,
+        components: Sequence[Record],
+        copies: Mapping[str, Sequence[Record]],
+        snapshot: Snapshot,
+        *,
+        now_s: float,
+    ) -> HostPlan:
+        deployment, loads = plan.deployment, self._loads()
+        return plan_host(
+            None if deployment is None else deployment.stable or deployment.target,
+            [
+                see_component(
+                    one,
+                    copies.get(one.uid, []),
+                    ringing=snapshot.alarms,
+                    deleting_s=record.deleting_s,
+                    loads=loads,
+                )
+                for one in components
+            ],
+            instances=read_instances(record.status),
+            endpoint_arn=arn_of(self._site, Kind.ENDPOINT, record.name),
+            now_s=now_s,
+            limits=self._limits,
+            new_id=new_instance_id,
+        )
+
+    async def _component(self, record: Record, plan: Plan, workers: Sequence[Record]) -> float:
+        """One inference component; another one's conflict is not its own."""
+        try:
+            if plan.deployment is not None:
+                record = await self._record(record, plan, workers)
+            return await self._act(record, view_endpoint(record), plan, workers, component=record)
+        except Conflict:
+            return BUSY_PAUSE_S
+
+    async def _act(
+        self,
+        record: Record,
+        view: EndpointView,
+        plan: Plan,
+        workers: Sequence[Record],
+        *,
+        component: Record | None = None,
+    ) -> float:
+        """Do what was planned for an endpoint or a component; returns after how many seconds to look again."""
+        bench = Bench(view=view, component=component, records={worker.name: worker for worker in workers})
         if plan.deployment is not None:
             bench.versions = plan.deployment.versions
-            record = await self._record(record, plan, workers)
         for action in plan.actions:
             if isinstance(action, RemoveEndpoint):
                 await store_access.remove(self._store, record)
-                self._log.info("endpoint.removed", endpoint=record.name)
+                self._log.info(f"{_EVENTS[record.kind]}.removed", **{_EVENTS[record.kind]: record.name})
             else:
                 await self._hands.act(bench, action)
-        if is_settled(plan, seen):
-            return WATCH_PAUSE_S if seen else IDLE_PAUSE_S
+        if is_settled(plan, [view_worker(worker) for worker in workers]):
+            return WATCH_PAUSE_S if workers else IDLE_PAUSE_S
         return BUSY_PAUSE_S
 
-    async def _record(self, record: Record, plan: Plan, workers: Sequence[Record]) -> Record:
-        """Write how far the endpoint is."""
+    async def _record(
+        self, record: Record, plan: Plan, workers: Sequence[Record], *, more: Json | None = None
+    ) -> Record:
+        """Write how far the endpoint, or the component, is."""
         assert plan.deployment is not None
         deployment, state = plan.deployment, plan.deployment.progress.state.value
         seen = [view_worker(worker) for worker in workers]
@@ -175,9 +272,18 @@ class Reconciler:
         }
         if record.status.get("progress", {}).get("state") != state:
             reason = deployment.progress.failure_reason.partition("\n")[0]
-            self._log.info("endpoint.changed", endpoint=record.name, state=state, reason=reason)
+            word = _EVENTS[record.kind]
+            self._log.info(f"{word}.changed", **{word: record.name}, state=state, reason=reason)
         status = status_json(deployment.progress, deployment.versions, ready, notices_of(workers))
-        return await store_access.write(self._store, record, status=status)
+        return await store_access.write(self._store, record, status={**status, **(more or {})})
+
+    async def _drop_components(self, snapshot: Snapshot) -> None:
+        """Components whose endpoint is gone; their copies are orphans."""
+        living = {record.uid for record in snapshot.endpoints}
+        for component in snapshot.components:
+            if component.spec["endpoint_uid"] not in living:
+                with suppress(Conflict):
+                    await store_access.remove(self._store, component)
 
     async def _end_orphans(self, workers: Sequence[Record]) -> float:
         """Workers whose endpoint is gone."""
@@ -225,3 +331,21 @@ class Reconciler:
             return IDLE_PAUSE_S
         self._swept_s = None
         return WATCH_PAUSE_S
+
+
+def _copies_by_component(workers: Sequence[Record]) -> dict[str, list[Record]]:
+    """Workers by the uid of their component; those of the endpoint's own models by an empty one."""
+    grouped: dict[str, list[Record]] = {}
+    for worker in workers:
+        grouped.setdefault(worker.spec.get("component_uid", ""), []).append(worker)
+    return grouped
+
+
+def _instances_json(hosted: HostPlan) -> Json:
+    """Of an endpoint's status: its virtual instances, if it has some."""
+    return {"instances": msgspec.to_builtins(hosted.instances)} if hosted.instances else {}
+
+
+def _without_removal(plan: Plan) -> tuple[Action, ...]:
+    """An endpoint waits for its components to go."""
+    return tuple(action for action in plan.actions if not isinstance(action, RemoveEndpoint))

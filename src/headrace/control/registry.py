@@ -9,6 +9,8 @@ from headrace.control import (
     models_api,
     tags_api,
 )
+from headrace.control.components import api as components_api
+from headrace.control.components import describe as components_describe
 from headrace.control.context import Handler
 from headrace.control.metrics import (
     alarm_history_api,
@@ -36,6 +38,12 @@ OPERATIONS: dict[tuple[str, str], Handler] = {
     ("sagemaker", "UpdateEndpoint"): endpoints_api.update_endpoint,
     ("sagemaker", "UpdateEndpointWeightsAndCapacities"): endpoints_api.update_weights,
     ("sagemaker", "DeleteEndpoint"): endpoints_api.delete_endpoint,
+    ("sagemaker", "CreateInferenceComponent"): components_api.create_inference_component,
+    ("sagemaker", "DescribeInferenceComponent"): components_describe.describe_inference_component,
+    ("sagemaker", "ListInferenceComponents"): components_api.list_inference_components,
+    ("sagemaker", "UpdateInferenceComponent"): components_api.update_inference_component,
+    ("sagemaker", "UpdateInferenceComponentRuntimeConfig"): components_api.update_runtime_config,
+    ("sagemaker", "DeleteInferenceComponent"): components_api.delete_inference_component,
     ("sagemaker", "AddTags"): tags_api.add_tags,
     ("sagemaker", "ListTags"): tags_api.list_tags,
     ("sagemaker", "DeleteTags"): tags_api.delete_tags,
@@ -76,8 +84,7 @@ def handler_of(service: str, operation: str) -> Handler:
     handler = OPERATIONS.get((service, operation))
     if handler is not None:
         return handler
-    if "InferenceComponent" in operation:
-        why = "inference components are not there yet. Deploy the model as a variant of an endpoint of its own."
-    else:
-        why = "docs/coverage.md lists what is."
-    raise AwsError("UnknownOperationException", f"{service} {operation} is not supported by Headrace: {why}")
+    raise AwsError(
+        "UnknownOperationException",
+        f"{service} {operation} is not supported by Headrace: docs/coverage.md lists what is.",
+    )

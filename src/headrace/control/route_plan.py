@@ -1,9 +1,9 @@
 """What the gateway is told of an endpoint. Pure: progress and workers give a `Route`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from headrace.control.deployment import Deployment, traffic_fraction
+from headrace.control.deployment import Deployment, traffic_fraction, wanted_workers
 from headrace.control.fleet import WorkerView
 from headrace.control.progress import EndpointView, State
 from headrace.control.version import Variant, Version
@@ -13,18 +13,33 @@ _SERVING = frozenset({State.IN_SERVICE, State.UPDATING, State.ROLLING_BACK, Stat
 
 
 def plan_route(
-    view: EndpointView, deployment: Deployment, workers: Sequence[WorkerView], *, endpoint_arn: str
+    view: EndpointView,
+    deployment: Deployment,
+    workers: Sequence[WorkerView],
+    *,
+    endpoint_arn: str,
+    starting: Collection[str] = (),
 ) -> Route:
-    """Who serves which part of the traffic; no replicas while the endpoint is not in service."""
+    """
+    Who serves which part of the traffic; no replicas while the endpoint is not in service.
+
+    Args:
+        view: the endpoint's record.
+        deployment: how far it is.
+        workers: all that stay.
+        endpoint_arn: for the route.
+        starting: variants of which a worker is going to be made now.
+    """
     progress = deployment.progress
     serving = [worker for worker in workers if worker.can_serve] if progress.state in _SERVING else []
+    coming = {worker.variant for worker in workers if worker.is_wanted} | set(starting)
     return Route(
         endpoint=view.name,
         endpoint_arn=endpoint_arn,
         endpoint_uid=view.uid,
         created_s=view.created_s,
         status=progress.state.value,
-        variants=_variants(deployment, serving),
+        variants=tuple(_on_standby(one, view, deployment, coming) for one in _variants(deployment, serving)),
         async_output=_async_output(deployment),
     )
 
@@ -44,6 +59,18 @@ def _variants(deployment: Deployment, serving: Sequence[WorkerView]) -> tuple[Va
         if route is not None:
             routes.append(route)
     return _without_empty(routes)
+
+
+def _on_standby(
+    route: VariantRoute, view: EndpointView, deployment: Deployment, coming: Collection[str]
+) -> VariantRoute:
+    """Says so of a variant that nobody serves, if it sleeps at zero or somebody is on the way."""
+    is_first = view.is_component and deployment.progress.state is State.CREATING
+    is_up = is_first or deployment.progress.state in _SERVING
+    if not is_up or not route.fleets or any(fleet.replicas for fleet in route.fleets):
+        return route
+    is_asleep = not any(count for (name, _), count in wanted_workers(deployment).items() if name == route.name)
+    return replace(route, standby=is_asleep or route.name in coming)
 
 
 def _without_empty(routes: Sequence[VariantRoute]) -> tuple[VariantRoute, ...]:

@@ -17,6 +17,9 @@ class Snapshot:
     workers: Sequence[Record]
     routes: Mapping[str, Record]
     """By endpoint name."""
+    components: Sequence[Record] = ()
+    alarms: frozenset[str] = frozenset()
+    """Those of `AutoRollbackConfiguration`s that are in ALARM."""
 
     def workers_by_endpoint(self) -> dict[str, list[Record]]:
         """Workers by the uid of their endpoint."""
@@ -25,18 +28,43 @@ class Snapshot:
             grouped[worker.spec["endpoint_uid"]].append(worker)
         return grouped
 
+    def components_by_endpoint(self) -> dict[str, list[Record]]:
+        """Inference components by the uid of their endpoint."""
+        grouped: dict[str, list[Record]] = defaultdict(list)
+        for component in self.components:
+            grouped[component.spec["endpoint_uid"]].append(component)
+        return grouped
+
 
 async def read_all(store: Store) -> Snapshot:
     """Read what the reconciler looks at."""
 
     def read() -> Snapshot:
+        endpoints, components = store.list(Kind.ENDPOINT), store.list(Kind.INFERENCE_COMPONENT)
         return Snapshot(
-            endpoints=store.list(Kind.ENDPOINT),
+            endpoints=endpoints,
+            components=components,
+            alarms=_ringing(store, [*endpoints, *components]),
             workers=store.list(Kind.WORKER),
             routes={record.name: record for record in store.list(Kind.ROUTE)},
         )
 
     return await asyncio.to_thread(read)
+
+
+def _ringing(store: Store, deployed: Sequence[Record]) -> frozenset[str]:
+    """The alarms that updates are rolled back by, and that are in ALARM."""
+    names = {name for record in deployed for name in rollback_alarms(record.spec.get("version") or {})}
+    found = {name: store.get(Kind.ALARM, name) for name in names}
+    return frozenset(
+        name for name, alarm in found.items() if alarm is not None and alarm.status.get("state") == "ALARM"
+    )
+
+
+def rollback_alarms(version: Json) -> list[str]:
+    """Names of the alarms of a version's `AutoRollbackConfiguration`."""
+    configuration = (version.get("deployment") or {}).get("AutoRollbackConfiguration") or {}
+    return [alarm["AlarmName"] for alarm in configuration.get("Alarms") or [] if "AlarmName" in alarm]
 
 
 async def create(store: Store, kind: Kind, name: str, spec: Json) -> Record:

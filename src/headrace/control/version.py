@@ -40,6 +40,8 @@ class Variant:
     weight: float
     count: int
     """Workers that are wanted; 0 for a host of inference components."""
+    instances: int = 0
+    """Of a host of inference components: how many it was asked to have."""
     model: str | None
     """None: a host of inference components."""
     instance_type: str
@@ -82,7 +84,7 @@ class Version:
     @property
     def desired(self) -> dict[str, Desired]:
         """Weights and counts by variant."""
-        return {one.name: Desired(weight=one.weight, count=one.count) for one in self.variants}
+        return {one.name: Desired(weight=one.weight, count=one.count or one.instances) for one in self.variants}
 
     @property
     def startup_bound_s(self) -> float:
@@ -148,11 +150,13 @@ def model_name_of(variant: Json) -> str | None:
 def _read_variant(config: Json, desired: Json) -> Variant:
     asked = asked_capacity(config)
     model = model_name_of(config)
+    count = int(desired.get("count", asked.count))
     strategy = (config.get("RoutingConfig") or {}).get("RoutingStrategy", "RANDOM")
     return Variant(
         name=config["VariantName"],
         weight=float(desired.get("weight", asked.weight)),
-        count=int(desired.get("count", asked.count)) if model is not None else 0,
+        count=count if model is not None else 0,
+        instances=count if model is None else 0,
         model=model,
         instance_type=config.get("InstanceType") or chosen_pool(config).get("InstanceType", ""),
         strategy=cast("RoutingStrategy", strategy if strategy in _STRATEGIES else "PREFIX_AWARE"),

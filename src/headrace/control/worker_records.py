@@ -6,8 +6,9 @@ import msgspec
 
 from headrace.cluster.launcher import Handle, Observation, Phase
 from headrace.control.fleet import WorkerView
-from headrace.control.names import log_group_of, log_stream_of
+from headrace.control.names import component_log_group_of, log_group_of, log_stream_of
 from headrace.control.progress import EndpointView
+from headrace.control.version import read_version
 from headrace.state.records import Json, Record
 
 _MAX_REASON_CHARACTERS = 1024
@@ -23,7 +24,7 @@ _DOWNLOAD_FAILED = (
 
 
 def worker_spec_json(endpoint: EndpointView, *, variant: str, generation: int, instance_id: str) -> Json:
-    """What a worker's record says from the beginning."""
+    """What the record of a variant's worker says from the beginning."""
     return {
         "endpoint": endpoint.name,
         "endpoint_uid": endpoint.uid,
@@ -34,8 +35,27 @@ def worker_spec_json(endpoint: EndpointView, *, variant: str, generation: int, i
     }
 
 
-def view_worker(record: Record) -> WorkerView:
-    """Read a worker's record."""
+def copy_spec_json(component: Record, *, variant: str, generation: int, copy_id: str, instance: str) -> Json:
+    """What the record of a component's copy says from the beginning; what it needs stands in its version."""
+    version = read_version(component.spec["version"])
+    if version.generation != generation:
+        version = read_version(component.status["versions"][str(generation)])
+    return {
+        "endpoint": component.spec["endpoint"],
+        "endpoint_uid": component.spec["endpoint_uid"],
+        "variant": variant,
+        "generation": generation,
+        "component": component.name,
+        "component_uid": component.uid,
+        "instance": instance,
+        "requirements": version.raw["config"]["Specification"].get("ComputeResourceRequirements") or {},
+        "log_group": component_log_group_of(component.name),
+        "log_stream": log_stream_of(variant, copy_id),
+    }
+
+
+def view_worker(record: Record, *, num_requests: int = 0) -> WorkerView:
+    """Read a worker's record; `num_requests` are running on it."""
     status = record.status
     phase, handle = status.get("phase"), handle_of(record)
     return WorkerView(
@@ -53,6 +73,7 @@ def view_worker(record: Record) -> WorkerView:
         failed_s=status.get("failed_s"),
         failure=status.get("failure", ""),
         is_permanent=status.get("is_permanent", False),
+        num_requests=num_requests,
     )
 
 

@@ -18,6 +18,7 @@ from headrace.control.plan import Action, Drain, Forget, GiveUp, Launch, RemoveE
 from headrace.control.progress import EndpointView
 from headrace.control.version import Version
 from headrace.control.worker_records import (
+    copy_spec_json,
     exit_words,
     failed_status,
     handle_of,
@@ -38,13 +39,20 @@ _NUM_TAIL_LINES = 10
 
 @dataclass(slots=True)
 class Bench:
-    """The workers of one endpoint during one pass."""
+    """The workers of one endpoint, or of one inference component, during one pass."""
 
     records: dict[str, Record]
     """By worker name."""
     view: EndpointView | None = None
     """None: the endpoint is gone."""
+    component: Record | None = None
+    """Whose copies they are, if they are not an endpoint's own."""
     versions: Mapping[int, Version] = field(default_factory=dict)
+
+
+def new_instance_id() -> str:
+    """As EC2 names instances."""
+    return f"i-{secrets.token_hex(9)[:17]}"
 
 
 class WorkerHands:
@@ -142,11 +150,20 @@ class WorkerHands:
 
     async def _start(self, bench: Bench, action: Start) -> None:
         assert bench.view is not None
-        instance_id = f"i-{secrets.token_hex(9)[:17]}"
-        name = f"{bench.view.name}-{action.variant}-{instance_id}"
-        spec = worker_spec_json(
-            bench.view, variant=action.variant, generation=action.generation, instance_id=instance_id
-        )
+        own_id = new_instance_id()
+        name = f"{bench.view.name}-{action.variant}-{own_id}"
+        if bench.component is None:
+            spec = worker_spec_json(
+                bench.view, variant=action.variant, generation=action.generation, instance_id=own_id
+            )
+        else:
+            spec = copy_spec_json(
+                bench.component,
+                variant=action.variant,
+                generation=action.generation,
+                copy_id=own_id,
+                instance=action.instance,
+            )
         record = await store_access.create(self._store, Kind.WORKER, name, spec)
         bench.records[name] = record
         await self._launch(bench, record)

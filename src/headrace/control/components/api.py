@@ -1,0 +1,181 @@
+"""
+Create-, List-, Update- and DeleteInferenceComponent, and UpdateInferenceComponentRuntimeConfig.
+
+They write down what is asked; the reconciler finds it there. `spec` of a component: that of an endpoint (`asked`,
+`version`), `endpoint` and `endpoint_uid` of its host, and `request`: the members that Describe repeats.
+"""
+
+from typing import Any
+
+from headrace.control.components.runtime import refuse_busy, serving_version, with_copies
+from headrace.control.components.specs import check_specification, chosen_specification, component_version
+from headrace.control.components.states import component_status
+from headrace.control.context import CallContext, already_exists, tags_of, without
+from headrace.control.endpoints_api import modified_s
+from headrace.control.listing import Listed, list_page
+from headrace.control.names import TITLES
+from headrace.control.progress import State, view_endpoint, visible_state
+from headrace.control.version import Variant, Version
+from headrace.state.records import AlreadyExists, Json, Kind, Record
+from headrace.wire.aws.errors import validation_error
+
+_NOT_A_HOST = (
+    "Inference Components are not supported in this Endpoint. "
+    "Please make sure this endpoint can deploy inference components."
+)
+_NO_COPIES = "Inference components copy count an integer larger than 0"
+_CHANGED = ("Specification", "Specifications")
+
+
+def create_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """CreateInferenceComponent; DescribeInferenceComponent knows it when this returns."""
+    name = params["InferenceComponentName"]
+    context.refuse_existing(Kind.INFERENCE_COMPONENT, name)
+    endpoint = context.get(Kind.ENDPOINT, params["EndpointName"])
+    host, routing = _host_of(context, endpoint, params.get("VariantName"))
+    copies = int((params.get("RuntimeConfig") or {}).get("CopyCount", 1))
+    if copies == 0 and context.is_strict:
+        raise validation_error(_NO_COPIES)
+    specification = chosen_specification(params, host.instance_type)
+    check_specification(context, specification, host)
+    version = component_version(
+        context, name, specification, host=host, routing=routing, generation=1, copies=copies, deployment=None
+    )
+    spec: Json = {
+        "asked": 1,
+        "version": version,
+        "endpoint": endpoint.name,
+        "endpoint_uid": endpoint.uid,
+        "request": {**without(params, "Tags"), "VariantName": host.name},
+    }
+    try:
+        context.store.create(Kind.INFERENCE_COMPONENT, name, spec=spec, tags=tags_of(params))
+    except AlreadyExists:
+        arn = context.arn(Kind.INFERENCE_COMPONENT, name)
+        raise already_exists(TITLES[Kind.INFERENCE_COMPONENT], arn) from None
+    return _arn_answer(context, name)
+
+
+def update_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """UpdateInferenceComponent: another model or other needs, copy by copy; or only another number of copies."""
+    record = _existing(context, params)
+    refuse_busy(record, context.arn(Kind.INFERENCE_COMPONENT, record.name))
+    copies = (params.get("RuntimeConfig") or {}).get("CopyCount")
+    if not any(params.get(member) for member in _CHANGED):
+        if copies is None:
+            raise validation_error("Nothing is to be updated: give Specification, Specifications or RuntimeConfig.")
+        return _scale(context, record, int(copies))
+    endpoint = context.get(Kind.ENDPOINT, record.spec["endpoint"])
+    host, routing = _host_of(context, endpoint, record.spec["request"]["VariantName"])
+    specification = chosen_specification(params, host.instance_type)
+    check_specification(context, specification, host)
+    view = view_endpoint(record)
+    (current,) = serving_version(view).variants
+    version = component_version(
+        context,
+        record.name,
+        specification,
+        host=host,
+        routing=routing,
+        generation=view.asked + 1,
+        copies=current.count if copies is None else int(copies),
+        deployment=params.get("DeploymentConfig"),
+    )
+    kept = without(record.spec["request"], *_CHANGED)
+    request = {**kept, **{member: params[member] for member in _CHANGED if params.get(member)}}
+    spec = {**record.spec, "asked": view.asked + 1, "version": version, "request": request}
+    context.store.update(record, spec=spec)
+    return _arn_answer(context, record.name)
+
+
+def update_runtime_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """UpdateInferenceComponentRuntimeConfig: another number of copies, also none."""
+    return _scale(context, _existing(context, params), int(params["DesiredRuntimeConfig"]["CopyCount"]))
+
+
+def list_inference_components(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """ListInferenceComponents."""
+    endpoint, variant = params.get("EndpointNameEquals"), params.get("VariantNameEquals")
+    found = [
+        record
+        for record in context.store.list(Kind.INFERENCE_COMPONENT)
+        if (endpoint is None or record.spec["endpoint"].lower() == endpoint.lower())
+        and (variant is None or record.spec["request"]["VariantName"] == variant)
+    ]
+    return list_page([_listed(context, record) for record in found], params, member="InferenceComponents")
+
+
+def delete_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """DeleteInferenceComponent; strict refuses it while the component is being made or changed, as AWS does."""
+    record = _existing(context, params)
+    state = visible_state(view_endpoint(record))
+    if context.is_strict and state in (State.CREATING, State.UPDATING, State.ROLLING_BACK):
+        arn = context.arn(Kind.INFERENCE_COMPONENT, record.name)
+        raise validation_error(f'Cannot delete in-progress inference component "{arn}".')
+    context.store.update(record, is_deleting=True)
+    return {}
+
+
+def _scale(context: CallContext, record: Record, copies: int) -> dict[str, Any]:
+    arn = context.arn(Kind.INFERENCE_COMPONENT, record.name)
+    context.store.update(record, spec=with_copies(record, copies, arn=arn))
+    return _arn_answer(context, record.name)
+
+
+def _existing(context: CallContext, params: dict[str, Any]) -> Record:
+    return context.get(Kind.INFERENCE_COMPONENT, params["InferenceComponentName"])
+
+
+def _arn_answer(context: CallContext, name: str) -> dict[str, Any]:
+    return {"InferenceComponentArn": context.arn(Kind.INFERENCE_COMPONENT, name)}
+
+
+def _host_of(context: CallContext, endpoint: Record, variant_name: str | None) -> tuple[Variant, Json | None]:
+    """
+    The variant that a component is placed on, and its `RoutingConfig`.
+
+    Raises:
+        AwsError: the endpoint is going, has failed, or has models of its own; or it has no such variant.
+    """
+    view, arn = view_endpoint(endpoint), context.arn(Kind.ENDPOINT, endpoint.name)
+    state = visible_state(view)
+    if state in (State.DELETING, State.FAILED):
+        raise validation_error(
+            f'Endpoint "{arn}" is {state.value}; an inference component needs one that is InService.'
+        )
+    version = serving_version(view)
+    if any(variant.model is not None for variant in version.variants):
+        raise validation_error(_NOT_A_HOST)
+    names = ", ".join(variant.name for variant in version.variants)
+    if variant_name is None and len(version.variants) > 1:
+        raise validation_error(f'VariantName is missing; endpoint "{arn}" has several variants: {names}.')
+    host = version.variants[0] if variant_name is None else version.variant(variant_name)
+    if host is None:
+        raise validation_error(f'Variant "{variant_name}" does not exist in endpoint "{arn}". It has: {names}.')
+    return host, _routing_of(version, host)
+
+
+def _routing_of(version: Version, host: Variant) -> Json | None:
+    configs: list[Json] = version.raw["config"]["ProductionVariants"]
+    return next(one for one in configs if one["VariantName"] == host.name).get("RoutingConfig")
+
+
+def _listed(context: CallContext, record: Record) -> Listed:
+    view = view_endpoint(record)
+    status, changed_s = component_status(view), modified_s(record, view)
+    return Listed(
+        name=record.name,
+        created_s=record.created_s,
+        modified_s=changed_s,
+        status=status,
+        summary={
+            "InferenceComponentName": record.name,
+            "InferenceComponentArn": context.arn(Kind.INFERENCE_COMPONENT, record.name),
+            "EndpointName": record.spec["endpoint"],
+            "EndpointArn": context.arn(Kind.ENDPOINT, record.spec["endpoint"]),
+            "VariantName": record.spec["request"]["VariantName"],
+            "InferenceComponentStatus": status,
+            "CreationTime": record.created_s,
+            "LastModifiedTime": changed_s,
+        },
+    )

@@ -1,0 +1,54 @@
+"""From the records of components and their copies to what the planner sees of them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from headrace.control.components.host import Component
+from headrace.control.components.placement import Placed, read_need
+from headrace.control.progress import EndpointView, view_endpoint
+from headrace.control.store_access import rollback_alarms
+from headrace.control.worker_records import view_worker
+from headrace.state.records import Record
+
+
+def see_component(
+    record: Record,
+    workers: Sequence[Record],
+    *,
+    ringing: Collection[str],
+    deleting_s: float | None,
+    loads: Mapping[str, int] = MappingProxyType({}),
+) -> Component:
+    """
+    Read a component's record and those of its copies.
+
+    Args:
+        record: of the component.
+        workers: of its copies.
+        ringing: names of alarms that are in ALARM.
+        deleting_s: since when its endpoint is being deleted: the component goes too.
+        loads: copy -> requests that run on it.
+    """
+    view = view_endpoint(record)
+    if view.deleting_s is None and deleting_s is not None:
+        view = replace(view, deleting_s=deleting_s)
+    seen = {worker.name: view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers}
+    placed = {
+        worker.name: Placed(
+            component=record.name,
+            instance=worker.spec["instance"],
+            need=read_need({"ComputeResourceRequirements": worker.spec["requirements"]}),
+        )
+        for worker in workers
+        if not seen[worker.name].is_gone
+    }
+    return Component(view=view, workers=list(seen.values()), placed=placed, alarm=alarm_reason(view, ringing))
+
+
+def alarm_reason(view: EndpointView, ringing: Collection[str]) -> str:
+    """Why an update shall be rolled back, if one of its alarms says so; else empty."""
+    progress = view.progress
+    target = None if progress is None or progress.target is None else view.versions[progress.target]
+    names = [name for name in rollback_alarms((target or view.version).raw) if name in ringing]
+    return f"Alarm {', '.join(names)} of AutoRollbackConfiguration is in ALARM." if names else ""

@@ -1,0 +1,159 @@
+"""Components over boto3, with played workers."""
+
+import time
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from headrace.cluster.fake import fails_after, ready_after
+from headrace.cluster.launcher import WorkerSpec
+from headrace.state.records import Kind
+from headrace.state.routes import route_from_json
+from tests.control.support import IMAGE, ROLE, Platform, running_platform
+
+NEED = {"NumberOfCpuCoresRequired": 1, "MinMemoryRequiredInMb": 1024}
+
+
+def host(client: Any, name: str = "ep", *, instance_type: str = "ml.p3.8xlarge", **variant: Any) -> None:
+    production = {"VariantName": "AllTraffic", "InstanceType": instance_type, "InitialInstanceCount": 1, **variant}
+    client.create_endpoint_config(EndpointConfigName=name, ExecutionRoleArn=ROLE, ProductionVariants=[production])
+    client.create_endpoint(EndpointName=name, EndpointConfigName=name)
+
+
+def model(client: Any, name: str) -> None:
+    container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": name}}
+    client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=ROLE)
+
+
+def component(client: Any, name: str, *, copies: int = 1, need: dict[str, Any] = NEED, model: str = "m") -> None:
+    client.create_inference_component(
+        InferenceComponentName=name,
+        EndpointName="ep",
+        VariantName="AllTraffic",
+        Specification={"ModelName": model, "ComputeResourceRequirements": need},
+        RuntimeConfig={"CopyCount": copies},
+    )
+
+
+def until(client: Any, name: str, *states: str, copies: int | None = None) -> dict[str, Any]:
+    deadline_s = time.monotonic() + 20
+    while True:
+        found: dict[str, Any] = client.describe_inference_component(InferenceComponentName=name)
+        present = found["RuntimeConfig"]["CurrentCopyCount"]
+        if found["InferenceComponentStatus"] in states and copies in (None, present):
+            return found
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.05)
+
+
+def ready(platform: Platform) -> Any:
+    client = platform.client("sagemaker")
+    model(client, "m")
+    host(client)
+    platform.wait_for(client, "ep", "InService")
+    return client
+
+
+def test_a_component_lives_scales_to_zero_and_back_and_dies(platform: Platform) -> None:
+    client = ready(platform)
+    component(client, "c", copies=4, need={**NEED, "NumberOfAcceleratorDevicesRequired": 1})
+    assert client.describe_inference_component(InferenceComponentName="c")["InferenceComponentStatus"] == "Creating"
+    found = until(client, "c", "InService", copies=4)
+    assert found["RuntimeConfig"]["PlacementStatus"] == [{"InstanceType": "ml.p3.8xlarge", "CurrentCopyCount": 4}]
+    for number in (0, 2):
+        client.update_inference_component_runtime_config(
+            InferenceComponentName="c", DesiredRuntimeConfig={"CopyCount": number}
+        )
+        until(client, "c", "InService", copies=number)
+        route = platform.store.get(Kind.ROUTE, "ep")
+        assert route is not None
+        (routed,) = route_from_json(route.spec).components
+        assert routed.route.standby == (number == 0)
+    with pytest.raises(ClientError, match=r"Cannot delete endpoint with inference component associated.*c\."):
+        client.delete_endpoint(EndpointName="ep")
+    client.delete_inference_component(InferenceComponentName="c")
+    deadline_s = time.monotonic() + 20
+    while platform.store.get(Kind.INFERENCE_COMPONENT, "c") is not None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    with pytest.raises(ClientError, match="Could not find inference component"):
+        client.describe_inference_component(InferenceComponentName="c")
+    client.delete_endpoint(EndpointName="ep")
+
+
+def test_several_components_share_the_instances_and_log_apart(platform: Platform) -> None:
+    client = ready(platform)
+    for name in ("one", "two"):
+        component(client, name)
+        until(client, name, "InService")
+    listed = client.list_inference_components(EndpointNameEquals="ep", SortBy="Name", SortOrder="Ascending")
+    assert [entry["InferenceComponentName"] for entry in listed["InferenceComponents"]] == ["one", "two"]
+    groups = {worker.spec["log_group"] for worker in platform.store.list(Kind.WORKER)}
+    assert groups == {f"/aws/sagemaker/InferenceComponents/{name}" for name in ("one", "two")}
+    assert len({worker.spec["instance"] for worker in platform.store.list(Kind.WORKER)}) == 1
+
+
+def test_a_copy_without_room_fails_and_says_why(platform: Platform) -> None:
+    client = ready(platform)
+    component(client, "c", copies=5, need={**NEED, "NumberOfAcceleratorDevicesRequired": 1})
+    assert "There is not enough hardware resources" in until(client, "c", "Failed")["FailureReason"]
+
+
+def test_managed_instances_grow_to_fit() -> None:
+    with running_platform() as platform:
+        client = platform.client("sagemaker")
+        model(client, "m")
+        managed = {"Status": "ENABLED", "MinInstanceCount": 1, "MaxInstanceCount": 2}
+        host(client, ManagedInstanceScaling=managed)
+        platform.wait_for(client, "ep", "InService")
+        component(client, "c", copies=5, need={**NEED, "NumberOfAcceleratorDevicesRequired": 1})
+        until(client, "c", "InService", copies=5)
+        (variant,) = client.describe_endpoint(EndpointName="ep")["ProductionVariants"]
+        assert variant["CurrentInstanceCount"] == 2
+
+
+def test_an_update_to_a_broken_model_is_rolled_back(platform: Platform) -> None:
+    client = ready(platform)
+    model(client, "bad")
+
+    def script(spec: WorkerSpec) -> Any:
+        return fails_after(message="It is broken.") if spec.environment["HF_MODEL_ID"] == "bad" else ready_after()
+
+    platform.machine.script = script
+    component(client, "c", copies=2)
+    until(client, "c", "InService", copies=2)
+    client.update_inference_component(
+        InferenceComponentName="c",
+        Specification={"ModelName": "bad", "ComputeResourceRequirements": NEED},
+        DeploymentConfig={
+            "RollingUpdatePolicy": {
+                "MaximumBatchSize": {"Type": "COPY_COUNT", "Value": 1},
+                "WaitIntervalInSeconds": 0,
+            }
+        },
+    )
+    found = until(client, "c", "InService", copies=2)
+    assert "It is broken." in found["FailureReason"]
+    assert found["Specification"]["ModelName"] == "m"
+
+
+def test_what_cannot_be_a_component_is_refused(still_platform: Platform) -> None:
+    client = still_platform.client("sagemaker")
+    model(client, "m")
+    client.create_endpoint_config(
+        EndpointConfigName="own",
+        ProductionVariants=[
+            {"VariantName": "a", "ModelName": "m", "InstanceType": "ml.m5.large", "InitialInstanceCount": 1}
+        ],
+    )
+    client.create_endpoint(EndpointName="ep", EndpointConfigName="own")
+    with pytest.raises(ClientError, match="Inference Components are not supported in this Endpoint"):
+        component(client, "c")
+    host(client, "host")
+    with pytest.raises(ClientError, match="adapter inference components are not supported"):
+        client.create_inference_component(
+            InferenceComponentName="c",
+            EndpointName="host",
+            Specification={"BaseInferenceComponentName": "base"},
+        )
