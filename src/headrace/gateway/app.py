@@ -60,6 +60,10 @@ _GONE = (ClientGone, TimeoutError)
 """Nobody reads: the client hung up, or does not take the end of what it asked for."""
 
 
+Publish = Callable[[InvocationRecord, Route], None]
+"""Takes a request that has ended; quick, and raises nothing."""
+
+
 class Gateway:
     """The application. `start` it before the first request, `close` it after the last."""
 
@@ -70,6 +74,7 @@ class Gateway:
         *,
         objects: ObjectStore | None = None,
         wake: Wake | None = None,
+        publish: Publish | None = None,
         draw: Draw = random.random,
     ) -> None:
         """
@@ -80,8 +85,10 @@ class Gateway:
             config: account, region and limits.
             objects: for asynchronous invocations; without it there are none.
             wake: told what requests wait for. None: no request waits, those that nobody can answer fail at once.
+            publish: told of each request that has ended at an endpoint that there is.
             draw: random numbers for weights and shares.
         """
+        self._publish = publish
         self.metrics = GatewayMetrics()
         self.history = History()
         """What the console's charts show."""
@@ -105,6 +112,11 @@ class Gateway:
     def loads(self) -> Mapping[str, int]:
         """Worker → requests that it is answering now."""
         return self._service.forwarder.loads
+
+    @property
+    def routes(self) -> Mapping[str, Route]:
+        """Endpoint → route, as they were read last."""
+        return self._table.routes
 
     @property
     def held(self) -> Mapping[str, int]:
@@ -241,11 +253,14 @@ class Gateway:
         record.num_bytes = down.num_bytes
         record.status = record.status or CLIENT_GONE_STATUS
         self.metrics.count(record)
-        if record.endpoint in self._table.routes:
+        route = self._table.routes.get(record.endpoint)
+        if route is not None:
             first_byte_s = None if record.first_s is None else record.first_s - record.started_s
             is_broken = record.status == 200 and record.error is not None
             status = MODEL_FAILED_STATUS if is_broken else record.status
             self.history.record(record.endpoint, record.variant, status, first_byte_s, record.total_s, time.time())
+            if self._publish is not None:
+                self._publish(record, route)
         log_invocation(record)
 
 

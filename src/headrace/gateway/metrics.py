@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.metrics import SECONDS, SHORT_SECONDS, Distribution
 
-_MODEL_ERRORS = frozenset({"ModelError", "engine_failed"})
+MODEL_ERRORS = frozenset({"ModelError", "engine_failed"})
 """What clients are told: the runtime's, OpenAI's."""
 
 OVERHEAD_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
@@ -95,7 +95,7 @@ class VariantMetrics:
         self.invocations += 1
         self.errors_4xx += 400 <= record.status < 500 and not record.is_gone
         self.errors_5xx += record.status >= 500
-        self.model_errors += record.model_status >= 400 or record.error in _MODEL_ERRORS
+        self.model_errors += record.model_status >= 400 or record.error in MODEL_ERRORS
         self.streams_broken += record.status == 200 and record.error is not None
         self.clients_gone += record.is_gone
         self.retries += max(0, record.num_tries - 1)

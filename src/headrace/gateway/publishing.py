@@ -1,0 +1,195 @@
+"""
+What the gateway tells CloudWatch: each request as it ends, and every ten seconds how many are under way.
+
+Names, units and dimensions are SageMaker's; `HeldRequests` and `HoldTime` are ours. Source: SageMaker developer guide,
+"Amazon SageMaker AI metrics in Amazon CloudWatch", endpoint invocation metrics and inference component metrics.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from headrace.gateway.metrics import MODEL_ERRORS, InvocationRecord
+from headrace.monitoring.metrics import Dimensions, Metric, MetricSink
+from headrace.state.routes import Route, VariantRoute
+
+NAMESPACE = "AWS/SageMaker"
+WINDOW_S = 10
+"""Source: `ConcurrentRequestsPerModel` and `ConcurrentRequestsPerCopy` are high-resolution metrics."""
+LOOK_S = 1.0
+"""Between two looks at the requests under way, where there is somebody to answer some."""
+_MAX_KNOWN = 4096
+"""Variants and components whose metrics are kept ready; all are made anew when there are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """The metrics of one variant or component."""
+
+    invocations: Metric
+    per_replica: Metric
+    concurrent: Metric
+    errors_4xx: Metric
+    errors_5xx: Metric
+    model_errors: Metric
+    model_latency: Metric
+    overhead_latency: Metric
+    first_chunk_latency: Metric
+    stream_errors: Metric
+    no_capacity: Metric
+    held: Metric
+    hold_time: Metric
+
+
+class Publisher:
+    """Publishes requests that have ended; used by one thread, the event loop's."""
+
+    def __init__(self, sink: MetricSink, *, clock: Callable[[], float] = time.time) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._ready: dict[tuple[str, str, str], _Ready] = {}
+
+    def publish(self, record: InvocationRecord, route: Route) -> None:
+        """Take a request that has ended, whoever it was sent to."""
+        now_s = self._clock()
+        if record.is_without_capacity:
+            for ready in self._without_capacity(record, route):
+                self._sink.put(ready.no_capacity, 1.0, now_s=now_s)
+        if not record.variant:
+            return
+        put = self._sink.put
+        ready = self.metrics_of(record.endpoint, record.variant, record.component)
+        put(ready.invocations, 1.0, now_s=now_s)
+        put(ready.per_replica, 1.0 / max(1, num_replicas(_asked(route, record))), now_s=now_s)
+        is_4xx = 400 <= record.status < 500 and not record.is_gone
+        put(ready.errors_4xx, float(is_4xx), now_s=now_s)
+        put(ready.errors_5xx, float(record.status >= 500), now_s=now_s)
+        put(ready.model_errors, float(record.model_status >= 400 or record.error in MODEL_ERRORS), now_s=now_s)
+        if record.model_s is not None and record.overhead_s is not None:
+            put(ready.model_latency, record.model_s * 1e6, now_s=now_s, unit="Microseconds")
+            put(ready.overhead_latency, record.overhead_s * 1e6, now_s=now_s, unit="Microseconds")
+        if record.first_s is not None:
+            put(ready.first_chunk_latency, (record.first_s - record.started_s) * 1e6, now_s=now_s, unit="Microseconds")
+            put(ready.stream_errors, float(record.status == 200 and record.error is not None), now_s=now_s)
+        if record.held_s:
+            put(ready.held, 1.0, now_s=now_s)
+            put(ready.hold_time, record.held_s * 1e6, now_s=now_s, unit="Microseconds")
+
+    def metrics_of(self, endpoint: str, variant: str, component: str) -> _Ready:
+        """The metrics of a variant, or of a component if its name is not empty."""
+        key = (endpoint, variant, component)
+        ready = self._ready.get(key)
+        if ready is None:
+            if len(self._ready) >= _MAX_KNOWN:
+                self._ready.clear()
+            ready = self._ready[key] = _ready_of(*key)
+        return ready
+
+    def _without_capacity(self, record: InvocationRecord, route: Route) -> Iterator[_Ready]:
+        """The component that was asked for, or the variants that have nobody."""
+        if record.component:
+            yield self.metrics_of(record.endpoint, record.variant, record.component)
+            return
+        for variant in route.variants:
+            if not num_replicas(variant):
+                yield self.metrics_of(record.endpoint, variant.name, "")
+
+
+def num_replicas(variant: VariantRoute | None) -> int:
+    """How many replicas answer for a variant or a component."""
+    return 0 if variant is None else sum(len(fleet.replicas) for fleet in variant.fleets if fleet.share > 0)
+
+
+@dataclass(slots=True)
+class _Window:
+    """Looks at one variant or component in one window."""
+
+    num_looks: int = 0
+    per_replica: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Sampler:
+    """Publishes how many requests each replica is answering: the mean over each window of ten seconds."""
+
+    publisher: Publisher
+    sink: MetricSink
+    routes: Callable[[], Mapping[str, Route]]
+    loads: Callable[[], Mapping[str, int]]
+    """Worker → requests that it is answering."""
+    held: Callable[[], Mapping[str, int]]
+    """Endpoint → requests that wait for a replica."""
+    clock: Callable[[], float] = time.time
+    _windows: dict[tuple[str, str, str], _Window] = field(default_factory=dict)
+    _window: int = -1
+
+    async def run(self) -> None:
+        """Look, for ever."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S if self._windows else WINDOW_S)
+
+    def look(self) -> None:
+        """Count what is under way now; publish the window that has ended."""
+        window = int(self.clock() // WINDOW_S)
+        if window != self._window:
+            self._publish()
+            self._window = window
+        loads, held = self.loads(), self.held()
+        for route in self.routes().values():
+            for key, variant in _served(route):
+                workers = [replica.worker for fleet in variant.fleets for replica in fleet.replicas]
+                waiting = held.get(route.endpoint, 0) if len(route.variants) == 1 and not route.components else 0
+                if not workers and not waiting:
+                    continue
+                seen = self._windows.setdefault(key, _Window())
+                seen.num_looks += 1
+                under_way = waiting + sum(loads.get(worker, 0) for worker in workers)
+                seen.per_replica += under_way / max(1, num_replicas(variant))
+
+    def _publish(self) -> None:
+        for key, seen in self._windows.items():
+            metric = self.publisher.metrics_of(*key).concurrent
+            self.sink.put(metric, seen.per_replica / seen.num_looks, now_s=self._window * WINDOW_S)
+        self._windows.clear()
+
+
+def _served(route: Route) -> Iterator[tuple[tuple[str, str, str], VariantRoute]]:
+    """Variants and components, each with what `Publisher.metrics_of` wants."""
+    for variant in route.variants:
+        yield (route.endpoint, variant.name, ""), variant
+    for component in route.components:
+        yield (route.endpoint, component.route.name, component.name), component.route
+
+
+def _asked(route: Route, record: InvocationRecord) -> VariantRoute | None:
+    """What a request was for."""
+    if record.component:
+        return next((one.route for one in route.components if one.name == record.component), None)
+    return next((one for one in route.variants if one.name == record.variant), None)
+
+
+def _ready_of(endpoint: str, variant: str, component: str) -> _Ready:
+    dimensions: Dimensions = (("EndpointName", endpoint), ("VariantName", variant))
+    if component:
+        dimensions = (("InferenceComponentName", component),)
+
+    def metric(name: str) -> Metric:
+        return Metric(namespace=NAMESPACE, name=name, dimensions=dimensions)
+
+    return _Ready(
+        invocations=metric("Invocations"),
+        per_replica=metric("InvocationsPerCopy" if component else "InvocationsPerInstance"),
+        concurrent=metric("ConcurrentRequestsPerCopy" if component else "ConcurrentRequestsPerModel"),
+        errors_4xx=metric("Invocation4XXErrors"),
+        errors_5xx=metric("Invocation5XXErrors"),
+        model_errors=metric("InvocationModelErrors"),
+        model_latency=metric("ModelLatency"),
+        overhead_latency=metric("OverheadLatency"),
+        first_chunk_latency=metric("FirstChunkLatency"),
+        stream_errors=metric("MidStreamErrors"),
+        no_capacity=metric("NoCapacityInvocationFailures"),
+        held=metric("HeldRequests"),
+        hold_time=metric("HoldTime"),
+    )

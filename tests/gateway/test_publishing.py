@@ -1,0 +1,142 @@
+"""What the gateway tells CloudWatch."""
+
+from dataclasses import replace
+
+import pytest
+
+from headrace.gateway.metrics import InvocationRecord
+from headrace.gateway.publishing import NAMESPACE, Publisher, Sampler
+from headrace.monitoring.metrics import Metric, Point
+from headrace.monitoring.series import MemorySeries
+from headrace.state.routes import ComponentRoute, Route
+
+from .routes import route, variant
+
+T0 = 1_700_000_000.0 // 60 * 60
+VARIANT = (("EndpointName", "ep"), ("VariantName", "v"))
+COMPONENT = (("InferenceComponentName", "ic"),)
+
+
+def record(**more: object) -> InvocationRecord:
+    made = InvocationRecord(request_id="r", api="InvokeEndpoint", endpoint="ep", started_s=10.0)
+    facts = {"variant": "v", "status": 200, "asked_s": 10.002, "ended_s": 10.5, "model_status": 200} | more
+    for name, value in facts.items():
+        setattr(made, name, value)
+    return made
+
+
+def two() -> Route:
+    """A variant with two replicas, and a component with three copies."""
+    copies = ComponentRoute(name="ic", variant="host", route=variant("v", ["c", "d", "e"]))
+    return replace(route(variant("v", ["a", "b"])), components=(copies,))
+
+
+def published(*records: InvocationRecord, to: Route | None = None) -> dict[tuple[str, str], Point]:
+    """(Name, first dimension's value) → point."""
+    series = MemorySeries()
+    publisher = Publisher(series, clock=lambda: T0)
+    for one in records:
+        publisher.publish(one, to or two())
+    return points(series)
+
+
+def points(series: MemorySeries) -> dict[tuple[str, str], Point]:
+    return {
+        (metric.name, metric.dimensions[0][1]): series.read(metric, start_s=T0, end_s=T0 + 60, period_s=60)[0]
+        for metric in series.list(namespace=NAMESPACE)
+    }
+
+
+def test_a_request_is_counted_for_its_variant() -> None:
+    found = published(record(), record(ended_s=11.0))
+    assert found["Invocations", "ep"].total == 2
+    assert found["InvocationsPerInstance", "ep"].total == 1.0
+    latency = found["ModelLatency", "ep"]
+    assert [latency.minimum, latency.maximum] == pytest.approx([498_000, 998_000])
+    assert latency.unit == "Microseconds"
+    assert found["OverheadLatency", "ep"].maximum == pytest.approx(2000)
+    for name in ("Invocation4XXErrors", "Invocation5XXErrors", "InvocationModelErrors"):
+        assert (found[name, "ep"].total, found[name, "ep"].count) == (0, 2)
+    assert ("HeldRequests", "ep") not in found
+
+
+def test_a_request_to_a_component_is_counted_for_the_component_only() -> None:
+    found = published(record(component="ic"))
+    assert found["InvocationsPerCopy", "ic"].total == pytest.approx(1 / 3)
+    assert {dimension for _, dimension in found} == {"ic"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "errors"),
+    [
+        ({"status": 424, "error": "ModelError", "model_status": 500}, (1, 0, 1)),
+        ({"status": 400, "model_status": 400}, (1, 0, 1)),
+        ({"status": 503, "error": "ServiceUnavailable", "model_status": 0}, (0, 1, 0)),
+        ({"status": 499, "is_gone": True}, (0, 0, 0)),
+    ],
+)
+def test_errors_are_told_apart(facts: dict[str, object], errors: tuple[int, int, int]) -> None:
+    found = published(record(**facts))
+    names = ("Invocation4XXErrors", "Invocation5XXErrors", "InvocationModelErrors")
+    assert tuple(found[name, "ep"].total for name in names) == errors
+
+
+def test_a_stream_tells_its_first_chunk_and_whether_it_broke() -> None:
+    found = published(record(first_s=10.1), record(first_s=10.1, error="ModelStreamError"))
+    assert found["FirstChunkLatency", "ep"].maximum == pytest.approx(100_000)
+    assert found["MidStreamErrors", "ep"].total == 1
+
+
+def test_a_request_that_was_held_says_how_long() -> None:
+    found = published(record(held_s=0.25))
+    assert found["HeldRequests", "ep"].total == 1
+    assert found["HoldTime", "ep"].total == pytest.approx(250_000)
+
+
+def test_a_request_without_capacity_is_a_failure_of_whom_it_asked_for() -> None:
+    nobody = record(variant="", asked_s=None, is_without_capacity=True, status=400)
+    component = record(variant="", component="ic", asked_s=None, is_without_capacity=True, status=400)
+    found = published(nobody, component, to=route(variant("v"), variant("w", ["a"])))
+    assert {key: point.total for key, point in found.items()} == {
+        ("NoCapacityInvocationFailures", "ep"): 1,
+        ("NoCapacityInvocationFailures", "ic"): 1,
+    }
+
+
+def test_the_requests_under_way_are_a_mean_by_replica_every_ten_seconds() -> None:
+    series, now = MemorySeries(), [T0]
+    publisher = Publisher(series, clock=lambda: now[0])
+    loads: dict[str, int] = {}
+    held: dict[str, int] = {}
+    sampler = Sampler(
+        publisher=publisher,
+        sink=series,
+        routes=lambda: {"ep": two()},
+        loads=lambda: loads,
+        held=lambda: held,
+        clock=lambda: now[0],
+    )
+    for second in range(21):
+        now[0] = T0 + second
+        loads = {"a": 4, "c": 3, "d": 3} if second < 5 else {}
+        sampler.look()
+    metric = Metric(namespace=NAMESPACE, name="ConcurrentRequestsPerModel", dimensions=VARIANT)
+    found = series.read(metric, start_s=T0, end_s=T0 + 20, period_s=10)
+    assert [(point.start_s - T0, point.total, point.count) for point in found] == [(0, 1.0, 1), (10, 0.0, 1)]
+    metric = Metric(namespace=NAMESPACE, name="ConcurrentRequestsPerCopy", dimensions=COMPONENT)
+    assert [point.total for point in series.read(metric, start_s=T0, end_s=T0 + 20, period_s=10)] == [1.0, 0.0]
+
+
+def test_requests_that_are_held_count_where_nobody_answers_yet() -> None:
+    series, now = MemorySeries(), [T0]
+    sampler = Sampler(
+        publisher=Publisher(series, clock=lambda: now[0]),
+        sink=series,
+        routes=lambda: {"ep": route(variant("v")), "idle": route(variant("v"), endpoint="idle")},
+        loads=dict,
+        held=lambda: {"ep": 7},
+        clock=lambda: now[0],
+    )
+    for now[0] in (T0, T0 + 10):
+        sampler.look()
+    assert {key: point.total for key, point in points(series).items()} == {("ConcurrentRequestsPerModel", "ep"): 7}
