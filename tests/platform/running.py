@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,11 +78,11 @@ class Running:
         return self.log_path.read_text()
 
 
-def up(folder: Path, *flags: str, env: Mapping[str, str] = {}) -> Running:
-    """Start a platform and wait until it answers; its log lies beside its folder."""
+def up(folder: Path, *flags: str, env: Mapping[str, str] = {}, inside: Sequence[str] = ()) -> Running:
+    """Start a platform and wait until it answers; its log lies beside its folder. `inside`: what runs the command."""
     port = free_port()
     log_path = folder.parent / f"{folder.name}-{port}.log"
-    command = [headrace_command(), "up", "--data-dir", str(folder), "--port", str(port), *flags]
+    command = [*inside, headrace_command(), "up", "--data-dir", str(folder), "--port", str(port), *flags]
     with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=clean_environment(**env))
     running = Running(f"http://127.0.0.1:{port}", folder, process, log_path)

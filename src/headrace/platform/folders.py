@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import SettingsError
+from headrace.core.telemetry import get_logger
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,13 @@ class DataFolder:
 
     @contextmanager
     def announced(self, url: str) -> Iterator[None]:
-        """Tell programs of this user where the platform listens, while it does."""
+        """Tell programs of this user where the platform listens, while it does; a full disk is no reason to stop."""
         partial = self.running.with_suffix(".partial")
-        partial.write_text(json.dumps({"url": url, "pid": os.getpid()}), encoding="utf-8")
-        partial.replace(self.running)
+        try:
+            partial.write_text(json.dumps({"url": url, "pid": os.getpid()}), encoding="utf-8")
+            partial.replace(self.running)
+        except OSError as error:
+            get_logger().warning("platform.not_announced", reason=error.strerror, data_dir=str(self.root))
         try:
             yield
         finally:

@@ -95,7 +95,8 @@ class Seaweed:
         self._state = state
         if not self.is_alive() and not all(_is_free(port) for port in state.ports.values()):
             state = replace(state, ports=_free_ports())
-        self._write_state(state)
+        if state != self._read_state():
+            self._write_state(state)
 
     def start(self) -> None:
         """Start it, unless it runs already. Raises `OSError` if the program cannot be run."""
@@ -144,7 +145,8 @@ class Seaweed:
         while self.is_alive():
             time.sleep(_POLL_S)
         _remove_sockets(self._state.ports)
-        self._write_state(replace(self._state, process=None))
+        with suppress(OSError):  # on a full disk the process that is written there is known to be gone all the same
+            self._write_state(replace(self._state, process=None))
 
     def _read_state(self) -> _State | None:
         try:
