@@ -1,0 +1,34 @@
+"""One browser, and one platform that is as if it were fresh for each test."""
+
+from collections.abc import Iterator
+
+import pytest
+from selenium import webdriver
+
+from tests.browser import chromium
+from tests.platform.fake_platform import FakePlatform, serving
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[FakePlatform]:
+    with serving(FakePlatform()) as platform:
+        yield platform
+
+
+@pytest.fixture
+def platform(running: FakePlatform, driver: webdriver.Chrome) -> FakePlatform:
+    """As if it were fresh; the page of the last test is gone."""
+    if driver.current_url.startswith("http"):
+        driver.execute_script("localStorage.clear(); sessionStorage.clear()")
+    driver.get("about:blank")
+    fresh = FakePlatform()
+    for name in ("endpoints", "configs", "models", "logs", "history", "key", "refusals", "words", "delay_s", "calls"):
+        setattr(running, name, getattr(fresh, name))
+    running.prompts, running.num_aborted = [], 0
+    return running

@@ -1,0 +1,61 @@
+"""The workers' logs, in a real browser."""
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.keys import Keys
+
+from tests.platform.fake_platform import FakePlatform
+
+from .page import Console
+
+pytestmark = pytest.mark.browser
+
+
+def test_logs_are_followed_line_by_line(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+    platform.add("chat")
+    page = Console(driver, platform, "#/chat/logs")
+    page.until(lambda: page.text("#log-note") == "No worker has written anything yet.", "the note")
+    platform.logs["AllTraffic/worker-1"] = [f"line {number}" for number in range(600)]
+    page.until(lambda: len(page.all("#lines > div")) == 500, "the last lines")
+    platform.logs["AllTraffic/worker-1"].append("one more <b>line</b>")
+    page.until(lambda: page.text("#lines > div:last-child .what") == "one more <b>line</b>", "the new line")
+    assert len(page.all("#lines > div")) == 501
+    at_end = (
+        "const view = document.getElementById('lines'); return view.scrollHeight - view.scrollTop - view.clientHeight"
+    )
+    assert page.run(at_end) < 40
+
+
+def test_logs_of_several_workers_are_told_apart_and_filtered(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+    platform.add("chat")
+    platform.logs |= {"AllTraffic/a": ["loading", "ready"], "AllTraffic/b": ["loading", "crashed"]}
+    page = Console(driver, platform, "#/chat/logs")
+    page.until(lambda: len(page.all("#lines > div")) == 4, "the lines")
+    assert {who.text for who in page.all("#lines .who")} == {"a", "b"}
+    page.find("#log-filter").send_keys("CRASH")
+    page.until(lambda: [one.text for one in page.all("#lines > div:not([hidden]) .what")] == ["crashed"], "the filter")
+    page.find("#log-filter").clear()
+    page.find("#log-filter").send_keys(Keys.NULL)
+    page.find("#stream option[value='AllTraffic/a']").click()
+    page.until(lambda: [one.text for one in page.all("#lines .what")] == ["loading", "ready"], "one worker")
+
+
+def test_lines_of_our_own_workers_are_made_readable(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+    platform.add("chat")
+    platform.logs["AllTraffic/a"] = [
+        '{"status": 200, "ids": [1, 2], "finish": "length", "event": "request.finished", "timestamp": "x"}',
+        '{"reason": "disk full", "event": "cache.failed", "level": "error"}',
+        '{"not": "ours"}',
+        "null",
+        "{broken",
+    ]
+    page = Console(driver, platform, "#/chat/logs")
+    page.until(lambda: len(page.all("#lines > div")) == 5, "the lines")
+    assert [line.text for line in page.all("#lines .what")] == [
+        "request.finished  status=200  ids=[1,2]  finish=length",
+        "cache.failed  reason=disk full",
+        '{"not": "ours"}',
+        "null",
+        "{broken",
+    ]
+    assert page.text("#lines [data-level=error] .what").startswith("cache.failed")
