@@ -87,6 +87,8 @@ def signed(
 
 TARGET = {"X-Amz-Target": "SageMaker.ListModels", "Content-Type": "application/x-amz-json-1.1"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+CBOR = {"smithy-protocol": "rpc-v2-cbor", "Content-Type": "application/cbor"}
+LIST_METRICS = "/service/GraniteServiceVersion20100801/operation/ListMetrics"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +100,9 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
         ("GET", "/v1/models", {}, b"", "gateway"),
         ("POST", "/", TARGET, b"{}", "control"),
         ("POST", "/", FORM, b"Action=GetCallerIdentity&Version=2011-06-15", "control"),
+        ("POST", "/", FORM, b"Action=ListMetrics&Version=2010-08-01", "control"),
+        ("POST", LIST_METRICS, CBOR, b"\xa0", "control"),
+        ("POST", LIST_METRICS, {}, b"", "s3"),
         ("GET", "/console/api/rates", {}, b"", "console"),
         ("GET", "/bucket/key", {}, b"", "s3"),
         ("GET", "/", {}, b"", "s3"),
@@ -158,6 +163,7 @@ def test_local_names_and_named_hosts_are_served(opened: str, host: str) -> None:
     [
         ("sagemaker", "/", TARGET, "control"),
         ("sts", "/", FORM, "control"),
+        ("monitoring", LIST_METRICS, CBOR, "control"),
         ("sagemaker", "/endpoints/a/invocations", {}, "gateway"),
     ],
 )
@@ -235,6 +241,7 @@ def test_boto3_reads_the_refusals(closed: str) -> None:
         ("sagemaker-runtime", lambda client: client.invoke_endpoint(EndpointName="a", Body=b"")),
         ("s3", lambda client: client.list_buckets()),
         ("sts", lambda client: client.get_caller_identity()),
+        ("cloudwatch", lambda client: client.list_metrics()),
     ):
         client = boto3.client(
             service,
@@ -252,6 +259,14 @@ def test_boto3_reads_the_refusals(closed: str) -> None:
             "InvalidAccessKeyId",
         )
         client.close()
+
+
+def test_a_signature_for_another_service_does_not_open_cloudwatch(closed: str) -> None:
+    response = signed(closed, "sagemaker", path=LIST_METRICS, body=b"\xa0", **CBOR)
+
+    assert response.status_code == 400
+    assert response.headers["smithy-protocol"] == "rpc-v2-cbor"
+    assert b"Credential should be scoped to correct service" in response.content
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_held(closed: str) -> None:
