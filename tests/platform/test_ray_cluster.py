@@ -1,4 +1,4 @@
-"""A platform on a Ray cluster of two nodes with the real small model: a node is lost under load, the platform killed."""
+"""A platform on a Ray cluster of two nodes with the real small model: a node lost under load, the platform killed."""
 
 import json
 from collections.abc import Iterator
