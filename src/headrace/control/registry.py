@@ -9,6 +9,8 @@ from headrace.control import (
     models_api,
     tags_api,
 )
+from headrace.control.autoscaling import activities_api, policies_api, schedules_api, targets_api
+from headrace.control.autoscaling import tags_api as autoscaling_tags_api
 from headrace.control.components import api as components_api
 from headrace.control.components import describe as components_describe
 from headrace.control.context import Handler
@@ -66,6 +68,20 @@ OPERATIONS: dict[tuple[str, str], Handler] = {
     ("cloudwatch", "TagResource"): alarm_tags_api.tag_resource,
     ("cloudwatch", "UntagResource"): alarm_tags_api.untag_resource,
     ("cloudwatch", "ListTagsForResource"): alarm_tags_api.list_tags_for_resource,
+    ("application-autoscaling", "RegisterScalableTarget"): targets_api.register_scalable_target,
+    ("application-autoscaling", "DeregisterScalableTarget"): targets_api.deregister_scalable_target,
+    ("application-autoscaling", "DescribeScalableTargets"): targets_api.describe_scalable_targets,
+    ("application-autoscaling", "PutScalingPolicy"): policies_api.put_scaling_policy,
+    ("application-autoscaling", "DeleteScalingPolicy"): policies_api.delete_scaling_policy,
+    ("application-autoscaling", "DescribeScalingPolicies"): policies_api.describe_scaling_policies,
+    ("application-autoscaling", "GetPredictiveScalingForecast"): policies_api.get_predictive_scaling_forecast,
+    ("application-autoscaling", "PutScheduledAction"): schedules_api.put_scheduled_action,
+    ("application-autoscaling", "DeleteScheduledAction"): schedules_api.delete_scheduled_action,
+    ("application-autoscaling", "DescribeScheduledActions"): schedules_api.describe_scheduled_actions,
+    ("application-autoscaling", "DescribeScalingActivities"): activities_api.describe_scaling_activities,
+    ("application-autoscaling", "TagResource"): autoscaling_tags_api.tag_resource,
+    ("application-autoscaling", "UntagResource"): autoscaling_tags_api.untag_resource,
+    ("application-autoscaling", "ListTagsForResource"): autoscaling_tags_api.list_tags_for_resource,
     ("sts", "GetCallerIdentity"): identity_api.get_caller_identity,
     ("iam", "GetRole"): identity_api.get_role,
     ("iam", "GetUser"): identity_api.get_user,
