@@ -16,6 +16,8 @@ from headrace.cluster.ray_messages import Connection
 from headrace.cluster.this_host import this_host
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.control.app import ControlApp
+from headrace.control.autoscaling.autoscaler import Autoscaler
+from headrace.control.autoscaling.waker import Waker
 from headrace.control.images import OwnImage
 from headrace.control.names import Site
 from headrace.control.own_images import read_own_images
@@ -27,6 +29,8 @@ from headrace.gateway.app import Gateway
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.exposition import render
 from headrace.gateway.objects import S3Objects
+from headrace.gateway.publishing import Publisher, Sampler
+from headrace.monitoring.series_file import FileSeries
 from headrace.platform.access import Gate
 from headrace.platform.app import Doors, PlatformApp
 from headrace.platform.console import console_app
@@ -38,6 +42,7 @@ from headrace.platform.s3_proxy import S3Proxy
 from headrace.state.records import Json, Kind
 from headrace.state.store import Store
 
+MIB = 1024 * 1024
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -47,7 +52,11 @@ class Parts:
 
     app: PlatformApp
     gateway: Gateway
+    series: FileSeries
+    sampler: Sampler
     reconciler: Reconciler
+    autoscaler: Autoscaler
+    waker: Waker
     launcher: Launcher
     s3: S3Proxy
     objects: S3Objects | None
@@ -81,8 +90,25 @@ def assemble(
     launcher = _launcher(settings, folder, env)
     logs = WorkerLogs(folder.workers)
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
-    config = GatewayConfig(account=site.account, region=site.region, async_folder=folder.invocations)
-    gateway = Gateway(store, config, objects=objects)
+    config = GatewayConfig(
+        account=site.account,
+        region=site.region,
+        async_folder=folder.invocations,
+        hold_timeout_s=settings.hold_timeout_s,
+        max_held=settings.max_held,
+    )
+    waker = Waker(store, site=site)
+    series = FileSeries(folder.metrics, max_bytes=settings.metrics_mib * MIB)
+    publisher = Publisher(series)
+    wake = None if settings.strict else waker.wake
+    gateway = Gateway(store, config, objects=objects, wake=wake, publish=publisher.publish)
+    sampler = Sampler(
+        publisher=publisher,
+        sink=series,
+        routes=lambda: gateway.routes,
+        loads=lambda: gateway.loads,
+        held=lambda: gateway.held,
+    )
     host = this_host()
     defaults = WorkerDefaults(
         share_of=lambda name: share_of_host(name, host),
@@ -91,8 +117,10 @@ def assemble(
         environment=_container_environment(settings, url),
         s3=storage.access.to_json() if storage.access is not None else {},
     )
-    reconciler = Reconciler(store=store, launcher=launcher, logs=logs, site=site, defaults=defaults)
-    control = ControlApp(store, site=site, logs=logs, own_images=own_images, is_strict=settings.strict)
+    reconciler = Reconciler(
+        store=store, launcher=launcher, logs=logs, site=site, defaults=defaults, loads=lambda: gateway.loads
+    )
+    control = ControlApp(store, site=site, logs=logs, own_images=own_images, is_strict=settings.strict, series=series)
     s3 = S3Proxy(storage)
     doors = Doors(
         gateway=gateway,
@@ -107,7 +135,11 @@ def assemble(
     return Parts(
         app=PlatformApp(doors, gate),
         gateway=gateway,
+        series=series,
+        sampler=sampler,
         reconciler=reconciler,
+        autoscaler=Autoscaler(store=store, series=series, site=site),
+        waker=waker,
         launcher=launcher,
         s3=s3,
         objects=objects,

@@ -115,8 +115,14 @@ class _Life:
             parts = assemble(self._settings, self._folder, self._store, self._storage, url=url, env=self._env)
             stack.push_async_callback(self._close, parts)
             await parts.gateway.start()
+            keeping = asyncio.create_task(parts.series.run(), name="metrics")
+            stack.push_async_callback(_end_task, keeping)
+            sampling = asyncio.create_task(parts.sampler.run(), name="requests under way")
+            stack.push_async_callback(_end_task, sampling)
             reconciling = asyncio.create_task(parts.reconciler.run(), name="reconciler")
             stack.push_async_callback(self._end_workers, parts, reconciling)
+            scaling = asyncio.create_task(parts.autoscaler.run(), name="autoscaler")
+            stack.push_async_callback(_end_task, scaling)
             server = http_server(parts.app, grace_s=self._settings.shutdown_grace_s)
             serving = asyncio.create_task(server.serve(sockets=[self._listener]), name="http")
             stack.push_async_callback(_end_serving, server, serving)
@@ -125,7 +131,7 @@ class _Life:
                 await self._storage_settles()
                 started = Started(url=url, folder=self._folder, settings=self._settings, storage=self._storage)
                 self._on_ready(started)
-            await self._until_stopped(reconciling, serving)
+            await self._until_stopped(keeping, sampling, reconciling, scaling, serving)
         get_logger().info("platform.stopped")
         return 0
 
@@ -156,19 +162,19 @@ class _Life:
         get_logger().info("platform.stopping", signal=signal.Signals(number).name)
 
     async def _end_workers(self, parts: Parts, reconciling: "asyncio.Task[None]") -> None:
-        reconciling.cancel()
-        with suppress(asyncio.CancelledError):
-            await reconciling
+        await _end_task(reconciling)
         if not self._settings.keep_workers:
             num_workers = await end_workers(self._store, parts.launcher, grace_s=_WORKER_GRACE_S)
             get_logger().info("workers.ended", workers=num_workers)
 
     async def _close(self, parts: Parts) -> None:
+        parts.waker.close()
         await parts.gateway.close()
         await parts.s3.close()
         if parts.objects is not None:
             await parts.objects.close()
         await parts.launcher.close()
+        await asyncio.to_thread(parts.series.close)
 
     async def _end_storage(self) -> None:
         await self._storage.stop(keep=self._settings.keep_workers)
@@ -180,6 +186,12 @@ def _let_go_of_terminal() -> None:
         for stream in (1, 2):
             if stat.S_ISCHR(os.fstat(stream).st_mode):  # `isatty` says no of a terminal that is gone
                 os.dup2(nowhere.fileno(), stream)
+
+
+async def _end_task(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 async def _end_serving(server: HttpServer, serving: "asyncio.Task[None]") -> None:
