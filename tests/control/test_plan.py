@@ -297,6 +297,51 @@ def test_a_worker_that_goes_gets_no_requests_before_it_is_stopped() -> None:
     assert leaving.view.stopping_s is not None
 
 
+def test_a_variant_that_wakes_may_be_waited_for_in_every_moment() -> None:
+    world = served(a=1)
+    world.scale(a=(1.0, 0))
+    world.settle(10)
+    world.scale(a=(1.0, 1))
+    for _ in range(20):
+        world.step(0.1)
+        assert world.route is not None
+        (variant,) = world.route.variants
+        assert variant.standby != any(fleet.replicas for fleet in variant.fleets)
+    assert not variant.standby
+
+
+def test_a_worker_that_goes_is_waited_for_while_requests_run_on_it() -> None:
+    world = served(a=2)
+    for name in list(world.workers):
+        world.busy[name] = 1
+    world.scale(a=(1.0, 1))
+    world.step(0.1)
+    (leaving,) = [played for played in world.workers.values() if played.view.draining_s is not None]
+    world.settle(60)
+    assert leaving.view.stopping_s is None
+    world.busy.clear()
+    world.step(0.1)
+    assert leaving.view.stopping_s is not None
+
+
+def test_a_worker_that_goes_is_not_waited_for_longer_than_a_stream_may_take() -> None:
+    world = served(a=1)
+    (name,) = world.workers
+    world.busy[name] = 1
+    world.scale(a=(1.0, 0))
+    world.settle(Limits().max_drain_s + 5)
+    assert not world.workers
+
+
+def test_an_endpoint_that_is_deleted_does_not_wait_for_its_requests() -> None:
+    world = served(a=1)
+    (name,) = world.workers
+    world.busy[name] = 1
+    world.delete()
+    world.settle(10)
+    assert world.record is None
+
+
 @pytest.mark.parametrize("seconds", [0.0, 2.0, 10.0])
 def test_an_endpoint_can_be_deleted_in_every_state(seconds: float) -> None:
     world = World()

@@ -88,6 +88,8 @@ class World:
     loses_starts: bool = False
     """The platform dies between a worker's record and its process."""
     num_made: int = 0
+    busy: dict[str, int] = field(default_factory=dict)
+    """Worker -> requests that run on it."""
 
     def create(
         self, config: Mapping[str, Any], behaviour: Behaviour = GOOD, deployment: Mapping[str, Any] | None = None
@@ -136,7 +138,7 @@ class World:
         for played in self.workers.values():
             self._observe(played)
         view = self.view
-        seen = [played.view for played in self.workers.values()]
+        seen = [replace(one.view, num_requests=self.busy.get(one.view.name, 0)) for one in self.workers.values()]
         plan = plan_endpoint(view, seen, endpoint_arn=ARN, now_s=self.now_s, limits=self.limits)
         self.plan, self.route = plan, plan.route
         if plan.deployment is not None:
