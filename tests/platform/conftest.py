@@ -1,11 +1,12 @@
 """One platform with the real small model for the session."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .running import Running, up
+from .running import Running, clean_environment, up
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,12 @@ def endpoint(platform: Running, smollm2_path: Path) -> str:
     done = platform.headrace("deploy", str(smollm2_path), "--name", "shared")
     assert done.returncode == 0, done.stderr + platform.log()
     return "shared"
+
+
+@pytest.fixture(scope="session")
+def shell(platform: Running) -> dict[str, str]:
+    """The environment of a shell after `eval "$(headrace env)"`."""
+    script = platform.headrace("env", "--url", platform.url).stdout + "\nenv -0"
+    done = subprocess.run(["bash", "-c", script], env=clean_environment(), capture_output=True, check=True)
+    lines = done.stdout.decode().split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)

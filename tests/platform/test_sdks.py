@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.conftest import headrace_command
 
-from .running import Running, clean_environment, until
+from .running import Running, until
 
 pytestmark = pytest.mark.model
 
@@ -25,16 +25,9 @@ PIECES = {
 }
 
 
-@pytest.fixture(scope="module")
-def shell(platform: Running) -> dict[str, str]:
-    """The environment of a shell after `eval "$(headrace env)"`."""
-    script = platform.headrace("env", "--url", platform.url).stdout + "\nenv -0"
-    done = subprocess.run(["bash", "-c", script], env=clean_environment(), capture_output=True, check=True)
-    lines = done.stdout.decode().split("\0")
-    return dict(line.split("=", 1) for line in lines if "=" in line)
-
-
-def start(script: Path, shell: Mapping[str, str], smollm2_path: Path, folder: Path) -> subprocess.Popen[str]:
+def started(
+    python: str, script: Path, shell: Mapping[str, str], smollm2_path: Path, folder: Path
+) -> subprocess.Popen[str]:
     """The example on the model of this test run instead of the alias, which would be fetched."""
     folder.mkdir()
     code = script.read_text()
@@ -44,7 +37,7 @@ def start(script: Path, shell: Mapping[str, str], smollm2_path: Path, folder: Pa
     copy = folder / script.name
     copy.write_text(code)
     shutil.copy(EXAMPLES / "line_iterator.py", folder)
-    command = [sys.executable, "-W", "ignore", str(copy), str(smollm2_path)]
+    command = [python, "-W", "ignore", str(copy), str(smollm2_path)]
     return subprocess.Popen(command, env=dict(shell), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -54,7 +47,9 @@ def test_the_sdk_examples_run_side_by_side_and_leave_nothing(
 ) -> None:
     scripts = sorted(path for path in EXAMPLES.glob("*.py") if path.stem != "line_iterator")
     assert {path.stem for path in scripts} == set(PIECES)
-    processes = {path.stem: start(path, shell, smollm2_path, tmp_path / path.stem) for path in scripts}
+    processes = {
+        path.stem: started(sys.executable, path, shell, smollm2_path, tmp_path / path.stem) for path in scripts
+    }
     for name, process in processes.items():
         output, errors = process.communicate(timeout=200)
         assert process.returncode == 0, f"{name}: {errors[-2000:]}{platform.log()[-2000:]}"
