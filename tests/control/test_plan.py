@@ -302,7 +302,7 @@ def test_a_variant_that_wakes_may_be_waited_for_in_every_moment() -> None:
     world.scale(a=(1.0, 0))
     world.settle(10)
     world.scale(a=(1.0, 1))
-    for _ in range(20):
+    for _ in range(100):
         world.step(0.1)
         assert world.route is not None
         (variant,) = world.route.variants

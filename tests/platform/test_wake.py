@@ -1,0 +1,113 @@
+"""Requests at zero on a real platform with the real small model: they wait, one copy wakes, and none is lost."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from .running import IMAGE, Running, until
+
+pytestmark = pytest.mark.model
+
+NAME = "sleeper"
+ROLE = "arn:aws:iam::000000000000:role/any"
+BODY = {"inputs": "The sea is", "parameters": {"max_new_tokens": 4, "details": True}}
+COMPLETION = {"prompt": "The sea is", "max_tokens": 4, "temperature": 0}
+
+
+def make_variant(running: Running, model: Path) -> None:
+    sagemaker = running.client("sagemaker")
+    container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(model)}}
+    sagemaker.create_model(ModelName=NAME, PrimaryContainer=container, ExecutionRoleArn=ROLE)
+    production = {"VariantName": "v", "ModelName": NAME, "InitialInstanceCount": 1, "InstanceType": "ml.g5.2xlarge"}
+    sagemaker.create_endpoint_config(EndpointConfigName=NAME, ProductionVariants=[production])
+    sagemaker.create_endpoint(EndpointName=NAME, EndpointConfigName=NAME)
+    until(lambda: count_of(running) == 1, "it is in service")
+
+
+def count_of(running: Running) -> int | None:
+    """Instances, once the endpoint has settled."""
+    described = running.client("sagemaker").describe_endpoint(EndpointName=NAME)
+    assert described["EndpointStatus"] != "Failed", described
+    (variant,) = described["ProductionVariants"]
+    return int(variant["CurrentInstanceCount"]) if described["EndpointStatus"] == "InService" else None
+
+
+def to_zero(running: Running) -> None:
+    until(lambda: count_of(running) is not None, "it may be scaled")
+    running.client("sagemaker").update_endpoint_weights_and_capacities(
+        EndpointName=NAME, DesiredWeightsAndCapacities=[{"VariantName": "v", "DesiredInstanceCount": 0}]
+    )
+    until(lambda: count_of(running) == 0, "it sleeps")
+
+
+def invoke(running: Running) -> str:
+    response = running.client("sagemaker-runtime").invoke_endpoint(
+        EndpointName=NAME, Body=json.dumps(BODY), ContentType="application/json"
+    )
+    with response["Body"] as stream:
+        return str(json.loads(stream.read())[0]["generated_text"]).removeprefix("The sea is")
+
+
+def stream(running: Running) -> str:
+    response = running.client("sagemaker-runtime").invoke_endpoint_with_response_stream(
+        EndpointName=NAME, Body=json.dumps({**BODY, "stream": True}), ContentType="application/json"
+    )
+    parts = [event["PayloadPart"]["Bytes"].decode() for event in response["Body"]]
+    response["Body"].close()
+    return "".join(json.loads(part.removeprefix("data:"))["token"]["text"] for part in parts if part.strip())
+
+
+def complete(running: Running) -> str:
+    url = f"{running.url}/v1/completions"
+    answer = httpx.post(url, json={**COMPLETION, "model": NAME}, timeout=60, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["text"])
+
+
+def complete_stream(running: Running) -> str:
+    url, text = f"{running.url}/endpoints/{NAME}/openai/v1/completions", ""
+    body = {**COMPLETION, "model": NAME, "stream": True}
+    with httpx.stream("POST", url, json=body, timeout=60, trust_env=False) as answer:
+        assert answer.status_code == 200
+        for line in answer.iter_lines():
+            if line.startswith("data: ") and line != "data: [DONE]":
+                text += "".join(choice["text"] for choice in json.loads(line.removeprefix("data: "))["choices"])
+    return text
+
+
+@pytest.fixture(scope="module")
+def sleeper(platform: Running, smollm2_path: Path) -> Iterator[Running]:
+    make_variant(platform, smollm2_path)
+    yield platform
+    platform.client("sagemaker").delete_endpoint(EndpointName=NAME)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_no_request_at_zero_is_lost(sleeper: Running, number: int) -> None:
+    to_zero(sleeper)
+    ways: list[Any] = [invoke, stream, complete, complete_stream] * 2
+    with ThreadPoolExecutor(len(ways)) as pool:
+        texts = [asking.result(60) for asking in [pool.submit(way, sleeper) for way in ways]]
+    assert len(set(texts)) == 1, texts
+    assert texts[0].strip()
+    until(lambda: count_of(sleeper) == 1, "one copy was woken")
+
+
+def test_a_client_that_gives_up_is_not_run_for(sleeper: Running) -> None:
+    to_zero(sleeper)
+    with httpx.Client(base_url=sleeper.url, trust_env=False, timeout=0.2) as quick, pytest.raises(httpx.ReadTimeout):
+        quick.post(f"/endpoints/{NAME}/invocations", json=BODY)
+    until(lambda: held(sleeper) == 0, "nobody waits")
+    assert invoke(sleeper).strip(), "it woke all the same, and answers others"
+
+
+def held(running: Running) -> float:
+    for line in httpx.get(f"{running.url}/metrics", trust_env=False).text.splitlines():
+        if line.startswith("headrace_gateway_requests_held "):
+            return float(line.split()[1])
+    raise AssertionError("no such metric")
