@@ -5,6 +5,7 @@ from uuid import uuid4
 import pytest
 from botocore.exceptions import ClientError
 
+from headrace.scaling.alarms import rule_from_json
 from headrace.state.records import Kind
 
 ACTION = "arn:aws:autoscaling:us-east-1:123456789012:scalingPolicy:uid:resource/sagemaker/x:policyName/p"
@@ -21,6 +22,10 @@ MATH = [
     {"Id": "m1", "MetricStat": {"Metric": {"Namespace": "N", "MetricName": "M"}, "Period": 60, "Stat": "Sum"}},
     {"Id": "e1", "Expression": "m1 * 2"},
 ]
+
+
+ALL = {"Id": "all", "Expression": "METRICS()"}
+NO_METRIC = dict.fromkeys(("Namespace", "MetricName", "Statistic", "Period"))
 
 
 @pytest.fixture
@@ -147,7 +152,9 @@ def test_an_alarm_has_tags(client, name):
     [
         (MATH, "2 elements do"),
         ([{**MATH[0], "ReturnData": False}], "0 elements do"),
+        ([{**MATH[0], "ReturnData": False}, {**MATH[1], "Period": 300}], "same Period"),
         ([{**MATH[1], "Expression": "m2 * 2"}], "no query with the id"),
+        ([{**MATH[0], "ReturnData": False}, {**MATH[0], "Id": "m2", "ReturnData": False}, ALL], "single time series"),
     ],
 )
 def test_an_alarm_on_queries_that_make_no_sense_is_refused(client, name, metrics, words):
@@ -168,8 +175,9 @@ def test_an_alarm_on_queries_that_make_no_sense_is_refused(client, name, metrics
         ({"Metrics": MATH}, "InvalidParameterCombination", "together"),
         ({"Period": 45}, "ValidationError", "Period"),
         ({"Period": 3600, "EvaluationPeriods": 169}, "ValidationError", "across more than"),
+        ({"Threshold": float("inf")}, "InvalidParameterValue", "Threshold"),
         ({"DatapointsToAlarm": 4}, "ValidationError", "DatapointsToAlarm"),
-        ({"TreatMissingData": "panic"}, "ValidationError", "enum value set"),
+        ({"TreatMissingData": "panic"}, "ValidationError", "TreatMissingData"),
         ({"AlarmActions": ["mail me"]}, "ValidationError", "Invalid arn syntax"),
         ({"ComparisonOperator": "GreaterThanUpperThreshold"}, "InvalidParameterValue", "anomaly"),
         ({"ThresholdMetricId": "ad1"}, "InvalidParameterValue", "not supported"),
@@ -192,6 +200,26 @@ def test_the_state_of_nobody_cannot_be_set(client, name):
     client.put_metric_alarm(AlarmName=name, **RULE)
     with pytest.raises(client.exceptions.InvalidFormatFault, match="JSON"):
         client.set_alarm_state(AlarmName=name, StateValue="OK", StateReason="test", StateReasonData="{")
+
+
+@pytest.mark.parametrize(
+    ("changes", "period_s"),
+    [
+        ({}, 60),
+        ({"Period": 10, "DatapointsToAlarm": 2, "TreatMissingData": "breaching"}, 10),
+        ({"Statistic": None, "ExtendedStatistic": "p99.9", "EvaluateLowSampleCountPercentile": "ignore"}, 60),
+        ({"Dimensions": [{"Name": "EndpointName", "Value": "e"}], "Period": 3600}, 3600),
+        ({**NO_METRIC, "Metrics": [{**MATH[0], "ReturnData": False}, MATH[1]]}, 60),
+        ({**NO_METRIC, "Metrics": [MATH[0]]}, 60),
+    ],
+)
+def test_every_alarm_that_is_taken_can_be_looked_at(client, cloud, name, changes, period_s):
+    params = {key: value for key, value in {**RULE, **changes}.items() if value is not None}
+    client.put_metric_alarm(AlarmName=name, **params)
+
+    rule = rule_from_json(cloud.store.get(Kind.ALARM, name).spec)
+
+    assert (rule.period_s, rule.threshold, rule.evaluation_periods) == (period_s, 20.0, 3)
 
 
 def test_history_is_bounded(client, cloud, name):

@@ -1,5 +1,6 @@
 """What PutMetricAlarm takes: rules that the service's model does not have. Pure."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +11,11 @@ from headrace.monitoring.math_syntax import BadExpression
 from headrace.monitoring.metric_math import evaluate, query_from_json
 from headrace.monitoring.series import MemorySeries
 from headrace.monitoring.statistics import is_statistic
+from headrace.scaling.alarms import AlarmRule, rule_from_json
 from headrace.state.records import Json
 
 _DAY_S = 86_400
 _PERIODS_S = (10, 20, 30)
-_TREATMENTS = ("breaching", "ignore", "missing", "notBreaching")
 _OF_ONE_METRIC = ("MetricName", "Namespace", "Statistic", "ExtendedStatistic", "Dimensions", "Period", "Unit")
 _NOT_THERE = ("ThresholdMetricId", "EvaluationCriteria", "EvaluationInterval", "WarmUpConfiguration")
 _OPERATORS = (
@@ -38,19 +39,20 @@ def check_alarm(params: dict[str, Any]) -> None:
     for name in ("EvaluationPeriods", "Threshold", "ComparisonOperator"):
         if name not in params:
             raise missing_parameter(name)
+    if not math.isfinite(params["Threshold"]):
+        raise invalid_value(f"The value {params['Threshold']} for parameter Threshold is invalid.")
     if params.get("Metrics"):
         given = [name for name in _OF_ONE_METRIC if params.get(name)]
         if given:
             raise invalid_combination(f"Metrics cannot be given together with {', '.join(given)}.")
-        period_s = _check_queries(params["Metrics"])
+        _check_queries(params["Metrics"])
     else:
-        period_s = _check_metric(params)
-    _check_times(params, period_s)
-    if params.get("TreatMissingData", "missing") not in _TREATMENTS:
-        raise validation_error(
-            f"Value '{params['TreatMissingData']}' at 'treatMissingData' failed to satisfy constraint: Member must "
-            f"satisfy enum value set: [{', '.join(_TREATMENTS)}]"
-        )
+        _check_metric(params)
+    try:
+        rule = rule_from_json(params)
+    except ValueError as error:
+        raise validation_error(str(error)) from error
+    _check_times(rule)
     if params.get("EvaluateLowSampleCountPercentile", "evaluate") not in ("evaluate", "ignore"):
         raise validation_error("EvaluateLowSampleCountPercentile must be evaluate or ignore.")
     for name in ("OKActions", "AlarmActions", "InsufficientDataActions"):
@@ -94,7 +96,7 @@ def _check_kind(params: dict[str, Any]) -> None:
         raise invalid_value(f"{operator} is for anomaly detection, which Headrace does not have.")
 
 
-def _check_metric(params: dict[str, Any]) -> int:
+def _check_metric(params: dict[str, Any]) -> None:
     for name in ("MetricName", "Namespace", "Period"):
         if name not in params:
             raise missing_parameter(name)
@@ -105,11 +107,9 @@ def _check_metric(params: dict[str, Any]) -> int:
     if extended is not None and not is_statistic(extended):
         raise invalid_value(f"The value {extended} for parameter ExtendedStatistic is not supported.")
     metric_of(params["Namespace"], params["MetricName"], params.get("Dimensions"))
-    return int(params["Period"])
 
 
-def _check_queries(queries: Sequence[Json]) -> int:
-    """The length of the periods that the alarm looks at."""
+def _check_queries(queries: Sequence[Json]) -> None:
     check_queries(queries)
     watched = [query for query in queries if query.get("ReturnData", True)]
     if len(watched) != 1:
@@ -118,14 +118,12 @@ def _check_queries(queries: Sequence[Json]) -> int:
             "to false for all others."
         )
     try:
-        evaluate([query_from_json(query) for query in queries], MemorySeries().read, start_s=0.0, end_s=60.0)
+        read = [query_from_json(query) for query in queries]
+        found = evaluate(read, MemorySeries().read, start_s=0.0, end_s=60.0)  # the rules, without a point
     except BadExpression as error:
         raise validation_error(f"Error in expression: {error}") from error
-    stats = [query["MetricStat"]["Period"] for query in queries if "MetricStat" in query]
-    own = watched[0].get("Period") or watched[0].get("MetricStat", {}).get("Period")
-    if own is None and not stats:
-        raise validation_error("The expression that the alarm watches refers to no metric, and has no Period.")
-    return int(own or max(stats))
+    if len(found[watched[0]["Id"]]) != 1:
+        raise validation_error("The expression that the alarm watches must return a single time series.")
 
 
 def _check_stat(name: str, stat: Json) -> None:
@@ -138,15 +136,10 @@ def _check_stat(name: str, stat: Json) -> None:
         raise invalid_value(f"The value {stat['Stat']} for parameter Stat of the query {name} is not supported.")
 
 
-def _check_times(params: dict[str, Any], period_s: int) -> None:
+def _check_times(rule: AlarmRule) -> None:
+    period_s, number = rule.period_s, rule.evaluation_periods
     if period_s not in _PERIODS_S and period_s % 60:
         raise validation_error(f"Period must be 10, 20, 30 or a multiple of 60. It is {period_s}.")
-    number = params["EvaluationPeriods"]
-    if params.get("DatapointsToAlarm", number) > number:
-        raise validation_error(
-            f"DatapointsToAlarm is {params['DatapointsToAlarm']}; it must not be greater than EvaluationPeriods, "
-            f"which is {number}."
-        )
     longest_s = _DAY_S if period_s < 3600 else 7 * _DAY_S
     if number * period_s > longest_s:
         raise validation_error(
