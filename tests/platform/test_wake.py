@@ -111,3 +111,61 @@ def held(running: Running) -> float:
         if line.startswith("headrace_gateway_requests_held "):
             return float(line.split()[1])
     raise AssertionError("no such metric")
+
+
+def copies_of(running: Running) -> int | None:
+    """Copies of the component, once it has settled."""
+    described = running.client("sagemaker").describe_inference_component(InferenceComponentName="napper")
+    assert described["InferenceComponentStatus"] != "Failed", described
+    is_settled = described["InferenceComponentStatus"] == "InService"
+    return int(described["RuntimeConfig"]["CurrentCopyCount"]) if is_settled else None
+
+
+@pytest.fixture(scope="module")
+def napper(platform: Running, smollm2_path: Path) -> Iterator[Running]:
+    """An inference component `napper` with one copy."""
+    sagemaker = platform.client("sagemaker")
+    container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}}
+    sagemaker.create_model(ModelName="napper", PrimaryContainer=container, ExecutionRoleArn=ROLE)
+    host = {"VariantName": "v", "InitialInstanceCount": 1, "InstanceType": "ml.g5.2xlarge"}
+    sagemaker.create_endpoint_config(EndpointConfigName="naps", ProductionVariants=[host], ExecutionRoleArn=ROLE)
+    sagemaker.create_endpoint(EndpointName="naps", EndpointConfigName="naps")
+    sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="naps", WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+    sagemaker.create_inference_component(
+        InferenceComponentName="napper",
+        EndpointName="naps",
+        VariantName="v",
+        Specification={"ModelName": "napper", "ComputeResourceRequirements": {"MinMemoryRequiredInMb": 1024}},
+        RuntimeConfig={"CopyCount": 1},
+    )
+    until(lambda: copies_of(platform) == 1, "the component is in service")
+    yield platform
+    sagemaker = platform.client("sagemaker")
+    sagemaker.delete_inference_component(InferenceComponentName="napper")
+    until(lambda: not sagemaker.list_inference_components()["InferenceComponents"], "the component is gone")
+    sagemaker.delete_endpoint(EndpointName="naps")
+
+
+def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> None:
+    napper.client("sagemaker").update_inference_component_runtime_config(
+        InferenceComponentName="napper", DesiredRuntimeConfig={"CopyCount": 0}
+    )
+    until(lambda: copies_of(napper) == 0, "it sleeps")
+
+    def by_header() -> str:
+        response = napper.client("sagemaker-runtime").invoke_endpoint(
+            EndpointName="naps", InferenceComponentName="napper", Body=json.dumps(BODY), ContentType="application/json"
+        )
+        with response["Body"] as body:
+            return str(json.loads(body.read())[0]["generated_text"]).removeprefix("The sea is")
+
+    def as_model() -> str:
+        url = f"{napper.url}/v1/completions"
+        answer = httpx.post(url, json={**COMPLETION, "model": "napper"}, timeout=60, trust_env=False)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["choices"][0]["text"])
+
+    with ThreadPoolExecutor(4) as pool:
+        texts = [asking.result(60) for asking in [pool.submit(way) for way in (by_header, as_model) * 2]]
+    assert len(set(texts)) == 1
+    until(lambda: copies_of(napper) == 1, "one copy was woken")
