@@ -91,6 +91,12 @@ class PlatformSettings:
     max_held: int = setting(rules.integer(1), 1024)
     """How many requests may wait so for one endpoint; one more is answered 429."""
 
+    metrics_mib: int = setting(rules.integer(1, 1_000_000), 256)
+    """
+    Size that the file of metrics in `data_dir` may reach, about, in MiB. Metrics are kept as long as CloudWatch does; a
+    file that grows larger keeps them for a shorter time.
+    """
+
     log_format: str = setting(rules.choice("auto", "console", "json"), "auto")
     """Form of the log. `auto` is `console` on a terminal, else `json`."""
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from headrace.core.telemetry import get_logger
 from headrace.gateway.metrics import MODEL_ERRORS, InvocationRecord
 from headrace.monitoring.metrics import Dimensions, Metric, MetricSink
 from headrace.state.routes import Route, VariantRoute
@@ -127,7 +128,10 @@ class Sampler:
     async def run(self) -> None:
         """Look, for ever."""
         while True:
-            self.look()
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 -- an edge: no bug in here may stop the platform
+                get_logger().exception("metrics.crashed")
             await asyncio.sleep(LOOK_S if self._windows else WINDOW_S)
 
     def look(self) -> None:

@@ -113,7 +113,10 @@ class FileSeries:
         """Write every few seconds, until cancelled; then `close`."""
         while True:
             await asyncio.sleep(FLUSH_S)
-            await asyncio.to_thread(self.flush)
+            try:
+                await asyncio.to_thread(self.flush)
+            except Exception:  # noqa: BLE001 -- an edge: no bug in here may stop the platform
+                get_logger().exception("metrics.crashed")
 
     def flush(self) -> None:
         """Write what was measured."""

@@ -25,6 +25,11 @@ class DataFolder:
         return self.root / "records.sqlite"
 
     @property
+    def metrics(self) -> Path:
+        """What was measured over time."""
+        return self.root / "metrics.sqlite"
+
+    @property
     def workers(self) -> Path:
         """One folder for each worker, with its log."""
         return self.root / "workers"
