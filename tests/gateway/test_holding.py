@@ -18,7 +18,7 @@ SLEEPER = Wanted(endpoint="a", variant="v")
 class Rooms:
     """A `Holding`, replicas that a test makes up, and what was woken."""
 
-    def __init__(self, *, max_of_endpoint: int = 100, max_in_all: int = 100) -> None:
+    def __init__(self, *, max_of_endpoint: int = 100, max_in_all: int = 100, remind_s: float = 60.0) -> None:
         self.room_for: dict[Wanted, int | None] = {}
         self.woken: list[Wanted] = []
         self.left: list[Any] = []
@@ -27,6 +27,7 @@ class Rooms:
             wake=self.woken.append,
             max_of_endpoint=max_of_endpoint,
             max_in_all=max_in_all,
+            remind_s=remind_s,
         )
 
     def arrive(self, wanted: Wanted, name: Any) -> "asyncio.Task[None]":
@@ -103,11 +104,9 @@ def test_an_endpoint_may_not_fill_all_rooms():
     play(scene())
 
 
-def test_whoever_wakes_is_reminded_while_somebody_waits(monkeypatch):
-    monkeypatch.setattr("headrace.gateway.holding.REMIND_S", 0.001)
-
+def test_whoever_wakes_is_reminded_while_somebody_waits():
     async def scene() -> None:
-        rooms = Rooms()
+        rooms = Rooms(remind_s=0.001)
         waiting = rooms.arrive(A, 0)
         while len(rooms.woken) < 3:
             await asyncio.sleep(0.001)

@@ -42,7 +42,15 @@ class RoomFull(Exception):
 class Holding:
     """All rooms."""
 
-    def __init__(self, *, capacity: Capacity, wake: Wake | None, max_of_endpoint: int, max_in_all: int) -> None:
+    def __init__(
+        self,
+        *,
+        capacity: Capacity,
+        wake: Wake | None,
+        max_of_endpoint: int,
+        max_in_all: int,
+        remind_s: float = REMIND_S,
+    ) -> None:
         """
         Begin with nobody waiting.
 
@@ -51,11 +59,13 @@ class Holding:
             wake: told what is wanted. None: nothing wakes, and requests fail where nobody can answer.
             max_of_endpoint: how many may wait for one endpoint.
             max_in_all: and for all together.
+            remind_s: between two words to `wake`.
         """
         self._capacity = capacity
         self._wake = wake
         self._max_of_endpoint = max_of_endpoint
         self._max_in_all = max_in_all
+        self._remind_s = remind_s
         self._rooms: dict[Wanted, _Room] = {}
         self._num_of_endpoint: dict[str, int] = {}
         self.num_held = 0
@@ -96,7 +106,7 @@ class Holding:
         room = self._rooms.get(wanted)
         if room is None:
             room = self._rooms[wanted] = _Room()
-            room.reminder = asyncio.get_running_loop().call_later(REMIND_S, self._remind, wanted)
+            room.reminder = asyncio.get_running_loop().call_later(self._remind_s, self._remind, wanted)
         if asleep is not None and asleep not in room.asleep:
             room.asleep.add(asleep)
             self.poke(asleep)
@@ -132,7 +142,7 @@ class Holding:
         room = self._rooms.get(wanted)
         if room is None:
             return
-        room.reminder = asyncio.get_running_loop().call_later(REMIND_S, self._remind, wanted)
+        room.reminder = asyncio.get_running_loop().call_later(self._remind_s, self._remind, wanted)
         self._release(wanted, room)
         if room.turns and self._capacity(wanted) == 0:
             for asleep in room.asleep:
