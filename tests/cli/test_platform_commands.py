@@ -98,6 +98,7 @@ def test_a_parameter_without_a_name_or_value_is_refused(parameters: tuple[str, .
         ("describe", "a"),
         ("rm", "a"),
         ("logs", "a"),
+        ("scale", "a", "--describe"),
         ("invoke", "a", "b"),
         ("deploy", "smollm2"),
     ],

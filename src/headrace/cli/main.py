@@ -23,6 +23,7 @@ COMMANDS = {
     "describe": Entry("headrace.cli.endpoints", "describe", "Show one endpoint."),
     "invoke": Entry("headrace.cli.invoke", "invoke", "Ask an endpoint."),
     "logs": Entry("headrace.cli.logs", "logs", "Show what an endpoint's workers wrote."),
+    "scale": Entry("headrace.cli.scale", "scale", "Let an endpoint grow and shrink with its load."),
     "rm": Entry("headrace.cli.endpoints", "rm", "Delete endpoints."),
     "status": Entry("headrace.cli.endpoints", "status", "Say how the platform is."),
     "keys": Entry("headrace.cli.keys", "keys", "Make, list and remove access keys."),

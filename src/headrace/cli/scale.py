@@ -1,0 +1,253 @@
+"""`headrace scale`: let an endpoint or an inference component grow and shrink with its load, with one command."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from headrace.cli.endpoints import age, table
+from headrace.cli.group import Examples, UserFailed
+from headrace.cli.platform_client import Platform, error_of, find_platform, is_not_found, platform_option, told
+
+LOAD_POLICY = "headrace-load"
+IDLE_POLICY = "headrace-idle"
+_IDLE_PERIOD_S = 10
+_NUM_SHOWN = 10
+_VARIANT = "sagemaker:variant:DesiredInstanceCount"
+_COMPONENT = "sagemaker:inference-component:DesiredCopyCount"
+
+EXAMPLES = """
+headrace scale chat --min 1 --max 4                  between one and four, 4 requests at a time for each
+headrace scale chat --min 0 --max 2 --idle-s 300     to zero after five minutes without a request
+headrace scale chat --describe                       bounds, policies, and what happened
+headrace scale chat --off                            as it is now, from now on
+"""
+
+
+@click.command(cls=Examples, examples=EXAMPLES)
+@click.argument("name")
+@platform_option
+@click.option("--min", "minimum", type=click.IntRange(0, 100), help="Fewest workers or copies; 0: may sleep.")
+@click.option("--max", "maximum", type=click.IntRange(1, 100), help="Most workers or copies.")
+@click.option(
+    "--target",
+    type=click.FloatRange(min=0, min_open=True),
+    default=4.0,
+    show_default=True,
+    help="Requests at a time that each shall have.",
+)
+@click.option(
+    "--idle-s", type=click.IntRange(10, 3600), help="Without a request for so many seconds: down to the minimum."
+)
+@click.option("--variant", help="Which variant of the endpoint.  [default: the only one]")
+@click.option("--describe", "is_describing", is_flag=True, help="Show what is set and what happened; change nothing.")
+@click.option("--off", "is_off", is_flag=True, help="Stop scaling; the capacity stays as it is.")
+@click.option("--json", "as_json", is_flag=True, help="With --describe: print JSON.")
+def scale(  # noqa: PLR0913 -- its options
+    *,
+    name: str,
+    url: str | None,
+    minimum: int | None,
+    maximum: int | None,
+    target: float,
+    idle_s: int | None,
+    variant: str | None,
+    is_describing: bool,
+    is_off: bool,
+    as_json: bool,
+) -> None:
+    """
+    Scale the endpoint or inference component NAME between --min and --max.
+
+    It registers a scalable target and puts a target-tracking policy on the requests that are answered at a time; with
+    --idle-s also a step policy with an alarm, which takes it down to the minimum when nobody asks.
+    """
+    platform = find_platform(url)
+    with told():
+        identity = _identity(platform, name, variant)
+        if is_describing:
+            _describe(platform, identity, as_json=as_json)
+        elif is_off:
+            _switch_off(platform, identity)
+            click.echo(f"{name} is not scaled any more.")
+        else:
+            if minimum is None or maximum is None or minimum > maximum:
+                raise UserFailed(f"--min is {minimum}, --max is {maximum}; wanted: both, and --min not above --max.")
+            _register(platform, identity, minimum=minimum, maximum=maximum, target=target, idle_s=idle_s)
+            click.echo(
+                f"{name} is scaled between {minimum} and {maximum}, {target:g} requests at a time for each. "
+                f"`headrace scale {name} --describe` tells what happens."
+            )
+
+
+def watched(identity: dict[str, str]) -> dict[str, Any]:
+    """The metric of requests that are answered at a time, per worker or copy, as PutMetricAlarm names it."""
+    kind, name, *rest = identity["ResourceId"].split("/")
+    if kind == "inference-component":
+        metric, dimensions = "ConcurrentRequestsPerCopy", {"InferenceComponentName": name}
+    else:
+        metric, dimensions = "ConcurrentRequestsPerModel", {"EndpointName": name, "VariantName": rest[-1]}
+    pairs = [{"Name": key, "Value": value} for key, value in dimensions.items()]
+    return {"Namespace": "AWS/SageMaker", "MetricName": metric, "Dimensions": pairs}
+
+
+def tracking(identity: dict[str, str], target: float) -> dict[str, Any]:
+    """A target-tracking configuration on requests at a time."""
+    kind = (
+        "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"
+        if identity["ScalableDimension"] == _COMPONENT
+        else "SageMakerVariantConcurrentRequestsPerModelHighResolution"
+    )
+    return {
+        "TargetValue": target,
+        "PredefinedMetricSpecification": {"PredefinedMetricType": kind},
+        "ScaleOutCooldown": 30,
+        "ScaleInCooldown": 120,
+    }
+
+
+def _identity(platform: Platform, name: str, variant: str | None) -> dict[str, str]:
+    """
+    Which scalable target is meant by a name: a variant of an endpoint, else a component.
+
+    Raises:
+        UserFailed: there is neither, or the endpoint has several variants.
+    """
+    from botocore.exceptions import ClientError
+
+    try:
+        variants = [
+            one["VariantName"] for one in platform.sagemaker.describe_endpoint(EndpointName=name)["ProductionVariants"]
+        ]
+    except ClientError as error:
+        if not is_not_found(error):
+            raise
+        return _component_identity(platform, name)
+    if variant is None and len(variants) > 1:
+        raise UserFailed(f"{name} has the variants {', '.join(variants)}; say which with --variant.")
+    chosen = variant or variants[0]
+    if chosen not in variants:
+        raise UserFailed(f"{name} has no variant {chosen}. It has: {', '.join(variants)}.")
+    return _names(f"endpoint/{name}/variant/{chosen}", _VARIANT)
+
+
+def _component_identity(platform: Platform, name: str) -> dict[str, str]:
+    from botocore.exceptions import ClientError
+
+    try:
+        platform.sagemaker.describe_inference_component(InferenceComponentName=name)
+    except ClientError as error:
+        if is_not_found(error):
+            raise UserFailed(
+                f"There is no endpoint and no inference component called {name}. `headrace ls` lists endpoints."
+            ) from error
+        raise
+    return _names(f"inference-component/{name}", _COMPONENT)
+
+
+def _names(resource_id: str, dimension: str) -> dict[str, str]:
+    return {"ServiceNamespace": "sagemaker", "ResourceId": resource_id, "ScalableDimension": dimension}
+
+
+def _register(
+    platform: Platform, identity: dict[str, str], *, minimum: int, maximum: int, target: float, idle_s: int | None
+) -> None:
+    client, cloudwatch = platform.client("application-autoscaling"), platform.client("cloudwatch")
+    client.register_scalable_target(**identity, MinCapacity=minimum, MaxCapacity=maximum)
+    client.put_scaling_policy(
+        **identity,
+        PolicyName=LOAD_POLICY,
+        PolicyType="TargetTrackingScaling",
+        TargetTrackingScalingPolicyConfiguration=tracking(identity, target),
+    )
+    alarm = _idle_alarm(identity)
+    if idle_s is None:
+        _drop_idle(client, cloudwatch, identity)
+        return
+    step = {"MetricIntervalUpperBound": 0.0, "ScalingAdjustment": minimum}
+    policy = client.put_scaling_policy(
+        **identity,
+        PolicyName=IDLE_POLICY,
+        PolicyType="StepScaling",
+        StepScalingPolicyConfiguration={"AdjustmentType": "ExactCapacity", "StepAdjustments": [step], "Cooldown": 30},
+    )
+    cloudwatch.put_metric_alarm(
+        AlarmName=alarm,
+        AlarmActions=[policy["PolicyARN"]],
+        AlarmDescription=f"No request for {idle_s} s; made by `headrace scale`.",
+        **watched(identity),
+        Statistic="Maximum",
+        Period=_IDLE_PERIOD_S,
+        EvaluationPeriods=max(1, idle_s // _IDLE_PERIOD_S),
+        Threshold=0.0,
+        ComparisonOperator="LessThanOrEqualToThreshold",
+        TreatMissingData="breaching",
+    )
+
+
+def _idle_alarm(identity: dict[str, str]) -> str:
+    return f"headrace-idle-{identity['ResourceId']}"
+
+
+def _drop_idle(client: Any, cloudwatch: Any, identity: dict[str, str]) -> None:
+    """Without --idle-s there shall be no idle policy, also if there was one."""
+    from botocore.exceptions import ClientError
+
+    cloudwatch.delete_alarms(AlarmNames=[_idle_alarm(identity)])
+    try:
+        client.delete_scaling_policy(**identity, PolicyName=IDLE_POLICY)
+    except ClientError as error:
+        if error_of(error)[0] != "ObjectNotFoundException":
+            raise
+
+
+def _switch_off(platform: Platform, identity: dict[str, str]) -> None:
+    from botocore.exceptions import ClientError
+
+    platform.client("cloudwatch").delete_alarms(AlarmNames=[_idle_alarm(identity)])
+    try:
+        platform.client("application-autoscaling").deregister_scalable_target(**identity)
+    except ClientError as error:
+        if error_of(error)[0] == "ObjectNotFoundException":
+            raise UserFailed(f"{identity['ResourceId']} is not scaled.") from error
+        raise
+
+
+def _describe(platform: Platform, identity: dict[str, str], *, as_json: bool) -> None:
+    client = platform.client("application-autoscaling")
+    resource = {"ServiceNamespace": "sagemaker", "ResourceId": identity["ResourceId"]}
+    targets = client.describe_scalable_targets(
+        ServiceNamespace="sagemaker",
+        ResourceIds=[identity["ResourceId"]],
+        ScalableDimension=identity["ScalableDimension"],
+    )["ScalableTargets"]
+    policies = client.describe_scaling_policies(**resource)["ScalingPolicies"]
+    activities = client.describe_scaling_activities(**resource, MaxResults=_NUM_SHOWN, IncludeNotScaledActivities=True)
+    found = {"ScalableTargets": targets, "ScalingPolicies": policies, **_plain(activities)}
+    if as_json:
+        click.echo(json.dumps(found, indent=2, default=str))
+        return
+    if not targets:
+        click.echo(f"{identity['ResourceId']} is not scaled. `headrace scale NAME --min 1 --max 4` begins it.")
+        return
+    click.echo(f"{identity['ResourceId']}: {targets[0]['MinCapacity']} to {targets[0]['MaxCapacity']}")
+    for policy in policies:
+        click.echo(f"  {policy['PolicyName']}: {policy['PolicyType']}")
+    rows = [_row(activity) for activity in activities["ScalingActivities"]]
+    if rows:
+        click.echo(table([("AGE", "STATUS", "WHAT", "WHY"), *rows]))
+
+
+def _row(activity: dict[str, Any]) -> tuple[str, ...]:
+    reasons = ", ".join(reason["Code"] for reason in activity.get("NotScaledReasons", ()))
+    return (
+        age(activity["StartTime"], datetime.now(UTC)),
+        activity["StatusCode"],
+        reasons or activity["Description"],
+        activity["Cause"],
+    )
+
+
+def _plain(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name != "ResponseMetadata"}

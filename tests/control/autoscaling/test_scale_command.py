@@ -1,0 +1,61 @@
+"""`headrace scale` against a control plane on a real port."""
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.cli.scale import scale
+from tests.control.support import Platform
+from tests.control.test_endpoints import make_config
+
+
+def run(platform: Platform, *arguments: str) -> Result:
+    return CliRunner().invoke(scale, [*arguments, "--url", platform.url])
+
+
+@pytest.fixture
+def endpoint(still_platform: Platform) -> Platform:
+    """A platform with an endpoint `e`."""
+    client = still_platform.client("sagemaker")
+    make_config(client)
+    client.create_endpoint(EndpointName="e", EndpointConfigName="c")
+    return still_platform
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the command's clients live as long as its process
+def test_a_name_and_bounds_are_enough_and_off_takes_all_back(endpoint: Platform) -> None:
+    done = run(endpoint, "e", "--min", "0", "--max", "3", "--target", "2", "--idle-s", "60")
+    assert done.exit_code == 0, done.output
+    output = run(endpoint, "e", "--describe", "--json").output
+    shown = json.loads("{" + output.partition("\n{\n")[2])  # the server logs to the same place
+    (target,) = shown["ScalableTargets"]
+    assert (target["MinCapacity"], target["MaxCapacity"]) == (0, 3)
+    assert {one["PolicyName"] for one in shown["ScalingPolicies"]} == {"headrace-load", "headrace-idle"}
+    alarms = endpoint.client("cloudwatch").describe_alarms()["MetricAlarms"]
+    assert len(alarms) == 3
+    (idle,) = (one for one in alarms if one["AlarmName"].startswith("headrace-idle"))
+    assert (idle["Period"], idle["EvaluationPeriods"], idle["TreatMissingData"]) == (10, 6, "breaching")
+    assert run(endpoint, "e", "--min", "1", "--max", "3").exit_code == 0
+    assert len(endpoint.client("cloudwatch").describe_alarms()["MetricAlarms"]) == 2, "no idle policy any more"
+    assert "endpoint/e/variant/AllTraffic: 1 to 3" in run(endpoint, "e", "--describe").output
+    assert run(endpoint, "e", "--off").exit_code == 0
+    assert endpoint.client("cloudwatch").describe_alarms()["MetricAlarms"] == []
+    assert "is not scaled" in run(endpoint, "e", "--describe").output
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("e", "--min", "2", "--max", "1"), "--min not above --max"),
+        (("e", "--min", "2"), "wanted: both"),
+        (("none", "--min", "1", "--max", "2"), "no endpoint and no inference component called none"),
+        (("e", "--variant", "b", "--describe"), "has no variant b"),
+        (("e", "--off"), "is not scaled"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(endpoint: Platform, arguments: tuple[str, ...], message: str) -> None:
+    done = run(endpoint, *arguments)
+    assert done.exit_code == 2
+    assert message in done.output

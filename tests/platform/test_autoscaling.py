@@ -1,0 +1,83 @@
+"""A variant that grows under load, goes to sleep, and is woken by a request: the real small model and real clocks."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .running import IMAGE, Running, until
+from .test_end_to_end import delete_endpoint, invoke, make_endpoint
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(240)]
+
+NAME = "scaled"
+IDENTITY = {
+    "ServiceNamespace": "sagemaker",
+    "ResourceId": f"endpoint/{NAME}/variant/AllTraffic",
+    "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
+}
+
+
+def put_step(running: Running, name: str, capacity: int, **alarm: Any) -> None:
+    """A step policy to an exact capacity, and the alarm that starts it."""
+    side = "MetricIntervalLowerBound" if "Greater" in alarm["ComparisonOperator"] else "MetricIntervalUpperBound"
+    policy = running.client("application-autoscaling").put_scaling_policy(
+        **IDENTITY,
+        PolicyName=name,
+        PolicyType="StepScaling",
+        StepScalingPolicyConfiguration={
+            "AdjustmentType": "ExactCapacity",
+            "StepAdjustments": [{side: 0.0, "ScalingAdjustment": capacity}],
+            "Cooldown": 0,
+        },
+    )
+    running.client("cloudwatch").put_metric_alarm(
+        AlarmName=name,
+        AlarmActions=[policy["PolicyARN"]],
+        Namespace="Test",
+        MetricName="Work",
+        Statistic="Maximum",
+        Period=10,
+        EvaluationPeriods=1,
+        Threshold=1.0,
+        **alarm,
+    )
+
+
+def test_a_variant_scales_out_falls_asleep_and_is_woken_by_a_request(platform: Running, smollm2_path: Path) -> None:
+    make_endpoint(platform, NAME, {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
+    sagemaker, scaling = platform.client("sagemaker"), platform.client("application-autoscaling")
+    cloudwatch = platform.client("cloudwatch")
+
+    def counts() -> tuple[int, int]:
+        found = sagemaker.describe_endpoint(EndpointName=NAME)
+        (variant,) = found["ProductionVariants"]
+        is_settled = found["EndpointStatus"] == "InService"
+        return (variant["CurrentInstanceCount"], variant["DesiredInstanceCount"]) if is_settled else (-1, -1)
+
+    until(lambda: counts() == (1, 1), "it is in service")
+    scaling.register_scalable_target(**IDENTITY, MinCapacity=0, MaxCapacity=2)
+    put_step(platform, "busy", 2, ComparisonOperator="GreaterThanThreshold", TreatMissingData="notBreaching")
+
+    def is_doubled() -> bool:
+        datum = {"MetricName": "Work", "Value": 5.0, "StorageResolution": 1}
+        cloudwatch.put_metric_data(Namespace="Test", MetricData=[datum])
+        return counts() == (2, 2)
+
+    until(is_doubled, "it scaled out", 60)
+    cloudwatch.delete_alarms(AlarmNames=["busy"])
+    put_step(platform, "idle", 0, ComparisonOperator="LessThanThreshold", TreatMissingData="breaching")
+    until(lambda: counts() == (0, 0), "it went to sleep", 90)
+
+    (answer,) = invoke(platform, NAME)
+    assert answer["details"]["generated_tokens"] == 12
+    activities = scaling.describe_scaling_activities(ServiceNamespace="sagemaker", ResourceId=IDENTITY["ResourceId"])
+    causes = [one["Cause"] for one in reversed(activities["ScalingActivities"])]
+    assert causes == [
+        "monitor alarm busy in state ALARM triggered policy busy",
+        "monitor alarm idle in state ALARM triggered policy idle",
+        "a request arrived while capacity was 0",
+    ]
+    scaling.deregister_scalable_target(**IDENTITY)
+    cloudwatch.delete_alarms(AlarmNames=["idle"])
+    delete_endpoint(platform, NAME)
