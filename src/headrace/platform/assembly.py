@@ -19,6 +19,7 @@ from headrace.control.app import ControlApp
 from headrace.control.autoscaling.autoscaler import Autoscaler
 from headrace.control.autoscaling.waker import Waker
 from headrace.control.images import OwnImage
+from headrace.control.metrics.scraper import Scraper
 from headrace.control.names import Site
 from headrace.control.own_images import read_own_images
 from headrace.control.reconciler import Reconciler
@@ -54,6 +55,7 @@ class Parts:
     gateway: Gateway
     series: FileSeries
     sampler: Sampler
+    scraper: Scraper
     reconciler: Reconciler
     autoscaler: Autoscaler
     waker: Waker
@@ -137,6 +139,7 @@ def assemble(
         gateway=gateway,
         series=series,
         sampler=sampler,
+        scraper=Scraper(store=store, sink=series, memory_bytes=host.memory_bytes),
         reconciler=reconciler,
         autoscaler=Autoscaler(store=store, series=series, site=site),
         waker=waker,

@@ -119,6 +119,8 @@ class _Life:
             stack.push_async_callback(_end_task, keeping)
             sampling = asyncio.create_task(parts.sampler.run(), name="requests under way")
             stack.push_async_callback(_end_task, sampling)
+            scraping = asyncio.create_task(parts.scraper.run(), name="worker metrics")
+            stack.push_async_callback(_end_task, scraping)
             reconciling = asyncio.create_task(parts.reconciler.run(), name="reconciler")
             stack.push_async_callback(self._end_workers, parts, reconciling)
             scaling = asyncio.create_task(parts.autoscaler.run(), name="autoscaler")
@@ -131,7 +133,7 @@ class _Life:
                 await self._storage_settles()
                 started = Started(url=url, folder=self._folder, settings=self._settings, storage=self._storage)
                 self._on_ready(started)
-            await self._until_stopped(keeping, sampling, reconciling, scaling, serving)
+            await self._until_stopped(keeping, sampling, scraping, reconciling, scaling, serving)
         get_logger().info("platform.stopped")
         return 0
 

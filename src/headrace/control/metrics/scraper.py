@@ -1,0 +1,119 @@
+"""
+Reads the `/metrics` pages of workers that serve, and publishes what they say under CloudWatch's names.
+
+Every ten seconds while there are such workers; else it sleeps until the store says that something was written.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from headrace.cluster.launcher import Handle, Phase
+from headrace.control.metrics.worker_metrics import Page, labels_of, read_page, seen_between
+from headrace.control.worker_records import handle_of
+from headrace.core.telemetry import get_logger
+from headrace.monitoring.metrics import Metric, StatisticSink
+from headrace.state.records import Kind, Record
+from headrace.state.store import Store
+
+PERIOD_S = 10.0
+TIMEOUT_S = 3.0
+"""For one page."""
+MAX_PAGE_BYTES = 1024 * 1024
+MAX_AT_ONCE = 32
+"""Pages that are read at the same time."""
+
+
+class Scraper:
+    """One task; `run` until cancelled."""
+
+    def __init__(
+        self, *, store: Store, sink: StatisticSink, memory_bytes: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        """
+        Begin without pages.
+
+        Args:
+            store: has the workers' records.
+            sink: takes what was seen.
+            memory_bytes: of the host.
+            clock: seconds since 1970.
+        """
+        self._store = store
+        self._sink = sink
+        self._memory_bytes = memory_bytes
+        self._clock = clock
+        self._pages: dict[tuple[str, str], Page] = {}
+        """(Worker, its process) → its last page."""
+        self._room = asyncio.Semaphore(MAX_AT_ONCE)
+
+    async def run(self) -> None:
+        """Read pages, for ever."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def notify() -> None:
+            loop.call_soon_threadsafe(changed.set)
+
+        unsubscribe = self._store.subscribe(notify)
+        try:
+            while True:
+                changed.clear()
+                is_idle = False
+                try:
+                    is_idle = not await self.pass_once()
+                except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
+                    get_logger().exception("scraper.failed")
+                if is_idle:
+                    await changed.wait()
+                await asyncio.sleep(PERIOD_S - self._clock() % PERIOD_S)
+        finally:
+            unsubscribe()
+
+    async def pass_once(self) -> int:
+        """Read the page of each worker that serves; returns how many there are."""
+        records = await asyncio.to_thread(self._store.list, Kind.WORKER)
+        serving = [(record, handle) for record in records if (handle := _serving(record)) is not None]
+        keys = {(record.name, str(handle.facts)) for record, handle in serving}
+        self._pages = {key: page for key, page in self._pages.items() if key in keys}
+        await asyncio.gather(*(self._scrape(record, handle) for record, handle in serving))
+        return len(serving)
+
+    async def _scrape(self, record: Record, handle: Handle) -> None:
+        async with self._room:
+            text = await fetch(handle.url, token=handle.token)
+        if text is None:
+            return  # an own image need not have such a page
+        key = (record.name, str(handle.facts))
+        page, before = read_page(text, at_s=self._clock()), self._pages.get(key)
+        self._pages[key] = page
+        namespace, dimensions = labels_of(record.spec)
+        for seen in seen_between(before, page, memory_bytes=self._memory_bytes):
+            metric = Metric(namespace=namespace, name=seen.name, dimensions=dimensions)
+            self._sink.put_point(metric, seen.point)
+
+
+def _serving(record: Record) -> Handle | None:
+    return handle_of(record) if record.status.get("phase") == Phase.READY.value else None
+
+
+async def fetch(url: str, *, token: str = "") -> str | None:
+    """A worker's page of metrics; None if there is none in time."""
+    parts = urlsplit(url)
+    admitted = f"Authorization: Bearer {token}\r\n" if token else ""
+    head = f"GET /metrics HTTP/1.0\r\nHost: {parts.netloc}\r\nAccept: text/plain\r\n{admitted}\r\n"
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            try:
+                writer.write(head.encode())
+                answer = bytearray()
+                while len(answer) <= MAX_PAGE_BYTES and (part := await reader.read(65536)):
+                    answer += part
+            finally:
+                writer.transport.abort()
+    except (OSError, TimeoutError, ValueError):
+        return None
+    start, _, body = bytes(answer).partition(b"\r\n\r\n")
+    is_fine = start.split(b" ", 2)[1:2] == [b"200"] and len(answer) <= MAX_PAGE_BYTES
+    return body.decode("utf-8", errors="replace") if is_fine else None

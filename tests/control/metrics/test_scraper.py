@@ -1,0 +1,126 @@
+"""What workers' pages say."""
+
+import asyncio
+
+import pytest
+
+from headrace.control.metrics.scraper import MAX_PAGE_BYTES, fetch
+from headrace.control.metrics.worker_metrics import Seen, labels_of, read_page, seen_between
+from headrace.core.exposition import render
+from headrace.core.generation import EngineStats
+from headrace.core.metrics import Metrics
+
+
+def page(**more: float) -> str:
+    numbers = {"tokens": 100, "cpu": 5, "first": 0, "second": 0, "sum": 0} | more
+    return f"""
+# HELP vllm:generation_tokens_total Tokens.
+vllm:generation_tokens_total{{model_name="a b, c",engine="0"}} {numbers["tokens"]}
+vllm:generation_tokens_total{{model_name="a b, c",engine="1"}} 1
+vllm:num_requests_waiting{{model_name="m"}} 3.0
+vllm:kv_cache_usage_perc{{model_name="m"}} 0.25
+process_cpu_seconds_total {numbers["cpu"]}
+process_resident_memory_bytes 2.5e+08
+vllm:time_to_first_token_seconds_bucket{{le="0.1",model_name="m"}} {numbers["first"]}
+vllm:time_to_first_token_seconds_bucket{{model_name="m",le="0.3"}} {numbers["second"]}
+vllm:time_to_first_token_seconds_bucket{{model_name="m",le="+Inf"}} {numbers["second"]}
+vllm:time_to_first_token_seconds_sum{{model_name="m"}} {numbers["sum"]}
+broken line without end {{
+nan_value NaN
+"""
+
+
+def by_name(seen: list[Seen]) -> dict[str, Seen]:
+    return {one.name: one for one in seen}
+
+
+def test_the_first_page_tells_what_is() -> None:
+    seen = by_name(seen_between(None, read_page(page(), at_s=100), memory_bytes=1_000_000_000))
+    assert {name: (one.point.total, one.unit) for name, one in seen.items()} == {
+        "QueueDepth": (3, "Count"),
+        "KVCacheUtilization": (25, "Percent"),
+        "MemoryUtilization": (25, "Percent"),
+    }
+
+
+def test_two_pages_tell_what_has_happened() -> None:
+    before, now = read_page(page(), at_s=100), read_page(page(tokens=200, cpu=20, first=3, second=4, sum=0.4), at_s=110)
+    seen = by_name(seen_between(before, now, memory_bytes=1))
+    assert seen["OutputTokensPerSecond"].point.total == 10
+    assert seen["CPUUtilization"].point.total == 150
+    ttft = seen["TimeToFirstToken"].point
+    assert [ttft.count, ttft.total] == pytest.approx([4, 400_000])
+    assert [value for value, _ in ttft.values] == pytest.approx([50_000, 200_000])
+    assert [count for _, count in ttft.values] == [3, 1]
+    assert "InterTokenLatency" not in seen
+
+
+def test_counters_that_begin_anew_tell_nothing() -> None:
+    before, now = read_page(page(tokens=500, cpu=50, first=9, second=9, sum=2), at_s=100), read_page(page(), at_s=110)
+    assert set(by_name(seen_between(before, now, memory_bytes=1))) == {
+        "QueueDepth",
+        "KVCacheUtilization",
+        "MemoryUtilization",
+    }
+
+
+def test_our_own_page_is_understood() -> None:
+    def text(seconds: float) -> str:
+        metrics = Metrics(stats=EngineStats, info=lambda: None, in_flight=lambda: 0)
+        for _ in range(int(seconds)):
+            metrics.ttft_s.observe(0.2)
+            metrics.itl_s.observe(0.02)
+        return render(metrics).decode()
+
+    seen = by_name(seen_between(read_page(text(1), at_s=0), read_page(text(3), at_s=10), memory_bytes=10**9))
+    assert set(seen) == {
+        "QueueDepth",
+        "KVCacheUtilization",
+        "MemoryUtilization",
+        "OutputTokensPerSecond",
+        "CPUUtilization",
+        "TimeToFirstToken",
+        "InterTokenLatency",
+    }
+    assert seen["TimeToFirstToken"].point.count == 2
+
+
+def test_a_worker_is_told_by_its_variant_or_its_component() -> None:
+    variant = labels_of({"endpoint": "e", "variant": "v"})
+    assert variant == ("/aws/sagemaker/Endpoints", (("EndpointName", "e"), ("VariantName", "v")))
+    component = labels_of({"endpoint": "e", "variant": "v", "component": "c"})
+    assert component == ("/aws/sagemaker/InferenceComponents", (("InferenceComponentName", "c"),))
+
+
+async def _fetched(answer: bytes) -> tuple[str | None, bytes]:
+    asked = b""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked = await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        return await fetch(f"http://127.0.0.1:{port}", token="secret"), asked
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [
+        (b"HTTP/1.0 200 OK\r\nA: b\r\n\r\na 1\n", "a 1\n"),
+        (b"HTTP/1.0 404 Not Found\r\n\r\nno", None),
+        (b"", None),
+        (b"garbage", None),
+        (b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * (MAX_PAGE_BYTES + 1), None),
+    ],
+)
+def test_a_page_is_fetched_with_the_token_and_within_bounds(answer: bytes, wanted: str | None) -> None:
+    found, asked = asyncio.run(_fetched(answer))
+    assert found == wanted
+    assert b"Authorization: Bearer secret\r\n" in asked
+
+
+def test_a_worker_that_is_not_there_has_no_page() -> None:
+    assert asyncio.run(fetch("http://127.0.0.1:1")) is None
