@@ -1,14 +1,19 @@
 """What workers' pages say."""
 
 import asyncio
+import contextlib
 
 import pytest
 
-from headrace.control.metrics.scraper import MAX_PAGE_BYTES, fetch
+from headrace.control.metrics.scraper import MAX_PAGE_BYTES, Scraper, fetch
 from headrace.control.metrics.worker_metrics import Seen, labels_of, read_page, seen_between
 from headrace.core.exposition import render
 from headrace.core.generation import EngineStats
 from headrace.core.metrics import Metrics
+from headrace.monitoring.metrics import Metric
+from headrace.monitoring.series import MemorySeries
+from headrace.state.records import Kind
+from headrace.state.sql import open_store
 
 
 def page(**more: float) -> str:
@@ -124,3 +129,41 @@ def test_a_page_is_fetched_with_the_token_and_within_bounds(answer: bytes, wante
 
 def test_a_worker_that_is_not_there_has_no_page() -> None:
     assert asyncio.run(fetch("http://127.0.0.1:1")) is None
+
+
+async def _two_passes(series: MemorySeries) -> tuple[int, int]:
+    """A ready worker, one that does not answer, and one that is not ready; two passes ten seconds apart."""
+    pages, now = [page(), page(tokens=200, cpu=20, first=3, second=4, sum=0.4)], [100.0]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + pages.pop(0).encode())
+        writer.close()
+
+    with contextlib.closing(open_store("sqlite://")) as store:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            for name, phase, where in (
+                ("a", "ready", url),
+                ("b", "ready", "http://127.0.0.1:1"),
+                ("c", "starting", url),
+            ):
+                status = {"phase": phase, "handle": {"launcher": "fake", "url": where, "facts": {}}}
+                store.create(Kind.WORKER, name, spec={"endpoint": "e", "variant": "v"}, status=status)
+            scraper = Scraper(store=store, sink=series, memory_bytes=10**9, clock=lambda: now[0])
+            first = await scraper.pass_once()
+            now[0] += 10
+            return first, await scraper.pass_once()
+
+
+def test_ready_workers_are_read_and_one_that_is_silent_disturbs_nobody() -> None:
+    series = MemorySeries()
+    assert asyncio.run(_two_passes(series)) == (2, 2)
+    dimensions = (("EndpointName", "e"), ("VariantName", "v"))
+    found = {}
+    for name in ("QueueDepth", "TimeToFirstToken", "OutputTokensPerSecond"):
+        metric = Metric(namespace="/aws/sagemaker/Endpoints", name=name, dimensions=dimensions)
+        found[name] = [point.total for point in series.read(metric, start_s=0, end_s=200, period_s=10)]
+    assert found["QueueDepth"] == [3, 3]
+    assert found["TimeToFirstToken"] == pytest.approx([400_000])
+    assert found["OutputTokensPerSecond"] == [10]
