@@ -15,6 +15,7 @@ REPOSITORY = Path(__file__).parent.parent.parent
 EXAMPLES = REPOSITORY / "examples" / "sagemaker" / "sdk3"
 PIECES = {
     "resources": ("at once:", "found:    ['smollm2-resources-"),
+    "components": ("at once:", "copies:   2", "found:    ['smollm2-sdk3-component-"),
     "model_builder": ("at once:", "streamed:"),
 }
 
@@ -46,7 +47,7 @@ def test_resource_classes_and_the_model_builder_run_and_leave_nothing(
         for piece in PIECES[name]:
             assert piece in output, name
     client = platform.client("sagemaker")
-    for prefix in ("smollm2-resources", "smollm2-builder"):
+    for prefix in ("smollm2-resources", "smollm2-sdk3-component", "smollm2-builder"):
         until(lambda part=prefix: not client.list_endpoints(NameContains=part)["Endpoints"], "endpoints are deleted")
         assert not client.list_models(NameContains=prefix)["Models"]
         assert not client.list_endpoint_configs(NameContains=prefix)["EndpointConfigs"]
