@@ -13,6 +13,7 @@ ended (target tracking alone would wait for a quarter of an hour, as on AWS).
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import boto3
 import sagemaker
@@ -110,16 +111,15 @@ def ask():
         llm.predict({"inputs": "Where is a good place to go in summer?", "parameters": {"max_new_tokens": 50}})
 
 
-threads = [threading.Thread(target=ask) for _ in range(NUM_CLIENTS)]
-for thread in threads:
-    thread.start()
-try:
-    until_copies(3)
-    print("copies under load: 3")
-finally:
-    is_over.set()
-    for thread in threads:
-        thread.join()
+with ThreadPoolExecutor(NUM_CLIENTS) as pool:
+    asking = [pool.submit(ask) for _ in range(NUM_CLIENTS)]
+    try:
+        until_copies(3)
+    finally:
+        is_over.set()
+for one in asking:
+    one.result()  # no request failed
+print("copies under load: 3")
 until_copies(2)
 print("copies without load: 2")
 for activity in autoscaling.describe_scaling_activities(**scaled)["ScalingActivities"]:
