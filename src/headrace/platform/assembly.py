@@ -92,25 +92,11 @@ def assemble(
     launcher = _launcher(settings, folder, env)
     logs = WorkerLogs(folder.workers)
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
-    config = GatewayConfig(
-        account=site.account,
-        region=site.region,
-        async_folder=folder.invocations,
-        hold_timeout_s=settings.hold_timeout_s,
-        max_held=settings.max_held,
-    )
     waker = Waker(store, site=site)
     series = FileSeries(folder.metrics, max_bytes=settings.metrics_mib * MIB)
     publisher = Publisher(series)
     wake = None if settings.strict else waker.wake
-    gateway = Gateway(store, config, objects=objects, wake=wake, publish=publisher.publish)
-    sampler = Sampler(
-        publisher=publisher,
-        sink=series,
-        routes=lambda: gateway.routes,
-        loads=lambda: gateway.loads,
-        held=lambda: gateway.held,
-    )
+    gateway = Gateway(store, _gateway_config(settings, folder), objects=objects, wake=wake, publish=publisher.publish)
     host = this_host()
     defaults = WorkerDefaults(
         share_of=lambda name: share_of_host(name, host),
@@ -124,21 +110,12 @@ def assemble(
     )
     control = ControlApp(store, site=site, logs=logs, own_images=own_images, is_strict=settings.strict, series=series)
     s3 = S3Proxy(storage)
-    doors = Doors(
-        gateway=gateway,
-        gateway_owns=gateway.owns,
-        control=control,
-        s3=s3,
-        console=console_app(gateway.history),
-        metrics=lambda: (METRICS_TYPE, render(gateway.metrics)),
-        health=_health(settings, storage),
-    )
-    gate = Gate(KeyRing(store), is_open=settings.is_open, allowed_hosts=settings.allowed_hosts)
+    doors = _doors(gateway, control, s3, health=_health(settings, storage))
     return Parts(
-        app=PlatformApp(doors, gate),
+        app=PlatformApp(doors, _gate(settings, store)),
         gateway=gateway,
         series=series,
-        sampler=sampler,
+        sampler=_sampler(gateway, publisher, series),
         scraper=Scraper(store=store, sink=series, memory_bytes=host.memory_bytes),
         reconciler=reconciler,
         autoscaler=Autoscaler(store=store, series=series, site=site),
@@ -146,6 +123,42 @@ def assemble(
         launcher=launcher,
         s3=s3,
         objects=objects,
+    )
+
+
+def _doors(gateway: Gateway, control: ControlApp, s3: S3Proxy, *, health: Callable[[], Json]) -> Doors:
+    return Doors(
+        gateway=gateway,
+        gateway_owns=gateway.owns,
+        control=control,
+        s3=s3,
+        console=console_app(gateway.history),
+        metrics=lambda: (METRICS_TYPE, render(gateway.metrics)),
+        health=health,
+    )
+
+
+def _gate(settings: PlatformSettings, store: Store) -> Gate:
+    return Gate(KeyRing(store), is_open=settings.is_open, allowed_hosts=settings.allowed_hosts)
+
+
+def _gateway_config(settings: PlatformSettings, folder: DataFolder) -> GatewayConfig:
+    return GatewayConfig(
+        account=settings.account,
+        region=settings.region,
+        async_folder=folder.invocations,
+        hold_timeout_s=settings.hold_timeout_s,
+        max_held=settings.max_held,
+    )
+
+
+def _sampler(gateway: Gateway, publisher: Publisher, series: FileSeries) -> Sampler:
+    return Sampler(
+        publisher=publisher,
+        sink=series,
+        routes=lambda: gateway.routes,
+        loads=lambda: gateway.loads,
+        held=lambda: gateway.held,
     )
 
 
