@@ -177,6 +177,25 @@ def test_a_canary_gets_its_part_first_and_the_old_fleet_is_kept_for_a_while() ->
     assert world.wanted(1) == []
 
 
+def test_an_alarm_while_a_canary_bakes_takes_the_update_back() -> None:
+    world = served(a=2)
+    world.alarm = "The alarm errors is in ALARM."
+    world.settle(10)
+    assert world.state is State.IN_SERVICE
+    world.alarm = ""
+    world.update(config("c2", a=2), deployment=CANARY)
+    world.settle(10)
+    assert world.shares() == pytest.approx({1: 0.9, 2: 0.1})
+    world.alarm = "The alarm errors is in ALARM."
+    world.step(0.5)
+    assert world.state is not State.UPDATING
+    world.settle(60)
+    assert world.state is State.IN_SERVICE
+    assert world.shares() == {1: 1.0}
+    assert world.view.progress is not None
+    assert "errors" in world.view.progress.failure_reason
+
+
 def test_linear_traffic_goes_over_step_by_step() -> None:
     world = served()
     world.update(config("c2"), deployment=LINEAR)

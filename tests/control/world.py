@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.cluster.launcher import Phase
+from headrace.control.deployment import Outside
 from headrace.control.fleet import Limits, WorkerView
 from headrace.control.plan import (
     Action,
@@ -88,6 +89,8 @@ class World:
     loses_starts: bool = False
     """The platform dies between a worker's record and its process."""
     num_made: int = 0
+    alarm: str = ""
+    """Why an alarm that is watched during updates speaks against them; empty: none does."""
     busy: dict[str, int] = field(default_factory=dict)
     """Worker -> requests that run on it."""
 
@@ -139,7 +142,9 @@ class World:
             self._observe(played)
         view = self.view
         seen = [replace(one.view, num_requests=self.busy.get(one.view.name, 0)) for one in self.workers.values()]
-        plan = plan_endpoint(view, seen, endpoint_arn=ARN, now_s=self.now_s, limits=self.limits)
+        plan = plan_endpoint(
+            view, seen, endpoint_arn=ARN, now_s=self.now_s, limits=self.limits, outside=Outside(alarm=self.alarm)
+        )
         self.plan, self.route = plan, plan.route
         if plan.deployment is not None:
             status = status_json(plan.deployment.progress, plan.deployment.versions, {}, {})
