@@ -40,7 +40,9 @@ class Scene:
             self.store, self.machine, logs=self.logs, clock=self.clock, limits=Limits(), launcher=launcher
         )
 
-    def ask(self, name: str = "e", *, count: int = 1, generation: int = 1) -> None:
+    def ask(
+        self, name: str = "e", *, count: int = 1, generation: int = 1, deployment: dict[str, Any] | None = None
+    ) -> None:
         """Create the endpoint, or update it."""
         config = {
             "EndpointConfigName": "c",
@@ -49,7 +51,9 @@ class Scene:
             ],
         }
         desired = {"a": asked_capacity(config["ProductionVariants"][0])}
-        version = version_json(generation=generation, config=config, models=MODELS, desired=desired, deployment=None)
+        version = version_json(
+            generation=generation, config=config, models=MODELS, desired=desired, deployment=deployment
+        )
         spec: dict[str, Any] = {"asked": generation, "version": version}
         found = self.store.get(Kind.ENDPOINT, name)
         if found is None:
@@ -200,6 +204,25 @@ async def test_an_update_keeps_the_old_worker_until_the_new_one_serves(scene: Sc
     assert scene.state() is State.IN_SERVICE
     assert scene.replicas() != [old]
     assert scene.living() == scene.replicas()
+
+
+async def test_an_alarm_that_rings_while_an_update_bakes_takes_it_back(scene: Scene) -> None:
+    alarm = scene.store.create(Kind.ALARM, "errors", spec={"AlarmName": "errors"}, status={"state": "OK"})
+    scene.store.create(Kind.ALARM, "another", spec={"AlarmName": "another"}, status={"state": "ALARM"})
+    scene.ask()
+    await scene.settle()
+    routing = {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": 300}
+    policy = {"TrafficRoutingConfiguration": routing}
+    rollback = {"Alarms": [{"AlarmName": "errors"}]}
+    scene.ask(generation=2, deployment={"BlueGreenUpdatePolicy": policy, "AutoRollbackConfiguration": rollback})
+    await scene.settle(60)
+    assert visible_state(view_endpoint(scene.endpoint())) is State.UPDATING
+    scene.store.update(alarm, status={"state": "ALARM"})
+    await scene.settle()
+    view = view_endpoint(scene.endpoint())
+    assert view.progress is not None
+    assert (view.progress.state, view.progress.stable) == (State.IN_SERVICE, 1)
+    assert view.progress.failure_reason == "Alarm errors of AutoRollbackConfiguration is in ALARM."
 
 
 async def test_a_process_that_no_record_knows_is_ended(scene: Scene) -> None:

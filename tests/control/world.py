@@ -292,3 +292,12 @@ class World:
 
     def _change(self, name: str, **changes: Any) -> None:
         self.workers[name].view = replace(self.workers[name].view, **changes)
+
+
+def served(**counts: int) -> World:
+    """A world whose endpoint is in service."""
+    world = World()
+    world.create(config("c1", **counts))
+    world.settle(10)
+    assert world.state is State.IN_SERVICE
+    return world

@@ -93,13 +93,7 @@ class Reconciler:
 
     async def run(self) -> None:
         """Reconcile, for ever."""
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-
-        def notify() -> None:
-            loop.call_soon_threadsafe(changed.set)
-
-        unsubscribe = self._store.subscribe(notify)
-        try:
+        with store_access.changes(self._store) as changed:
             while True:
                 changed.clear()
                 try:
@@ -112,8 +106,6 @@ class Reconciler:
                     async with asyncio.timeout(pause_s):
                         await changed.wait()
                 await asyncio.sleep(_BURST_S)
-        finally:
-            unsubscribe()
 
     async def pass_once(self) -> float:
         """Read, plan, act and record once for everything; returns after how many seconds to look again."""

@@ -1,8 +1,9 @@
-"""The reconciler's reads and writes, off the event loop: the store's methods block for a moment."""
+"""Reads and writes of those who act, off the event loop: the store's methods block for a moment."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.state.records import Json, Kind, Record
@@ -34,6 +35,21 @@ class Snapshot:
         for component in self.components:
             grouped[component.spec["endpoint_uid"]].append(component)
         return grouped
+
+
+@contextmanager
+def changes(store: Store) -> Iterator[asyncio.Event]:
+    """An event of the running loop, set when something was written, by any thread; whoever waits for it clears it."""
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+    def notify() -> None:
+        loop.call_soon_threadsafe(changed.set)
+
+    unsubscribe = store.subscribe(notify)
+    try:
+        yield changed
+    finally:
+        unsubscribe()
 
 
 async def read_all(store: Store) -> Snapshot:

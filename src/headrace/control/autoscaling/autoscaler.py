@@ -17,6 +17,7 @@ from headrace.control.autoscaling.alarm_watch import AlarmWatch, Watched
 from headrace.control.autoscaling.target_pass import Around, TargetPass
 from headrace.control.autoscaling.targets import read_key
 from headrace.control.names import Site
+from headrace.control.store_access import changes
 from headrace.core.telemetry import get_logger
 from headrace.monitoring.metrics import SeriesReader
 from headrace.state.records import Conflict, Kind, Record
@@ -48,13 +49,7 @@ class Autoscaler:
 
     async def run(self) -> None:
         """Scale, for ever."""
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-
-        def notify() -> None:
-            loop.call_soon_threadsafe(changed.set)
-
-        unsubscribe = self._store.subscribe(notify)
-        try:
+        with changes(self._store) as changed:
             while True:
                 changed.clear()
                 pause_s = await self._guarded_pass()
@@ -62,8 +57,6 @@ class Autoscaler:
                     async with asyncio.timeout(pause_s):
                         await changed.wait()
                 await asyncio.sleep(_BURST_S)
-        finally:
-            unsubscribe()
 
     async def pass_once(self) -> float | None:
         """Look at everything once; returns after how many seconds to look again, None: when something is written."""

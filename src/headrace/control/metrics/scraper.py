@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from headrace.cluster.launcher import Handle, Phase
 from headrace.control.metrics.worker_metrics import Page, labels_of, read_page, seen_between
+from headrace.control.store_access import changes
 from headrace.control.worker_records import handle_of
 from headrace.core.telemetry import get_logger
 from headrace.monitoring.metrics import Metric, StatisticSink
@@ -50,13 +51,7 @@ class Scraper:
 
     async def run(self) -> None:
         """Read pages, for ever."""
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-
-        def notify() -> None:
-            loop.call_soon_threadsafe(changed.set)
-
-        unsubscribe = self._store.subscribe(notify)
-        try:
+        with changes(self._store) as changed:
             while True:
                 changed.clear()
                 is_idle = False
@@ -67,8 +62,6 @@ class Scraper:
                 if is_idle:
                     await changed.wait()
                 await asyncio.sleep(PERIOD_S - self._clock() % PERIOD_S)
-        finally:
-            unsubscribe()
 
     async def pass_once(self) -> int:
         """Read the page of each worker that serves; returns how many there are."""
