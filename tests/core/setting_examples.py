@@ -1,0 +1,35 @@
+"""A value of each setting that its own name and foreign ones may give: as text, and as it is read."""
+
+from pathlib import Path
+
+MODEL = {"model": "echo"}
+
+
+EXAMPLES = {
+    "model": ("org/name", "org/name"),
+    "revision": ("v2", "v2"),
+    "served_model_name": ("mine", "mine"),
+    "host": ("127.0.0.2", "127.0.0.2"),
+    "port": ("9001", 9001),
+    "api_key": ("s3cret", "s3cret"),
+    "dtype": ("bf16", "bf16"),
+    "kv_dtype": ("int8", "int8"),
+    "max_model_len": ("4096", 4096),
+    "max_prompt_tokens": ("1024", 1024),
+    "max_num_seqs": ("16", 16),
+    "max_num_batched_tokens": ("512", 512),
+    "max_draft_tokens": ("4", 4),
+    "rolling_batch": ("auto", "auto"),
+    "output_formatter": ("jsonlines", "jsonlines"),
+    "tgi_compat": ("true", True),
+    "chat_template": ("{{ messages }}", "{{ messages }}"),
+    "enable_prefix_caching": ("false", False),
+    "max_concurrent_requests": ("7", 7),
+    "max_best_of": ("3", 3),
+    "max_stop_sequences": ("2", 2),
+    "max_top_n_tokens": ("4", 4),
+    "default_max_new_tokens": ("100", 100),
+    "shutdown_grace_s": ("12", 12.0),
+    "cors_allow_origins": ("https://a.example,https://b.example", ("https://a.example", "https://b.example")),
+    "cache_dir": ("cache", Path("cache")),
+}

@@ -1,0 +1,225 @@
+"""The names of other containers: every row of the tables, and the articles' own settings."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
+from headrace.core.container_meanings import Fills, NoEffect, UsedElsewhere
+from headrace.core.container_model_config import MODEL_CONFIG
+from headrace.core.container_names import parse_properties
+from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.core.errors import SettingsError
+from headrace.core.model_folder import parse_model_config
+from headrace.core.settings import ServerSettings, load_settings
+
+from .setting_examples import EXAMPLES, MODEL
+
+SPECIAL = {
+    "HF_MODEL_QUANTIZE": ("bitsandbytes-nf4", "w4a8"),
+    "QUANTIZE": ("fp8", "w8a8"),
+    "quantize": ("smoothquant", "w8a8"),
+    "quantization": ("fp8", "w8a8"),
+    "speculative_config": ('{"method": "ngram", "num_speculative_tokens": 4}', 4),
+    "SAGEMAKER_MAX_PAYLOAD_IN_MB": ("6", 6 * 1024 * 1024),
+    "PAYLOAD_LIMIT": ("2000000", 2_000_000),
+    "SAGEMAKER_MAX_REQUEST_SIZE": ("1000", 1000),
+    "max_request_size": ("1000", 1000),
+    "TS_MAX_REQUEST_SIZE": ("1000", 1000),
+    "JSON_OUTPUT": ("true", "json"),
+    "SAGEMAKER_CONTAINER_LOG_LEVEL": ("10", "debug"),
+}
+
+
+def rows():
+    """Each foreign name as (kind, how it is given, its key in the table, its meaning)."""
+    for name, meaning in ENVIRONMENT.items():
+        yield "env", name, name, meaning
+    for key, meaning in OPTIONS.items():
+        yield "properties", f"option.{key}", key, meaning
+        yield "env", f"OPTION_{key.upper()}", key, meaning
+    for key, meaning in PROPERTIES.items():
+        yield "properties", key, key, meaning
+        if f"SERVING_{key.upper()}" not in ENVIRONMENT:
+            yield "env", f"SERVING_{key.upper()}", key, meaning
+    for key, meaning in VLLM.items():
+        yield "env", f"SM_VLLM_{key.upper()}", key, meaning
+    for key, meaning in MODEL_CONFIG.items():
+        yield "model config", key, key, meaning
+
+
+def load_one(kind, name, value, **overrides):
+    given_here = {name: value}
+    env, properties, config = (given_here if kind == one else {} for one in ("env", "properties", "model config"))
+    return load_settings(overrides, env, properties, config, container=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "meaning"), [pytest.param(*row, id=f"{row[0]}-{row[1]}") for row in rows()]
+)
+def test_every_foreign_name_is_obeyed_or_told_about(kind, name, key, meaning):
+    if isinstance(meaning, Fills):
+        text, wanted = SPECIAL.get(key) or EXAMPLES[meaning.field]
+        settings, notices = load_one(kind, name, text, **({} if meaning.field == "model" else MODEL))
+        assert getattr(settings, meaning.field) == wanted
+        assert [notice.kind for notice in notices] == ["obeyed"]
+    else:
+        settings, notices = load_one(kind, name, "surprise", **MODEL)
+        assert replace(settings, dialect="tgi-3") == load_settings(MODEL, {}, container=True)[0]
+        kinds = [] if isinstance(meaning, UsedElsewhere) else ["ignored"]
+        assert [notice.kind for notice in notices] == kinds
+        assert all(name in notice.message for notice in notices)
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ('{"model": "[ngram]", "num_speculative_tokens": 3, "prompt_lookup_max": 4}', 3),
+        (
+            '{"method": "eagle3", "model": "someone/draft", "num_speculative_tokens": 3}',
+            ServerSettings().max_draft_tokens,
+        ),
+    ],
+)
+def test_of_vllms_ways_to_speculate_n_grams_are_obeyed(config, wanted):
+    settings, notices = load_one("properties", "option.speculative_config", config, **MODEL)
+    assert settings.max_draft_tokens == wanted
+    assert len(notices) == 1
+
+
+@pytest.mark.parametrize(
+    "config", ["ngram", "[]", '{"method": "ngram"}', '{"method": "ngram", "num_speculative_tokens": -1}']
+)
+def test_a_speculative_config_that_cannot_be_read_stops_the_start(config):
+    with pytest.raises(SettingsError, match="speculative_config"):
+        load_one("properties", "option.speculative_config", config, **MODEL)
+
+
+def test_every_field_that_a_name_fills_exists():
+    known = {spec.name for spec in fields(ServerSettings)}
+    tables = (ENVIRONMENT, OPTIONS, PROPERTIES, VLLM, MODEL_CONFIG)
+    meanings = [meaning for table in tables for meaning in table.values()]
+    assert {meaning.field for meaning in meanings if isinstance(meaning, Fills)} <= known
+    assert set(ENVIRONMENT) >= GENERAL_NAMES
+
+
+def test_a_quiet_value_is_not_told_about():
+    for kind, name, _key, meaning in rows():
+        for value in meaning.quiet if isinstance(meaning, NoEffect) else ():
+            assert load_one(kind, name, value, **MODEL)[1] == []
+
+
+def test_sagemakers_port_beats_other_names_for_it():
+    assert load_settings(MODEL, {"SAGEMAKER_BIND_TO_PORT": "8081", "PORT": "1"}, container=True)[0].port == 8081
+
+
+def test_a_quantiser_says_more_than_a_dtype():
+    env = {"OPTION_DTYPE": "fp16", "OPTION_QUANTIZE": "dynamic_int8"}
+    settings, notices = load_settings(MODEL, env)
+    assert settings.dtype == "w8a8"
+    assert "OPTION_QUANTIZE sets dtype already" in notices[-1].message
+
+
+def test_the_settings_of_the_llama2_article_work_unchanged():
+    env = {
+        "HF_MODEL_ID": "meta-llama/Llama-2-7b-chat-hf",
+        "SM_NUM_GPUS": "4",
+        "MAX_INPUT_LENGTH": "1024",
+        "MAX_TOTAL_TOKENS": "2048",
+        "MAX_BATCH_TOTAL_TOKENS": "8192",
+        "HUGGING_FACE_HUB_TOKEN": "hf_x",
+    }
+    settings, notices = load_settings({}, env)
+    assert (settings.model, settings.max_prompt_tokens, settings.max_model_len) == (
+        "meta-llama/Llama-2-7b-chat-hf",
+        1024,
+        2048,
+    )
+    assert settings.dialect == "tgi-3"
+    assert {notice.name for notice in notices if notice.kind == "ignored"} == {"SM_NUM_GPUS", "MAX_BATCH_TOTAL_TOKENS"}
+
+
+def test_the_serving_properties_of_the_articles_work_unchanged():
+    text = """
+    engine=MPI
+    option.entryPoint=djl_python.huggingface
+    option.tensor_parallel_degree=max
+    option.rolling_batch = lmi-dist
+    option.max_rolling_batch_size: 32
+    option.model_id=TheBloke/Llama-2-7b-chat-fp16
+    # a comment
+    option.paged_attention=true
+    """
+    settings, notices = load_settings({}, {}, parse_properties(text))
+    assert settings.model == "TheBloke/Llama-2-7b-chat-fp16"
+    assert (settings.max_num_seqs, settings.rolling_batch, settings.dialect) == (32, "auto", "lmi-17")
+    assert {notice.kind for notice in notices} == {"obeyed"}
+
+
+def test_the_model_config_of_the_torchserve_article_works_unchanged():
+    text = """
+    # TorchServe Frontend Parameters
+    minWorkers: 1
+    maxWorkers: 1
+    maxBatchDelay: 100
+    responseTimeout: 10800
+    batchSize: 16
+    # TorchServe Backend Custom Handler Parameters
+    handler:
+        model_checkpoint_dir: "llama-2-13b-split"
+        amp: "bf16"
+        tp_degree: 12
+        max_length: 100
+    micro_batching:
+        # Used by batch_size in function LlamaForSampling.from_pretrained
+        micro_batch_size: 1
+        parallelism:
+            preprocess: 2
+            inference: 1
+            postprocess: 2
+    """
+    settings, notices = load_settings({}, {"TS_INSTALL_PY_DEP_PER_MODEL": "true"}, {}, parse_model_config(text))
+    assert (settings.model, settings.default_max_new_tokens) == ("llama-2-13b-split", 100)
+    assert settings.dialect == "torchserve"
+    assert {notice.kind for notice in notices} == {"obeyed", "ignored"}
+    assert {notice.name for notice in notices} >= {"handler.tp_degree", "micro_batching", "batchSize"}
+
+
+def test_what_else_a_handler_is_told_is_for_code_that_is_not_run():
+    config = {"handler.prompt_prefix": "x", "handler.vllm_engine_config.max_model_len": "64", "minWorker": "1"}
+    settings, notices = load_settings(MODEL, {}, {}, config)
+    assert settings.max_model_len == 64
+    assert {notice.name: notice.kind for notice in notices} == {
+        "handler.prompt_prefix": "ignored",
+        "handler.vllm_engine_config.max_model_len": "obeyed",
+        "minWorker": "unknown",
+    }
+    assert "Did you mean minWorkers?" in "".join(notice.message for notice in notices)
+
+
+def test_new_tokens_beat_a_length_in_a_model_config():
+    config = {"handler.max_length": "100", "handler.max_new_tokens": "20"}
+    assert load_settings(MODEL, {}, {}, config)[0].default_max_new_tokens == 20
+
+
+@pytest.mark.parametrize(
+    ("env", "properties", "near"),
+    [
+        ({"OPTION_DTYP": "fp16"}, {}, "OPTION_DTYPE"),
+        ({}, {"option.max_rolling_batch_sise": "4"}, "option.max_rolling_batch_size"),
+        ({"SM_VLLM_MAX_MODEL_LENGTH": "4"}, {}, "SM_VLLM_MAX_MODEL_LEN"),
+        ({"SERVING_JOB_QUEUE_SIZ": "4"}, {}, "SERVING_JOB_QUEUE_SIZE"),
+    ],
+)
+def test_an_unknown_option_is_told_about_with_the_nearest_known_name(env, properties, near):
+    (notice,) = load_settings(MODEL, env, properties)[1]
+    assert notice.kind == "unknown"
+    assert notice.message.endswith(f"Did you mean {near}?")
+
+
+def test_names_that_mean_other_things_on_a_persons_machine_are_read_in_containers_only():
+    env = {"PORT": "3000", "API_KEY": "other", "REVISION": "abc", "HOSTNAME": "box", "DTYPE": "bfloat16"}
+    settings, notices = load_settings(MODEL, env)
+    assert (settings.port, settings.api_key, settings.revision, notices) == (8080, None, None, [])
+    settings, _ = load_settings(MODEL, env, container=True)
+    assert (settings.port, settings.api_key, settings.revision, settings.host) == (3000, "other", "abc", "0.0.0.0")

@@ -1,0 +1,49 @@
+"""Where settings come from: model folders, properties files, and whatever text those hold."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.container_names import parse_properties, read_container_names
+from headrace.core.errors import SettingsError
+from headrace.core.settings_sources import gather_settings
+
+
+def test_a_model_folder_may_say_in_its_properties_what_to_serve(tmp_path):
+    (tmp_path / "serving.properties").write_text("option.model_id=org/other\noption.max_model_len=64\n")
+    settings, _ = gather_settings({"model": str(tmp_path)}, {})
+    assert (settings.model, settings.max_model_len) == ("org/other", 64)
+
+
+def test_a_model_folder_with_properties_but_no_model_id_is_the_model(tmp_path):
+    (tmp_path / "serving.properties").write_text("option.max_model_len=64\n")
+    settings, _ = gather_settings({}, {"HEADRACE_MODEL": str(tmp_path)})
+    assert (settings.model, settings.max_model_len) == (str(tmp_path), 64)
+
+
+def test_sagemakers_folder_is_served_when_nothing_is_named(tmp_path):
+    settings, _ = gather_settings({}, {}, model_folder=tmp_path)
+    assert (settings.model, settings.host, settings.container) == (str(tmp_path), "0.0.0.0", True)
+    settings, _ = gather_settings({}, {"HF_MODEL_ID": "org/name"}, model_folder=tmp_path)
+    assert (settings.model, settings.host) == ("org/name", "0.0.0.0")
+    settings, _ = gather_settings({"model": "smollm2"}, {}, model_folder=tmp_path)
+    assert (settings.model, settings.host) == ("smollm2", "127.0.0.1")
+
+
+def test_properties_that_are_not_text_stop_the_start(tmp_path):
+    (tmp_path / "serving.properties").write_bytes(b"option.dtype=\xff\xfe")
+    with pytest.raises(SettingsError, match="properties file in UTF-8"):
+        gather_settings({"model": str(tmp_path)}, {})
+
+
+def test_properties_are_read_as_java_reads_them():
+    text = "a=1\nb: 2\nc 3\n! no\n  d = x=y \ne=one,\\\n  two\nf\n"
+    assert parse_properties(text) == {"a": "1", "b": "2", "c": "3", "d": "x=y", "e": "one,two", "f": ""}
+
+
+@given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=5), st.text(max_size=200))
+def test_no_environment_and_no_properties_file_break_the_reader(env, text):
+    with contextlib.suppress(SettingsError):
+        read_container_names(env, parse_properties(text), container=True)
