@@ -36,6 +36,8 @@ class Echo:
     service: Service
     client: httpx.Client
     log: io.StringIO
+    open_calls: set[int]
+    """The calls of the application that have not returned: a client has its answer before the answer is logged."""
 
     def post(self, path: str, body: object = None, **more: Any) -> httpx.Response:
         return self.client.post(path, json=body, **more)
@@ -73,9 +75,15 @@ def serving(
     setup_logging(format="json", level="info", stream=log)
     app = create_app(ServerSettings(**{"model": "echo", "dialect": "tgi-3", **settings}), backend if ready else None)
 
+    open_calls: set[int] = set()
+
     async def watched(scope: Scope, receive: Receive, send: Send) -> None:
         watch_scope(scope)
-        await app(scope, receive, send)
+        open_calls.add(id(scope))
+        try:
+            await app(scope, receive, send)
+        finally:
+            open_calls.discard(id(scope))
 
     protocol = StreamingProtocol if http == "headrace" else http
     config = uvicorn.Config(watched, http=protocol, lifespan="off", log_config=None, access_log=False)
@@ -86,7 +94,7 @@ def serving(
     thread.start()
     try:
         with httpx.Client(base_url=url, timeout=WAIT_S) as client:
-            yield Echo(url, backend, app.state.service, client, log)
+            yield Echo(url, backend, app.state.service, client, log, open_calls)
     finally:
         server.should_exit = server.force_exit = True
         thread.join(WAIT_S)
@@ -103,7 +111,7 @@ def shared_echo() -> Iterator[Echo]:
 @pytest.fixture
 def echo(shared_echo: Echo) -> Echo:
     """A server with default settings, as if it were fresh: tests share the process, not what they did to it."""
-    shared_echo.until(lambda: shared_echo.service.gate.inside == 0, "the last test's requests ended")
+    shared_echo.until(lambda: not shared_echo.open_calls, "the last test's requests ended and are in the log")
     shared_echo.backend.script = EchoScript()
     shared_echo.backend.is_healthy = True
     shared_echo.backend.requests.clear()
