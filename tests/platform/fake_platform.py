@@ -58,6 +58,8 @@ class FakePlatform:
     logs: dict[str, list[str]] = field(default_factory=dict)
     """Stream → lines, of the endpoint that is asked about."""
     history: History = field(default_factory=History)
+    overviews: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Endpoint → its components and where they are."""
     key: str | None = None
     refusals: dict[str, Refused] = field(default_factory=dict)
     """Operation → what it answers from now on."""
@@ -92,6 +94,10 @@ class FakePlatform:
             **more,
         }
         return self.endpoints[name]
+
+    def overview(self, endpoint: str) -> dict[str, Any]:
+        """What the console is told of an endpoint's components."""
+        return self.overviews.get(endpoint, {"components": [], "hosts": []})
 
     def asked(self, operation: str) -> list[dict[str, Any]]:
         """The parameters of all calls of an operation."""
@@ -279,7 +285,7 @@ def serving(platform: FakePlatform) -> Iterator[FakePlatform]:
             Route("/", platform.api, methods=["POST"]),
             Route("/v1/chat/completions", platform.chat, methods=["POST"]),
             Route("/v1/completions", platform.chat, methods=["POST"]),
-            Mount("/", console_app(_Current(platform), clock=lambda: NOW_S)),  # type: ignore[arg-type]
+            Mount("/", console_app(_Current(platform), platform.overview, clock=lambda: NOW_S)),  # type: ignore[arg-type]
         ]
     )
 

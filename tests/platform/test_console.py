@@ -99,6 +99,15 @@ def test_rates_are_told_for_several_endpoints_at_once(client: httpx.Client) -> N
     assert many.status_code == 400
 
 
+def test_components_are_told_of_one_endpoint(platform: FakePlatform, client: httpx.Client) -> None:
+    platform.overviews["host"] = {"components": [{"name": "c"}], "hosts": []}
+    answer = client.get("/console/api/components", params={"endpoint": "host"})
+    assert answer.json() == platform.overviews["host"]
+    assert answer.headers["cache-control"] == "no-store"
+    assert client.get("/console/api/components", params={"endpoint": "e"}).json() == {"components": [], "hosts": []}
+    assert client.get("/console/api/components").status_code == 400
+
+
 def test_the_page_is_open_and_its_numbers_are_not() -> None:
     assert is_console("/console")
     assert is_console("/console/web/aws.js")
@@ -107,3 +116,4 @@ def test_the_page_is_open_and_its_numbers_are_not() -> None:
     assert not needs_key("/console")
     assert not needs_key("/console/web/aws.js")
     assert needs_key("/console/api/traffic")
+    assert needs_key("/console/api/components")

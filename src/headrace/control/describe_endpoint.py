@@ -39,6 +39,18 @@ def describe_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str,
     return answer
 
 
+def capacities_of(record: Record) -> dict[str, tuple[int, int]]:
+    """Variant -> how many instances it has, and shall have; a serverless variant has none to count."""
+    view = view_endpoint(record)
+    state, current = visible_state(view), _current(view)
+    summaries = [_summary(one, current, view, record, state) for one in current.variants]
+    return {
+        one["VariantName"]: (one["CurrentInstanceCount"], one["DesiredInstanceCount"])
+        for one in summaries
+        if "CurrentInstanceCount" in one
+    }
+
+
 def _current(view: EndpointView) -> Version:
     """The version that serves, or the first one on its way."""
     progress = view.progress

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from headrace.cluster.worker_logs import WorkerLogs
 from headrace.control.app import ControlApp
 from headrace.control.autoscaling.autoscaler import Autoscaler
 from headrace.control.autoscaling.waker import Waker
+from headrace.control.components.overview import read_overview
 from headrace.control.images import OwnImage
+from headrace.control.metrics.capacities import CapacityRecorder
 from headrace.control.metrics.scraper import Scraper
 from headrace.control.names import Site
 from headrace.control.own_images import read_own_images
@@ -56,6 +59,7 @@ class Parts:
     series: FileSeries
     sampler: Sampler
     scraper: Scraper
+    capacities: CapacityRecorder
     reconciler: Reconciler
     autoscaler: Autoscaler
     waker: Waker
@@ -110,13 +114,14 @@ def assemble(
     )
     control = ControlApp(store, site=site, logs=logs, own_images=own_images, is_strict=settings.strict, series=series)
     s3 = S3Proxy(storage)
-    doors = _doors(gateway, control, s3, health=_health(settings, storage))
+    doors = _doors(gateway, control, s3, health=_health(settings, storage), components=partial(read_overview, store))
     return Parts(
         app=PlatformApp(doors, _gate(settings, store)),
         gateway=gateway,
         series=series,
         sampler=_sampler(gateway, publisher, series),
         scraper=Scraper(store=store, sink=series, memory_bytes=host.memory_bytes),
+        capacities=CapacityRecorder(store=store, sink=series),
         reconciler=reconciler,
         autoscaler=Autoscaler(store=store, series=series, site=site),
         waker=waker,
@@ -126,13 +131,20 @@ def assemble(
     )
 
 
-def _doors(gateway: Gateway, control: ControlApp, s3: S3Proxy, *, health: Callable[[], Json]) -> Doors:
+def _doors(
+    gateway: Gateway,
+    control: ControlApp,
+    s3: S3Proxy,
+    *,
+    health: Callable[[], Json],
+    components: Callable[[str], Json],
+) -> Doors:
     return Doors(
         gateway=gateway,
         gateway_owns=gateway.owns,
         control=control,
         s3=s3,
-        console=console_app(gateway.history),
+        console=console_app(gateway.history, components),
         metrics=lambda: (METRICS_TYPE, render(gateway.metrics)),
         health=health,
     )

@@ -1,9 +1,11 @@
 """
-The console at `/console`: a page of static files, and the numbers that its charts show.
+The console at `/console`: a page of static files, and what it shows that no public API tells.
 
-All else the page asks of the same public APIs as everybody: `SageMaker.*`, `Logs_20140328.*` and `/v1`.
+That is the traffic of the last hour, and which copy of a component is on which instance. All else the page asks of the
+same public APIs as everybody: SageMaker, Application Auto Scaling, CloudWatch, CloudWatch Logs and `/v1`.
 """
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +17,7 @@ from starlette.routing import Route
 
 from headrace.core.pages import PAGE_HEADERS, SHARED, media_type, read_page
 from headrace.gateway.history import History
+from headrace.state.records import Json
 
 CONSOLE_PATH = "/console"
 MAX_RATES = 200
@@ -49,12 +52,15 @@ def needs_key(path: str) -> bool:
     return path.startswith(f"{CONSOLE_PATH}/api/")
 
 
-def console_app(history: History, *, clock: Callable[[], float] = time.time) -> Starlette:
+def console_app(
+    history: History, components: Callable[[str], Json], *, clock: Callable[[], float] = time.time
+) -> Starlette:
     """
     Make the application.
 
     Args:
         history: what the gateway remembers; used in the event loop that calls the application.
+        components: what there is to tell of an endpoint's inference components; called in a thread.
         clock: seconds since 1970.
     """
 
@@ -74,11 +80,17 @@ def console_app(history: History, *, clock: Callable[[], float] = time.time) -> 
             return _refusal(f"{len(names)} endpoints were named, at most {MAX_RATES} are answered at once.")
         return _answer(history.rates(names, now_s=clock()))
 
+    async def placed(request: Request) -> Response:
+        """`?endpoint=NAME`: its inference components, and the instances that their copies are on."""
+        name = request.query_params.get("endpoint", "")
+        return _answer(await asyncio.to_thread(components, name)) if name else _refusal("Wanted: ?endpoint=<name>.")
+
     return Starlette(
         routes=[
             Route(CONSOLE_PATH, _file("index.html"), methods=["GET"]),
             Route(f"{CONSOLE_PATH}/", _to_the_page, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/traffic", traffic, methods=["GET"]),
+            Route(f"{CONSOLE_PATH}/api/components", placed, methods=["GET"]),
             Route(f"{CONSOLE_PATH}/api/rates", rates, methods=["GET"]),
             *(Route(f"{CONSOLE_PATH}/web/{name}", _file(name), methods=["GET"]) for name in _FILES),
         ]

@@ -121,6 +121,8 @@ class _Life:
             stack.push_async_callback(_end_task, sampling)
             scraping = asyncio.create_task(parts.scraper.run(), name="worker metrics")
             stack.push_async_callback(_end_task, scraping)
+            counting = asyncio.create_task(parts.capacities.run(), name="capacities")
+            stack.push_async_callback(_end_task, counting)
             reconciling = asyncio.create_task(parts.reconciler.run(), name="reconciler")
             stack.push_async_callback(self._end_workers, parts, reconciling)
             scaling = asyncio.create_task(parts.autoscaler.run(), name="autoscaler")
@@ -133,7 +135,7 @@ class _Life:
                 await self._storage_settles()
                 started = Started(url=url, folder=self._folder, settings=self._settings, storage=self._storage)
                 self._on_ready(started)
-            await self._until_stopped(keeping, sampling, scraping, reconciling, scaling, serving)
+            await self._until_stopped(keeping, sampling, scraping, counting, reconciling, scaling, serving)
         get_logger().info("platform.stopped")
         return 0
 

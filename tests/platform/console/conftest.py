@@ -1,6 +1,7 @@
 """One browser, and one platform that is as if it were fresh for each test."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 import pytest
 from selenium import webdriver
@@ -28,7 +29,7 @@ def platform(running: FakePlatform, driver: webdriver.Chrome) -> FakePlatform:
         driver.execute_script("localStorage.clear(); sessionStorage.clear()")
     driver.get("about:blank")
     fresh = FakePlatform()
-    for name in ("endpoints", "configs", "models", "logs", "history", "key", "refusals", "words", "delay_s", "calls"):
-        setattr(running, name, getattr(fresh, name))
-    running.prompts, running.num_aborted = [], 0
+    for one in fields(FakePlatform):
+        if one.name != "url":
+            setattr(running, one.name, getattr(fresh, one.name))
     return running

@@ -35,14 +35,15 @@ def describe_inference_component(context: CallContext, params: dict[str, Any]) -
         "CreationTime": record.created_s,
         "LastModifiedTime": modified_s(record, view),
     }
-    if reason := _failure_reason(view):
+    if reason := failure_reason(view):
         answer["FailureReason"] = reason
     if current.raw.get("deployment"):
         answer["LastDeploymentConfig"] = current.raw["deployment"]
     return answer
 
 
-def _failure_reason(view: EndpointView) -> str:
+def failure_reason(view: EndpointView) -> str:
+    """Why what was asked for last could not be had; empty: it could, or nobody knows yet."""
     progress = view.progress
     if progress is None or visible_state(view) is State.DELETING or progress.observed != view.asked:
         return ""

@@ -1,0 +1,66 @@
+"""What a person is told of components and where their copies are."""
+
+from dataclasses import replace
+
+from headrace.control.components.overview import hosts_json, read_overview
+from headrace.state.records import Kind
+from tests.control.components.test_api import NEED, component, host, model, until
+from tests.control.support import Platform
+
+EMPTY = {"components": [], "hosts": []}
+
+
+def test_copies_are_shown_on_their_instances(platform: Platform) -> None:
+    client = platform.client("sagemaker")
+    model(client, "m")
+    host(client, InitialInstanceCount=2)
+    platform.wait_for(client, "ep", "InService")
+    component(client, "c", copies=3, need={**NEED, "NumberOfAcceleratorDevicesRequired": 1})
+    until(client, "c", "InService", copies=3)
+    seen = read_overview(platform.store, "ep")
+    [told] = seen["components"]
+    need = {"cpus": 1, "accelerators": 1, "memory_mb": 1024}
+    facts = {"name": "c", "variant": "AllTraffic", "model": "m", "status": "InService", "serving": 3, "desired": 3}
+    assert facts.items() <= told.items()
+    assert (told["need"], told["placement"], told["failure_reason"]) == (need, "SPREAD", "")
+    [where] = seen["hosts"]
+    assert (where["variant"], where["instance_type"]) == ("AllTraffic", "ml.p3.8xlarge")
+    assert where["has"] == {"cpus": 32, "accelerators": 4, "memory_mb": 244 * 1024}
+    assert sorted(len(one["copies"]) for one in where["instances"]) == [1, 2]
+    copies = [copy for one in where["instances"] for copy in one["copies"]]
+    assert {(copy["component"], copy["state"]) for copy in copies} == {("c", "serving")}
+    assert all(copy["need"] == need and copy["log_stream"].startswith("AllTraffic/") for copy in copies)
+
+
+def test_an_instance_type_that_nobody_knows_has_no_bounds(platform: Platform) -> None:
+    client = platform.client("sagemaker")
+    model(client, "m")
+    host(client)
+    platform.wait_for(client, "ep", "InService")
+    record = platform.store.get(Kind.ENDPOINT, "ep")
+    assert record is not None
+    config, generation = {**record.spec["version"]["config"]}, record.status["progress"]["stable"]
+    config["ProductionVariants"] = [{**config["ProductionVariants"][0], "InstanceType": "ml.future.large"}]
+    status = {**record.status, "versions": {str(generation): {**record.spec["version"], "config": config}}}
+    [where] = hosts_json(replace(record, status=status), [])
+    assert where["has"] == {"cpus": None, "accelerators": None, "memory_mb": None}
+
+
+def test_a_component_that_failed_says_why(platform: Platform) -> None:
+    client = platform.client("sagemaker")
+    model(client, "m")
+    host(client)
+    platform.wait_for(client, "ep", "InService")
+    component(client, "c", copies=5, need={**NEED, "NumberOfAcceleratorDevicesRequired": 1})
+    until(client, "c", "Failed")
+    [told] = read_overview(platform.store, "ep")["components"]
+    assert told["status"] == "Failed"
+    assert "not enough hardware" in told["failure_reason"]
+
+
+def test_an_endpoint_that_is_no_host_or_not_there_has_none(platform: Platform) -> None:
+    client = platform.client("sagemaker")
+    model(client, "m")
+    host(client, ModelName="m")
+    assert read_overview(platform.store, "ep") == EMPTY
+    assert read_overview(platform.store, "nobody") == EMPTY
