@@ -17,7 +17,8 @@ import uvloop
 from botocore.config import Config
 
 from headrace.core.telemetry import setup_logging
-from headrace.gateway.app import Gateway
+from headrace.gateway.app import Gateway, Publish
+from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.holding import Wake
 from headrace.gateway.objects import ObjectStore
@@ -100,6 +101,8 @@ def running(
     objects: ObjectStore | None = None,
     wake: Wake | None = None,
     draw: Any = None,
+    publish: Publish | None = None,
+    async_publisher: AsyncPublisher | None = None,
     routes: Sequence[Route] = (),
     **limits: Any,
 ) -> Iterator[Running]:
@@ -110,7 +113,7 @@ def running(
     store.put(*routes)
     more = {} if draw is None else {"draw": draw}
     site = GatewayConfig(account=ACCOUNT, region=REGION, **limits)
-    gateway = Gateway(store, site, objects=objects, wake=wake, **more)
+    gateway = Gateway(store, site, objects=objects, wake=wake, publish=publish, async_publisher=async_publisher, **more)
     config = uvicorn.Config(gateway, http=http, ws="none", lifespan="off", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     listener = bind("127.0.0.1", 0)

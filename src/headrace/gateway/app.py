@@ -16,6 +16,7 @@ from headrace.core.errors import HeadraceError, Internal, Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.gateway import openai, request, streams
 from headrace.gateway.async_invocations import MAX_INLINE_BYTES, AsyncInvocations, pending_of
+from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.downstream import (
     BodyBudget,
@@ -75,6 +76,7 @@ class Gateway:
         objects: ObjectStore | None = None,
         wake: Wake | None = None,
         publish: Publish | None = None,
+        async_publisher: AsyncPublisher | None = None,
         draw: Draw = random.random,
     ) -> None:
         """
@@ -86,6 +88,7 @@ class Gateway:
             objects: for asynchronous invocations; without it there are none.
             wake: told what requests wait for. None: no request waits, those that nobody can answer fail at once.
             publish: told of each request that has ended at an endpoint that there is.
+            async_publisher: told of asynchronous invocations.
             draw: random numbers for weights and shares.
         """
         self._publish = publish
@@ -105,7 +108,14 @@ class Gateway:
         self.metrics.num_held = lambda: self._service.forwarder.holding.num_held
         self._async: AsyncInvocations | None = None
         if objects is not None and config.async_folder is not None:
-            self._async = AsyncInvocations(self._service, self._table, objects, config.async_folder, log=log_invocation)
+            self._async = AsyncInvocations(
+                self._service,
+                self._table,
+                objects,
+                config.async_folder,
+                log=log_invocation,
+                publisher=async_publisher,
+            )
         self._table.on_change(self._forget_gone)
 
     @property
@@ -122,6 +132,11 @@ class Gateway:
     def held(self) -> Mapping[str, int]:
         """Endpoint → requests that wait for one of its replicas."""
         return self._service.forwarder.holding.of_endpoints()
+
+    def publish_backlogs(self) -> None:
+        """Tell how many asynchronous invocations wait; to be called every ten seconds."""
+        if self._async is not None:
+            self._async.publish_backlogs()
 
     async def start(self) -> None:
         """Read the routes; go on with asynchronous invocations."""

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from headrace.core.telemetry import get_logger
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
+from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
 from headrace.gateway.async_queue import AsyncQueue, Due
 from headrace.gateway.downstream import Downstream
 from headrace.gateway.holding import REMIND_S
@@ -46,9 +47,11 @@ class AsyncInvocations:
         folder: Path,
         *,
         log: Callable[[InvocationRecord], None],
+        publisher: AsyncPublisher | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._service = service
+        self._publisher = publisher
         self._table = table
         self._objects = objects
         self._files = PendingFolder(folder)
@@ -75,6 +78,11 @@ class AsyncInvocations:
     def wake(self) -> None:
         """Look at the queue again."""
         self._wake.set()
+
+    def publish_backlogs(self) -> None:
+        """Tell CloudWatch how much waits; to be called again and again, also where nothing does."""
+        if self._publisher is not None:
+            self._publisher.publish_backlogs(self._table.routes, self._queue.backlogs())
 
     async def accept(self, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord) -> None:
         """
@@ -128,16 +136,21 @@ class AsyncInvocations:
             tasks.create_task(self._run(pending))
         for pending in due.expired:
             self._service.metrics.async_expired += 1
+            route = self._table.routes.get(pending.endpoint)
+            if self._publisher is not None and route is not None:
+                self._publisher.publish_expired(route)
             tasks.create_task(self._end(pending, failure="The request expired before it could be processed."))
         for pending in due.orphaned:
             self._service.metrics.async_failed += 1
             tasks.create_task(self._end(pending, failure=f"Endpoint {pending.endpoint} was deleted."))
 
     async def _run(self, pending: PendingInvocation) -> None:
+        outcome = AsyncOutcome(endpoint=pending.endpoint, accepted_s=pending.accepted_s, began_s=self._now())
         failure = None
         try:
-            content, content_type = await self._outcome(pending)
-            await self._objects.put(pending.output_uri, content, content_type=content_type)
+            body = await self._download(pending, outcome)
+            content, content_type = await self._answered(pending, body, outcome)
+            await self._upload(pending, content, content_type, outcome)
             self._service.metrics.async_done += 1
         except (AwsError, ObjectFailed) as error:
             failure = str(error)
@@ -149,22 +162,49 @@ class AsyncInvocations:
             self.wake()
         if failure is not None:
             self._service.metrics.async_failed += 1
+        self._tell(outcome, is_failed=failure is not None)
         await self._end(pending, failure=failure)
 
-    async def _outcome(self, pending: PendingInvocation) -> tuple[bytes, str]:
-        """Body and content type of the answer, as soon as a replica has room."""
-        body = pending.body
-        if pending.input_uri is not None:
+    def _tell(self, outcome: AsyncOutcome, *, is_failed: bool) -> None:
+        route = self._table.routes.get(outcome.endpoint)
+        if self._publisher is not None and route is not None:
+            outcome.ended_s, outcome.is_failed = self._now(), is_failed
+            self._publisher.publish(outcome, route)
+
+    async def _download(self, pending: PendingInvocation, outcome: AsyncOutcome) -> bytes:
+        if pending.input_uri is None:
+            return pending.body or b""
+        since_s = perf_counter()
+        try:
             body = await self._objects.get(pending.input_uri, max_bytes=self._service.config.max_async_answer_bytes)
+        except ObjectFailed:
+            outcome.is_download_failed = True
+            raise
+        outcome.download_s = perf_counter() - since_s
+        return body
+
+    async def _upload(
+        self, pending: PendingInvocation, content: bytes, content_type: str, outcome: AsyncOutcome
+    ) -> None:
+        since_s = perf_counter()
+        try:
+            await self._objects.put(pending.output_uri, content, content_type=content_type)
+        except ObjectFailed:
+            outcome.is_upload_failed = True
+            raise
+        outcome.upload_s = perf_counter() - since_s
+
+    async def _answered(self, pending: PendingInvocation, body: bytes, outcome: AsyncOutcome) -> tuple[bytes, str]:
+        """Body and content type of the answer, as soon as a replica has room."""
         while True:
             try:
-                return await self._ask(pending, body or b"")
+                return await self._ask(pending, body, outcome)
             except AwsError as error:
                 if error.code not in _NOT_NOW or self._now() >= pending.expires_s:
                     raise
             await asyncio.sleep(BUSY_PAUSE_S)
 
-    async def _ask(self, pending: PendingInvocation, body: bytes) -> tuple[bytes, str]:
+    async def _ask(self, pending: PendingInvocation, body: bytes, outcome: AsyncOutcome) -> tuple[bytes, str]:
         service = self._service
         invocation = Invocation(api="InvokeEndpointAsync", endpoint=pending.endpoint, members=pending.members)
         record = InvocationRecord(
@@ -191,6 +231,8 @@ class AsyncInvocations:
             return content, answer.headers.get("content-type", "application/octet-stream")
         finally:
             record.ended_s = perf_counter()
+            outcome.variant, outcome.model_status = record.variant, record.model_status
+            outcome.model_s = record.model_s if record.model_status else None
             service.metrics.count(record)
             self._log(record)
 

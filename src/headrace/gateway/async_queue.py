@@ -5,6 +5,7 @@ First come, first served within an endpoint; endpoints do not wait for each othe
 """
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,21 @@ class Due:
     """When to look again if nothing else happens, seconds since 1970."""
 
 
+@dataclass(slots=True)
+class Backlog:
+    """What an endpoint has accepted and not ended."""
+
+    size: int = 0
+    """Invocations that wait, and those that have begun."""
+    oldest_s: float = math.inf
+    """When the oldest of them was accepted, seconds since 1970."""
+
+    def add(self, pending: PendingInvocation) -> None:
+        """Count one more."""
+        self.size += 1
+        self.oldest_s = min(self.oldest_s, pending.accepted_s)
+
+
 class AsyncQueue:
     """Invocations that wait."""
 
@@ -34,10 +50,22 @@ class AsyncQueue:
         self._waiting: dict[str, PendingInvocation] = {}
         self._by_endpoint: dict[str, deque[str]] = {}
         self._expiries: list[tuple[float, str]] = []
-        self._running: dict[str, int] = {}
+        self._running: dict[str, dict[str, PendingInvocation]] = {}
+        """Endpoint → those of its invocations that have begun, by their ids."""
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def backlogs(self) -> dict[str, Backlog]:
+        """Endpoint → its backlog; only endpoints that have one."""
+        found: dict[str, Backlog] = {}
+        for pending in self._waiting.values():
+            found.setdefault(pending.endpoint, Backlog()).add(pending)
+        for endpoint, begun in self._running.items():
+            backlog = found.setdefault(endpoint, Backlog())
+            for pending in begun.values():
+                backlog.add(pending)
+        return found
 
     def add(self, pending: PendingInvocation) -> None:
         """Put it at the end."""
@@ -47,8 +75,9 @@ class AsyncQueue:
 
     def ended(self, pending: PendingInvocation) -> None:
         """One that had begun has ended: there is room for another."""
-        self._running[pending.endpoint] -= 1
-        if not self._running[pending.endpoint]:
+        begun = self._running[pending.endpoint]
+        del begun[pending.id]
+        if not begun:
             del self._running[pending.endpoint]
 
     def due(self, routes: Mapping[str, Route], now_s: float) -> Due:
@@ -74,9 +103,9 @@ class AsyncQueue:
                 queue.popleft()
             elif route is None or pending.endpoint_uid != route.endpoint_uid:
                 due.orphaned.append(self._waiting.pop(queue.popleft()))
-            elif self._running.get(endpoint, 0) < capacity:
+            elif len(self._running.get(endpoint, ())) < capacity:
                 due.begin.append(self._waiting.pop(queue.popleft()))
-                self._running[endpoint] = self._running.get(endpoint, 0) + 1
+                self._running.setdefault(endpoint, {})[pending.id] = pending
             else:
                 if capacity == 0:
                     due.starved.append(endpoint)
@@ -93,5 +122,9 @@ def capacity_of(route: Route | None) -> int:
     """How many asynchronous invocations an endpoint runs at a time."""
     if route is None or route.async_output is None:
         return 0
-    replicas = sum(len(fleet.replicas) for variant in route.variants for fleet in variant.fleets if fleet.share > 0)
-    return replicas * route.async_output.max_concurrent_per_replica
+    return num_serving(route) * route.async_output.max_concurrent_per_replica
+
+
+def num_serving(route: Route) -> int:
+    """How many replicas answer for all variants of an endpoint together."""
+    return sum(len(fleet.replicas) for variant in route.variants for fleet in variant.fleets if fleet.share > 0)

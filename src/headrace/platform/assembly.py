@@ -30,6 +30,7 @@ from headrace.control.worker_specs import WorkerDefaults
 from headrace.core.errors import SettingsError
 from headrace.core.platform_settings import PlatformSettings
 from headrace.gateway.app import Gateway
+from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.exposition import render
 from headrace.gateway.objects import S3Objects
@@ -100,7 +101,14 @@ def assemble(
     series = FileSeries(folder.metrics, max_bytes=settings.metrics_mib * MIB)
     publisher = Publisher(series)
     wake = None if settings.strict else waker.wake
-    gateway = Gateway(store, _gateway_config(settings, folder), objects=objects, wake=wake, publish=publisher.publish)
+    gateway = Gateway(
+        store,
+        _gateway_config(settings, folder),
+        objects=objects,
+        wake=wake,
+        publish=publisher.publish,
+        async_publisher=AsyncPublisher(series),
+    )
     host = this_host()
     defaults = WorkerDefaults(
         share_of=lambda name: share_of_host(name, host),
@@ -171,6 +179,7 @@ def _sampler(gateway: Gateway, publisher: Publisher, series: FileSeries) -> Samp
         routes=lambda: gateway.routes,
         loads=lambda: gateway.loads,
         held=lambda: gateway.held,
+        each_window=gateway.publish_backlogs,
     )
 
 
