@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.gateway.exposition import render
-from headrace.gateway.metrics import GatewayMetrics, InvocationRecord
+from headrace.gateway.metrics import Counted, GatewayMetrics, InvocationRecord
 
 
 def record(**facts) -> InvocationRecord:
@@ -13,9 +13,10 @@ def record(**facts) -> InvocationRecord:
 
 
 def samples(metrics: GatewayMetrics) -> dict[str, float]:
+    """Name, and the values of the labels but for empty ones → value."""
+    names = ("endpoint", "variant", "component", "error", "le")
     return {
-        sample.name
-        + ("" if not sample.labels else "".join(f" {value}" for value in sample.labels.values())): sample.value
+        " ".join([sample.name, *(value for name in names if (value := sample.labels.get(name)))]): sample.value
         for family in text_string_to_metric_families(render(metrics).decode())
         for sample in family.samples
     }
@@ -44,8 +45,27 @@ def test_requests_are_counted_by_endpoint_and_variant():
     assert seen["headrace_gateway_first_part_seconds_count ep a"] == 1
 
 
-def test_counters_of_endpoints_that_are_gone_go():
+def test_an_inference_component_is_counted_apart_from_its_variant():
     metrics = GatewayMetrics()
-    metrics.count(record(variant="a", status=200))
-    metrics.forget(set())
-    assert not list(metrics.variants())
+    for component in ("", "one", "two", "two"):
+        metrics.count(record(variant="a", component=component, status=200, asked_s=1.5))
+    seen = samples(metrics)
+    counts = [seen[f"headrace_gateway_invocations_total ep a{component}"] for component in ("", " one", " two")]
+    assert counts == [1, 1, 2]
+    assert seen["headrace_gateway_model_seconds_count ep a two"] == 2
+
+
+def test_a_component_that_nobody_has_is_no_label():
+    metrics = GatewayMetrics()
+    metrics.count(record(component="made-up", status=400, error="ValidationError"))
+    assert not list(metrics.counters())
+
+
+def test_counters_of_what_is_gone_go():
+    metrics = GatewayMetrics()
+    for component in ("", "stays", "goes"):
+        metrics.count(record(variant="a", component=component, status=200))
+    metrics.keep({Counted("ep", "a", ""), Counted("ep", "a", "stays")})
+    assert [place.component for place, _ in metrics.counters()] == ["", "stays"]
+    metrics.keep(set())
+    assert not list(metrics.counters())

@@ -302,9 +302,9 @@ def test_counters_have_cloudwatchs_names(gateway):
     error_of(gateway.boto.invoke_endpoint)
     error_of(gateway.boto.invoke_endpoint, EndpointName="nowhere")
     gateway.until(gateway.is_idle, "the requests ended")
-    ((endpoint, name, counters),) = gateway.gateway.metrics.variants()
+    ((place, counters),) = gateway.gateway.metrics.counters()
     seen = counters.cloudwatch()
-    assert (endpoint, name) == ("ep", "AllTraffic")
+    assert place == ("ep", "AllTraffic", "")
     assert (seen["Invocations"], seen["InvocationModelErrors"], seen["Invocation4XXErrors"]) == (2, 1, 1)
     assert seen["ModelLatencyCount"] == seen["OverheadLatencyCount"] == 2
     assert seen["ModelLatency"] > 0
@@ -320,5 +320,5 @@ def test_the_model_latency_is_the_models_own():
         gateway.serve(slow)
         gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
         gateway.until(gateway.is_idle, "the request ended")
-        ((_, _, counters),) = gateway.gateway.metrics.variants()
+        ((_, counters),) = gateway.gateway.metrics.counters()
         assert counters.model_s.sum >= 0.05

@@ -8,7 +8,7 @@ from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import NAMESPACE, Publisher, Sampler
 from headrace.monitoring.metrics import Metric, Point
 from headrace.monitoring.series import MemorySeries
-from headrace.state.routes import ComponentRoute, Route
+from headrace.state.routes import AsyncOutput, ComponentRoute, Route
 
 from .routes import route, variant
 
@@ -140,3 +140,38 @@ def test_requests_that_are_held_count_where_nobody_answers_yet() -> None:
     for now[0] in (T0, T0 + 10):
         sampler.look()
     assert {key: point.total for key, point in points(series).items()} == {("ConcurrentRequestsPerModel", "ep"): 7}
+
+
+def sampled(routes: Route, asked: list[InvocationRecord], *, held: int = 0) -> dict[tuple[str, str], Point]:
+    """What one window of ten seconds tells in which these requests end."""
+    series, now = MemorySeries(), [T0]
+    publisher = Publisher(series, clock=lambda: now[0])
+    sampler = Sampler(
+        publisher=publisher,
+        sink=series,
+        routes=lambda: {"ep": routes},
+        loads=dict,
+        held=lambda: {"ep": held} if held else {},
+        clock=lambda: now[0],
+    )
+    sampler.look()
+    for one in asked:
+        publisher.publish(one, routes)
+    now[0] = T0 + 10
+    sampler.look()
+    return points(series)
+
+
+def test_that_nobody_asks_is_a_measurement_so_that_what_is_idle_can_be_scaled_in() -> None:
+    found = sampled(two(), [record(component="ic")])
+    assert found["InvocationsPerInstance", "ep"].total == 0
+    assert found["Invocations", "ep"].total == 0
+    assert found["InvocationsPerCopy", "ic"].count == 1, "it was asked: that is all there is to say"
+    assert found["InvocationsPerCopy", "ic"].total == pytest.approx(1 / 3)
+    assert "ModelLatency" not in {name for name, where in found if where == "ep"}
+
+
+def test_what_does_not_serve_measures_nothing() -> None:
+    assert ("Invocations", "ep") not in sampled(route(variant("v")), [], held=1)
+    asynchronous = route(variant("v", ["a"]), async_output=AsyncOutput(output_path="s3://b"))
+    assert ("Invocations", "ep") not in sampled(asynchronous, [])

@@ -118,7 +118,7 @@ def test_a_worker_that_dies_in_a_stream_is_told_inside_it(http):
         assert caught.value.response["Error"]["Code"] == "ModelStreamError"
         assert "reset or closed" in caught.value.response["Error"]["Message"]
         gateway.until(gateway.is_idle, "the stream ended")
-        ((_, _, counters),) = gateway.gateway.metrics.variants()
+        ((_, counters),) = gateway.gateway.metrics.counters()
         assert counters.streams_broken == 1
 
 

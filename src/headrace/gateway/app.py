@@ -34,7 +34,7 @@ from headrace.gateway.forwarding import Forwarder
 from headrace.gateway.history import History
 from headrace.gateway.holding import Wake
 from headrace.gateway.invoke import invoke
-from headrace.gateway.metrics import GatewayMetrics, InvocationRecord
+from headrace.gateway.metrics import Counted, GatewayMetrics, InvocationRecord
 from headrace.gateway.objects import ObjectStore
 from headrace.gateway.openai import OpenAiPath
 from headrace.gateway.request import Api, Invocation
@@ -261,7 +261,16 @@ class Gateway:
             raise AwsError("ValidationError", "The body of the request did not arrive in time.") from None
 
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
-        self.metrics.forget(set(routes))
+        self.metrics.keep(
+            {
+                *(Counted(one.endpoint, variant.name, "") for one in routes.values() for variant in one.variants),
+                *(
+                    Counted(one.endpoint, copies.route.name, copies.name)
+                    for one in routes.values()
+                    for copies in one.components
+                ),
+            }
+        )
 
     def _finished(self, down: Downstream, record: InvocationRecord) -> None:
         record.ended_s = perf_counter()

@@ -1,12 +1,13 @@
 """
-What is counted of invocations, by endpoint and variant, under CloudWatch's names.
+What is counted of invocations, by endpoint, variant and inference component, under CloudWatch's names.
 
 `gateway.exposition` says by which names Prometheus sees it. Source: SageMaker developer guide, "Endpoint invocation
 metrics".
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.core.metrics import SECONDS, SHORT_SECONDS, Distribution
 
@@ -74,7 +75,7 @@ class InvocationRecord:
 
 @dataclass(slots=True, eq=False)
 class VariantMetrics:
-    """Counters of one variant; they only grow."""
+    """Counters of one variant, or of one inference component; they only grow."""
 
     invocations: int = 0
     errors_4xx: int = 0
@@ -121,11 +122,20 @@ class VariantMetrics:
         }
 
 
+class Counted(NamedTuple):
+    """What requests are counted for."""
+
+    endpoint: str
+    variant: str
+    component: str
+    """An inference component on the variant's instances; empty: the variant itself."""
+
+
 class GatewayMetrics:
     """Everything that is counted."""
 
     def __init__(self) -> None:
-        self._variants: dict[tuple[str, str], VariantMetrics] = {}
+        self._counters: dict[Counted, VariantMetrics] = {}
         self.in_flight = 0
         """Requests in the gateway now."""
         self.refused: dict[str, int] = {}
@@ -145,20 +155,19 @@ class GatewayMetrics:
         if record.held_s:
             self.held_s.observe(record.held_s)
         if record.variant:
-            key = (record.endpoint, record.variant)
-            metrics = self._variants.get(key)
+            key = Counted(record.endpoint, record.variant, record.component)
+            metrics = self._counters.get(key)
             if metrics is None:
-                metrics = self._variants[key] = VariantMetrics()
+                metrics = self._counters[key] = VariantMetrics()
             metrics.count(record)
         elif record.error is not None:
             self.refused[record.error] = self.refused.get(record.error, 0) + 1
 
-    def variants(self) -> Iterator[tuple[str, str, VariantMetrics]]:
-        """(Endpoint, variant, counters)."""
-        for (endpoint, variant), metrics in sorted(self._variants.items()):
-            yield endpoint, variant, metrics
+    def counters(self) -> Iterator[tuple[Counted, VariantMetrics]]:
+        """What was counted for whom."""
+        yield from sorted(self._counters.items(), key=lambda entry: entry[0])
 
-    def forget(self, endpoints: set[str]) -> None:
-        """Drop the counters of endpoints that are gone: keep these only."""
-        for key in [key for key in self._variants if key[0] not in endpoints]:
-            del self._variants[key]
+    def keep(self, places: Container[Counted]) -> None:
+        """Drop the counters of what is gone: keep these only, so that there are never more than there are routes."""
+        for key in [key for key in self._counters if key not in places]:
+            del self._counters[key]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.core.telemetry import get_logger
-from headrace.gateway.metrics import MODEL_ERRORS, InvocationRecord
+from headrace.gateway.metrics import MODEL_ERRORS, Counted, InvocationRecord
 from headrace.monitoring.metrics import Dimensions, Metric, MetricSink
 from headrace.state.routes import Route, VariantRoute
 
@@ -49,7 +49,9 @@ class Publisher:
     def __init__(self, sink: MetricSink, *, clock: Callable[[], float] = time.time) -> None:
         self._sink = sink
         self._clock = clock
-        self._ready: dict[tuple[str, str, str], _Ready] = {}
+        self._ready: dict[Counted, _Ready] = {}
+        self._busy: set[Counted] = set()
+        """Who was asked lately, see `take_busy`."""
 
     def publish(self, record: InvocationRecord, route: Route) -> None:
         """Take a request that has ended, whoever it was sent to."""
@@ -60,7 +62,9 @@ class Publisher:
         if not record.variant:
             return
         put = self._sink.put
-        ready = self.metrics_of(record.endpoint, record.variant, record.component)
+        place = Counted(record.endpoint, record.variant, record.component)
+        self._busy.add(place)
+        ready = self.metrics_of(place)
         put(ready.invocations, 1.0, now_s=now_s)
         put(ready.per_replica, 1.0 / max(1, num_replicas(_asked(route, record))), now_s=now_s)
         is_4xx = 400 <= record.status < 500 and not record.is_gone
@@ -77,24 +81,34 @@ class Publisher:
             put(ready.held, 1.0, now_s=now_s)
             put(ready.hold_time, record.held_s * 1e6, now_s=now_s, unit="Microseconds")
 
-    def metrics_of(self, endpoint: str, variant: str, component: str) -> _Ready:
-        """The metrics of a variant, or of a component if its name is not empty."""
-        key = (endpoint, variant, component)
-        ready = self._ready.get(key)
+    def take_busy(self) -> set[Counted]:
+        """Who was asked since the last call."""
+        busy, self._busy = self._busy, set()
+        return busy
+
+    def publish_idle(self, place: Counted, *, at_s: float) -> None:
+        """Say that nobody asked what serves: no request is a measurement too, and what scales in must see it."""
+        ready = self.metrics_of(place)
+        self._sink.put(ready.invocations, 0.0, now_s=at_s)
+        self._sink.put(ready.per_replica, 0.0, now_s=at_s)
+
+    def metrics_of(self, place: Counted) -> _Ready:
+        """The metrics of a variant or a component, kept ready."""
+        ready = self._ready.get(place)
         if ready is None:
             if len(self._ready) >= _MAX_KNOWN:
                 self._ready.clear()
-            ready = self._ready[key] = _ready_of(*key)
+            ready = self._ready[place] = _ready_of(place)
         return ready
 
     def _without_capacity(self, record: InvocationRecord, route: Route) -> Iterator[_Ready]:
         """The component that was asked for, or the variants that have nobody."""
         if record.component:
-            yield self.metrics_of(record.endpoint, record.variant, record.component)
+            yield self.metrics_of(Counted(record.endpoint, record.variant, record.component))
             return
         for variant in route.variants:
             if not num_replicas(variant):
-                yield self.metrics_of(record.endpoint, variant.name, "")
+                yield self.metrics_of(Counted(record.endpoint, variant.name, ""))
 
 
 def num_replicas(variant: VariantRoute | None) -> int:
@@ -108,6 +122,8 @@ class _Window:
 
     num_looks: int = 0
     per_replica: float = 0.0
+    is_serving: bool = False
+    """It had a replica."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,7 +140,7 @@ class Sampler:
     each_window: Callable[[], None] = lambda: None
     """Called once in each window: publishes what is measured at a moment."""
     clock: Callable[[], float] = time.time
-    _windows: dict[tuple[str, str, str], _Window] = field(default_factory=dict)
+    _windows: dict[Counted, _Window] = field(default_factory=dict)
     _window: int = -1
 
     async def run(self) -> None:
@@ -145,29 +161,32 @@ class Sampler:
             self.each_window()
         loads, held = self.loads(), self.held()
         for route in self.routes().values():
-            for key, variant in _served(route):
+            for place, variant in _served(route):
                 workers = [replica.worker for fleet in variant.fleets for replica in fleet.replicas]
                 waiting = held.get(route.endpoint, 0) if len(route.variants) == 1 and not route.components else 0
                 if not workers and not waiting:
                     continue
-                seen = self._windows.setdefault(key, _Window())
+                seen = self._windows.setdefault(place, _Window())
                 seen.num_looks += 1
+                seen.is_serving |= bool(workers) and route.async_output is None
                 under_way = waiting + sum(loads.get(worker, 0) for worker in workers)
                 seen.per_replica += under_way / max(1, num_replicas(variant))
 
     def _publish(self) -> None:
-        for key, seen in self._windows.items():
-            metric = self.publisher.metrics_of(*key).concurrent
-            self.sink.put(metric, seen.per_replica / seen.num_looks, now_s=self._window * WINDOW_S)
+        at_s, busy = self._window * WINDOW_S, self.publisher.take_busy()
+        for place, seen in self._windows.items():
+            self.sink.put(self.publisher.metrics_of(place).concurrent, seen.per_replica / seen.num_looks, now_s=at_s)
+            if seen.is_serving and place not in busy:
+                self.publisher.publish_idle(place, at_s=at_s)
         self._windows.clear()
 
 
-def _served(route: Route) -> Iterator[tuple[tuple[str, str, str], VariantRoute]]:
-    """Variants and components, each with what `Publisher.metrics_of` wants."""
+def _served(route: Route) -> Iterator[tuple[Counted, VariantRoute]]:
+    """Variants and components."""
     for variant in route.variants:
-        yield (route.endpoint, variant.name, ""), variant
+        yield Counted(route.endpoint, variant.name, ""), variant
     for component in route.components:
-        yield (route.endpoint, component.route.name, component.name), component.route
+        yield Counted(route.endpoint, component.route.name, component.name), component.route
 
 
 def _asked(route: Route, record: InvocationRecord) -> VariantRoute | None:
@@ -177,8 +196,10 @@ def _asked(route: Route, record: InvocationRecord) -> VariantRoute | None:
     return next((one for one in route.variants if one.name == record.variant), None)
 
 
-def _ready_of(endpoint: str, variant: str, component: str) -> _Ready:
-    dimensions: Dimensions = (("EndpointName", endpoint), ("VariantName", variant))
+def _ready_of(place: Counted) -> _Ready:
+    """An inference component's are its own, and not those of its variant. Source: what SageMaker publishes."""
+    dimensions: Dimensions = (("EndpointName", place.endpoint), ("VariantName", place.variant))
+    component = place.component
     if component:
         dimensions = (("InferenceComponentName", component),)
 
