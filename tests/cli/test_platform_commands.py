@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.deploy import container_of, endpoint_name, stage_of
-from headrace.cli.endpoints import age, table
 from headrace.cli.group import UserFailed
 from headrace.cli.invoke import request_body
+from headrace.cli.tables import age, labelled, table
 from headrace.wire.aws import services, validation
 
 
@@ -71,6 +71,7 @@ def test_ages_and_tables_are_short() -> None:
     ages = [age(now - timedelta(seconds=seconds), now) for seconds in (-5, 5, 65, 7300, 200_000)]
     assert ages == ["0s", "5s", "1m", "2h", "2d"]
     assert table([("A", "B"), ("long", "x")]) == "A     B\nlong  x"
+    assert labelled([("name", "a"), ("reason", ""), ("copies", 0)]) == "name    a\ncopies  0"
 
 
 def test_a_prompt_becomes_a_request() -> None:

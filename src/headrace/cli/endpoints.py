@@ -2,15 +2,24 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from headrace.cli.components import (
+    HEADS,
+    component_row,
+    component_rows,
+    components_of,
+    described_component,
+    whole_component,
+)
 from headrace.cli.deploy import TAG
 from headrace.cli.group import Examples, Failed, UserFailed
 from headrace.cli.platform_client import Platform, find_platform, is_not_found, platform_option, told
+from headrace.cli.tables import age, labelled, table
 
 _POLL_S = 0.2
 
@@ -19,35 +28,52 @@ _POLL_S = 0.2
 @platform_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_endpoints(*, url: str | None, as_json: bool) -> None:
-    """List endpoints: name, status, workers and age."""
+    """
+    List endpoints: name, status, workers and age.
+
+    Then the inference components: status, copies that serve and shall serve, and where they are.
+    """
     platform = find_platform(url)
     with told():
         pages = platform.sagemaker.get_paginator("list_endpoints").paginate(SortBy="Name", SortOrder="Ascending")
         names = [entry["EndpointName"] for page in pages for entry in page["Endpoints"]]
         found = [endpoint for name in names if (endpoint := _described(platform, name)) is not None]
+        components = components_of(platform)
     if as_json:
-        click.echo(json.dumps([_plain(endpoint) for endpoint in found], default=str))
+        click.echo(json.dumps([_whole(endpoint, components) for endpoint in found], default=str))
     elif not found:
         click.echo("There are no endpoints. `headrace deploy smollm2` makes one.", err=True)
     else:
         click.echo(table([("NAME", "STATUS", "WORKERS", "AGE"), *(_row(endpoint) for endpoint in found)]))
+        if components:
+            click.echo("\n" + table([HEADS, *(component_row(one) for one in components)]))
 
 
 @click.command(cls=Examples, examples="headrace describe smollm2\nheadrace describe smollm2 --json")
 @click.argument("name")
 @platform_option
-@click.option("--json", "as_json", is_flag=True, help="Print the platform's answer as JSON.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the platform's answer as JSON; an endpoint's components too."
+)
 def describe(*, name: str, url: str | None, as_json: bool) -> None:
-    """Show one endpoint: its status and why, its variants, their models and images."""
+    """Show one endpoint: its status and why, its variants, inference components and images; or one component."""
     platform = find_platform(url)
     with told():
         endpoint = _described(platform, name)
-    if endpoint is None:
-        raise UserFailed(f"There is no endpoint called {name}. `headrace ls` lists them.")
-    if as_json:
-        click.echo(json.dumps(_plain(endpoint), indent=2, default=str))
+        components = components_of(platform, name) if endpoint is not None else []
+        component = described_component(platform, name) if endpoint is None else None
+    if component is not None:
+        shown = (
+            json.dumps(_plain(component), indent=2, default=str) if as_json else labelled(whole_component(component))
+        )
+        click.echo(shown)
         return
-    rows = [
+    if endpoint is None:
+        raise UserFailed(f"There is no endpoint and no inference component called {name}. `headrace ls` lists them.")
+    if as_json:
+        click.echo(json.dumps(_whole(endpoint, components), indent=2, default=str))
+        return
+    rows: list[tuple[str, object]] = [
         ("name", endpoint["EndpointName"]),
         ("status", endpoint["EndpointStatus"]),
         ("reason", endpoint.get("FailureReason", "")),
@@ -57,8 +83,8 @@ def describe(*, name: str, url: str | None, as_json: bool) -> None:
     ]
     for variant in endpoint.get("ProductionVariants", ()):
         rows += _variant_rows(variant)
-    width = max(len(label) for label, _ in rows) + 2
-    click.echo("\n".join(f"{label:<{width}}{value}" for label, value in rows if value))
+    rows += [row for one in components for row in component_rows(one)]
+    click.echo(labelled(rows))
 
 
 @click.command(cls=Examples, examples="headrace rm smollm2\nheadrace rm one two --no-wait")
@@ -103,26 +129,9 @@ def status(*, url: str | None, as_json: bool) -> None:
         click.echo(json.dumps({"url": platform.url, **health}))
     else:
         rows = [("url", platform.url), *((label.replace("_", " "), health[label]) for label in health)]
-        width = max(len(label) for label, _ in rows) + 2
-        click.echo("\n".join(f"{label:<{width}}{value}" for label, value in rows))
+        click.echo(labelled(rows))
     if health.get("status") != "ok":
         raise Failed("A part of the platform is not well.")
-
-
-def table(rows: list[tuple[str, ...]]) -> str:
-    """Columns as wide as their widest cell."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def age(since: datetime, now: datetime) -> str:
-    """`45s`, `12m`, `3h`, `2d`."""
-    seconds = max(0, int((now - since).total_seconds()))
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
 
 
 def _described(platform: Platform, name: str) -> dict[str, Any] | None:
@@ -172,7 +181,7 @@ def _row(endpoint: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         endpoint["EndpointName"],
         endpoint["EndpointStatus"],
-        f"{present}/{wanted}",
+        f"{present}/{wanted}" + (" instances" if all(_unit(one) == "instances" for one in variants) else ""),
         age(endpoint["CreationTime"], datetime.now(UTC)),
     )
 
@@ -180,13 +189,27 @@ def _row(endpoint: Mapping[str, Any]) -> tuple[str, ...]:
 def _variant_rows(variant: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("variant", variant["VariantName"]),
-        ("  workers", f"{variant.get('CurrentInstanceCount', 0)} of {variant.get('DesiredInstanceCount', 0)}"),
+        (
+            f"  {_unit(variant)}",
+            f"{variant.get('CurrentInstanceCount', 0)} of {variant.get('DesiredInstanceCount', 0)}",
+        ),
         ("  weight", f"{variant.get('CurrentWeight', 1.0):g}"),
     ]
     rows += [("  image", image.get("SpecifiedImage", "")) for image in variant.get("DeployedImages") or ()]
     for state in variant.get("VariantStatus") or ():
         rows.append(("  status", ", ".join(filter(None, (state["Status"], state.get("StatusMessage"))))))
     return rows
+
+
+def _unit(variant: Mapping[str, Any]) -> str:
+    """What its counts count: a variant without a model is a host of components, and has no workers of its own."""
+    return "workers" if variant.get("DeployedImages") or "CurrentServerlessConfig" in variant else "instances"
+
+
+def _whole(endpoint: Mapping[str, Any], components: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the platform says of an endpoint, and of its components."""
+    own = [_plain(one) for one in components if one["EndpointName"] == endpoint["EndpointName"]]
+    return {**_plain(endpoint), "InferenceComponents": own}
 
 
 def _plain(response: Mapping[str, Any]) -> dict[str, Any]:

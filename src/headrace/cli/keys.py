@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.endpoints import age, table
 from headrace.cli.group import Examples, HelpfulGroup, UserFailed
+from headrace.cli.tables import age, table
 from headrace.core.platform_settings import PlatformSettings, data_folder, load_platform_settings
 
 if TYPE_CHECKING:

@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
+from headrace.cli.components import components_of
 from headrace.cli.group import Examples, UserFailed
 from headrace.cli.platform_client import Platform, error_of, find_platform, platform_option, told
 from headrace.cli.terminal import printable
 
-GROUP = "/aws/sagemaker/Endpoints/"
+GROUPS = ("/aws/sagemaker/Endpoints/", "/aws/sagemaker/InferenceComponents/")
+"""Where an endpoint's workers log, and a component's copies."""
 _POLL_S = 0.5
 
 
@@ -24,7 +26,7 @@ _POLL_S = 0.5
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @click.option("--times", is_flag=True, help="Show when each line was written, and by which worker.")
 def logs(*, name: str, url: str | None, follow: bool, tail: int | None, times: bool) -> None:
-    """Print the log of the endpoint NAME: all its workers, in the order of time."""
+    """Print the log of the endpoint or inference component NAME: all its workers, in the order of time."""
     platform = find_platform(url)
     with told():
         reader = LogTail(platform, name)
@@ -41,8 +43,10 @@ class LogTail:
     """Reads a group's events, each of them once."""
 
     def __init__(self, platform: Platform, name: str) -> None:
-        self._client = platform.logs
+        self._platform = platform
         self._name = name
+        self._groups = [group + name for group in GROUPS]
+        """Where the log may be; one of them once it was found."""
         self._start_ms = 0
         self._seen: set[str] = set()
         """Events of the last millisecond that was read: more of the same may follow."""
@@ -51,18 +55,27 @@ class LogTail:
         """What is new. Raises `UserFailed` if nothing of that name has ever logged."""
         from botocore.exceptions import ClientError
 
-        pages = self._client.get_paginator("filter_log_events").paginate(
-            logGroupName=GROUP + self._name, startTime=self._start_ms
-        )
-        try:
-            for page in pages:
-                yield from self._new(page["events"])
-        except ClientError as error:
-            if error_of(error)[0] == "ResourceNotFoundException":
-                raise UserFailed(
-                    f"There is no log of an endpoint called {self._name}. `headrace ls` lists them."
-                ) from None
-            raise
+        for group in tuple(self._groups):
+            pages = self._platform.logs.get_paginator("filter_log_events").paginate(
+                logGroupName=group, startTime=self._start_ms
+            )
+            try:
+                for page in pages:
+                    self._groups = [group]
+                    yield from self._new(page["events"])
+            except ClientError as error:
+                if error_of(error)[0] != "ResourceNotFoundException":
+                    raise
+                continue
+            return
+        raise UserFailed(self._why_not())
+
+    def _why_not(self) -> str:
+        """Why there is no log: a host of components has none of its own."""
+        names = [one["InferenceComponentName"] for one in components_of(self._platform, self._name)]
+        if names:
+            return f"The endpoint {self._name} hosts inference components, which log apart: {', '.join(names)}."
+        return f"There is no log of an endpoint or inference component called {self._name}. `headrace ls` lists them."
 
     def _new(self, events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for event in events:

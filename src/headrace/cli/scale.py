@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from headrace.cli.endpoints import age, table
 from headrace.cli.group import Examples, UserFailed
 from headrace.cli.platform_client import Platform, error_of, find_platform, is_not_found, platform_option, told
+from headrace.cli.tables import age, table
 
 LOAD_POLICY = "headrace-load"
 IDLE_POLICY = "headrace-idle"
@@ -81,15 +81,29 @@ def scale(  # noqa: PLR0913 -- its options
             )
 
 
-def watched(identity: dict[str, str]) -> dict[str, Any]:
-    """The metric of requests that are answered at a time, per worker or copy, as PutMetricAlarm names it."""
+def watched(identity: dict[str, str]) -> list[dict[str, Any]]:
+    """
+    What an idle alarm looks at: whichever is more of the requests under way and those that have ended.
+
+    The first alone would overlook short requests, as it is looked at once a second; the second alone long ones.
+    """
     kind, name, *rest = identity["ResourceId"].split("/")
     if kind == "inference-component":
-        metric, dimensions = "ConcurrentRequestsPerCopy", {"InferenceComponentName": name}
+        under_way, dimensions = "ConcurrentRequestsPerCopy", {"InferenceComponentName": name}
     else:
-        metric, dimensions = "ConcurrentRequestsPerModel", {"EndpointName": name, "VariantName": rest[-1]}
+        under_way, dimensions = "ConcurrentRequestsPerModel", {"EndpointName": name, "VariantName": rest[-1]}
     pairs = [{"Name": key, "Value": value} for key, value in dimensions.items()]
-    return {"Namespace": "AWS/SageMaker", "MetricName": metric, "Dimensions": pairs}
+
+    def query(query_id: str, metric: str, statistic: str) -> dict[str, Any]:
+        named = {"Namespace": "AWS/SageMaker", "MetricName": metric, "Dimensions": pairs}
+        stat = {"Metric": named, "Period": _IDLE_PERIOD_S, "Stat": statistic}
+        return {"Id": query_id, "MetricStat": stat, "ReturnData": False}
+
+    return [
+        query("under_way", under_way, "Maximum"),
+        query("ended", "Invocations", "Sum"),
+        {"Id": "requests", "Expression": "MAX([under_way, ended])", "Label": "Requests", "ReturnData": True},
+    ]
 
 
 def tracking(identity: dict[str, str], target: float) -> dict[str, Any]:
@@ -140,7 +154,7 @@ def _component_identity(platform: Platform, name: str) -> dict[str, str]:
     except ClientError as error:
         if is_not_found(error):
             raise UserFailed(
-                f"There is no endpoint and no inference component called {name}. `headrace ls` lists endpoints."
+                f"There is no endpoint and no inference component called {name}. `headrace ls` lists them."
             ) from error
         raise
     return _names(f"inference-component/{name}", _COMPONENT)
@@ -176,9 +190,7 @@ def _register(
         AlarmName=alarm,
         AlarmActions=[policy["PolicyARN"]],
         AlarmDescription=f"No request for {idle_s} s; made by `headrace scale`.",
-        **watched(identity),
-        Statistic="Maximum",
-        Period=_IDLE_PERIOD_S,
+        Metrics=watched(identity),
         EvaluationPeriods=max(1, idle_s // _IDLE_PERIOD_S),
         Threshold=0.0,
         ComparisonOperator="LessThanOrEqualToThreshold",
