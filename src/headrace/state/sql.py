@@ -1,5 +1,5 @@
 """
-Records in a database: SQLite in one file (or in memory, for tests), or PostgreSQL by URL. The only file that knows SQL.
+Records in a database: SQLite in one file (or in memory, for tests), or PostgreSQL by URL.
 
 Every method is one transaction. Writers take turns at one row, the counter of revisions, so that revisions become
 visible in the order of their numbers. SQLite commits with `synchronous=FULL` into its write-ahead log: what a method
@@ -7,7 +7,6 @@ has returned survives kill -9 and a power cut.
 """
 
 import json
-import os
 import threading
 import time
 import uuid
@@ -18,15 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.pool import QueuePool
 
 from headrace.core.errors import SettingsError, Unavailable
 from headrace.core.telemetry import get_logger
+from headrace.state.database import engine_of, first_line, shown_url, url_of
 from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record
 
 SCHEMA_VERSION: Final = 1
-_WAIT_S: Final = 30
-"""For a lock, a free connection, or a database that does not answer."""
 _SETUP_LOCK: Final = 7_233_428_921
 """Key of PostgreSQL's advisory lock under which tables are made."""
 
@@ -67,20 +64,19 @@ def open_store(where: str | Path, *, now_s: Callable[[], float] = time.time) -> 
     Raises:
         SettingsError: it cannot be opened; says why and what to do.
     """
-    url = _url_of(where)
-    shown = url.database if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
-    engine = _engine_of(url)
+    url = url_of(where)
+    engine, shown = engine_of(url), shown_url(url)
     try:
-        _set_up(engine, str(shown))
+        _set_up(engine, shown)
     except BaseException as error:
         engine.dispose()
         if isinstance(error, sa.exc.DBAPIError):
             raise SettingsError(
-                f"The store {shown} cannot be opened: {_first_line(error)}. "
+                f"The store {shown} cannot be opened: {first_line(error)}. "
                 "Check that the file (or the database server) is there, is Headrace's, and may be written."
             ) from error
         raise
-    return SqlStore(engine, shown=str(shown), now_s=now_s)
+    return SqlStore(engine, shown=shown, now_s=now_s)
 
 
 class SqlStore:
@@ -219,7 +215,7 @@ class SqlStore:
             yield
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             raise Unavailable(
-                f"The store {self._shown} does not work: {_first_line(error)}. What was written before is safe. "
+                f"The store {self._shown} does not work: {first_line(error)}. What was written before is safe. "
                 "Check its disk (is it full?) or that the database server runs, then try again."
             ) from error
 
@@ -256,79 +252,6 @@ class _Write:
     def execute(self, statement: sa.Executable) -> None:
         """Run a statement that returns nothing."""
         self._connection.execute(statement)
-
-
-def _url_of(where: str | Path) -> sa.URL:
-    if isinstance(where, Path) or "://" not in where:
-        return sa.URL.create("sqlite", database=str(where))
-    try:
-        url = sa.make_url(where)
-    except (sa.exc.ArgumentError, ValueError):
-        raise SettingsError(
-            "The store's URL cannot be read; wanted: sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
-        ) from None
-    backend = url.drivername.partition("+")[0]
-    if backend in ("postgresql", "postgres"):
-        return url.set(drivername="postgresql+psycopg")
-    if backend != "sqlite":
-        raise SettingsError(f"The store's URL begins with {backend}://; wanted: sqlite:// or postgresql://.")
-    return url
-
-
-def _engine_of(url: sa.URL) -> sa.Engine:
-    if url.get_backend_name() == "sqlite":
-        return _sqlite(url)
-    try:
-        return sa.create_engine(
-            url,
-            pool_pre_ping=True,
-            pool_timeout=_WAIT_S,
-            connect_args={"connect_timeout": 10, "options": f"-c lock_timeout={_WAIT_S}s"},
-        )
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"PostgreSQL needs the package {error.name}, which is not installed: pip install 'headrace[postgres]'."
-        ) from error
-
-
-def _sqlite(url: sa.URL) -> sa.Engine:
-    is_memory = url.database in (None, "", ":memory:")
-    if url.database is not None and not is_memory:
-        _make_file(Path(url.database))
-    engine = sa.create_engine(
-        url,
-        poolclass=QueuePool,
-        pool_size=1 if is_memory else 4,  # an in-memory database is its one connection
-        max_overflow=0 if is_memory else 28,
-        pool_timeout=_WAIT_S,
-        connect_args={"timeout": _WAIT_S, "check_same_thread": False},
-    )
-    sa.event.listen(engine, "connect", _on_sqlite_connect)
-    sa.event.listen(engine, "begin", _on_sqlite_begin)
-    return engine
-
-
-def _make_file(path: Path) -> None:
-    """Records hold secrets (environments, keys): the file, and those that SQLite lays beside it, are its owner's."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    except OSError as error:
-        raise SettingsError(f"The store {path} cannot be opened: {error.strerror}. Choose another folder.") from error
-
-
-def _on_sqlite_connect(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # we say BEGIN, see `_on_sqlite_begin`
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
-
-
-def _on_sqlite_begin(connection: sa.Connection) -> None:
-    """A writer locks at once: a reader that becomes a writer could be refused in the middle."""
-    is_writing = connection.get_execution_options().get("headrace_is_writing", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
 
 
 def _set_up(engine: sa.Engine, shown: str) -> None:
@@ -383,8 +306,3 @@ def _copied(value: Json) -> Json:
     """As it will be read back; whoever gave it may go on changing his own."""
     copied: Json = json.loads(json.dumps(value))
     return copied
-
-
-def _first_line(error: Exception) -> str:
-    original = getattr(error, "orig", None) or error
-    return next(iter(str(original).strip().splitlines()), type(original).__name__).rstrip(".")
