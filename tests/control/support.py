@@ -1,7 +1,6 @@
 """A control plane on a real port, with workers that are played."""
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +18,10 @@ from headrace.control.fleet import Limits
 from headrace.control.names import Site
 from headrace.control.reconciler import Reconciler
 from headrace.control.worker_specs import WorkerDefaults
+from headrace.server.listener import bind, url_of
 from headrace.state.sql import open_store
 from headrace.state.store import Store
+from tests.prompt_server import PromptServer
 
 SITE = Site(account="123456789012", region="us-east-1")
 ROLE = "arn:aws:iam::123456789012:role/HeadraceRole"
@@ -146,7 +147,7 @@ class Platform:
                 return found
             if time.monotonic() > deadline_s:
                 raise AssertionError(f"{name} is {found['EndpointStatus']}, wanted {states}")
-            time.sleep(0.05)
+            time.sleep(0.01)
 
 
 @contextmanager
@@ -154,8 +155,8 @@ def running_platform(*, is_strict: bool = False, reconciles: bool = True) -> Ite
     """Serve until the end of the block."""
     store, logs, machine = open_store("sqlite://"), ListedLogs(), FakeMachine(clock=time.time)
     app = ControlApp(store, site=SITE, logs=logs, own_images={}, is_strict=is_strict)
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
+    listener = bind("127.0.0.1", 0)
+    server = PromptServer(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
     reconciler = reconciler_of(store, machine, logs=logs)
 
     async def serve() -> None:
@@ -167,13 +168,13 @@ def running_platform(*, is_strict: bool = False, reconciles: bool = True) -> Ite
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    platform = Platform(url=f"http://127.0.0.1:{listener.getsockname()[1]}", store=store, machine=machine, logs=logs)
+    platform = Platform(url=url_of(listener), store=store, machine=machine, logs=logs)
     try:
         yield platform
     finally:
         for client in platform.clients:
             client.close()
-        server.should_exit = True
+        server.stop()
         thread.join(WAIT_S)
         listener.close()
         store.close()

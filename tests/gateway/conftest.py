@@ -26,6 +26,7 @@ from headrace.server.http_protocol import StreamingProtocol
 from headrace.server.listener import bind, url_of
 from headrace.state.records import Kind
 from headrace.state.routes import Route
+from tests.prompt_server import PromptServer
 
 from .routes import ACCOUNT, REGION, RouteStore, route, variant
 from .workers import Script, Worker, echo
@@ -44,7 +45,7 @@ class Running:
     client: httpx.Client
     boto: Any
     log: io.StringIO
-    server: uvicorn.Server
+    server: PromptServer
     workers: list[Worker] = field(default_factory=list)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -115,7 +116,7 @@ def running(
     site = GatewayConfig(account=ACCOUNT, region=REGION, **limits)
     gateway = Gateway(store, site, objects=objects, wake=wake, publish=publish, async_publisher=async_publisher, **more)
     config = uvicorn.Config(gateway, http=http, ws="none", lifespan="off", log_config=None, access_log=False)
-    server = uvicorn.Server(config)
+    server = PromptServer(config)
     listener = bind("127.0.0.1", 0)
     url = url_of(listener)
     loop = uvloop.new_event_loop()
@@ -129,7 +130,7 @@ def running(
             yield made
         finally:
             boto.close()
-            server.should_exit = server.force_exit = True
+            server.stop()
             thread.join(WAIT_S)
             loop.run_until_complete(gateway.close())
             for worker in made.workers:

@@ -8,7 +8,6 @@ What the page sends is checked against botocore's models, and so is what it is a
 
 import asyncio
 import json
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -28,6 +27,8 @@ from starlette.routing import Mount, Route
 
 from headrace.gateway.history import History
 from headrace.platform.console import console_app, needs_key
+from headrace.server.listener import bind, url_of
+from tests.prompt_server import PromptServer
 
 WAIT_S = 20.0
 ACCOUNT = "123456789012"
@@ -299,15 +300,15 @@ def serving(platform: FakePlatform) -> Iterator[FakePlatform]:
             body = {"__type": "MissingAuthenticationTokenException", "message": "A key is wanted."}
             await JSONResponse(body, 403)(scope, receive, send)
 
-    server = uvicorn.Server(uvicorn.Config(guarded, lifespan="off", log_config=None, access_log=False))
-    listener = socket.create_server(("127.0.0.1", 0))
-    platform.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = PromptServer(uvicorn.Config(guarded, lifespan="off", log_config=None, access_log=False))
+    listener = bind("127.0.0.1", 0)
+    platform.url = url_of(listener)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
     thread.start()
     try:
         yield platform
     finally:
-        server.should_exit = server.force_exit = True
+        server.stop()
         thread.join(WAIT_S)
         listener.close()
     assert not thread.is_alive()

@@ -10,6 +10,7 @@ import uvicorn
 
 from headrace.server.http_protocol import StreamingProtocol
 from headrace.server.listener import bind, url_of
+from tests.prompt_server import PromptServer
 
 WAIT_S = 20.0
 
@@ -25,7 +26,7 @@ def serving(
     config = uvicorn.Config(
         app, http=StreamingProtocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False
     )
-    server, listener, failed = uvicorn.Server(config), bind("127.0.0.1", 0), []
+    server, listener, failed = PromptServer(config), bind("127.0.0.1", 0), []
     is_started = threading.Event()
 
     async def live() -> None:
@@ -49,7 +50,7 @@ def serving(
         assert not failed, failed
         yield url_of(listener)
     finally:
-        server.should_exit = server.force_exit = True
+        server.stop()
         thread.join(WAIT_S)
         listener.close()
     assert not thread.is_alive()

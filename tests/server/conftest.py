@@ -22,6 +22,7 @@ from headrace.server.app import create_app
 from headrace.server.http_protocol import StreamingProtocol
 from headrace.server.listener import bind, url_of
 from headrace.server.service import Service
+from tests.prompt_server import PromptServer
 
 WAIT_S = 20.0
 SLOW = EchoScript(delay_s=0.02)
@@ -87,7 +88,7 @@ def serving(
 
     protocol = StreamingProtocol if http == "headrace" else http
     config = uvicorn.Config(watched, http=protocol, lifespan="off", log_config=None, access_log=False)
-    server = uvicorn.Server(config)
+    server = PromptServer(config)
     listener = bind("127.0.0.1", 0)
     url = url_of(listener)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
@@ -96,7 +97,7 @@ def serving(
         with httpx.Client(base_url=url, timeout=WAIT_S) as client:
             yield Echo(url, backend, app.state.service, client, log, open_calls)
     finally:
-        server.should_exit = server.force_exit = True
+        server.stop()
         thread.join(WAIT_S)
         listener.close()
     assert not thread.is_alive()

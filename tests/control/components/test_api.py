@@ -44,7 +44,7 @@ def until(client: Any, name: str, *states: str, copies: int | None = None) -> di
         if found["InferenceComponentStatus"] in states and copies in (None, present):
             return found
         assert time.monotonic() < deadline_s, found
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 def ready(platform: Platform) -> Any:
@@ -76,7 +76,7 @@ def test_a_component_lives_scales_to_zero_and_back_and_dies(platform: Platform) 
     deadline_s = time.monotonic() + 20
     while platform.store.get(Kind.INFERENCE_COMPONENT, "c") is not None:
         assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+        time.sleep(0.01)
     with pytest.raises(ClientError, match="Could not find inference component"):
         client.describe_inference_component(InferenceComponentName="c")
     client.delete_endpoint(EndpointName="ep")
