@@ -58,9 +58,11 @@ def test_the_tables_of_the_user_guide(drawing, needed, missing, ignore, breachin
         assert state_of(drawing, "notBreaching", needed, before) == not_breaching
 
 
-@pytest.mark.parametrize("drawing", ["- - - - X", "- - - X -"])
+@pytest.mark.parametrize("drawing", ["- - - - X", "- - - X -", "- - - X X"])
 def test_no_alarm_is_raised_too_early(drawing):
-    assert state_of(drawing, "missing", 3) != "ALARM"
+    """Nobody can say yet: the state stays, and no text says that what breaches is fine."""
+    for before in STATES:
+        assert state_of(drawing, "missing", 3, before) == before
 
 
 def test_a_few_samples_leave_a_percentile_alarm_as_it_is():
@@ -99,6 +101,24 @@ def test_the_verdict_speaks_like_cloudwatch():
     data = json.loads(verdict.reason_data)
     assert data["recentDatapoints"] == [20.0, 20.0, 20.0]
     assert data["startDate"] == "1970-01-01T00:02:00.000+0000"
+
+
+@pytest.mark.parametrize(
+    ("drawing", "missing", "needed", "state", "reason"),
+    [
+        ("- - - - X", "notBreaching", 2, "OK", "no datapoints were received for 2 periods and 2 missing datapoints"),
+        ("- - - - 0", "breaching", 2, "ALARM", "no datapoints were received for 2 periods and 2 missing datapoints"),
+        ("- - - - -", "breaching", 3, "ALARM", "no datapoints were received for 3 periods and 3 missing datapoints"),
+        ("- - X X 0", "missing", 3, "OK", "1 out of the last 3 datapoints [5.0 (01/01/70 00:04:00)] was not greater"),
+        ("- - - 0 0", "notBreaching", 3, "OK", "2 out of the last 2 datapoints [5.0 (01/01/70 00:04:00), 5.0 "),
+    ],
+)
+def test_a_reason_speaks_of_what_led_to_the_state(drawing, missing, needed, state, reason):
+    rule = rule_from_json({**SPEC, "TreatMissingData": missing, "DatapointsToAlarm": needed})
+    before = "INSUFFICIENT_DATA"
+    verdict = evaluate(rule, lambda rule, *, start_s, end_s: points(drawing), state=before, now_s=300.0)
+    assert verdict.state == state
+    assert reason in verdict.reason
 
 
 def test_nothing_measured_is_said():

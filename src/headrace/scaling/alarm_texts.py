@@ -61,20 +61,25 @@ def evaluate(rule: AlarmRule, read: ReadDatapoints, *, state: AlarmState, now_s:
 
 def _reason(rule: AlarmRule, judgement: Judgement, before: AlarmState) -> str:
     evaluated, num_filled = judgement.evaluated, judgement.num_filled
-    if not evaluated:
-        if judgement.state == "INSUFFICIENT_DATA" or rule.missing not in TREATED:
-            return f"Insufficient Data: {_counted(num_filled)} {_were(num_filled)} unknown."
-        return (
-            f"Threshold Crossed: no datapoints were received for {num_filled} {_plural(num_filled, 'period')} and "
-            f"{num_filled} missing {_plural(num_filled, 'datapoint')} {_were(num_filled)} treated as "
-            f"[{TREATED[rule.missing]}]."
-        )
     is_alarm = judgement.state == "ALARM"
-    named = [point for point in evaluated if rule.breaches(point.value) is is_alarm] or list(evaluated)
-    relation = RELATIONS[rule.comparison] if rule.breaches(named[-1].value) else f"not {RELATIONS[rule.comparison]}"
+    named = [point for point in evaluated if rule.breaches(point.value) is is_alarm]
+    if not named or judgement.state == "INSUFFICIENT_DATA":
+        return _reason_of_gaps(rule, judgement.state, num_filled)
+    relation = RELATIONS[rule.comparison] if is_alarm else f"not {RELATIONS[rule.comparison]}"
     return (
         f"Threshold Crossed: {len(named)} out of the last {_counted(len(evaluated))} [{_listed(named)}] "
         f"{_were(len(named))} {relation} the threshold ({rule.threshold}){_needed(rule, judgement.state, before)}."
+    )
+
+
+def _reason_of_gaps(rule: AlarmRule, state: AlarmState, num_filled: int) -> str:
+    """The state follows from what was missing, whatever the values that came say."""
+    if state == "INSUFFICIENT_DATA" or rule.missing not in TREATED:
+        return f"Insufficient Data: {_counted(num_filled)} {_were(num_filled)} unknown."
+    return (
+        f"Threshold Crossed: no datapoints were received for {num_filled} {_plural(num_filled, 'period')} and "
+        f"{num_filled} missing {_plural(num_filled, 'datapoint')} {_were(num_filled)} treated as "
+        f"[{TREATED[rule.missing]}]."
     )
 
 

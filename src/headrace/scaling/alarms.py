@@ -62,6 +62,17 @@ class AlarmRule:
         """How many periods back values are looked for: the guide's evaluation range."""
         return self.evaluation_periods + EXTRA_PERIODS
 
+    @property
+    def watched_s(self) -> float:
+        """How long a time the alarm speaks of."""
+        return float(self.evaluation_periods * self.period_s)
+
+    def is_from_gaps(self, state: AlarmState, values: Sequence[float]) -> bool:
+        """Whether the values alone do not lead to `state`: it comes from what is missing."""
+        if state == "ALARM":
+            return sum(map(self.breaches, values)) < self.datapoints_to_alarm
+        return all(map(self.breaches, values))
+
     def breaches(self, value: float) -> bool:
         """Whether a value is on the wrong side of the threshold."""
         return COMPARES[self.comparison](value, self.threshold)
@@ -197,9 +208,9 @@ def _with_gaps(rule: AlarmRule, evaluated: Sequence[Datapoint], *, state: AlarmS
     if is_ignoring:
         return state
     # All that came breach, but they are too few. An early alarm is raised once they are old enough: had the periods
-    # after them been fine, their values would have come by now.
+    # after them been fine, their values would have come by now. Until then nobody can say, and the state stays.
     age_periods = (end_s - evaluated[0].start_s) / rule.period_s
-    return "ALARM" if age_periods >= rule.datapoints_to_alarm else "OK"
+    return "ALARM" if age_periods >= rule.datapoints_to_alarm else state
 
 
 def _metric(spec: Mapping[str, Any]) -> Metric:

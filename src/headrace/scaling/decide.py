@@ -7,6 +7,7 @@ Source: Application Auto Scaling user guide: "Multiple scaling policies", "Defin
 resuming", "Understanding not scaled reason codes".
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -64,6 +65,8 @@ class TargetState:
     max_capacity: int
     suspended: Suspended = field(default_factory=Suspended)
     last: Scaling | None = None
+    since_s: float = -math.inf
+    """Since when it has been a target, and its thing in service; before that nobody can have asked it."""
     is_scalable: bool = True
     """False: what would be scaled cannot be now (its endpoint is updating, say)."""
 
@@ -80,6 +83,8 @@ class Trigger:
     """Those that the alarm looked at, oldest first: `Verdict.values`."""
     threshold: float
     comparison: Comparison
+    gap_s: float = 0.0
+    """Where the alarm is in its state as data are missing: for how long a time they are. 0: the values lead to it."""
 
     @property
     def is_alarm_below(self) -> bool:
@@ -88,8 +93,12 @@ class Trigger:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the policy is to act. Without a value nobody can say how far."""
-        return self.state == "ALARM" and bool(self.values)
+        """Whether the policy is to act. Without a value target tracking cannot say how far."""
+        return self.state == "ALARM" and (bool(self.values) or isinstance(self.policy, StepScaling))
+
+    def counts(self, target: TargetState, now_s: float) -> bool:
+        """Whether it is ready, and that data are missing does not only say that the target is new."""
+        return self.is_ready and not (self.gap_s and now_s < target.since_s + self.gap_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +141,7 @@ def decide(target: TargetState, triggers: Sequence[Trigger], *, now_s: float) ->
         triggers: Those of all its policies.
         now_s: Seconds since 1970.
     """
-    ready = [trigger for trigger in triggers if trigger.is_ready]
+    ready = [trigger for trigger in triggers if trigger.counts(target, now_s)]
     if not ready:
         return Decision()
     if not target.is_scalable:
@@ -175,7 +184,8 @@ def _proposed(trigger: Trigger, target: TargetState, now_s: float) -> int | None
 
 
 def _stepped(policy: StepScaling, trigger: Trigger, base: int, desired: int) -> int | None:
-    value = step.aggregate(policy, trigger.values)
+    # Without values (missing data that breach, a state that was set by hand) it is the first step.
+    value = step.aggregate(policy, trigger.values) if trigger.values else trigger.threshold
     found = step.step_for(policy, value=value, threshold=trigger.threshold, is_alarm_below=trigger.is_alarm_below)
     if found is None:
         return None

@@ -115,8 +115,9 @@ def _tracking(name: str, config: Mapping[str, Any]) -> list[SimulatedAlarm]:
         signal, is_fast = _signal(custom), False
         watched = {key: custom[key] for key in ("MetricName", "Namespace", "Dimensions", "Statistic") if key in custom}
     specs = target_tracking.alarm_specs(policy, watched, is_high_resolution=is_fast)
-    ends = (f"TargetTracking-{name}-AlarmHigh", f"TargetTracking-{name}-AlarmLow")
-    return [_simulated(end, spec, signal, name, policy) for end, spec in zip(ends, specs, strict=True)]
+    return [
+        _simulated(f"TargetTracking-{name}-Alarm{side}", spec, signal, name, policy) for side, spec in specs.items()
+    ]
 
 
 def _signal(spec: Mapping[str, Any]) -> Signal:

@@ -8,7 +8,10 @@ Source: Application Auto Scaling user guide, "Target tracking scaling policies";
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+Side = Literal["High", "Low"]
+"""Of a policy's alarms: High scales out, Low scales in."""
 
 DEFAULT_COOLDOWN_S = 300
 LOW_SHARE = 0.9
@@ -55,9 +58,11 @@ def policy_from_json(config: Mapping[str, Any]) -> TargetTracking:
 
 def alarm_specs(
     policy: TargetTracking, watched: Mapping[str, Any], *, is_high_resolution: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> dict[Side, dict[str, Any]]:
     """
-    What PutMetricAlarm would be told of the policy's alarms, without names and actions: High, then Low.
+    What PutMetricAlarm would be told of the policy's alarms, without names and actions.
+
+    Without scaling in there is only High.
 
     Args:
         policy: The policy.
@@ -69,8 +74,10 @@ def alarm_specs(
     shared = dict(watched) if watched.get("Metrics") else {**watched, "Period": period_s}
     high = {"ComparisonOperator": "GreaterThanThreshold", "EvaluationPeriods": num_high}
     low = {"ComparisonOperator": "LessThanThreshold", "EvaluationPeriods": num_low}
-    low_value = policy.target_value * LOW_SHARE
-    return {**shared, **high, "Threshold": policy.target_value}, {**shared, **low, "Threshold": low_value}
+    specs: dict[Side, dict[str, Any]] = {"High": {**shared, **high, "Threshold": policy.target_value}}
+    if not policy.is_scale_in_disabled:
+        specs["Low"] = {**shared, **low, "Threshold": policy.target_value * LOW_SHARE}
+    return specs
 
 
 def wanted_out(policy: TargetTracking, values: Sequence[float], *, capacity: int) -> int:

@@ -130,6 +130,27 @@ def test_a_tracking_policy_has_two_alarms_which_cloudwatch_shows(client: Any, cl
         client.delete_scaling_policy(**IDENTITY, PolicyName="p")
 
 
+def test_a_policy_that_may_not_scale_in_has_only_the_alarm_for_out(client: Any, cloudwatch: Any) -> None:
+    client.register_scalable_target(**IDENTITY, MinCapacity=1, MaxCapacity=2)
+    policy = {"PolicyName": "p", "PolicyType": "TargetTrackingScaling", **IDENTITY}
+
+    def put(*, is_scale_in_disabled: bool) -> list[str]:
+        config = {**TRACKING, "DisableScaleIn": is_scale_in_disabled}
+        made = client.put_scaling_policy(**policy, TargetTrackingScalingPolicyConfiguration=config)
+        names = [one["AlarmName"] for one in made["Alarms"]]
+        assert {one["AlarmName"] for one in cloudwatch.describe_alarms()["MetricAlarms"]} == set(names)
+        (shown,) = client.describe_scaling_policies(ServiceNamespace="sagemaker")["ScalingPolicies"]
+        assert shown["Alarms"] == made["Alarms"]
+        return names
+
+    (high,) = put(is_scale_in_disabled=True)
+    assert "-AlarmHigh-" in high
+    both = put(is_scale_in_disabled=False)
+    assert both[0] == high
+    assert "-AlarmLow-" in both[1]
+    assert put(is_scale_in_disabled=True) == [high]
+
+
 def test_a_policy_wants_a_target(client: Any) -> None:
     with pytest.raises(client.exceptions.ObjectNotFoundException, match="No scalable target registered for"):
         client.put_scaling_policy(**IDENTITY, PolicyName="p", StepScalingPolicyConfiguration=STEP)

@@ -35,7 +35,12 @@ def test_a_name_and_bounds_are_enough_and_off_takes_all_back(endpoint: Platform)
     alarms = endpoint.client("cloudwatch").describe_alarms()["MetricAlarms"]
     assert len(alarms) == 3
     (idle,) = (one for one in alarms if one["AlarmName"].startswith("headrace-idle"))
-    assert (idle["Period"], idle["EvaluationPeriods"], idle["TreatMissingData"]) == (10, 6, "breaching")
+    assert (idle["EvaluationPeriods"], idle["TreatMissingData"]) == (6, "breaching")
+    watched = [one["MetricStat"] for one in idle["Metrics"] if "MetricStat" in one]
+    assert {(one["Metric"]["MetricName"], one["Stat"], one["Period"]) for one in watched} == {
+        ("ConcurrentRequestsPerModel", "Maximum", 10),
+        ("Invocations", "Sum", 10),
+    }
     assert run(endpoint, "e", "--min", "1", "--max", "3").exit_code == 0
     assert len(endpoint.client("cloudwatch").describe_alarms()["MetricAlarms"]) == 2, "no idle policy any more"
     assert "endpoint/e/variant/AllTraffic: 1 to 3" in run(endpoint, "e", "--describe").output

@@ -30,6 +30,8 @@ class Watched:
     rule: AlarmRule
     values: tuple[float, ...]
     """Those that were looked at last, oldest first."""
+    found: AlarmState
+    """What that look found; somebody may have set another state since."""
 
     @property
     def state(self) -> AlarmState:
@@ -42,12 +44,18 @@ class Watched:
         """What its state starts."""
         return actions_for(self.record.spec, self.state)
 
+    @property
+    def is_from_gaps(self) -> bool:
+        """Whether it is in its state because data are missing."""
+        return self.state == self.found and self.rule.is_from_gaps(self.state, self.values)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
     configured_s: float
     end_s: float
     values: tuple[float, ...]
+    state: AlarmState
 
 
 class AlarmWatch:
@@ -91,9 +99,9 @@ class AlarmWatch:
             state: AlarmState = record.status.get("state", "INSUFFICIENT_DATA")
             verdict = evaluate(rule, self._read, state=state, now_s=now_s)
             record = self._written(record, verdict, state, now_s)
-            seen = _Seen(configured_s=configured_s, end_s=end_s, values=verdict.values)
+            seen = _Seen(configured_s=configured_s, end_s=end_s, values=verdict.values, state=verdict.state)
             self._seen[record.uid] = seen
-        return Watched(record=record, rule=rule, values=seen.values)
+        return Watched(record=record, rule=rule, values=seen.values, found=seen.state)
 
     def _written(self, record: Record, verdict: Verdict, old: AlarmState, now_s: float) -> Record:
         if verdict.state == old:

@@ -28,6 +28,8 @@ class Capacity:
     in_service: int
     is_scalable: bool
     """False while it is being changed, and if it has failed."""
+    since_s: float = 0.0
+    """When it came into service, after its creation or the last change. Seconds since 1970."""
     failure: str = ""
     """Why what was asked for last was taken back."""
 
@@ -49,6 +51,7 @@ def read_capacity(store: Store, key: TargetKey) -> Capacity | None:
         desired=desired,
         in_service=serving if found.model is not None else desired,  # host instances are there when they are asked for
         is_scalable=has_served and visible_state(view) in _SETTLED,
+        since_s=view.progress.since_s if view.progress is not None else record.created_s,
         failure=view.progress.failure_reason if view.progress is not None else "",
     )
 

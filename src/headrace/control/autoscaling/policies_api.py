@@ -3,9 +3,9 @@
 import uuid
 from typing import Any
 
-from headrace.control.autoscaling.alarm_upkeep import ensure_alarms
+from headrace.control.autoscaling.alarm_upkeep import ensure_alarms, remove_unwanted
 from headrace.control.autoscaling.pages import page
-from headrace.control.autoscaling.policy_alarms import TRACKING, alarm_names, checked_tracking, watched_by
+from headrace.control.autoscaling.policy_alarms import TRACKING, alarm_specs, checked_tracking, watched_by
 from headrace.control.autoscaling.removal import children, names_action, remove_policy
 from headrace.control.autoscaling.targets import (
     NAMESPACE,
@@ -37,7 +37,11 @@ def put_scaling_policy(context: CallContext, params: dict[str, Any]) -> dict[str
     record = context.store.get(Kind.SCALING_POLICY, child_name(key, params["PolicyName"]))
     spec = _spec(key, params, record.spec if record is not None else None)
     _refuse_twin(context, key, spec)
-    record = _create(context, key, spec) if record is None else context.store.update(record, spec=spec)
+    if record is None:
+        record = _create(context, key, spec)
+    else:
+        record = context.store.update(record, spec=spec)
+        remove_unwanted(context.store, context.site, record)
     ensure_alarms(context.store, context.site, record, now_s=context.now_s)
     return {"PolicyARN": policy_arn(context.site, record), "Alarms": _alarms(context, record, ())}
 
@@ -91,7 +95,7 @@ def _shown(context: CallContext, record: Record, alarms: Any) -> dict[str, Any]:
 def _alarms(context: CallContext, record: Record, alarms: Any) -> list[Json]:
     """Those that it made, or those of users that name it."""
     if record.spec["PolicyType"] == "TargetTrackingScaling":
-        names = list(alarm_names(record))
+        names = list(alarm_specs(context.site, record))
     else:
         arn = policy_arn(context.site, record)
         names = [alarm.name for alarm in alarms if names_action(alarm, arn)]

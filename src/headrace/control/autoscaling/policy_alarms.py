@@ -62,15 +62,8 @@ def watched_by(key: TargetKey, config: Json) -> dict[str, Any]:
     }
 
 
-def alarm_names(record: Record) -> tuple[str, str]:
-    """High, then Low, of a target-tracking policy's record."""
-    resource_id, ids = record.spec["ResourceId"], record.spec["alarms"]
-    start = f"TargetTracking-{resource_id}-Alarm"
-    return f"{start}High-{ids['high']}", f"{start}Low-{ids['low']}"
-
-
 def alarm_specs(site: Site, record: Record) -> dict[str, Json]:
-    """What the alarms of a target-tracking policy shall be, by name."""
+    """What the alarms of a target-tracking policy shall be, by name: High, then Low if it may scale in."""
     config = record.spec[TRACKING]
     predefined = (config.get("PredefinedMetricSpecification") or {}).get("PredefinedMetricType")
     specs = target_tracking.alarm_specs(
@@ -87,8 +80,9 @@ def alarm_specs(site: Site, record: Record) -> dict[str, Json]:
         "InsufficientDataActions": [],
         "owner": arn,
     }
-    names = alarm_names(record)
-    return {name: {"AlarmName": name, **shared, **spec} for name, spec in zip(names, specs, strict=True)}
+    start, ids = f"TargetTracking-{record.spec['ResourceId']}-Alarm", record.spec["alarms"]
+    names = {side: f"{start}{side}-{ids[side.lower()]}" for side in specs}
+    return {names[side]: {"AlarmName": names[side], **shared, **spec} for side, spec in specs.items()}
 
 
 def _predefined(key: TargetKey, predefined: Json) -> dict[str, Any]:

@@ -54,6 +54,8 @@ class TargetPass:
         self._key = read_key(record.spec)
         self._under_way: Json | None = None
         """Scaling of the activity that is under way."""
+        self._is_settling = False
+        """An activity is under way: what was asked for is not there yet."""
         self._log = get_logger()
 
     def run(self) -> None:
@@ -87,6 +89,7 @@ class TargetPass:
         if capacity.desired == newest.spec["capacity"]:
             if newest.spec["StatusCode"] == "Pending":
                 newest = activities.progressed(self._store, newest)
+            self._is_settling = not capacity.is_scalable
             if capacity.is_scalable:
                 self._end_scaling()
                 activities.fulfilled(self._store, newest, now_s=self._now_s)
@@ -142,6 +145,8 @@ class TargetPass:
         self._write_status(observed=self._record.spec.get("asked"))
 
     def _scale(self, capacity: Capacity) -> None:
+        if self._is_settling:
+            return  # The store tells when it has settled; then is decided.
         triggers = triggers_of(self._site, self._around.policies, self._around.alarms)
         decision = decide(self._state(capacity), triggers, now_s=self._now_s)
         if decision.capacity is not None and decision.trigger is not None:
@@ -160,6 +165,7 @@ class TargetPass:
             max_capacity=bounds.maximum,
             suspended=Suspended(is_in=bounds.is_in_suspended, is_out=bounds.is_out_suspended),
             last=None if last is None else msgspec.convert(last, Scaling),
+            since_s=max(self._record.created_s, capacity.since_s),
             is_scalable=capacity.is_scalable,
         )
 

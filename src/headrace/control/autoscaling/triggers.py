@@ -28,18 +28,15 @@ def triggers_of(site: Site, policies: Sequence[Record], alarms: Sequence[Watched
 
 def _trigger(record: Record, alarm: Watched, arn: str) -> Trigger:
     """To a policy an alarm is in ALARM when it is in the state that has the policy as its action."""
-    policy, is_triggered = _policy(record), arn in alarm.actions
-    values = alarm.values
-    if is_triggered and isinstance(policy, StepScaling) and not values:
-        values = (alarm.rule.threshold,)  # missing data that breach, or a state that was set by hand: the first step
     return Trigger(
         policy_name=record.spec["PolicyName"],
         alarm_name=alarm.record.name,
-        policy=policy,
-        state="ALARM" if is_triggered else "OK",
-        values=values,
+        policy=_policy(record),
+        state="ALARM" if arn in alarm.actions else "OK",
+        values=alarm.values,
         threshold=alarm.rule.threshold,
         comparison=alarm.rule.comparison,
+        gap_s=alarm.rule.watched_s if alarm.is_from_gaps else 0.0,
     )
 
 
