@@ -8,6 +8,7 @@ python scripts/image_uris.py --check    exit 1 if the file is not what the SDK s
 
 import argparse
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
 os.environ.setdefault("SAGEMAKER_SUPPRESS_V2_WARNING", "1")
 
-from sagemaker import image_uris
+from sagemaker import image_uris, utils
 
 FILE = Path(__file__).parent.parent / "tests" / "control" / "image_uris.txt"
 REGION = "us-east-1"
@@ -88,6 +89,8 @@ def main() -> int:
     import sagemaker
 
     logging.disable()
+    # The SDK would read botocore's table of endpoints anew for each of some 600 images: half a minute.
+    utils._botocore_resolver = functools.cache(utils._botocore_resolver)  # noqa: SLF001
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     lines = [" ".join(found) + "\n" for found in sorted(set(uris()))]
