@@ -70,3 +70,22 @@ def test_an_embedded_server_that_dies_is_started_again(tmp_path: Path) -> None:
         assert until(lambda: [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]], "it answers") == ["bucket"]
     finally:
         assert running.stop() == 0, running.log()
+
+
+def test_a_second_platform_on_the_same_store_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'shared.db'}"
+    running = up(tmp_path / "data", "--database", store)
+    try:
+        second = subprocess.run(
+            [headrace_command(), "up", "--data-dir", str(tmp_path / "other"), "--port", "0", "--database", store],
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert second.returncode == 2
+        assert "Another platform works on the store" in second.stderr
+        assert running.client("sagemaker").list_models()["Models"] == []
+    finally:
+        assert running.stop() == 0, running.log()

@@ -14,7 +14,7 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 
@@ -24,11 +24,13 @@ from headrace.core.errors import HeadraceError, UserError
 from headrace.core.platform_settings import PlatformSettings, data_folder
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.platform.assembly import Parts, assemble, require_keys
+from headrace.platform.claim import Claim
 from headrace.platform.folders import DataFolder
 from headrace.platform.object_storage import ObjectStorage, make_storage
 from headrace.platform.worker_end import end_workers
 from headrace.server.http_server import HttpServer, http_server
 from headrace.server.listener import bind, url_of
+from headrace.state.sole_use import SoleUse, take_sole_use
 from headrace.state.sql import SqlStore, open_store
 
 _STORAGE_PATIENCE_S = 3.0
@@ -66,13 +68,16 @@ def run_platform(
         with ExitStack() as stack:
             folder.make()
             stack.enter_context(folder.locked())
-            store = open_store(settings.database or folder.database)
+            where = settings.database or folder.database
+            store = open_store(where)
             stack.callback(store.close)
+            sole_use = take_sole_use(where)
+            stack.callback(sole_use.release)
             require_keys(settings, store)
             listener = stack.enter_context(bind(settings.host, settings.port))
             storage = make_storage(settings.s3_endpoint, folder.objects, settings.region, env)
             stack.enter_context(folder.announced(url_of(listener)))
-            life = _Life(settings, folder, store, listener, storage, on_ready, env)
+            life = _Life(settings, folder, store, sole_use, listener, storage, on_ready, env)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(life.live())
     except HeadraceError as error:
@@ -88,6 +93,7 @@ class _Life:
         settings: PlatformSettings,
         folder: DataFolder,
         store: SqlStore,
+        sole_use: SoleUse,
         listener: socket.socket,
         storage: ObjectStorage,
         on_ready: OnReady | None,
@@ -96,6 +102,7 @@ class _Life:
         self._settings = settings
         self._folder = folder
         self._store = store
+        self._claim = Claim(sole_use)
         self._listener = listener
         self._storage = storage
         self._on_ready = on_ready
@@ -112,21 +119,17 @@ class _Life:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._end_storage)
             await self._storage.start()
+            tasks = [_begin(stack, self._claim.keep(), "sole use of the store")]
             parts = assemble(self._settings, self._folder, self._store, self._storage, url=url, env=self._env)
             stack.push_async_callback(self._close, parts)
             await parts.gateway.start()
-            keeping = asyncio.create_task(parts.series.run(), name="metrics")
-            stack.push_async_callback(_end_task, keeping)
-            sampling = asyncio.create_task(parts.sampler.run(), name="requests under way")
-            stack.push_async_callback(_end_task, sampling)
-            scraping = asyncio.create_task(parts.scraper.run(), name="worker metrics")
-            stack.push_async_callback(_end_task, scraping)
-            counting = asyncio.create_task(parts.capacities.run(), name="capacities")
-            stack.push_async_callback(_end_task, counting)
-            reconciling = asyncio.create_task(parts.reconciler.run(), name="reconciler")
-            stack.push_async_callback(self._end_workers, parts, reconciling)
-            scaling = asyncio.create_task(parts.autoscaler.run(), name="autoscaler")
-            stack.push_async_callback(_end_task, scaling)
+            tasks.append(_begin(stack, parts.series.run(), "metrics"))
+            tasks.append(_begin(stack, parts.sampler.run(), "requests under way"))
+            tasks.append(_begin(stack, parts.scraper.run(), "worker metrics"))
+            tasks.append(_begin(stack, parts.capacities.run(), "capacities"))
+            stack.push_async_callback(self._end_workers, parts)
+            tasks.append(_begin(stack, parts.reconciler.run(), "reconciler"))
+            tasks.append(_begin(stack, parts.autoscaler.run(), "autoscaler"))
             server = http_server(parts.app, grace_s=self._settings.shutdown_grace_s)
             serving = asyncio.create_task(server.serve(sockets=[self._listener]), name="http")
             stack.push_async_callback(_end_serving, server, serving)
@@ -135,7 +138,7 @@ class _Life:
                 await self._storage_settles()
                 started = Started(url=url, folder=self._folder, settings=self._settings, storage=self._storage)
                 self._on_ready(started)
-            await self._until_stopped(keeping, sampling, scraping, counting, reconciling, scaling, serving)
+            await self._until_stopped(*tasks, serving)
         get_logger().info("platform.stopped")
         return 0
 
@@ -165,10 +168,10 @@ class _Life:
             _let_go_of_terminal()
         get_logger().info("platform.stopping", signal=signal.Signals(number).name)
 
-    async def _end_workers(self, parts: Parts, reconciling: "asyncio.Task[None]") -> None:
-        await _end_task(reconciling)
+    async def _end_workers(self, parts: Parts) -> None:
         if not self._settings.keep_workers:
-            num_workers = await end_workers(self._store, parts.launcher, grace_s=_WORKER_GRACE_S)
+            records = None if self._claim.is_lost else self._store
+            num_workers = await end_workers(records, parts.launcher, grace_s=_WORKER_GRACE_S)
             get_logger().info("workers.ended", workers=num_workers)
 
     async def _close(self, parts: Parts) -> None:
@@ -190,6 +193,13 @@ def _let_go_of_terminal() -> None:
         for stream in (1, 2):
             if stat.S_ISCHR(os.fstat(stream).st_mode):  # `isatty` says no of a terminal that is gone
                 os.dup2(nowhere.fileno(), stream)
+
+
+def _begin(stack: AsyncExitStack, work: Coroutine[None, None, None], name: str) -> "asyncio.Task[None]":
+    """Start what runs until the platform stops; the stack ends it, what began last first."""
+    task = asyncio.create_task(work, name=name)
+    stack.push_async_callback(_end_task, task)
+    return task
 
 
 async def _end_task(task: "asyncio.Task[None]") -> None:

@@ -13,14 +13,20 @@ _KILL_RESERVE_S = 5.0
 """After SIGKILL was due: time for the kernel to take the processes away."""
 
 
-async def end_workers(store: Store, launcher: Launcher, *, grace_s: float) -> int:
+async def end_workers(store: Store | None, launcher: Launcher, *, grace_s: float) -> int:
     """
     Stop all workers and wait for them; returns how many there were.
 
     Their records are marked as leaving, so that the next platform puts them away and starts others, and takes their
     end for no failure. Call it when nobody reconciles any more.
+
+    Args:
+        store: None: the records are another platform's by now.
+        launcher: of the workers.
+        grace_s: between SIGTERM and SIGKILL.
     """
-    await asyncio.to_thread(_mark_leaving, store)
+    if store is not None:
+        await asyncio.to_thread(_mark_leaving, store)
     try:
         workers = await launcher.known()
         for name, handle in workers.items():

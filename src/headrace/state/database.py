@@ -51,9 +51,13 @@ def is_in_memory(url: sa.URL) -> bool:
     return is_sqlite(url) and url.database in (None, "", ":memory:")
 
 
-def engine_of(url: sa.URL) -> sa.Engine:
+def engine_of(url: sa.URL, *, poolclass: type[sa.Pool] = QueuePool) -> sa.Engine:
     """
     Make what connects to a database; nothing is asked of it yet.
+
+    Args:
+        url: of the database.
+        poolclass: how connections to a database server are kept.
 
     Raises:
         SettingsError: the file cannot be made, or PostgreSQL's driver is missing.
@@ -63,8 +67,8 @@ def engine_of(url: sa.URL) -> sa.Engine:
     try:
         return sa.create_engine(
             url,
+            poolclass=poolclass,
             pool_pre_ping=True,
-            pool_timeout=_WAIT_S,
             connect_args={"connect_timeout": 10, "options": f"-c lock_timeout={_WAIT_S}s"},
         )
     except ModuleNotFoundError as error:

@@ -1,0 +1,99 @@
+"""One platform acts on a store."""
+
+import contextlib
+import subprocess
+import sys
+
+import psycopg
+import pytest
+
+from headrace.core.errors import SettingsError, Unavailable
+from headrace.state.sole_use import take_sole_use
+from headrace.state.sql import open_store
+
+TAKE_AND_WAIT = """
+import sys
+from headrace.state.sole_use import take_sole_use
+held = take_sole_use(sys.argv[1])
+print("taken", flush=True)
+sys.stdin.read()
+"""
+IS_LOCK = "locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+
+
+@pytest.fixture
+def made_place(lasting_place: str) -> str:
+    """Where a store is."""
+    open_store(lasting_place).close()
+    return lasting_place
+
+
+def end_sessions_with_locks(place: str) -> int:
+    """What a restart of the database server does to the lock."""
+    ending = f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE {IS_LOCK}"
+    with contextlib.closing(psycopg.connect(place, autocommit=True)) as connection:
+        return len(connection.execute(ending).fetchall())
+
+
+def test_a_second_one_is_refused_until_the_first_gives_it_back(made_place) -> None:
+    with contextlib.closing(open_store(made_place)):
+        first = take_sole_use(made_place)
+        with pytest.raises(SettingsError, match="Another platform works on the store"):
+            take_sole_use(made_place, patience_s=0)
+        first.check()
+        first.release()
+        second = take_sole_use(made_place)
+        second.check()
+        second.release()
+
+
+def test_a_process_that_was_killed_has_it_no_more(made_place) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", TAKE_AND_WAIT, made_place], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"taken\n"
+        process.kill()
+    take_sole_use(made_place).release()
+
+
+def test_memory_is_shared_with_nobody() -> None:
+    first, second = take_sole_use("sqlite://"), take_sole_use("sqlite://")
+    first.check()
+    first.release()
+    second.release()
+
+
+def test_two_databases_of_one_server_know_nothing_of_each_other(new_database) -> None:
+    one, two = take_sole_use(new_database()), take_sole_use(new_database())
+    one.release()
+    two.release()
+
+
+def test_a_lost_connection_is_made_again_and_the_right_taken_anew(new_database) -> None:
+    place = new_database()
+    held = take_sole_use(place)
+    assert end_sessions_with_locks(place) == 1
+    held.check()
+    with pytest.raises(SettingsError):
+        take_sole_use(place, patience_s=0)
+    held.release()
+
+
+def test_who_was_too_late_after_a_lost_connection_hears_that_another_one_has_it(new_database) -> None:
+    place = new_database()
+    held = take_sole_use(place)
+    end_sessions_with_locks(place)
+    other = take_sole_use(place)
+    with pytest.raises(SettingsError, match="stop the other one"):
+        held.check()
+    other.release()
+    held.check()
+    held.release()
+
+
+def test_a_server_that_is_away_is_said_without_secrets() -> None:
+    with pytest.raises(Unavailable, match="cannot be locked") as caught:
+        take_sole_use("postgresql://user:secret@127.0.0.1:1/x")
+    assert "secret" not in caught.value.message
