@@ -25,6 +25,10 @@ class NotConnected(UpstreamFailed):
     """No connection could be made: the worker has seen nothing of the request."""
 
 
+class BrokenInHead(UpstreamFailed):
+    """It broke after the first byte, or what came is not HTTP: an answer has begun, and nobody knows which."""
+
+
 class AnswerBroken(Exception):
     """The connection broke in the middle of an answer, or what came is not HTTP."""
 

@@ -6,7 +6,7 @@ from typing import cast
 
 import httptools
 
-from headrace.gateway.answer import Answer, AnswerBroken, UpstreamFailed
+from headrace.gateway.answer import Answer, AnswerBroken, BrokenInHead, UpstreamFailed
 
 MAX_PART_BYTES = 1024 * 1024
 """A chunk that is larger is passed on in parts of about this size."""
@@ -25,6 +25,8 @@ class WorkerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._answer: Answer | None = None
         self._parser = httptools.HttpResponseParser(self)
+        self._has_begun = False
+        """A byte of the answer has come."""
         self._is_framed = False
         self._is_in_chunk = False
         self._chunk: list[bytes] = []
@@ -41,7 +43,7 @@ class WorkerConnection(asyncio.Protocol):
         assert self._transport is not None
         self.num_requests += 1
         self._parser = httptools.HttpResponseParser(self)
-        self._is_framed = self._is_in_chunk = False
+        self._has_begun = self._is_framed = self._is_in_chunk = False
         self._chunk, self._chunk_bytes = [], 0
         answer = self._answer = Answer(self)
         if len(body) <= _SMALL_BODY_BYTES:
@@ -78,6 +80,7 @@ class WorkerConnection(asyncio.Protocol):
         if answer is None:
             self.abort()  # bytes that nobody asked for
             return
+        self._has_begun = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -154,7 +157,6 @@ class WorkerConnection(asyncio.Protocol):
         self._chunk, self._chunk_bytes = [], 0
         answer.add(part)
 
-    @staticmethod
-    def _fail(answer: Answer, reason: str) -> None:
-        kind = AnswerBroken if answer.status else UpstreamFailed
+    def _fail(self, answer: Answer, reason: str) -> None:
+        kind = AnswerBroken if answer.status else BrokenInHead if self._has_begun else UpstreamFailed
         answer.fail(kind(reason))

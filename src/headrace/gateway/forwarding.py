@@ -1,19 +1,20 @@
 """
 From a request to the head of a worker's answer: choose a replica, ask it, and another one if that fails early.
 
-A request is sent again only if no connection could be made or it broke before any answer began, and only to a replica
-that was not tried yet: after the first byte of an answer a client may have seen it.
+A request is sent again only if no connection could be made or it broke before the first byte of an answer, and to a
+replica that was not tried yet, if there is one: after that byte nobody knows what the worker has done.
 
-Where nobody can answer yet, and somebody may be waited for, the request is held: see `holding`.
+Where nobody can answer yet, and somebody may be waited for, the request is held: see `holding`. So it is where all
+replicas are silent: the reconciler has not seen yet that they died, and will bring others.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from headrace.core.telemetry import get_logger
-from headrace.gateway.answer import Answer, NotConnected, UpstreamFailed
+from headrace.gateway.answer import Answer, BrokenInHead, NotConnected, UpstreamFailed
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.errors import ErrorTexts
 from headrace.gateway.holding import RELEASED_PER_REPLICA, Holding, RoomFull, Wake, Wanted
@@ -28,13 +29,20 @@ from headrace.gateway.routing import (
     UnknownVariant,
     candidates,
     choose,
+    is_open_to,
+    replicas_of,
     usable_replicas,
 )
+from headrace.gateway.silence import Silences
 from headrace.gateway.table import RouteTable
 from headrace.gateway.upstream import Call, Upstream, WorkerRequest
-from headrace.state.routes import Route, VariantRoute
+from headrace.state.routes import Replica, Route, VariantRoute
+from headrace.wire.aws.errors import AwsError
 
 MAX_TRIES = 3
+"""Replicas that may break under one request."""
+MAX_TRIES_TO_WAIT = 2
+"""After so many a request waits for no other replica: perhaps it is the request that they break of."""
 
 Waiting = Callable[[], AbstractContextManager[None]]
 """Entered while a request is held."""
@@ -57,6 +65,34 @@ class Forwarded:
         """Give up what has not come yet, and count the request no more. Idempotent."""
         self.call.close()
         self.hold.release()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Journey:
+    """One request on its way to a replica."""
+
+    endpoint: str
+    ask: Ask
+    waiting: Waiting
+    excluded: set[str] = field(default_factory=set)
+    """Workers that were tried in vain since the request was held last."""
+    num_broken: int = 0
+    """Replicas that had got it when their connection broke."""
+    is_refused: bool = False
+    """Some replica was asked in vain."""
+    deadline_s: float | None = None
+    """Until then it may be held, by the event loop's clock; None: it was not yet."""
+
+    @property
+    def wanted(self) -> Wanted:
+        """What it waits for."""
+        return Wanted(endpoint=self.endpoint, variant=self.ask.target_variant, component=self.ask.component)
+
+    def failed(self, worker: str, failure: UpstreamFailed) -> None:
+        """Take note of a replica that did not answer."""
+        self.is_refused = True
+        self.excluded.add(worker)
+        self.num_broken += not isinstance(failure, NotConnected)
 
 
 class Forwarder:
@@ -86,6 +122,7 @@ class Forwarder:
             max_in_all=config.max_held_in_all,
         )
         """Requests that wait for a replica."""
+        self._silences = Silences(on_end=self.holding.look)
         self.loads.on_leave(self.holding.look)
         table.on_change(self._forget_gone)
         table.on_change(lambda _: self.holding.look())
@@ -141,45 +178,67 @@ class Forwarder:
         Raises:
             AwsError: there is no such endpoint, variant or component, nobody can answer, or nobody did.
         """
-        failures: dict[str, UpstreamFailed] = {}
-        while len(failures) < MAX_TRIES:
-            choice = await self._next(endpoint, replace(ask, excluded=failures.keys()) if failures else ask, waiting)
+        journey = _Journey(endpoint=endpoint, ask=ask, waiting=waiting)
+        while journey.num_broken < MAX_TRIES:
+            choice = await self._next(journey)
             if choice is None:
                 break
             on_choice(choice)
-            hold = self.loads.hold(choice.replica.worker)
-            try:
-                call = await self._upstream.call(choice.replica.url, _admitted(request, choice.replica.token))
-            except UpstreamFailed as failure:
-                hold.release()
-                failures[choice.replica.worker] = failure
-                get_logger().warning(
-                    "worker.silent", endpoint=endpoint, worker=choice.replica.worker, reason=str(failure)
-                )
-                await self._table.settled()
-            except BaseException:
-                hold.release()
-                raise
-            else:
-                return Forwarded(choice=choice, call=call, hold=hold)
-        if all(isinstance(failure, NotConnected) for failure in failures.values()):
-            raise self._texts.no_replica(endpoint)
-        raise self._texts.no_answer(endpoint)
+            forwarded = await self._asked(choice, request, journey)
+            if forwarded is not None:
+                return forwarded
+            await self._table.settled()
+        raise self._unanswered(journey)
 
-    async def _next(self, endpoint: str, ask: Ask, waiting: Waiting) -> Choice | None:
+    async def _asked(self, choice: Choice, request: WorkerRequest, journey: _Journey) -> Forwarded | None:
+        """Ask one replica; None if it did not answer and another may."""
+        replica, hold = choice.replica, self.loads.hold(choice.replica.worker)
+        try:
+            call = await self._upstream.call(replica.url, _admitted(request, replica.token))
+        except UpstreamFailed as failure:
+            hold.release()
+            self._failed(replica, failure, journey)
+            return None
+        except BaseException:
+            hold.release()
+            raise
+        if self._silences:
+            self._silences.heard(replica.url)
+        return Forwarded(choice=choice, call=call, hold=hold)
+
+    def _failed(self, replica: Replica, failure: UpstreamFailed, journey: _Journey) -> None:
+        facts = {"endpoint": journey.endpoint, "worker": replica.worker, "reason": str(failure)}
+        get_logger().warning("worker.silent", **facts)
+        if isinstance(failure, NotConnected):
+            self._silences.note(replica.url)
+        journey.failed(replica.worker, failure)
+        if isinstance(failure, BrokenInHead):
+            raise self._texts.no_answer(journey.endpoint)
+
+    def _unanswered(self, journey: _Journey) -> AwsError:
+        """What to say when no more replicas are asked: whether one may have begun."""
+        return (
+            self._texts.no_answer(journey.endpoint) if journey.num_broken else self._texts.no_replica(journey.endpoint)
+        )
+
+    async def _next(self, journey: _Journey) -> Choice | None:
         """Who is asked next, as soon as there is somebody; None if all that there are were asked in vain."""
-        wanted = Wanted(endpoint=endpoint, variant=ask.target_variant, component=ask.component)
-        if ask.worker is None and not ask.excluded and self.holding.is_queue_for(wanted):
-            await self._hold(wanted, None, waiting)
+        ask, wanted = journey.ask, journey.wanted
+        if ask.worker is None and not journey.is_refused and self.holding.is_queue_for(wanted):
+            await self._hold(journey, None)
         while True:
-            route = await self.route(endpoint)
+            route = await self.route(journey.endpoint)
             try:
-                choice = choose(route, ask, self.loads, self._draw)
+                choice = self._choose(route, journey)
             except NoReplica as nobody:
-                if nobody.asleep is None or not self.holding.is_possible:
-                    self._refuse(route, ask)
+                hoped = nobody.asleep or self._hoped_for(route, journey)
+                if hoped is None or not self._may_wait(journey):
+                    self._refuse(route, journey)
                     return None
-                await self._hold(wanted, _to_wake(wanted, nobody.asleep), waiting)
+                if journey.excluded:
+                    journey.excluded.clear()  # whose connection broke may live; who is dead is silent
+                else:
+                    await self._hold(journey, _to_wake(wanted, hoped))
             except UnknownVariant as error:
                 raise self._texts.variant_not_found(str(error)) from None
             except UnknownComponent as error:
@@ -191,20 +250,51 @@ class Forwarder:
                     self.holding.poke(_to_wake(wanted, choice.asleep))
                 return choice
 
-    async def _hold(self, wanted: Wanted, asleep: Wanted | None, waiting: Waiting) -> None:
-        """Wait for the turn of a request."""
+    def _choose(self, route: Route, journey: _Journey) -> Choice:
+        """A replica that was not tried yet and is not silent; if nobody can wait, a silent one. Raises as `choose`."""
+        ask = replace(journey.ask, excluded=journey.excluded) if journey.excluded else journey.ask
+        if ask.worker is not None or not self._silences:
+            return choose(route, ask, self.loads, self._draw)
         try:
-            with waiting():
-                async with asyncio.timeout(self._hold_timeout_s):
-                    await self.holding.wait(wanted, asleep)
-        except RoomFull:
-            raise self._texts.too_many_wait(wanted.endpoint) from None
-        except TimeoutError:
-            raise self._texts.waited_too_long(wanted.endpoint) from None
+            excluded = journey.excluded | self._silent_workers(route, ask)
+            return choose(route, replace(ask, excluded=excluded), self.loads, self._draw)
+        except NoReplica:
+            if self._may_wait(journey):
+                raise
+            return choose(route, ask, self.loads, self._draw)
 
-    def _refuse(self, route: Route, ask: Ask) -> None:
+    def _may_wait(self, journey: _Journey) -> bool:
+        return self.holding.is_possible and journey.ask.worker is None and journey.num_broken < MAX_TRIES_TO_WAIT
+
+    def _hoped_for(self, route: Route, journey: _Journey) -> VariantRoute | None:
+        """A variant, or the component, whose replicas were all tried or are silent: others will come."""
+        usable = (one for one in candidates(route, journey.ask) if is_open_to(one, journey.ask) and replicas_of(one))
+        return next(usable, None)
+
+    def _silent_workers(self, route: Route, ask: Ask) -> set[str]:
+        replicas = (replica for one in candidates(route, ask) for replica in replicas_of(one))
+        return {replica.worker for replica in replicas if replica.url in self._silences}
+
+    async def _hold(self, journey: _Journey, asleep: Wanted | None) -> None:
+        """Wait for the turn of a request."""
+        if journey.deadline_s is None:
+            journey.deadline_s = asyncio.get_running_loop().time() + self._hold_timeout_s
+        try:
+            with journey.waiting():
+                async with asyncio.timeout_at(journey.deadline_s):
+                    await self.holding.wait(journey.wanted, asleep)
+        except RoomFull:
+            error = self._texts.too_many_wait(journey.endpoint)
+        except TimeoutError:
+            error = self._texts.waited_too_long(journey.endpoint)
+        else:
+            return
+        raise self._unanswered(journey) if journey.num_broken else error
+
+    def _refuse(self, route: Route, journey: _Journey) -> None:
         """Say why nobody can answer, if it is not because all were asked."""
-        if ask.excluded:
+        ask = journey.ask
+        if journey.is_refused:
             return
         if ask.worker is not None:
             raise self._texts.session_lost((ask.affinity or b"").decode("latin-1"))
@@ -221,23 +311,26 @@ class Forwarder:
             return None
         ask = Ask(target_variant=wanted.variant, component=wanted.component)
         try:
-            replicas = usable_replicas(route, ask)
+            silent = self._silent_workers(route, ask) if self._silences else set[str]()
+            replicas = usable_replicas(route, replace(ask, excluded=silent))
             is_standby = any(variant.standby for variant in candidates(route, ask))
         except (UnknownVariant, UnknownComponent, ComponentNeeded):
             return None
         if not replicas:
-            return 0 if is_standby else None
+            return 0 if is_standby or silent else None
         return sum(max(0, RELEASED_PER_REPLICA - self.loads.get(replica.worker, 0)) for replica in replicas)
 
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
         """Connections to workers that no route has are closed once they are idle."""
-        self._upstream.retain(
+        urls = {
             replica.url
             for route in routes.values()
             for variant in (*route.variants, *(component.route for component in route.components))
             for fleet in variant.fleets
             for replica in fleet.replicas
-        )
+        }
+        self._upstream.retain(urls)
+        self._silences.keep(urls)
 
 
 def _to_wake(wanted: Wanted, asleep: VariantRoute) -> Wanted:

@@ -90,8 +90,7 @@ def choose(route: Route, ask: Ask, loads: Mapping[str, int], draw: Draw) -> Choi
     variants = candidates(route, ask)
     if ask.worker is not None:
         return _of_session(variants, ask.worker, ask.excluded)
-    is_named = ask.target_variant is not None or ask.component is not None
-    open_to_all = [variant for variant in variants if is_named or variant.weight > 0]
+    open_to_all = [variant for variant in variants if is_open_to(variant, ask)]
     usable = [(variant, fleets) for variant in open_to_all if (fleets := _usable_fleets(variant, ask.excluded))]
     asleep = _asleep(open_to_all, has_others=bool(usable), draw=draw)
     if not usable:
@@ -107,10 +106,20 @@ def usable_replicas(route: Route, ask: Ask) -> list[Replica]:
     return [
         replica
         for variant in candidates(route, ask)
-        if ask.target_variant is not None or ask.component is not None or variant.weight > 0
+        if is_open_to(variant, ask)
         for _, replicas in _usable_fleets(variant, ask.excluded)
         for replica in replicas
     ]
+
+
+def is_open_to(variant: VariantRoute, ask: Ask) -> bool:
+    """Whether a variant, or component, may answer: it is named, or has a part of the traffic."""
+    return ask.target_variant is not None or ask.component is not None or variant.weight > 0
+
+
+def replicas_of(variant: VariantRoute) -> list[Replica]:
+    """All replicas that get new traffic."""
+    return [replica for fleet in variant.fleets if fleet.share > 0 for replica in fleet.replicas]
 
 
 def is_for_components(route: Route) -> bool:

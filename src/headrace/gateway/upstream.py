@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from headrace.gateway.answer import Answer, NotConnected, UpstreamFailed
+from headrace.gateway.answer import Answer, BrokenInHead, NotConnected, UpstreamFailed
 from headrace.gateway.connection import WorkerConnection
 
 CONNECT_TIMEOUT_S = 5.0
@@ -75,7 +75,7 @@ class Upstream:
                 await answer.begun()
             except UpstreamFailed as error:
                 connection.abort()
-                if not is_kept:
+                if not is_kept or isinstance(error, BrokenInHead):
                     raise
                 failure = error
             except BaseException:
