@@ -1,6 +1,7 @@
 """`headrace scale`: let an endpoint or an inference component grow and shrink with its load, with one command."""
 
 import json
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,11 +9,13 @@ import click
 
 from headrace.cli.group import Examples, UserFailed
 from headrace.cli.platform_client import Platform, error_of, find_platform, is_not_found, platform_option, told
-from headrace.cli.tables import age, table
+from headrace.cli.scale_report import report
 
 LOAD_POLICY = "headrace-load"
 IDLE_POLICY = "headrace-idle"
-_IDLE_PERIOD_S = 10
+_PERIOD_S, _LONG_PERIOD_S = 10, 60
+_LONG_IDLE_S = 3600
+"""An idle time that is longer than this is looked at by the minute: finer values are not kept so long."""
 _NUM_SHOWN = 10
 _VARIANT = "sagemaker:variant:DesiredInstanceCount"
 _COMPONENT = "sagemaker:inference-component:DesiredCopyCount"
@@ -38,7 +41,7 @@ headrace scale chat --off                            as it is now, from now on
     help="Requests at a time that each shall have.",
 )
 @click.option(
-    "--idle-s", type=click.IntRange(10, 3600), help="Without a request for so many seconds: down to the minimum."
+    "--idle-s", type=click.IntRange(10, 86_400), help="Without a request for so many seconds: down to the minimum."
 )
 @click.option("--variant", help="Which variant of the endpoint.  [default: the only one]")
 @click.option("--describe", "is_describing", is_flag=True, help="Show what is set and what happened; change nothing.")
@@ -81,7 +84,7 @@ def scale(  # noqa: PLR0913 -- its options
             )
 
 
-def watched(identity: dict[str, str]) -> list[dict[str, Any]]:
+def watched(identity: dict[str, str], period_s: int) -> list[dict[str, Any]]:
     """
     What an idle alarm looks at: whichever is more of the requests under way and those that have ended.
 
@@ -96,7 +99,7 @@ def watched(identity: dict[str, str]) -> list[dict[str, Any]]:
 
     def query(query_id: str, metric: str, statistic: str) -> dict[str, Any]:
         named = {"Namespace": "AWS/SageMaker", "MetricName": metric, "Dimensions": pairs}
-        stat = {"Metric": named, "Period": _IDLE_PERIOD_S, "Stat": statistic}
+        stat = {"Metric": named, "Period": period_s, "Stat": statistic}
         return {"Id": query_id, "MetricStat": stat, "ReturnData": False}
 
     return [
@@ -186,12 +189,13 @@ def _register(
         PolicyType="StepScaling",
         StepScalingPolicyConfiguration={"AdjustmentType": "ExactCapacity", "StepAdjustments": [step], "Cooldown": 30},
     )
+    period_s = _PERIOD_S if idle_s <= _LONG_IDLE_S else _LONG_PERIOD_S
     cloudwatch.put_metric_alarm(
         AlarmName=alarm,
         AlarmActions=[policy["PolicyARN"]],
         AlarmDescription=f"No request for {idle_s} s; made by `headrace scale`.",
-        Metrics=watched(identity),
-        EvaluationPeriods=max(1, idle_s // _IDLE_PERIOD_S),
+        Metrics=watched(identity, period_s),
+        EvaluationPeriods=math.ceil(idle_s / period_s),
         Threshold=0.0,
         ComparisonOperator="LessThanOrEqualToThreshold",
         TreatMissingData="breaching",
@@ -235,31 +239,42 @@ def _describe(platform: Platform, identity: dict[str, str], *, as_json: bool) ->
         ScalableDimension=identity["ScalableDimension"],
     )["ScalableTargets"]
     policies = client.describe_scaling_policies(**resource)["ScalingPolicies"]
-    activities = client.describe_scaling_activities(**resource, MaxResults=_NUM_SHOWN, IncludeNotScaledActivities=True)
-    found = {"ScalableTargets": targets, "ScalingPolicies": policies, **_plain(activities)}
+    activities = client.describe_scaling_activities(**resource, MaxResults=_NUM_SHOWN, IncludeNotScaledActivities=True)[
+        "ScalingActivities"
+    ]
     if as_json:
+        found = {"ScalableTargets": targets, "ScalingPolicies": policies, "ScalingActivities": activities}
         click.echo(json.dumps(found, indent=2, default=str))
         return
     if not targets:
         click.echo(f"{identity['ResourceId']} is not scaled. `headrace scale NAME --min 1 --max 4` begins it.")
         return
-    click.echo(f"{identity['ResourceId']}: {targets[0]['MinCapacity']} to {targets[0]['MaxCapacity']}")
-    for policy in policies:
-        click.echo(f"  {policy['PolicyName']}: {policy['PolicyType']}")
-    rows = [_row(activity) for activity in activities["ScalingActivities"]]
-    if rows:
-        click.echo(table([("AGE", "STATUS", "WHAT", "WHY"), *rows]))
-
-
-def _row(activity: dict[str, Any]) -> tuple[str, ...]:
-    reasons = ", ".join(reason["Code"] for reason in activity.get("NotScaledReasons", ()))
-    return (
-        age(activity["StartTime"], datetime.now(UTC)),
-        activity["StatusCode"],
-        reasons or activity["Description"],
-        activity["Cause"],
+    names = [alarm["AlarmName"] for policy in policies for alarm in policy["Alarms"]]
+    click.echo(
+        report(
+            targets[0],
+            counts=_counts(platform, identity["ResourceId"]),
+            policies=policies,
+            alarms=_alarm_states(platform, names),
+            activities=activities,
+            now=datetime.now(UTC),
+        )
     )
 
 
-def _plain(answer: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in answer.items() if name != "ResponseMetadata"}
+def _counts(platform: Platform, resource_id: str) -> tuple[int, int]:
+    """How many serve, and how many are wanted."""
+    kind, name, *rest = resource_id.split("/")
+    if kind == "inference-component":
+        found = platform.sagemaker.describe_inference_component(InferenceComponentName=name)["RuntimeConfig"]
+        return found["CurrentCopyCount"], found["DesiredCopyCount"]
+    variants = platform.sagemaker.describe_endpoint(EndpointName=name)["ProductionVariants"]
+    variant = next(one for one in variants if one["VariantName"] == rest[-1])
+    return variant["CurrentInstanceCount"], variant["DesiredInstanceCount"]
+
+
+def _alarm_states(platform: Platform, names: list[str]) -> dict[str, str]:
+    if not names:
+        return {}
+    found = platform.client("cloudwatch").describe_alarms(AlarmNames=names)["MetricAlarms"]
+    return {alarm["AlarmName"]: alarm["StateValue"] for alarm in found}

@@ -43,10 +43,24 @@ def test_a_name_and_bounds_are_enough_and_off_takes_all_back(endpoint: Platform)
     }
     assert run(endpoint, "e", "--min", "1", "--max", "3").exit_code == 0
     assert len(endpoint.client("cloudwatch").describe_alarms()["MetricAlarms"]) == 2, "no idle policy any more"
-    assert "endpoint/e/variant/AllTraffic: 1 to 3" in run(endpoint, "e", "--describe").output
+    described = run(endpoint, "e", "--describe").output
+    assert "endpoint/e/variant/AllTraffic: 0 of 1 workers serve, 1 to 3 are allowed" in described
+    assert "headrace-load  keeps SageMakerVariantConcurrentRequestsPerModelHighResolution at 4" in described
+    assert "High INSUFFICIENT_DATA, Low INSUFFICIENT_DATA" in described
     assert run(endpoint, "e", "--off").exit_code == 0
     assert endpoint.client("cloudwatch").describe_alarms()["MetricAlarms"] == []
     assert "is not scaled" in run(endpoint, "e", "--describe").output
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize(
+    ("idle_s", "period_s", "periods"), [(10, 10, 1), (35, 10, 4), (3600, 10, 360), (7230, 60, 121)]
+)
+def test_the_idle_time_is_at_least_what_was_asked(endpoint: Platform, idle_s: int, period_s: int, periods: int) -> None:
+    assert run(endpoint, "e", "--min", "0", "--max", "1", "--idle-s", str(idle_s)).exit_code == 0
+    found = endpoint.client("cloudwatch").describe_alarms(AlarmNamePrefix="headrace-idle")["MetricAlarms"]
+    assert [one["EvaluationPeriods"] for one in found] == [periods]
+    assert {one["MetricStat"]["Period"] for one in found[0]["Metrics"] if "MetricStat" in one} == {period_s}
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

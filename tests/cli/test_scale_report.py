@@ -1,0 +1,98 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from headrace.cli.scale_report import policy_text, report
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+TARGET = {"ResourceId": "inference-component/chat", "MinCapacity": 0, "MaxCapacity": 4}
+
+
+def step_policy(kind: str, *adjustments: int) -> dict:
+    steps = [{"ScalingAdjustment": one} for one in adjustments]
+    return {
+        "PolicyName": "p",
+        "StepScalingPolicyConfiguration": {"AdjustmentType": kind, "StepAdjustments": steps},
+        "Alarms": [],
+    }
+
+
+def shown(**changes) -> str:
+    values = {"counts": (1, 2), "policies": [], "alarms": {}, "activities": [], "now": NOW}
+    return report(changes.pop("target", TARGET), **{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [
+        (step_policy("ChangeInCapacity", 1, 3), "+1, +3"),
+        (step_policy("PercentChangeInCapacity", -30), "-30 %"),
+        (step_policy("ExactCapacity", 0), "to 0"),
+        (
+            {
+                "TargetTrackingScalingPolicyConfiguration": {
+                    "TargetValue": 70.0,
+                    "CustomizedMetricSpecification": {"MetricName": "GPUUtilization"},
+                    "DisableScaleIn": True,
+                }
+            },
+            "keeps GPUUtilization at 70, never in",
+        ),
+        (
+            {
+                "TargetTrackingScalingPolicyConfiguration": {
+                    "TargetValue": 2.5,
+                    "CustomizedMetricSpecification": {
+                        "Metrics": [{"Id": "m", "ReturnData": False}, {"Id": "e", "Expression": "m / 2"}]
+                    },
+                }
+            },
+            "keeps m / 2 at 2.5",
+        ),
+    ],
+)
+def test_a_policy_is_told_in_a_few_words(policy, text):
+    assert policy_text(policy) == text
+
+
+def test_what_is_there_and_allowed_comes_first():
+    assert shown() == "inference-component/chat: 1 of 2 copies serve, 0 to 4 are allowed"
+    suspended = {**TARGET, "SuspendedState": {"DynamicScalingInSuspended": True, "ScheduledScalingSuspended": True}}
+    assert shown(target=suspended).endswith("suspended: scaling in, schedules")
+
+
+def test_a_step_policy_without_an_alarm_is_told():
+    assert "none: nothing starts it" in shown(policies=[step_policy("ExactCapacity", 0)])
+
+
+def test_alarms_are_told_with_their_states():
+    alarms = [{"AlarmName": "TargetTracking-x-AlarmHigh-1"}, {"AlarmName": "mine"}, {"AlarmName": "lost"}]
+    text = shown(
+        policies=[{**step_policy("ExactCapacity", 0), "Alarms": alarms}],
+        alarms={"TargetTracking-x-AlarmHigh-1": "ALARM", "mine": "OK"},
+    )
+    assert "High ALARM, mine OK, lost gone" in text
+
+
+@pytest.mark.parametrize(
+    ("activity", "words"),
+    [
+        (
+            {"NotScaledReasons": [{"Code": "AlreadyAtMaxCapacity", "MaxCapacity": 4}]},
+            "not scaled  already at the maximum, 4",
+        ),
+        ({"NotScaledReasons": [{"Code": "Unheard"}]}, "not scaled  Unheard"),
+        ({"StatusMessage": "Failed to set it. Reason: no room"}, "Failed  Failed to set it. Reason: no room"),
+    ],
+)
+def test_what_was_not_done_has_its_reason(activity, words):
+    done = {
+        "StartTime": NOW - timedelta(minutes=3),
+        "StatusCode": "Failed",
+        "Description": "Attempting to scale due to alarm triggered",
+        "Cause": "monitor alarm a in state ALARM triggered policy p",
+        **activity,
+    }
+    row = shown(activities=[done]).splitlines()[-1]
+    assert words in row
+    assert row.startswith("3m")
