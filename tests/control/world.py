@@ -63,6 +63,8 @@ class Played:
     ends_s: float | None = None
     shown: Phase | None = None
     """Seen instead, from now on."""
+    instance: str = ""
+    """Where a copy of a component was placed."""
 
 
 def config(name: str = "c1", **counts: int) -> dict[str, Any]:
@@ -78,6 +80,8 @@ def config(name: str = "c1", **counts: int) -> dict[str, Any]:
 class World:
     """One endpoint, its workers and the time."""
 
+    name: str = "e"
+    kind: Kind = Kind.ENDPOINT
     limits: Limits = field(default_factory=Limits)
     now_s: float = 1000.0
     workers: dict[str, Played] = field(default_factory=dict)
@@ -101,9 +105,9 @@ class World:
         spec = {"asked": 1, "version": self._version(1, config, deployment)}
         self.behaviours[1] = behaviour
         self.record = Record(
-            kind=Kind.ENDPOINT,
-            name="e",
-            uid="uid",
+            kind=self.kind,
+            name=self.name,
+            uid=f"uid-{self.name}",
             revision=1,
             spec=json.loads(json.dumps(spec)),
             created_s=self.now_s,
@@ -138,20 +142,32 @@ class World:
         self.now_s += seconds
         if self.record is None:
             return None
+        plan = plan_endpoint(
+            self.view,
+            self.look(),
+            endpoint_arn=ARN,
+            now_s=self.now_s,
+            limits=self.limits,
+            outside=Outside(alarm=self.alarm),
+        )
+        self.take(plan)
+        return plan
+
+    def look(self) -> list[WorkerView]:
+        """The workers as they are now."""
         for played in self.workers.values():
             self._observe(played)
-        view = self.view
-        seen = [replace(one.view, num_requests=self.busy.get(one.view.name, 0)) for one in self.workers.values()]
-        plan = plan_endpoint(
-            view, seen, endpoint_arn=ARN, now_s=self.now_s, limits=self.limits, outside=Outside(alarm=self.alarm)
-        )
+        return [replace(one.view, num_requests=self.busy.get(one.view.name, 0)) for one in self.workers.values()]
+
+    def take(self, plan: Plan) -> None:
+        """Record and do what was planned."""
+        assert self.record is not None
         self.plan, self.route = plan, plan.route
         if plan.deployment is not None:
             status = status_json(plan.deployment.progress, plan.deployment.versions, {}, {})
             self.record = replace(self.record, status=json.loads(json.dumps(status)))
         for action in plan.actions:
             self._do(action)
-        return plan
 
     def settle(self, seconds: float = 60.0, *, pause_s: float = 0.5) -> None:
         """Many passes."""
@@ -278,9 +294,9 @@ class World:
 
     def _start(self, action: Start) -> None:
         self.num_made += 1
-        name = f"w{self.num_made:04d}"
+        name = f"w{self.num_made:04d}" if self.kind is Kind.ENDPOINT else f"{self.name}-{self.num_made:04d}"
         view = WorkerView(name=name, variant=action.variant, generation=action.generation, created_s=self.now_s)
-        self.workers[name] = Played(view=view, behaviour=self.behaviours[action.generation])
+        self.workers[name] = Played(view=view, behaviour=self.behaviours[action.generation], instance=action.instance)
         if not self.loses_starts:
             self._launch(self.workers[name])
 

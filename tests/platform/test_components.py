@@ -82,6 +82,27 @@ def test_copies_come_and_go_under_load_and_no_request_fails(scene: Scene, host: 
     assert set(load.answers) == {"red"}
 
 
+def test_an_instance_that_is_given_up_is_emptied_under_load_and_no_request_fails(scene: Scene) -> None:
+    scene.host("shrunk", InitialInstanceCount=2)
+    scene.create("moved", "shrunk", "red", copies=2)
+    scene.until_up("moved", 2)
+    before = pids(scene, "shrunk", "moved")
+    with scene.load("moved", "shrunk") as load:
+        load.more(3)
+        scene.sagemaker.update_endpoint_weights_and_capacities(
+            EndpointName="shrunk", DesiredWeightsAndCapacities=[{"VariantName": "v", "DesiredInstanceCount": 1}]
+        )
+        (variant,) = until(
+            lambda: [one for one in scene.endpoint("shrunk")["ProductionVariants"] if one["CurrentInstanceCount"] == 1],
+            "one instance is left",
+        )
+        assert variant["DesiredInstanceCount"] == 1
+        scene.until_up("moved", 2)
+        load.more(3)
+    assert len(pids(scene, "shrunk", "moved") & before) == 1, "one copy stayed, one was moved"
+    scene.clear("shrunk")
+
+
 def test_an_update_rolls_over_the_copies_and_no_request_fails(scene: Scene, host: str) -> None:
     scene.create("rolled", host, "red", copies=3)
     scene.until_up("rolled", 3)

@@ -69,10 +69,14 @@ class WorkerView:
     """When it was lost, or given up, against our will."""
     failure: str = ""
     """Why, as a FailureReason."""
+    waiting: str = ""
+    """What it waits for while it cannot be started."""
     is_permanent: bool = False
     """Another one would fail alike."""
     num_requests: int = 0
     """That it is answering now, as far as is known."""
+    is_leaving: bool = False
+    """A copy whose instance is being emptied: it goes once another one serves in its place."""
 
     @property
     def fleet(self) -> FleetKey:
@@ -136,15 +140,26 @@ def backoff_delay_s(num_crashes: int, limits: Limits) -> float:
     return min(limits.max_backoff_s, limits.backoff_s * 2.0 ** min(num_crashes - 2, 30))
 
 
-def surplus(workers: Sequence[WorkerView], number: int) -> list[WorkerView]:
-    """Which `number` of a fleet to let go: those that do not serve first, then the newest."""
-    ordered = sorted(workers, key=lambda worker: (worker.can_serve, -worker.created_s, worker.name))
-    return ordered[:number]
+def surplus(workers: Sequence[WorkerView], wanted: int) -> list[WorkerView]:
+    """
+    Which of a fleet to let go when so many are wanted.
+
+    Those that do not serve first, then the newest; a copy that is leaving when enough others serve.
+    """
+    staying = [worker for worker in workers if not worker.is_leaving]
+    ordered = sorted(staying, key=lambda worker: (worker.can_serve, -worker.created_s, worker.name))
+    extra = ordered[: max(0, len(staying) - wanted)]
+    leaving = sorted((worker for worker in workers if worker.is_leaving), key=lambda one: (one.can_serve, one.name))
+    num_serving = sum(worker.can_serve for worker in (*ordered[len(extra) :], *leaving))
+    num_idle = sum(not worker.can_serve for worker in leaving)
+    return [*extra, *leaving[: num_idle + max(0, num_serving - wanted)]]
 
 
 def overdue_reason(worker: WorkerView, *, download_s: float, health_s: float, now_s: float, limits: Limits) -> str:
     """Which time limit a worker has passed, in a few words; empty if none."""
     in_phase_s = limits.waited_s(worker.phase_since_s, now_s)
+    if worker.phase is None and worker.waiting and in_phase_s > health_s:
+        return f"it could not be started within {health_s:g} s. {worker.waiting}"
     if worker.phase is Phase.FETCHING and in_phase_s > download_s + limits.slack_s / 4:
         return f"its model data did not arrive within {download_s:g} s"
     if worker.phase is Phase.STARTING and in_phase_s > health_s:

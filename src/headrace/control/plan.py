@@ -23,6 +23,8 @@ from headrace.control.progress import EndpointView, State
 from headrace.control.route_plan import plan_route
 from headrace.state.routes import Route
 
+STANDBY_S = 10.0
+"""A crashed worker whose replacement starts within so long is waited for; else requests fail at once."""
 _MAX_COUNTED = 30
 """Failed workers of one fleet whose records are kept to count by."""
 
@@ -115,7 +117,7 @@ def plan_endpoint(
         outside: what else speaks against what is being deployed.
     """
     if view.deleting_s is not None:
-        return Plan(deployment=None, route=None, actions=_dismantle(view.deleting_s, workers, now_s, limits))
+        return plan_removal(view.deleting_s, workers, now_s=now_s, limits=limits)
     deployment = advance(take_up(view, now_s), workers, now_s=now_s, limits=limits, outside=outside)
     given_up = _give_up(deployment, workers, now_s, limits)
     released = _release(deployment, workers, {action.worker for action in given_up})
@@ -129,6 +131,7 @@ def plan_endpoint(
         *_clear_logs(deployment, workers, now_s, limits),
     )
     starting = {action.variant for action in actions if isinstance(action, Start)}
+    starting |= _restarting(deployment, staying, now_s, limits)
     route = plan_route(view, deployment, staying, endpoint_arn=endpoint_arn, starting=starting)
     return Plan(deployment=deployment, route=route, actions=actions)
 
@@ -138,8 +141,12 @@ def plan_orphans(workers: Sequence[WorkerView], *, now_s: float, limits: Limits)
     return tuple(_wind_up(workers, now_s, limits))
 
 
-def _dismantle(deleting_s: float, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> tuple[Action, ...]:
+def plan_removal(deleting_s: float, workers: Sequence[WorkerView], *, now_s: float, limits: Limits) -> Plan:
     """Delete an endpoint; a worker that does not end in time, or cannot be seen, does not hold it up."""
+    return Plan(deployment=None, route=None, actions=_dismantle(deleting_s, workers, now_s, limits))
+
+
+def _dismantle(deleting_s: float, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> tuple[Action, ...]:
     if not workers:
         return (RemoveEndpoint(),)
     if limits.waited_s(deleting_s, now_s) > limits.stop_bound_s:
@@ -184,8 +191,7 @@ def _release(deployment: Deployment, workers: Sequence[WorkerView], given_up: se
     drains: list[Drain] = []
     for fleet in sorted({worker.fleet for worker in workers}):
         alive = [one for one in workers if one.fleet == fleet and one.is_wanted and one.name not in given_up]
-        extra = surplus(alive, len(alive) - wanted.get(fleet, 0)) if len(alive) > wanted.get(fleet, 0) else []
-        drains.extend(Drain(worker=worker.name) for worker in extra)
+        drains.extend(Drain(worker=worker.name) for worker in surplus(alive, wanted.get(fleet, 0)))
     return drains
 
 
@@ -195,10 +201,19 @@ def _fill(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, l
         Launch(worker=worker.name) for worker in workers if worker.is_wanted and worker.phase is None
     ]
     for fleet, count in sorted(wanted_workers(deployment).items()):
-        missing = count - sum(worker.is_wanted for worker in workers if worker.fleet == fleet)
+        missing = count - sum(one.is_wanted and not one.is_leaving for one in workers if one.fleet == fleet)
         if missing > 0 and now_s >= restart_at_s(workers, fleet, now_s=now_s, limits=limits):
             actions.extend([Start(variant=fleet[0], generation=fleet[1])] * missing)
     return actions
+
+
+def _restarting(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> set[str]:
+    """Variants whose next worker may start so soon that requests wait for it."""
+    return {
+        variant
+        for (variant, generation), count in wanted_workers(deployment).items()
+        if count and restart_at_s(workers, (variant, generation), now_s=now_s, limits=limits) - now_s <= STANDBY_S
+    }
 
 
 def _put_away(

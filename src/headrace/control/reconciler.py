@@ -198,9 +198,9 @@ class Reconciler:
         *,
         now_s: float,
     ) -> HostPlan:
-        deployment, loads = plan.deployment, self._loads()
+        loads = self._loads()
         return plan_host(
-            None if deployment is None else deployment.stable or deployment.target,
+            plan.deployment,
             [
                 see_component(
                     one,

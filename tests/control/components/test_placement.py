@@ -69,7 +69,9 @@ def test_an_empty_instance_goes_after_the_cooldown_and_never_below_the_least() -
     pool = [HostInstance(id="a"), HostInstance(id="b"), HostInstance(id="c")]
 
     def kept(busy: set[str], now_s: float) -> list[str]:
-        pool[:] = kept_instances(pool, rules, busy=busy, now_s=now_s, new_id=lambda: f"n{next(numbers)}")
+        pool[:] = kept_instances(
+            pool, rules, copies=dict.fromkeys(busy, 1), now_s=now_s, new_id=lambda: f"n{next(numbers)}"
+        )
         return [one.id for one in pool]
 
     assert kept({"a", "b", "c"}, 0) == ["a", "b", "c"]

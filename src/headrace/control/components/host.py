@@ -6,39 +6,23 @@ nowhere waits for those that are leaving; if none is, the deployment that wants 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from headrace.control.components.placement import (
-    Placed,
-    Resources,
-    Strategy,
-    choose_instance,
-    read_need,
-    read_strategy,
-    resources_of_type,
-    too_large,
-)
-from headrace.control.components.pool import (
-    HostInstance,
-    PoolRules,
-    first_instances,
-    kept_instances,
-    read_rules,
-)
-from headrace.control.deployment import Outside
+from headrace.control.components.consolidation import Calm, Tenant, with_leaving
+from headrace.control.components.ground import Ground
+from headrace.control.components.placement import Placed, read_need, read_strategy, resources_of_type
+from headrace.control.components.pool import HostInstance, PoolRules, first_instances, read_rules
+from headrace.control.components.runtime import serving_version
+from headrace.control.components.specs import specification_of
+from headrace.control.deployment import Deployment, Outside
 from headrace.control.fleet import Limits, WorkerView
 from headrace.control.plan import Action, Drain, GiveUp, Plan, Start, plan_endpoint
-from headrace.control.progress import EndpointView
-from headrace.control.version import Version
+from headrace.control.progress import TRANSIENT, EndpointView, Progress
+from headrace.control.version import Variant
 from headrace.state.records import Json
 from headrace.state.routes import ComponentRoute
-
-_NO_ROOM = (
-    "There is not enough hardware resources on the instances for this endpoint to create a copy of the inference "
-    "component."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +36,19 @@ class Component:
     alarm: str = ""
     """Why its update shall be rolled back, if an alarm says so."""
 
+    @property
+    def variant(self) -> str:
+        """Of the endpoint, whose instances it is on."""
+        return self.view.version.variants[0].name
+
+    @property
+    def is_settled(self) -> bool:
+        """Nobody has asked for something that is not done yet."""
+        progress = self.view.progress
+        if self.view.deleting_s is not None or progress is None or progress.observed != self.view.asked:
+            return False
+        return progress.state not in TRANSIENT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlan:
@@ -64,53 +61,15 @@ class HostPlan:
     """By variant."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Ground:
-    """The instances of one variant while its components are planned."""
-
-    whole: Resources
-    instance_type: str
-    rules: PoolRules
-    instances: list[HostInstance]
-    placed: list[Placed]
-    is_freeing: bool
-    """Copies are leaving: there will be more room."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moment:
+    now_s: float
+    limits: Limits
     new_id: Callable[[], str]
-    trial: "list[Placed]" = field(default_factory=list)
-    """What was placed for the component that is planned now."""
-
-    def place(self, component: str, need: Resources, strategy: Strategy) -> str | None:
-        """Put a copy on an instance, on a new one if there may be one more."""
-        chosen = self._choose(component, need, strategy)
-        if chosen is None and need.fits_in(self.whole) and len(self.instances) < self.rules.most:
-            self.instances.append(HostInstance(id=self.new_id()))
-            chosen = self._choose(component, need, strategy)
-        if chosen is not None:
-            self.trial.append(Placed(component=component, instance=chosen, need=need))
-        return chosen
-
-    def _choose(self, component: str, need: Resources, strategy: Strategy) -> str | None:
-        return choose_instance(
-            component,
-            need,
-            whole=self.whole,
-            instances=[one.id for one in self.instances],
-            placed=[*self.placed, *self.trial],
-            strategy=strategy,
-        )
-
-    def why_not(self, need: Resources) -> str:
-        """FailureReason of a copy that has no place."""
-        if not need.fits_in(self.whole):
-            return f"{_NO_ROOM} {too_large(need, self.instance_type)}"
-        return (
-            f"{_NO_ROOM} {len(self.instances)} of at most {self.rules.most} instances of type {self.instance_type} "
-            f"hold {len(self.placed) + len(self.trial)} copies. Ask for fewer, or for more instances."
-        )
 
 
 def plan_host(
-    host: Version | None,
+    host: Deployment | None,
     components: Sequence[Component],
     *,
     instances: Mapping[str, Sequence[HostInstance]],
@@ -118,24 +77,25 @@ def plan_host(
     now_s: float,
     limits: Limits,
     new_id: Callable[[], str],
+    strangers: Sequence[Placed] = (),
 ) -> HostPlan:
     """
     Decide about the components of one endpoint.
 
     Args:
-        host: the version of the endpoint that serves; None: it is being deleted.
+        host: the endpoint's own; None: it is being deleted.
         components: oldest first.
         instances: by variant, as they were after the last pass; a variant that is not there has none yet.
         endpoint_arn: for the routes.
         now_s: seconds since 1970.
         limits: how patient to be.
         new_id: makes the id of an instance.
+        strangers: copies of components that cannot be read: they stay where they are.
     """
-    grounds = _grounds(host, components, instances, now_s, new_id)
+    moment = _Moment(now_s=now_s, limits=limits, new_id=new_id)
+    grounds = _grounds(host, components, instances, strangers, moment)
     plans = {
-        one.view.name: _plan(
-            one, grounds.get(_variant_of(one.view)), endpoint_arn=endpoint_arn, now_s=now_s, limits=limits
-        )
+        one.view.name: _plan(one, grounds.get(one.variant), endpoint_arn=endpoint_arn, now_s=now_s, limits=limits)
         for one in components
     }
     return HostPlan(
@@ -145,16 +105,7 @@ def plan_host(
             for name, plan in sorted(plans.items())
             if plan.route is not None and plan.route.variants
         ),
-        instances={
-            name: kept_instances(
-                ground.instances,
-                ground.rules,
-                busy={copy.instance for copy in ground.placed},
-                now_s=now_s,
-                new_id=new_id,
-            )
-            for name, ground in grounds.items()
-        },
+        instances={name: ground.kept(now_s) for name, ground in grounds.items()},
     )
 
 
@@ -164,52 +115,103 @@ def read_instances(status: Json) -> dict[str, list[HostInstance]]:
 
 
 def _grounds(
-    host: Version | None,
+    host: Deployment | None,
     components: Sequence[Component],
     instances: Mapping[str, Sequence[HostInstance]],
-    now_s: float,
-    new_id: Callable[[], str],
-) -> dict[str, _Ground]:
-    grounds: dict[str, _Ground] = {}
-    if host is None:
-        return grounds
-    configs: dict[str, Json] = {one["VariantName"]: one for one in host.raw["config"]["ProductionVariants"]}
-    for variant in host.variants:
+    strangers: Sequence[Placed],
+    moment: _Moment,
+) -> dict[str, Ground]:
+    version = None if host is None else host.stable or host.target
+    if host is None or version is None:
+        return {}
+    configs: dict[str, Json] = {one["VariantName"]: one for one in version.raw["config"]["ProductionVariants"]}
+    grounds: dict[str, Ground] = {}
+    for variant in version.variants:
         if variant.model is not None:
             continue
         rules = read_rules(configs[variant.name], variant.instances)
         known = instances.get(variant.name)
-        here = [one for one in components if _variant_of(one.view) == variant.name]
-        grounds[variant.name] = _Ground(
-            whole=resources_of_type(variant.instance_type),
-            instance_type=variant.instance_type,
-            rules=rules,
-            instances=(
-                first_instances(rules, variant.instances, now_s=now_s, new_id=new_id) if known is None else list(known)
-            ),
-            placed=[copy for one in here for copy in one.placed.values()],
-            is_freeing=any(
-                not worker.is_wanted and not worker.is_gone and worker.name in one.placed
-                for one in here
-                for worker in one.workers
-            ),
-            new_id=new_id,
-        )
+        if known is None:
+            known = first_instances(rules, variant.instances, now_s=moment.now_s, new_id=moment.new_id)
+        here = [one for one in components if one.variant == variant.name]
+        grounds[variant.name] = _ground(variant, rules, known, here, strangers, host.progress, moment)
     return grounds
 
 
-def _variant_of(view: EndpointView) -> str:
-    return view.version.variants[0].name
+def _ground(
+    variant: Variant,
+    rules: PoolRules,
+    instances: Sequence[HostInstance],
+    components: Sequence[Component],
+    strangers: Sequence[Placed],
+    host: Progress,
+    moment: _Moment,
+) -> Ground:
+    """What stands on the instances of one variant, and which of them are emptied."""
+    ids = {one.id for one in instances}
+    fixed = [copy for copy in strangers if copy.instance in ids]
+    whole = resources_of_type(variant.instance_type)
+    return Ground(
+        whole=whole,
+        instance_type=variant.instance_type,
+        rules=rules,
+        instances=with_leaving(
+            instances,
+            rules,
+            [_tenant(one) for one in components],
+            fixed=fixed,
+            whole=whole,
+            calm=_calm(host, components, instances, moment),
+            now_s=moment.now_s,
+        ),
+        placed=[*fixed, *(copy for one in components for copy in one.placed.values())],
+        is_freeing=any(
+            not worker.is_wanted and not worker.is_gone and worker.name in one.placed
+            for one in components
+            for worker in one.workers
+        ),
+        new_id=moment.new_id,
+    )
 
 
-def _plan(component: Component, ground: _Ground | None, *, endpoint_arn: str, now_s: float, limits: Limits) -> Plan:
+def _tenant(component: Component) -> Tenant:
+    """A component, when nothing of it is under way: all copies are of one version."""
+    specification = specification_of(serving_version(component.view).raw)
+    standing = [
+        component.placed[one.name] for one in component.workers if one.is_wanted and one.name in component.placed
+    ]
+    return Tenant(
+        name=component.view.name,
+        need=standing[0].need if standing else read_need(specification),
+        strategy=read_strategy(specification),
+        instances=tuple(copy.instance for copy in standing),
+    )
+
+
+def _calm(host: Progress, components: Sequence[Component], instances: Sequence[HostInstance], moment: _Moment) -> Calm:
+    """Whether copies may be moved from one instance to another now."""
+    begun_s = max((one.leaving_s for one in instances if one.leaving_s is not None), default=None)
+    failed_s = [one.failed_s for component in components for one in component.workers if one.failed_s is not None]
+    since_s = max([host.since_s, *(one.view.progress.since_s for one in components if one.view.progress is not None)])
+    is_settled = host.state not in TRANSIENT and all(one.is_settled for one in components)
+    living = [worker for one in components for worker in one.workers if not worker.is_gone]
+    is_sound = all(moment.now_s - one >= moment.limits.crash_window_s for one in failed_s)
+    return Calm(
+        may_begin=is_settled and is_sound and all(worker.can_serve for worker in living),
+        may_go_on=is_settled and all(begun_s is not None and one < begun_s for one in failed_s),
+        since_s=since_s,
+    )
+
+
+def _plan(component: Component, ground: Ground | None, *, endpoint_arn: str, now_s: float, limits: Limits) -> Plan:
     """Plan a component, and once more if what it wants has no place."""
+    workers = [_marked(worker, component, ground) for worker in component.workers]
 
     def planned(no_room: str = "") -> Plan:
         outside = Outside(no_room=no_room, alarm=component.alarm)
         return plan_endpoint(
             component.view,
-            component.workers,
+            workers,
             endpoint_arn=endpoint_arn,
             now_s=now_s,
             limits=limits,
@@ -232,7 +234,14 @@ def _plan(component: Component, ground: _Ground | None, *, endpoint_arn: str, no
     return replace(plan, actions=actions)
 
 
-def _placed_actions(plan: Plan, component: Component, ground: _Ground) -> tuple[tuple[Action, ...], str]:
+def _marked(worker: WorkerView, component: Component, ground: Ground | None) -> WorkerView:
+    """The copy, leaving if its instance is."""
+    copy = component.placed.get(worker.name)
+    is_leaving = ground is not None and copy is not None and worker.is_wanted and copy.instance in ground.leaving
+    return replace(worker, is_leaving=True) if is_leaving else worker
+
+
+def _placed_actions(plan: Plan, component: Component, ground: Ground) -> tuple[tuple[Action, ...], str]:
     """The actions, starts with the instances that they got; and why one got none."""
     actions: list[Action] = []
     why_not = ""
@@ -241,7 +250,7 @@ def _placed_actions(plan: Plan, component: Component, ground: _Ground) -> tuple[
             actions.append(action)
             continue
         assert plan.deployment is not None
-        specification: Json = plan.deployment.versions[action.generation].raw["config"].get("Specification") or {}
+        specification = specification_of(plan.deployment.versions[action.generation].raw)
         need = read_need(specification)
         instance = ground.place(component.view.name, need, read_strategy(specification))
         if instance is None:

@@ -2,17 +2,19 @@
 The virtual instances of a variant that hosts components: how many there are. Pure.
 
 Without ManagedInstanceScaling as many as were asked for. With it one more when a copy does not fit, up to the maximum,
-and one that has stood empty for the cooldown goes, down to the minimum.
+and fewer, down to the minimum: IDLE_RELEASE lets an instance go that has stood empty for the cooldown, CONSOLIDATION
+empties instances that others have room for (`consolidation`).
 """
 
-from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.state.records import Json
 
-COOLDOWN_S = 600.0
-"""`CooldownInMinutes` where nothing is said."""
+IDLE_COOLDOWN_S = 600.0
+"""`CooldownInMinutes` of IDLE_RELEASE where nothing is said."""
+CONSOLIDATION_COOLDOWN_S = 1200.0
+"""And of CONSOLIDATION. Source: botocore, sagemaker 2017-07-24."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,12 @@ class HostInstance:
     """`i-0123456789abcdef0`"""
     idle_s: float | None = None
     """Since when nothing stands on it; None: something does."""
+    num_copies: int = 0
+    """That stood on it when it was looked at last."""
+    changed_s: float = 0.0
+    """When a copy came to it or left it last."""
+    leaving_s: float | None = None
+    """Since when it is being emptied, to be given up; None: it stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +40,9 @@ class PoolRules:
     least: int
     most: int
     cooldown_s: float = 0.0
-    """An instance above the least goes when it has been empty for so long."""
+    """So long an instance above the least has been empty before it goes; with `step`: nothing has happened before."""
+    step: int = 0
+    """CONSOLIDATION: how many instances may go at a time; 0: they are not emptied."""
 
 
 def read_rules(variant: Json, count: int) -> PoolRules:
@@ -48,38 +58,60 @@ def read_rules(variant: Json, count: int) -> PoolRules:
         return PoolRules(least=count, most=count)
     least = int(managed.get("MinInstanceCount", min(count, 1)))
     most = int(managed.get("MaxInstanceCount", max(count, least)))
-    minutes = (managed.get("ScaleInPolicy") or {}).get("CooldownInMinutes")
+    policy: Json = managed.get("ScaleInPolicy") or {}
+    consolidates = policy.get("Strategy") == "CONSOLIDATION"
+    cooldown_s = CONSOLIDATION_COOLDOWN_S if consolidates else IDLE_COOLDOWN_S
+    minutes = policy.get("CooldownInMinutes")
     return PoolRules(
-        least=min(least, most), most=most, cooldown_s=COOLDOWN_S if minutes is None else 60.0 * float(minutes)
+        least=min(least, most),
+        most=most,
+        cooldown_s=cooldown_s if minutes is None else 60.0 * float(minutes),
+        step=int(policy.get("MaximumStepSize", 1)) if consolidates else 0,
     )
 
 
 def first_instances(rules: PoolRules, count: int, *, now_s: float, new_id: Callable[[], str]) -> list[HostInstance]:
     """Those that a variant begins with."""
     number = max(rules.least, min(rules.most, count))
-    return [HostInstance(id=new_id(), idle_s=now_s) for _ in range(number)]
+    return [HostInstance(id=new_id(), idle_s=now_s, changed_s=now_s) for _ in range(number)]
 
 
 def kept_instances(
     instances: Sequence[HostInstance],
     rules: PoolRules,
     *,
-    busy: AbstractSet[str],
+    copies: Mapping[str, int],
     now_s: float,
     new_id: Callable[[], str],
 ) -> list[HostInstance]:
     """
-    Bring the instances up to date: as many as there must be at least, without those that have been empty too long.
+    Bring the instances up to date: as many as there must be at least, without those that may go.
 
     One with copies stays until they have gone, also when fewer were asked for.
+
+    Args:
+        instances: as they were.
+        rules: how many there may be.
+        copies: instance -> how many stand on it now.
+        now_s: seconds since 1970.
+        new_id: makes the id of an instance.
     """
-    seen = [
-        replace(one, idle_s=None if one.id in busy else one.idle_s if one.idle_s is not None else now_s)
-        for one in instances
-    ]
-    ripe = [one for one in reversed(seen) if one.idle_s is not None and now_s - one.idle_s >= rules.cooldown_s]
-    above_most = [one for one in reversed(seen) if one.idle_s is not None][: max(0, len(seen) - rules.most)]
-    leaving = list(dict.fromkeys(one.id for one in (*above_most, *ripe)))[: max(0, len(seen) - rules.least)]
+    seen = [_looked_at(one, copies.get(one.id, 0), now_s) for one in instances]
+    empty = [one for one in reversed(seen) if one.idle_s is not None]
+    emptied = [one for one in empty if one.leaving_s is not None]
+    ripe = [one for one in empty if not rules.step and now_s - (one.idle_s or 0.0) >= rules.cooldown_s]
+    above_most = empty[: max(0, len(seen) - rules.most)]
+    leaving = list(dict.fromkeys(one.id for one in (*emptied, *above_most, *ripe)))[: max(0, len(seen) - rules.least)]
     kept = [one for one in seen if one.id not in leaving]
+    if any(one.id in leaving for one in emptied):
+        kept = [replace(one, changed_s=now_s) for one in kept]  # the next ones go after another cooldown
     missing = max(0, rules.least - len(kept))
-    return [*kept, *(HostInstance(id=new_id(), idle_s=now_s) for _ in range(missing))]
+    return [*kept, *(HostInstance(id=new_id(), idle_s=now_s, changed_s=now_s) for _ in range(missing))]
+
+
+def _looked_at(one: HostInstance, num_copies: int, now_s: float) -> HostInstance:
+    idle_s = None if num_copies else one.idle_s if one.idle_s is not None else now_s
+    if num_copies == one.num_copies and one.idle_s == idle_s:
+        return one
+    changed_s = now_s if num_copies != one.num_copies else one.changed_s
+    return replace(one, idle_s=idle_s, num_copies=num_copies, changed_s=changed_s)

@@ -1,0 +1,300 @@
+"""Copies move to fewer instances when others have room for them, and nobody notices."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from headrace.control.components.consolidation import Tenant, instances_to_empty
+from headrace.control.components.placement import Placed, Resources, Strategy, choose_instance
+from headrace.control.components.pool import PoolRules, read_rules
+from headrace.control.progress import State
+from tests.control.components.world import COOLDOWN_MIN, WHOLE, HostWorld, managed
+from tests.control.world import BROKEN, GOOD
+
+COOLDOWN_S = 60.0 * COOLDOWN_MIN
+
+
+def thinned(world: HostWorld) -> HostWorld:
+    """Two instances with two copies each, of two components that were larger."""
+    world.add("a", 4)
+    world.add("b", 4)
+    world.settle()
+    assert len(world.instances) == 2
+    for name in ("a", "b"):
+        world.scale(name, 2)
+    world.settle(COOLDOWN_S - 60)
+    assert len(world.instances) == 2
+    return world
+
+
+def test_copies_move_together_once_the_cooldown_has_passed_and_none_is_missing_meanwhile() -> None:
+    world = thinned(HostWorld())
+    for _ in range(400):
+        world.step(0.5)
+        assert world.serving("a") >= 2
+        assert world.serving("b") >= 2
+        assert all(world.used(one).fits_in(WHOLE) for one in world.standing())
+    assert len(world.instances) == 1
+    assert sum(world.standing().values(), Counter()) == {"a": 2, "b": 2}
+    assert all(one.state is State.IN_SERVICE for one in world.components.values())
+
+
+def test_idle_release_moves_nothing() -> None:
+    world = thinned(HostWorld(variant=managed(strategy="IDLE_RELEASE")))
+    made = {name: one.num_made for name, one in world.components.items()}
+    world.settle(3 * COOLDOWN_S, pause_s=5)
+    assert len(world.instances) == 2
+    assert {name: one.num_made for name, one in world.components.items()} == made
+
+
+def test_an_instance_that_others_have_no_room_for_stays() -> None:
+    world = HostWorld()
+    world.add("a", 3, gpus=2)
+    world.settle(3 * COOLDOWN_S, pause_s=5)
+    assert len(world.instances) == 2
+    assert world.components["a"].num_made == 3
+
+
+def test_no_more_instances_go_at_a_time_than_the_step_allows() -> None:
+    numbers = []
+    for step in (None, 2):
+        world = HostWorld(variant=managed(step=step))
+        world.add("a", 4, gpus=4)
+        world.settle()
+        assert len(world.instances) == 4
+        world.scale("a", 1)
+        world.settle(COOLDOWN_S + 90)
+        numbers.append(len(world.instances))
+        world.settle(4 * COOLDOWN_S, pause_s=5)
+        assert len(world.instances) == 1
+    assert numbers == [3, 2]
+
+
+def test_never_fewer_than_the_least_remain() -> None:
+    world = HostWorld(variant=managed(least=2, step=4))
+    world.add("a", 4, gpus=4)
+    world.settle()
+    world.scale("a", 0)
+    world.settle(5 * COOLDOWN_S, pause_s=5)
+    assert len(world.instances) == 2
+
+
+def test_what_somebody_asks_for_meanwhile_comes_first() -> None:
+    world = thinned(HostWorld())
+    while not any(one.leaving_s is not None for one in world.instances):
+        world.step(1.0)
+    world.step(0.5)
+    world.scale("a", 5)
+    world.step(0.5)
+    assert all(one.leaving_s is None for one in world.instances)
+    world.settle()
+    assert world.components["a"].state is State.IN_SERVICE
+    assert world.serving("a") == 5
+    world.settle(3 * COOLDOWN_S, pause_s=5)
+    assert len(world.instances) == 2, "seven copies need two"
+
+
+def test_a_copy_that_will_not_start_elsewhere_stays_where_it_serves() -> None:
+    world = thinned(HostWorld())
+    for one in world.components.values():
+        one.behaviours[1] = BROKEN
+    num_tries = []
+    for _ in range(12):
+        world.settle(COOLDOWN_S, pause_s=1)
+        assert (world.serving("a"), world.serving("b")) == (2, 2)
+        num_tries.append(sum(one.num_made for one in world.components.values()))
+    assert len(world.instances) == 2
+    assert num_tries[-1] - num_tries[0] < 3 * len(num_tries), "it is not tried all the time"
+    for one in world.components.values():
+        one.behaviours[1] = GOOD
+    world.settle(1200 + 2 * COOLDOWN_S, pause_s=1)
+    assert len(world.instances) == 1
+
+
+def test_copies_of_a_component_that_cannot_be_read_are_not_moved() -> None:
+    world = thinned(HostWorld())
+    for one in world.instances:
+        world.strangers.append(Placed(component="x", instance=one.id, need=Resources(memory_mb=1)))
+    world.settle(3 * COOLDOWN_S, pause_s=5)
+    assert len(world.instances) == 2
+
+
+def test_fewer_instances_that_were_asked_for_are_emptied_at_once() -> None:
+    world = HostWorld(variant={}, count=3)
+    world.add("a", 3)
+    world.settle()
+    assert [len(copies) for copies in world.standing().values()] == [1, 1, 1]
+    world.resize(1)
+    for _ in range(120):
+        world.step(0.5)
+        assert world.serving("a") >= 3
+    assert len(world.instances) == 1
+    assert world.serving("a") == 3
+    world.resize(2)
+    world.settle()
+    assert len(world.instances) == 2
+
+
+def test_a_component_is_not_spread_less_evenly_than_it_was() -> None:
+    whole = Resources(accelerators=4)
+    need = Resources(accelerators=1)
+    spread = Tenant(name="s", need=need, strategy="SPREAD", instances=("i1", "i1", "i2", "i3"))
+    filler = [Placed(component="x", instance="i2", need=Resources(accelerators=3))]
+    packed = Tenant(name="s", need=need, strategy="BINPACK", instances=("i1", "i1", "i2", "i3"))
+    assert instances_to_empty(["i1", "i2", "i3"], [spread], fixed=filler, whole=whole, limit=1) == frozenset()
+    assert instances_to_empty(["i1", "i2", "i3"], [packed], fixed=filler, whole=whole, limit=1) == {"i3"}
+
+
+def test_the_policy_is_read_with_its_defaults() -> None:
+    def rules(**policy: object) -> PoolRules:
+        scaling = {"Status": "ENABLED", "MinInstanceCount": 1, "MaxInstanceCount": 4, "ScaleInPolicy": policy}
+        return read_rules({"ManagedInstanceScaling": scaling}, 1)
+
+    assert rules(Strategy="CONSOLIDATION") == PoolRules(least=1, most=4, cooldown_s=1200, step=1)
+    assert rules(Strategy="CONSOLIDATION", MaximumStepSize=3, CooldownInMinutes=5).step == 3
+    assert rules(Strategy="IDLE_RELEASE", MaximumStepSize=3) == PoolRules(least=1, most=4, cooldown_s=600)
+
+
+INSTANCES = ["i0", "i1", "i2", "i3", "i4"]
+
+
+@st.composite
+def tenants(draw: st.DrawFn) -> list[Tenant]:
+    """Components on instances that have room for them."""
+    found: list[Tenant] = []
+    placed: list[Placed] = []
+    for number in range(draw(st.integers(0, 4))):
+        need = Resources(accelerators=draw(st.integers(1, 4)), memory_mb=draw(st.integers(1, 2000)))
+        standing = []
+        for instance in draw(st.lists(st.sampled_from(INSTANCES), max_size=4)):
+            whole = Resources(accelerators=4, memory_mb=4000)
+            strategy: Strategy = "SPREAD"
+            fits = choose_instance("c", need, whole=whole, instances=[instance], placed=placed, strategy=strategy)
+            if fits is not None:
+                standing.append(instance)
+                placed.append(Placed(component=f"c{number}", instance=instance, need=need))
+        strategy = draw(st.sampled_from(["SPREAD", "BINPACK"]))
+        found.append(Tenant(name=f"c{number}", need=need, strategy=strategy, instances=tuple(standing)))
+    return found
+
+
+@given(tenants=tenants(), limit=st.integers(0, 5))
+def test_what_is_emptied_has_a_place_elsewhere(tenants: list[Tenant], limit: int) -> None:
+    whole = Resources(accelerators=4, memory_mb=4000)
+    emptied = instances_to_empty(INSTANCES, tenants, fixed=[], whole=whole, limit=limit)
+    assert len(emptied) <= limit
+    kept = [one for one in INSTANCES if one not in emptied]
+    placed = [copy for tenant in tenants for copy in tenant.placed()]
+    for tenant in tenants:
+        for instance in tenant.instances:
+            if instance in emptied:
+                to = choose_instance(
+                    tenant.name, tenant.need, whole=whole, instances=kept, placed=placed, strategy=tenant.strategy
+                )
+                assert to is not None
+                placed.append(Placed(component=tenant.name, instance=to, need=tenant.need))
+    for one in kept:
+        used = sum((copy.need for copy in placed if copy.instance == one), Resources())
+        assert used.fits_in(whole)
+
+
+class Host(RuleBasedStateMachine):
+    """Somebody makes, scales and deletes components, copies crash, time passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = HostWorld(variant=managed(most=3, step=2))
+        self.names = 0
+        self.promised: dict[str, int] = {}
+        """Copies that a component has had, and that nobody has taken from it."""
+
+    @precondition(lambda self: len(self.world.components) < 4)
+    @rule(
+        count=st.integers(0, 4),
+        gpus=st.sampled_from([1, 2, 3]),
+        strategy=st.sampled_from(["SPREAD", "BINPACK"]),
+    )
+    def add(self, count: int, gpus: int, strategy: str) -> None:
+        self.names += 1
+        self.world.add(f"c{self.names}", count, gpus=gpus, strategy=strategy)
+
+    @precondition(lambda self: self.settled())
+    @rule(data=st.data(), count=st.integers(0, 5))
+    def scale(self, data: st.DataObject, count: int) -> None:
+        name = data.draw(st.sampled_from(self.settled()))
+        self.promised[name] = min(count, self.promised.get(name, 0))
+        self.world.scale(name, count)
+
+    @precondition(lambda self: self.world.components)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.components)))
+        self.promised.pop(name, None)
+        self.world.components[name].delete()
+
+    @precondition(lambda self: any(one.wanted() for one in self.world.components.values()))
+    @rule(data=st.data())
+    def crash(self, data: st.DataObject) -> None:
+        worlds = [one for one in self.world.components.values() if one.wanted()]
+        world = data.draw(st.sampled_from(worlds))
+        self.promised.pop(world.name, None)
+        world.crash(data.draw(st.sampled_from(sorted(one.name for one in world.wanted()))))
+
+    @rule(seconds=st.sampled_from([0.5, 5.0, 60.0]), passes=st.integers(1, 20))
+    def time(self, seconds: float, passes: int) -> None:
+        for _ in range(passes):
+            self.pass_once(seconds)
+
+    @rule()
+    def long_time(self) -> None:
+        """Nothing is asked for long enough that copies move."""
+        for seconds in [10.0] * 70 + [1.0] * 60:
+            self.pass_once(seconds)
+
+    def pass_once(self, seconds: float) -> None:
+        self.world.step(seconds)
+        self.check()
+        for name in self.settled():
+            self.promised[name] = max(self.promised.get(name, 0), self.desired(name))
+
+    def settled(self) -> list[str]:
+        """Components in service, with all copies that they shall have."""
+        found = [name for name, one in self.world.components.items() if one.record and one.state is State.IN_SERVICE]
+        return [name for name in sorted(found) if self.world.plan and self.world.serving(name) >= self.desired(name)]
+
+    def desired(self, name: str) -> int:
+        world = self.world.components[name]
+        assert world.stable is not None
+        return world.view.versions[world.stable].variants[0].count
+
+    def check(self) -> None:
+        """After each pass."""
+        for name, number in self.promised.items():
+            assert self.world.serving(name) >= number, "a copy went before another one served"
+
+    @invariant()
+    def nothing_is_overfull(self) -> None:
+        world = self.world
+        if world.plan is None:
+            return
+        assert 1 <= len(world.instances) <= 3
+        known = {one.id for one in world.instances}
+        for instance in world.standing():
+            assert instance in known, "an instance went with copies on it"
+            assert world.used(instance).fits_in(WHOLE)
+
+    def teardown(self) -> None:
+        """It comes to rest, and stays there."""
+        for seconds in [10.0] * 400:
+            self.world.step(seconds)
+        before = self.world.status, {name: one.num_made for name, one in self.world.components.items()}
+        for seconds in [10.0] * 100:
+            self.world.step(seconds)
+        after = self.world.status, {name: one.num_made for name, one in self.world.components.items()}
+        assert after == before
+
+
+Host.TestCase.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
+TestHost = Host.TestCase

@@ -1,0 +1,171 @@
+"""
+A host and its inference components in a world of their own: what is planned is done at once, copies follow scripts.
+
+Records go through JSON between two passes, as in the store; time moves when a test moves it. No I/O.
+"""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from headrace.control.components.host import Component, HostPlan, plan_host, read_instances
+from headrace.control.components.placement import Placed, Resources, read_need, resources_of_type
+from headrace.control.components.pool import HostInstance
+from headrace.control.deployment import Deployment
+from headrace.control.fleet import Limits
+from headrace.control.progress import Progress, State
+from headrace.control.version import asked_capacity, read_version, version_json
+from headrace.state.records import Kind
+from tests.control.world import ARN, GOOD, Behaviour, World
+
+TYPE = "ml.p3.8xlarge"
+"""32 vCPUs, 4 accelerators, 244 GiB."""
+COOLDOWN_MIN = 5
+
+
+def managed(
+    least: int = 1, most: int = 4, *, strategy: str = "CONSOLIDATION", step: int | None = None
+) -> dict[str, Any]:
+    """A variant whose instances come and go."""
+    policy: dict[str, Any] = {"Strategy": strategy, "CooldownInMinutes": COOLDOWN_MIN}
+    if step is not None:
+        policy["MaximumStepSize"] = step
+    scaling = {"Status": "ENABLED", "MinInstanceCount": least, "MaxInstanceCount": most, "ScaleInPolicy": policy}
+    return {"ManagedInstanceScaling": scaling}
+
+
+def component_config(gpus: float = 1, *, count: int = 1, strategy: str = "SPREAD", name: str = "c") -> dict[str, Any]:
+    """What a component's version is made of."""
+    variant = {"VariantName": "v", "ModelName": "m", "InstanceType": TYPE, "InitialInstanceCount": count}
+    specification = {
+        "ModelName": "m",
+        "ComputeResourceRequirements": {"NumberOfAcceleratorDevicesRequired": gpus, "MinMemoryRequiredInMb": 1024},
+        "SchedulingConfig": {"PlacementStrategy": strategy},
+    }
+    return {"EndpointConfigName": name, "ProductionVariants": [variant], "Specification": specification}
+
+
+@dataclass
+class HostWorld:
+    """One endpoint whose models are components, and the time."""
+
+    variant: dict[str, Any] = field(default_factory=managed)
+    """Of the endpoint's configuration, without its name and type."""
+    count: int = 1
+    """Instances that were asked for."""
+    limits: Limits = field(default_factory=Limits)
+    now_s: float = 1000.0
+    components: dict[str, World] = field(default_factory=dict)
+    strangers: list[Placed] = field(default_factory=list)
+    status: dict[str, Any] = field(default_factory=dict)
+    since_s: float = 1000.0
+    """When somebody changed the host last."""
+    num_instances: int = 0
+    plan: HostPlan | None = None
+
+    def add(
+        self, name: str, count: int = 1, *, gpus: float = 1, strategy: str = "SPREAD", behaviour: Behaviour = GOOD
+    ) -> World:
+        """Ask for a component."""
+        world = World(name=name, kind=Kind.INFERENCE_COMPONENT, now_s=self.now_s, limits=self.limits)
+        world.create(component_config(gpus, count=count, strategy=strategy, name=name), behaviour)
+        self.components[name] = world
+        return world
+
+    def scale(self, name: str, count: int) -> None:
+        """Ask for another number of copies."""
+        self.components[name].scale(v=(1.0, count))
+
+    def resize(self, count: int) -> None:
+        """Ask for another number of instances."""
+        self.count, self.since_s = count, self.now_s
+
+    def step(self, seconds: float = 0.0) -> None:
+        """Let time pass, look, plan and act once."""
+        self.now_s += seconds
+        for world in self.components.values():
+            world.now_s = self.now_s
+        seen = [self._seen(world) for world in self.components.values() if world.record is not None]
+        plan = plan_host(
+            self._host(),
+            seen,
+            instances=read_instances(self.status),
+            endpoint_arn=ARN,
+            now_s=self.now_s,
+            limits=self.limits,
+            new_id=self._new_id,
+            strangers=self.strangers,
+        )
+        self.plan = plan
+        self.status = json.loads(json.dumps({"instances": msgspec.to_builtins(plan.instances)}))
+        for name, one in plan.plans.items():
+            self.components[name].take(one)
+        self.components = {name: world for name, world in self.components.items() if world.record is not None}
+
+    def settle(self, seconds: float = 30.0, *, pause_s: float = 0.5) -> None:
+        """Many passes."""
+        for _ in range(int(seconds / pause_s)):
+            self.step(pause_s)
+
+    @property
+    def instances(self) -> list[HostInstance]:
+        """Those that there are."""
+        return read_instances(self.status).get("v", [])
+
+    def standing(self) -> dict[str, Counter[str]]:
+        """Instance -> component -> copies whose process lives."""
+        found: dict[str, Counter[str]] = {}
+        for copy in self._placed():
+            found.setdefault(copy.instance, Counter())[copy.component] += 1
+        return found
+
+    def used(self, instance: str) -> Resources:
+        """What stands on an instance, in all."""
+        return sum((copy.need for copy in self._placed() if copy.instance == instance), Resources())
+
+    def serving(self, name: str) -> int:
+        """Copies in the route."""
+        assert self.plan is not None
+        routes = [one.route for one in self.plan.routes if one.name == name]
+        return sum(len(fleet.replicas) for route in routes for fleet in route.fleets)
+
+    def _placed(self) -> list[Placed]:
+        return [*self.strangers, *(copy for world in self.components.values() for copy in placed_of(world).values())]
+
+    def _seen(self, world: World) -> Component:
+        workers = world.look()
+        return Component(view=world.view, workers=workers, placed=placed_of(world), alarm=world.alarm)
+
+    def _host(self) -> Deployment:
+        config = {"VariantName": "v", "InstanceType": TYPE, "InitialInstanceCount": self.count, **self.variant}
+        raw = version_json(
+            generation=1,
+            config={"EndpointConfigName": "host", "ProductionVariants": [config]},
+            models={},
+            desired={"v": asked_capacity(config)},
+            deployment=None,
+        )
+        progress = Progress(observed=1, state=State.IN_SERVICE, since_s=self.since_s, stable=1)
+        return Deployment(progress=progress, versions={1: read_version(raw)})
+
+    def _new_id(self) -> str:
+        self.num_instances += 1
+        return f"i{self.num_instances}"
+
+
+def placed_of(world: World) -> dict[str, Placed]:
+    """Where the living copies of a component stand."""
+    found = {}
+    for name, played in world.workers.items():
+        if played.view.is_gone:
+            continue
+        version = world.view.versions.get(played.view.generation, world.view.version)
+        need = read_need(version.raw["config"]["Specification"])
+        found[name] = Placed(component=world.name, instance=played.instance, need=need)
+    return found
+
+
+WHOLE = resources_of_type(TYPE)
