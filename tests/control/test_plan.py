@@ -164,6 +164,21 @@ def test_a_variant_that_wakes_may_be_waited_for_in_every_moment() -> None:
     assert not variant.standby
 
 
+def test_a_crashed_worker_is_waited_for_until_it_has_crashed_too_often() -> None:
+    world = served(a=1)
+    world.behaviours[1] = Behaviour(crash_s=3.5, message="again")
+    world.crash(world.wanted()[0].name)
+    seen: list[tuple[int, bool]] = []
+    for _ in range(400):
+        world.step(0.25)
+        assert world.route is not None
+        (variant,) = world.route.variants
+        if not any(fleet.replicas for fleet in variant.fleets):
+            seen.append((world.num_made - 1, variant.standby))
+    assert all(standby for num_restarts, standby in seen if num_restarts < 5), "delays of 1, 2, 4 and 8 s"
+    assert not all(standby for num_restarts, standby in seen if num_restarts >= 5), "16 s and more"
+
+
 def test_a_worker_that_goes_is_waited_for_while_requests_run_on_it() -> None:
     world = served(a=2)
     for name in list(world.workers):

@@ -28,7 +28,7 @@ def plan_route(
         deployment: how far it is.
         workers: all that stay.
         endpoint_arn: for the route.
-        starting: variants of which a worker is going to be made now.
+        starting: variants of which a worker is going to be made now or soon.
     """
     progress = deployment.progress
     serving = [worker for worker in workers if worker.can_serve] if progress.state in _SERVING else []
