@@ -1,0 +1,128 @@
+"""How many requests wait for a replica, and how long: what real clients are told on a real platform."""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from botocore.exceptions import ClientError
+
+from .component_scene import Scene, dumb_up
+from .running import until
+
+NAME = "sleepy"
+HOST = "bedroom"
+HOLD_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A component at zero whose copy is never healthy, and two requests that may wait for it."""
+    folder = tmp_path_factory.mktemp("limits") / "data"
+    running = dumb_up(folder, "--hold-timeout-s", f"{HOLD_S:g}", "--max-held", "2")
+    made = Scene(running)
+    made.model(NAME, PING_AFTER_S="3600")
+    made.host(HOST)
+    made.create(NAME, HOST, NAME, copies=0)
+    made.until_up(NAME, 0)
+    yield made
+    assert running.stop() == 0, running.log()
+
+
+def whole(scene: Scene) -> Any:
+    return scene.ask(NAME, HOST)
+
+
+def stream(scene: Scene) -> Any:
+    return scene.stream(NAME, HOST)
+
+
+def chat(scene: Scene) -> Any:
+    with openai.OpenAI(base_url=f"{scene.running.url}/v1", api_key="-", max_retries=0, timeout=60) as client:
+        return client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "hi"}])
+
+
+def chat_stream(scene: Scene) -> Any:
+    with openai.OpenAI(base_url=f"{scene.running.url}/v1", api_key="-", max_retries=0, timeout=60) as client:
+        return client.chat.completions.create(model=NAME, stream=True, messages=[{"role": "user", "content": "hi"}])
+
+
+WAYS: list[Callable[[Scene], Any]] = [whole, stream, chat, chat_stream]
+
+
+def refusal(way: Callable[[Scene], Any], scene: Scene) -> tuple[int, str, str, str | None]:
+    """Status, kind and message of the error that a client raises, and when it shall come again."""
+    try:
+        way(scene)
+    except ClientError as error:
+        metadata = error.response["ResponseMetadata"]
+        found = error.response["Error"]
+        return metadata["HTTPStatusCode"], found["Code"], found["Message"], metadata["HTTPHeaders"].get("retry-after")
+    except openai.APIStatusError as error:
+        body: Any = error.body
+        return error.status_code, type(error).__name__, body["message"], error.response.headers.get("retry-after")
+    raise AssertionError("it was answered")
+
+
+def num_held(scene: Scene) -> float:
+    text = httpx.get(f"{scene.running.url}/metrics", trust_env=False).text
+    return next(
+        float(line.split()[1]) for line in text.splitlines() if line.startswith("headrace_gateway_requests_held ")
+    )
+
+
+def test_who_finds_the_room_full_is_told_to_come_again_and_who_waits_too_long_as_well(scene: Scene) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for waiting in (WAYS[:2], WAYS[2:]):
+            held = [pool.submit(refusal, way, scene) for way in waiting]
+            until(lambda: num_held(scene) == 2, "two wait")
+            full = [refusal(way, scene) for way in WAYS]
+            assert [(status, kind, again) for status, kind, _, again in full] == [
+                (429, "ThrottlingException", "1"),
+                (429, "ThrottlingException", "1"),
+                (429, "RateLimitError", "1"),
+                (429, "RateLimitError", "1"),
+            ]
+            assert all("as many requests as may wait" in text for _, _, text, _ in full)
+            kinds = {"ServiceUnavailable"} if waiting == WAYS[:2] else {"InternalServerError"}
+            late = [one.result(30) for one in held]
+            assert {(status, kind, again) for status, kind, _, again in late} == {(503, kinds.pop(), "1")}
+            assert all(f"had no instance that could answer for {HOLD_S:g} s" in text for _, _, text, _ in late)
+    assert num_held(scene) == 0
+
+
+def test_errors_of_waiting_are_classes_of_boto3(scene: Scene) -> None:
+    with pytest.raises(scene.runtime.exceptions.ServiceUnavailable):
+        scene.runtime.invoke_endpoint(EndpointName=HOST, InferenceComponentName=NAME, Body=json.dumps({}))
+
+
+def test_who_waits_is_counted_in_cloudwatch_as_one_that_found_no_capacity(scene: Scene) -> None:
+    cloudwatch = scene.running.client("cloudwatch")
+
+    def num_failures() -> float:
+        found = cloudwatch.get_metric_data(
+            StartTime=0,
+            EndTime=4_000_000_000,
+            MetricDataQueries=[
+                {
+                    "Id": "failures",
+                    "MetricStat": {
+                        "Metric": {
+                            "Namespace": "AWS/SageMaker",
+                            "MetricName": "NoCapacityInvocationFailures",
+                            "Dimensions": [{"Name": "InferenceComponentName", "Value": NAME}],
+                        },
+                        "Period": 86_400,
+                        "Stat": "Sum",
+                    },
+                }
+            ],
+        )
+        return float(sum(found["MetricDataResults"][0]["Values"]))
+
+    before = num_failures()
+    assert refusal(whole, scene)[0] == 503
+    until(lambda: num_failures() == before + 1, "it is counted")
