@@ -7,6 +7,7 @@ requests, `version` is what was asked last (see `version`).
 
 from typing import Any
 
+from headrace.control.components.reading import variant_of
 from headrace.control.context import CallContext, already_exists, tags_of
 from headrace.control.deployment_config import check_deployment_config
 from headrace.control.listing import Listed, list_page
@@ -49,6 +50,7 @@ def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
         deployment = current.raw.get("deployment") or {}
     check_deployment_config(deployment)
     config, models = _snapshot(context, params["EndpointConfigName"])
+    _refuse_homeless(context, record, config)
     desired = _asked(config)
     if params.get("RetainAllVariantProperties"):
         excluded = {one["VariantPropertyType"] for one in params.get("ExcludeRetainedVariantProperties") or []}
@@ -119,9 +121,7 @@ def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, An
 def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DeleteEndpoint, in every state, but not before its inference components; asking again does no harm."""
     record = context.get(Kind.ENDPOINT, params["EndpointName"])
-    hosted = [
-        one.name for one in context.store.list(Kind.INFERENCE_COMPONENT) if one.spec["endpoint_uid"] == record.uid
-    ]
+    hosted = [one.name for one in _hosted(context, record)]
     if hosted:
         named = "" if context.is_strict else f" It has: {', '.join(hosted)}."
         raise validation_error(f"{_HAS_COMPONENTS}{named}")
@@ -161,6 +161,30 @@ def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, J
     config = context.get(Kind.ENDPOINT_CONFIG, config_name).spec
     names = {model_name_of(variant) for variant in config["ProductionVariants"]} - {None}
     return config, {name: context.get(Kind.MODEL, name).spec for name in sorted(filter(None, names))}
+
+
+def _hosted(context: CallContext, record: Record) -> list[Record]:
+    """The inference components on an endpoint."""
+    components = context.store.list(Kind.INFERENCE_COMPONENT)
+    return [one for one in components if one.spec.get("endpoint_uid") == record.uid]
+
+
+def _refuse_homeless(context: CallContext, record: Record, config: Json) -> None:
+    """
+    Refuse a configuration without a variant that inference components stand on.
+
+    Raises:
+        AwsError: ValidationException; names the components.
+    """
+    hosts = {one["VariantName"] for one in config["ProductionVariants"] if model_name_of(one) is None}
+    for component in _hosted(context, record):
+        variant = variant_of(component)
+        if component.deleting_s is None and variant and variant not in hosts:
+            raise validation_error(
+                f'Inference component "{component.name}" is on variant "{variant}", which EndpointConfig '
+                f'"{config["EndpointConfigName"]}" does not have, or has with a model of its own. Delete the component '
+                "first, or keep the variant."
+            )
 
 
 def _asked(config: Json) -> dict[str, Desired]:

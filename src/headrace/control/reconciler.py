@@ -17,13 +17,14 @@ import msgspec
 
 from headrace.cluster.launcher import Handle, Launcher
 from headrace.control import store_access
-from headrace.control.components.host import HostPlan, plan_host, read_instances
-from headrace.control.components.seen import alarm_reason, see_component
+from headrace.control.components.host import Component, HostPlan, plan_host, read_instances
+from headrace.control.components.reading import UnreadableComponent
+from headrace.control.components.seen import alarm_reason, placed_copies, see_component
 from headrace.control.deployment import Outside
 from headrace.control.fleet import Limits, num_ready
 from headrace.control.log_reader import LogReader
 from headrace.control.names import Site, arn_of
-from headrace.control.plan import Action, Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_orphans
+from headrace.control.plan import Action, Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_orphans, plan_removal
 from headrace.control.progress import EndpointView, ready_key, status_json, view_endpoint
 from headrace.control.store_access import Snapshot
 from headrace.control.worker_records import notices_of, view_worker
@@ -88,7 +89,7 @@ class Reconciler:
         self._swept_s: float | None = None
         self._orphans: dict[str, Handle] = {}
         self._faults: dict[str, str] = {}
-        """By endpoint name: what went wrong in the last pass."""
+        """By the uid of the endpoint or component: what went wrong in the last pass; by an empty one: with all."""
         self._log = get_logger()
 
     async def run(self) -> None:
@@ -100,7 +101,7 @@ class Reconciler:
                     pause_s = await self.pass_once()
                     self._faults.pop("", None)
                 except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
-                    self._note_fault("", error)
+                    self._note_fault(None, error)
                     pause_s = WATCH_PAUSE_S
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
@@ -146,16 +147,18 @@ class Reconciler:
         except Conflict:
             return BUSY_PAUSE_S
         except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
-            self._note_fault(record.name, error)
+            self._note_fault(record, error)
             return WATCH_PAUSE_S
-        self._faults.pop(record.name, None)
+        self._faults.pop(record.uid, None)
         return pause_s
 
-    def _note_fault(self, endpoint: str, error: Exception) -> None:
-        """Log what went wrong, once for as long as it is the same."""
-        if self._faults.get(endpoint) != repr(error):
-            self._faults[endpoint] = repr(error)
-            self._log.error("reconciler.failed", endpoint=endpoint, exc_info=error)
+    def _note_fault(self, record: Record | None, error: Exception) -> None:
+        """Log what went wrong with an endpoint or a component, or at all; once for as long as it is the same."""
+        uid = record.uid if record is not None else ""
+        if self._faults.get(uid) != repr(error):
+            self._faults[uid] = repr(error)
+            whose = {_EVENTS[record.kind]: record.name} if record is not None else {}
+            self._log.error("reconciler.failed", **whose, exc_info=error)
 
     async def _reconcile(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
         view, now_s = view_endpoint(record), self._clock()
@@ -163,7 +166,8 @@ class Reconciler:
         copies = _copies_by_component(workers)
         own = copies.pop("", [])
         plan = self._plan(view, own, snapshot, now_s=now_s)
-        hosted = self._plan_hosted(record, plan, components, copies, snapshot, now_s=now_s)
+        seen = {one.uid: self._see(one, copies.get(one.uid, []), snapshot, record.deleting_s) for one in components}
+        hosted = self._plan_hosted(record, plan, seen, copies, now_s=now_s)
         # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
         route = replace(plan.route, components=hosted.routes) if plan.route is not None else None
         published = route_to_json(route) if route is not None else None
@@ -173,7 +177,12 @@ class Reconciler:
         is_last = not components and not any(copies.values())
         actions = plan if is_last else replace(plan, actions=_without_removal(plan))
         pauses = [await self._act(record, view, actions, own)]
-        pauses += [await self._component(one, hosted.plans[one.name], copies.pop(one.uid, [])) for one in components]
+        for one in components:
+            its_own = copies.pop(one.uid, [])
+            if seen[one.uid] is None:
+                pauses.append(await self._unreadable(one, record, its_own))
+            else:
+                pauses.append(await self._component(one, hosted.plans[one.name], its_own))
         pauses += [await self._end_orphans(orphans) for orphans in copies.values()]
         return min(pauses)
 
@@ -188,49 +197,66 @@ class Reconciler:
             outside=Outside(alarm=alarm_reason(view, snapshot.alarms)),
         )
 
+    def _see(
+        self, record: Record, copies: Sequence[Record], snapshot: Snapshot, deleting_s: float | None
+    ) -> Component | None:
+        """An inference component; None: its record cannot be read, which is its own matter."""
+        try:
+            seen = see_component(record, copies, ringing=snapshot.alarms, deleting_s=deleting_s, loads=self._loads())
+        except UnreadableComponent as error:
+            self._note_fault(record, error)
+            return None
+        self._faults.pop(record.uid, None)
+        return seen
+
     def _plan_hosted(
         self,
         record: Record,
         plan: Plan,
-        components: Sequence[Record],
+        components: Mapping[str, Component | None],
         copies: Mapping[str, Sequence[Record]],
-        snapshot: Snapshot,
         *,
         now_s: float,
     ) -> HostPlan:
-        loads = self._loads()
         return plan_host(
             plan.deployment,
-            [
-                see_component(
-                    one,
-                    copies.get(one.uid, []),
-                    ringing=snapshot.alarms,
-                    deleting_s=record.deleting_s,
-                    loads=loads,
-                )
-                for one in components
-            ],
+            [one for one in components.values() if one is not None],
             instances=read_instances(record.status),
             endpoint_arn=arn_of(self._site, Kind.ENDPOINT, record.name),
             now_s=now_s,
             limits=self._limits,
             new_id=new_instance_id,
+            strangers=[
+                copy
+                for uid, one in components.items()
+                if one is None
+                for copy in placed_copies(uid, copies.get(uid, [])).values()
+            ],
         )
+
+    async def _unreadable(self, record: Record, endpoint: Record, workers: Sequence[Record]) -> float:
+        """A component whose record cannot be read: its copies are left alone until it is deleted."""
+        deleting_s = record.deleting_s if record.deleting_s is not None else endpoint.deleting_s
+        if deleting_s is None:
+            return IDLE_PAUSE_S
+        seen = [view_worker(worker) for worker in workers]
+        removal = plan_removal(deleting_s, seen, now_s=self._clock(), limits=self._limits)
+        return await self._component(record, removal, workers)
 
     async def _component(self, record: Record, plan: Plan, workers: Sequence[Record]) -> float:
         """One inference component; another one's conflict is not its own."""
         try:
             if plan.deployment is not None:
                 record = await self._record(record, plan, workers)
-            return await self._act(record, view_endpoint(record), plan, workers, component=record)
+            view = view_endpoint(record) if plan.deployment is not None else None
+            return await self._act(record, view, plan, workers, component=record)
         except Conflict:
             return BUSY_PAUSE_S
 
     async def _act(
         self,
         record: Record,
-        view: EndpointView,
+        view: EndpointView | None,
         plan: Plan,
         workers: Sequence[Record],
         *,
@@ -273,7 +299,8 @@ class Reconciler:
         """Components whose endpoint is gone; their copies are orphans."""
         living = {record.uid for record in snapshot.endpoints}
         for component in snapshot.components:
-            if component.spec["endpoint_uid"] not in living:
+            uid = component.spec.get("endpoint_uid")
+            if uid not in living and (uid is not None or component.deleting_s is not None):
                 with suppress(Conflict):
                     await store_access.remove(self._store, component)
 

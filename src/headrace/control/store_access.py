@@ -33,7 +33,7 @@ class Snapshot:
         """Inference components by the uid of their endpoint."""
         grouped: dict[str, list[Record]] = defaultdict(list)
         for component in self.components:
-            grouped[component.spec["endpoint_uid"]].append(component)
+            grouped[component.spec.get("endpoint_uid", "")].append(component)
         return grouped
 
 
@@ -70,11 +70,19 @@ async def read_all(store: Store) -> Snapshot:
 
 def _ringing(store: Store, deployed: Sequence[Record]) -> frozenset[str]:
     """The alarms that updates are rolled back by, and that are in ALARM."""
-    names = {name for record in deployed for name in rollback_alarms(record.spec.get("version") or {})}
+    names = {name for record in deployed for name in _alarms_of(record)}
     found = {name: store.get(Kind.ALARM, name) for name in names}
     return frozenset(
         name for name, alarm in found.items() if alarm is not None and alarm.status.get("state") == "ALARM"
     )
+
+
+def _alarms_of(record: Record) -> list[str]:
+    """Of the version that was asked for last; none if the record is broken, which is its own matter."""
+    try:
+        return rollback_alarms(record.spec.get("version") or {})
+    except (AttributeError, TypeError):
+        return []
 
 
 def rollback_alarms(version: Json) -> list[str]:

@@ -7,10 +7,18 @@ They write down what is asked; the reconciler finds it there. `spec` of a compon
 
 from typing import Any
 
+from headrace.control.components.reading import (
+    UnreadableComponent,
+    endpoint_of,
+    is_readable,
+    read_component,
+    variant_of,
+)
 from headrace.control.components.runtime import refuse_busy, serving_version, with_copies
-from headrace.control.components.specs import check_specification, chosen_specification, component_version
-from headrace.control.components.states import component_status
+from headrace.control.components.specs import Host, component_version
+from headrace.control.components.states import component_status, unreadable_status
 from headrace.control.context import CallContext, already_exists, tags_of, without
+from headrace.control.deployment_config import check_deployment_config
 from headrace.control.endpoints_api import modified_s
 from headrace.control.listing import Listed, list_page
 from headrace.control.names import TITLES
@@ -25,6 +33,7 @@ _NOT_A_HOST = (
 )
 _NO_COPIES = "Inference components copy count an integer larger than 0"
 _CHANGED = ("Specification", "Specifications")
+_BUSY = (State.CREATING, State.UPDATING, State.ROLLING_BACK)
 
 
 def create_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -32,21 +41,17 @@ def create_inference_component(context: CallContext, params: dict[str, Any]) -> 
     name = params["InferenceComponentName"]
     context.refuse_existing(Kind.INFERENCE_COMPONENT, name)
     endpoint = context.get(Kind.ENDPOINT, params["EndpointName"])
-    host, routing = _host_of(context, endpoint, params.get("VariantName"))
+    host = _host_of(context, endpoint, params.get("VariantName"))
     copies = int((params.get("RuntimeConfig") or {}).get("CopyCount", 1))
     if copies == 0 and context.is_strict:
         raise validation_error(_NO_COPIES)
-    specification = chosen_specification(params, host.instance_type)
-    check_specification(context, specification, host)
-    version = component_version(
-        context, name, specification, host=host, routing=routing, generation=1, copies=copies, deployment=None
-    )
+    version = component_version(context, name, params, host=host, generation=1, copies=copies)
     spec: Json = {
         "asked": 1,
         "version": version,
         "endpoint": endpoint.name,
         "endpoint_uid": endpoint.uid,
-        "request": {**without(params, "Tags"), "VariantName": host.name},
+        "request": {**without(params, "Tags"), "VariantName": host.variant.name},
     }
     try:
         context.store.create(Kind.INFERENCE_COMPONENT, name, spec=spec, tags=tags_of(params))
@@ -60,26 +65,23 @@ def update_inference_component(context: CallContext, params: dict[str, Any]) -> 
     """UpdateInferenceComponent: another model or other needs, copy by copy; or only another number of copies."""
     record = _existing(context, params)
     refuse_busy(record, context.arn(Kind.INFERENCE_COMPONENT, record.name))
+    check_deployment_config(params.get("DeploymentConfig") or {})
     copies = (params.get("RuntimeConfig") or {}).get("CopyCount")
     if not any(params.get(member) for member in _CHANGED):
         if copies is None:
             raise validation_error("Nothing is to be updated: give Specification, Specifications or RuntimeConfig.")
         return _scale(context, record, int(copies))
     endpoint = context.get(Kind.ENDPOINT, record.spec["endpoint"])
-    host, routing = _host_of(context, endpoint, record.spec["request"]["VariantName"])
-    specification = chosen_specification(params, host.instance_type)
-    check_specification(context, specification, host)
+    host = _host_of(context, endpoint, record.spec["request"]["VariantName"])
     view = view_endpoint(record)
     (current,) = serving_version(view).variants
     version = component_version(
         context,
         record.name,
-        specification,
+        params,
         host=host,
-        routing=routing,
         generation=view.asked + 1,
         copies=current.count if copies is None else int(copies),
-        deployment=params.get("DeploymentConfig"),
     )
     kept = without(record.spec["request"], *_CHANGED)
     request = {**kept, **{member: params[member] for member in _CHANGED if params.get(member)}}
@@ -99,17 +101,17 @@ def list_inference_components(context: CallContext, params: dict[str, Any]) -> d
     found = [
         record
         for record in context.store.list(Kind.INFERENCE_COMPONENT)
-        if (endpoint is None or record.spec["endpoint"].lower() == endpoint.lower())
-        and (variant is None or record.spec["request"]["VariantName"] == variant)
+        if (endpoint is None or endpoint_of(record).lower() == endpoint.lower())
+        and (variant is None or variant_of(record) == variant)
     ]
     return list_page([_listed(context, record) for record in found], params, member="InferenceComponents")
 
 
 def delete_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DeleteInferenceComponent; strict refuses it while the component is being made or changed, as AWS does."""
-    record = _existing(context, params)
-    state = visible_state(view_endpoint(record))
-    if context.is_strict and state in (State.CREATING, State.UPDATING, State.ROLLING_BACK):
+    record = context.get(Kind.INFERENCE_COMPONENT, params["InferenceComponentName"])
+    is_busy = is_readable(record) and visible_state(view_endpoint(record)) in _BUSY
+    if context.is_strict and is_busy:
         arn = context.arn(Kind.INFERENCE_COMPONENT, record.name)
         raise validation_error(f'Cannot delete in-progress inference component "{arn}".')
     context.store.update(record, is_deleting=True)
@@ -123,16 +125,22 @@ def _scale(context: CallContext, record: Record, copies: int) -> dict[str, Any]:
 
 
 def _existing(context: CallContext, params: dict[str, Any]) -> Record:
-    return context.get(Kind.INFERENCE_COMPONENT, params["InferenceComponentName"])
+    """The component, if its record can be understood."""
+    record = context.get(Kind.INFERENCE_COMPONENT, params["InferenceComponentName"])
+    try:
+        read_component(record)
+    except UnreadableComponent as error:
+        raise validation_error(str(error)) from error
+    return record
 
 
 def _arn_answer(context: CallContext, name: str) -> dict[str, Any]:
     return {"InferenceComponentArn": context.arn(Kind.INFERENCE_COMPONENT, name)}
 
 
-def _host_of(context: CallContext, endpoint: Record, variant_name: str | None) -> tuple[Variant, Json | None]:
+def _host_of(context: CallContext, endpoint: Record, variant_name: str | None) -> Host:
     """
-    The variant that a component is placed on, and its `RoutingConfig`.
+    The variant that a component is placed on.
 
     Raises:
         AwsError: the endpoint is going, has failed, or has models of its own; or it has no such variant.
@@ -152,7 +160,7 @@ def _host_of(context: CallContext, endpoint: Record, variant_name: str | None) -
     host = version.variants[0] if variant_name is None else version.variant(variant_name)
     if host is None:
         raise validation_error(f'Variant "{variant_name}" does not exist in endpoint "{arn}". It has: {names}.')
-    return host, _routing_of(version, host)
+    return Host(variant=host, routing=_routing_of(version, host))
 
 
 def _routing_of(version: Version, host: Variant) -> Json | None:
@@ -161,8 +169,11 @@ def _routing_of(version: Version, host: Variant) -> Json | None:
 
 
 def _listed(context: CallContext, record: Record) -> Listed:
-    view = view_endpoint(record)
-    status, changed_s = component_status(view), modified_s(record, view)
+    try:
+        view = read_component(record)
+        status, changed_s = component_status(view), modified_s(record, view)
+    except UnreadableComponent:
+        status, changed_s = unreadable_status(record), record.modified_s
     return Listed(
         name=record.name,
         created_s=record.created_s,
@@ -171,9 +182,9 @@ def _listed(context: CallContext, record: Record) -> Listed:
         summary={
             "InferenceComponentName": record.name,
             "InferenceComponentArn": context.arn(Kind.INFERENCE_COMPONENT, record.name),
-            "EndpointName": record.spec["endpoint"],
-            "EndpointArn": context.arn(Kind.ENDPOINT, record.spec["endpoint"]),
-            "VariantName": record.spec["request"]["VariantName"],
+            "EndpointName": endpoint_of(record),
+            "EndpointArn": context.arn(Kind.ENDPOINT, endpoint_of(record)),
+            "VariantName": variant_of(record),
             "InferenceComponentStatus": status,
             "CreationTime": record.created_s,
             "LastModifiedTime": changed_s,

@@ -2,37 +2,52 @@
 
 from typing import Any
 
+from headrace.control.components.reading import UnreadableComponent, endpoint_of, read_component
 from headrace.control.components.runtime import current_copies, desired_copies, serving_version
 from headrace.control.components.specs import specification_of
-from headrace.control.components.states import component_status
+from headrace.control.components.states import component_status, unreadable_status
 from headrace.control.context import CallContext
 from headrace.control.endpoints_api import modified_s
-from headrace.control.progress import EndpointView, State, view_endpoint, visible_state
+from headrace.control.progress import EndpointView, State, visible_state
 from headrace.control.worker_specs import container_of
-from headrace.state.records import Json, Kind
+from headrace.state.records import Json, Kind, Record
 
 
 def describe_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DescribeInferenceComponent."""
     record = context.get(Kind.INFERENCE_COMPONENT, params["InferenceComponentName"])
-    view = view_endpoint(record)
+    answer = {
+        "InferenceComponentName": record.name,
+        "InferenceComponentArn": context.arn(Kind.INFERENCE_COMPONENT, record.name),
+        "EndpointName": endpoint_of(record),
+        "EndpointArn": context.arn(Kind.ENDPOINT, endpoint_of(record)),
+        "CreationTime": record.created_s,
+    }
+    try:
+        return {**answer, **_of_view(record, read_component(record))}
+    except UnreadableComponent as error:
+        return {
+            **answer,
+            "InferenceComponentStatus": unreadable_status(record),
+            "LastModifiedTime": record.modified_s,
+            "FailureReason": str(error),
+        }
+
+
+def _of_view(record: Record, view: EndpointView) -> dict[str, Any]:
+    """The members that tell how the component is."""
     current = serving_version(view)
     (host,) = current.variants
     present = current_copies(record)
     answer: dict[str, Any] = {
-        "InferenceComponentName": record.name,
-        "InferenceComponentArn": context.arn(Kind.INFERENCE_COMPONENT, record.name),
-        "EndpointName": record.spec["endpoint"],
-        "EndpointArn": context.arn(Kind.ENDPOINT, record.spec["endpoint"]),
         "VariantName": host.name,
-        "Specification": _summary(specification_of(current.raw), current.raw, view.created_s),
+        **_specifications(current.raw, view.created_s),
         "RuntimeConfig": {
             "DesiredCopyCount": desired_copies(record),
             "CurrentCopyCount": present,
             "PlacementStatus": [{"InstanceType": host.instance_type, "CurrentCopyCount": present}],
         },
         "InferenceComponentStatus": component_status(view),
-        "CreationTime": record.created_s,
         "LastModifiedTime": modified_s(record, view),
     }
     if reason := failure_reason(view):
@@ -50,13 +65,33 @@ def failure_reason(view: EndpointView) -> str:
     return progress.failure_reason
 
 
-def _summary(specification: Json, version: Json, resolved_s: float) -> dict[str, Any]:
-    """`InferenceComponentSpecificationSummary`: as it came, the container's image as it was resolved."""
+def _specifications(version: Json, resolved_s: float) -> dict[str, Any]:
+    """`Specifications`, if the component was made of several, else `Specification`."""
+    chosen = specification_of(version)
+    several: list[Json] = version["config"].get("Specifications") or []
+    if not several:
+        return {"Specification": _summary(chosen, version, resolved_s)}
+    kind = version["config"]["ProductionVariants"][0]["InstanceType"]
+    return {
+        "Specifications": [
+            _summary(one, version if one.get("InstanceType", kind) == kind else None, resolved_s) for one in several
+        ]
+    }
+
+
+def _summary(specification: Json, version: Json | None, resolved_s: float) -> dict[str, Any]:
+    """
+    `InferenceComponentSpecificationSummary`: as it came, the container's image as it was resolved.
+
+    `version`: made of this specification; None: there is none, it is for another instance type.
+    """
     summary = dict(specification)
     if asked := summary.get("Container"):
-        (model,) = version["models"].values()
-        image = container_of(model)["Image"]
-        deployed = {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": resolved_s}
+        deployed: dict[str, Any] = {"SpecifiedImage": asked.get("Image", "")}
+        if version is not None:
+            (model,) = version["models"].values()
+            image = container_of(model)["Image"]
+            deployed = {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": resolved_s}
         others = {member: value for member, value in asked.items() if member != "Image"}
         summary["Container"] = {"DeployedImage": deployed, **others}
     return summary

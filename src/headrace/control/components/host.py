@@ -24,6 +24,8 @@ from headrace.control.version import Variant
 from headrace.state.records import Json
 from headrace.state.routes import ComponentRoute
 
+_NO_SPARE_ROOM = " An update needs room for a batch of new copies (MaximumBatchSize) beside those that serve."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
@@ -225,6 +227,8 @@ def _plan(component: Component, ground: Ground | None, *, endpoint_arn: str, now
     actions, why_not = _placed_actions(plan, component, ground)
     is_freeing = ground.is_freeing or any(isinstance(action, Drain | GiveUp) for action in plan.actions)
     if why_not and not is_freeing:
+        if plan.deployment is not None and plan.deployment.stable and plan.deployment.target:
+            why_not += _NO_SPARE_ROOM
         ground.trial.clear()
         plan = planned(why_not)
         actions, _ = _placed_actions(plan, component, ground)

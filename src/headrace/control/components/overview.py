@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 from headrace.control.components.describe import failure_reason
 from headrace.control.components.host import read_instances
 from headrace.control.components.placement import Resources, read_need, read_strategy, resources_of_type
+from headrace.control.components.reading import UnreadableComponent, read_component, variant_of
 from headrace.control.components.runtime import current_copies, desired_copies, serving_version
 from headrace.control.components.specs import specification_of
-from headrace.control.components.states import component_status
+from headrace.control.components.states import component_status, unreadable_status
 from headrace.control.fleet import WorkerView
 from headrace.control.progress import view_endpoint
 from headrace.control.worker_records import handle_of, view_worker
@@ -28,7 +29,7 @@ def read_overview(store: Store, endpoint: str) -> Json:
     record = store.get(Kind.ENDPOINT, endpoint)
     if record is None:
         return {"components": [], "hosts": []}
-    components = [one for one in store.list(Kind.INFERENCE_COMPONENT) if one.spec["endpoint_uid"] == record.uid]
+    components = [one for one in store.list(Kind.INFERENCE_COMPONENT) if one.spec.get("endpoint_uid") == record.uid]
     workers = [
         one
         for one in store.list(Kind.WORKER)
@@ -39,7 +40,10 @@ def read_overview(store: Store, endpoint: str) -> Json:
 
 def component_json(record: Record) -> Json:
     """One component."""
-    view = view_endpoint(record)
+    try:
+        view = read_component(record)
+    except UnreadableComponent as error:
+        return _unreadable_json(record, str(error))
     current = serving_version(view)
     specification = specification_of(current.raw)
     (host,) = current.variants
@@ -53,6 +57,22 @@ def component_json(record: Record) -> Json:
         "need": _resources_json(read_need(specification)),
         "placement": read_strategy(specification),
         "failure_reason": failure_reason(view),
+        "created_s": record.created_s,
+    }
+
+
+def _unreadable_json(record: Record, reason: str) -> Json:
+    """A component whose record cannot be understood."""
+    return {
+        "name": record.name,
+        "variant": variant_of(record),
+        "model": "",
+        "status": unreadable_status(record),
+        "serving": 0,
+        "desired": 0,
+        "need": _resources_json(Resources()),
+        "placement": "",
+        "failure_reason": reason,
         "created_s": record.created_s,
     }
 

@@ -6,7 +6,8 @@ from types import MappingProxyType
 
 from headrace.control.components.host import Component
 from headrace.control.components.placement import Placed, read_need
-from headrace.control.progress import EndpointView, view_endpoint
+from headrace.control.components.reading import read_component
+from headrace.control.progress import EndpointView
 from headrace.control.store_access import rollback_alarms
 from headrace.control.worker_records import view_worker
 from headrace.state.records import Record
@@ -29,21 +30,29 @@ def see_component(
         ringing: names of alarms that are in ALARM.
         deleting_s: since when its endpoint is being deleted: the component goes too.
         loads: copy -> requests that run on it.
+
+    Raises:
+        UnreadableComponent: the component's record cannot be understood.
     """
-    view = view_endpoint(record)
+    view = read_component(record)
     if view.deleting_s is None and deleting_s is not None:
         view = replace(view, deleting_s=deleting_s)
     seen = {worker.name: view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers}
-    placed = {
+    placed = placed_copies(record.name, workers)
+    return Component(view=view, workers=list(seen.values()), placed=placed, alarm=alarm_reason(view, ringing))
+
+
+def placed_copies(component: str, workers: Sequence[Record]) -> dict[str, Placed]:
+    """Where the copies of a component stand that have not ended, by their names."""
+    return {
         worker.name: Placed(
-            component=record.name,
+            component=component,
             instance=worker.spec["instance"],
             need=read_need({"ComputeResourceRequirements": worker.spec["requirements"]}),
         )
         for worker in workers
-        if not seen[worker.name].is_gone
+        if not view_worker(worker).is_gone
     }
-    return Component(view=view, workers=list(seen.values()), placed=placed, alarm=alarm_reason(view, ringing))
 
 
 def alarm_reason(view: EndpointView, ringing: Collection[str]) -> str:

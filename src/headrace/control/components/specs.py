@@ -5,6 +5,8 @@ From CreateInferenceComponent's members to what the store keeps: a version of on
 itself becomes a model of the component's name.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.control.components.placement import read_need, resources_of_type, too_large
@@ -15,6 +17,16 @@ from headrace.control.worker_specs import image_profile
 from headrace.state.records import Json, Kind
 from headrace.wire.aws.errors import validation_error
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What a component is placed on."""
+
+    variant: Variant
+    routing: Json | None = None
+    """Its `RoutingConfig`."""
+
+
 _REPEATED = ("ContainerStartupHealthCheckTimeoutInSeconds", "ModelDataDownloadTimeoutInSeconds")
 
 
@@ -23,22 +35,33 @@ def chosen_specification(params: Json, instance_type: str) -> Json:
     The `Specification`, or that of `Specifications` for the host's instance type.
 
     Raises:
-        AwsError: there is none, or there are both.
+        AwsError: there is none, there are both, or it is not clear for which instance type one is.
     """
     single, several = params.get("Specification"), params.get("Specifications") or []
     if single and several:
         raise validation_error("Both Specification and Specifications were given. Give one of them.")
     if single:
         return dict(single)
+    if not several:
+        raise validation_error("Specification is missing: it says which model the inference component serves.")
+    if len(several) > 1:
+        _refuse_ambiguous(several)
     for one in several:
-        if one.get("InstanceType") == instance_type:
+        if one.get("InstanceType", instance_type) == instance_type:
             return dict(one)
-    if several:
-        named = ", ".join(str(one.get("InstanceType")) for one in several)
-        raise validation_error(
-            f"No one of Specifications is for {instance_type}, the variant's type; they are: {named}."
-        )
-    raise validation_error("Specification is missing: it says which model the inference component serves.")
+    named = ", ".join(str(one.get("InstanceType")) for one in several)
+    raise validation_error(f"No one of Specifications is for {instance_type}, the variant's type; they are: {named}.")
+
+
+def _refuse_ambiguous(specifications: Sequence[Json]) -> None:
+    seen: set[str] = set()
+    for one in specifications:
+        kind = one.get("InstanceType")
+        if kind is None:
+            raise validation_error("InstanceType is missing in one of several Specifications; each is for a type.")
+        if kind in seen:
+            raise validation_error(f"Several of Specifications are for {kind}. Give one for each instance type.")
+        seen.add(kind)
 
 
 def check_specification(context: CallContext, specification: Json, host: Variant) -> None:
@@ -73,15 +96,7 @@ def check_specification(context: CallContext, specification: Json, host: Variant
 
 
 def component_version(
-    context: CallContext,
-    name: str,
-    specification: Json,
-    *,
-    host: Variant,
-    routing: Json | None,
-    generation: int,
-    copies: int,
-    deployment: Json | None,
+    context: CallContext, name: str, params: Json, *, host: Host, generation: int, copies: int
 ) -> Json:
     """
     What the store keeps of a version of a component.
@@ -89,32 +104,38 @@ def component_version(
     Args:
         context: of the call; models are read from its store.
         name: of the component.
-        specification: the chosen one, checked.
-        host: the variant that it is placed on.
-        routing: `RoutingConfig` of that variant.
+        params: of CreateInferenceComponent or UpdateInferenceComponent.
+        host: what it is placed on.
         generation: number of the version.
         copies: how many.
-        deployment: `DeploymentConfig` of the update.
 
     Raises:
-        AwsError: there is no such model, its image is not known (strict), or there are too many copies.
+        AwsError: it cannot be served or placed, there is no such model, its image is not known (strict), or there are
+            too many copies.
     """
     refuse_many(copies)
+    specification = chosen_specification(params, host.variant.instance_type)
+    check_specification(context, specification, host.variant)
     model_name, model = _model_of(context, name, specification)
     startup: Json = specification.get("StartupParameters") or {}
     variant: dict[str, Any] = {
-        "VariantName": host.name,
+        "VariantName": host.variant.name,
         "ModelName": model_name,
-        "InstanceType": host.instance_type,
+        "InstanceType": host.variant.instance_type,
         "InitialInstanceCount": copies,
         **{member: startup[member] for member in _REPEATED if member in startup},
     }
-    if routing:
-        variant["RoutingConfig"] = routing
+    if host.routing:
+        variant["RoutingConfig"] = host.routing
     config = {"EndpointConfigName": name, "ProductionVariants": [variant], "Specification": specification}
-    desired = {host.name: Desired(weight=1.0, count=copies)}
+    if several := params.get("Specifications"):
+        config["Specifications"] = several
     return version_json(
-        generation=generation, config=config, models={model_name: model}, desired=desired, deployment=deployment
+        generation=generation,
+        config=config,
+        models={model_name: model},
+        desired={host.variant.name: Desired(weight=1.0, count=copies)},
+        deployment=params.get("DeploymentConfig"),
     )
 
 
