@@ -75,11 +75,66 @@ def test_the_example_is_a_trace(tmp_path):
     assert len(read_trace(write(tmp_path, text)).requests) == 8640
 
 
-@pytest.mark.parametrize("policy", ["{", "[]", "{}"])
-def test_a_bad_policy_is_named(tmp_path, policy):
+FAST = {"PredefinedMetricType": "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"}
+STEPS = {
+    "AdjustmentType": "ExactCapacity",
+    "StepAdjustments": [{"MetricIntervalLowerBound": 0, "ScalingAdjustment": 1}],
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("{", "line 1"),
+        ("[]", "holds a list"),
+        ({}, "Policies"),
+        ({"TargetValue": 4, "PredefinedMetricSpecification": FAST, "ScaleOutColdown": 3}, "ScaleOutColdown"),
+        ({"TargetValue": "4", "PredefinedMetricSpecification": FAST}, "TargetValue"),
+        ({"TargetValue": 4, "PredefinedMetricSpecification": FAST, "MinCapacity": "1"}, "MinCapacity"),
+        ({"TargetValues": 4}, "TargetValues"),
+        ({"Policies": {}}, "Policies is a dict"),
+        ({"Policies": [3]}, "Policies[0]"),
+        ({"Policies": [{"PolicyName": "p", "StepScalingPolicyConfiguration": {"Adjustment": 1}}]}, "Adjustment"),
+        ({"Policies": [{"PolicyName": "p", "StepScalingPolicyConfiguration": STEPS}]}, "needs one of Alarms"),
+        ({"ScheduledActions": [{"Schedule": "daily", "ScalableTargetAction": {"MinCapacity": 1}}]}, "daily"),
+        (
+            {"ScheduledActions": [{"Schedule": "rate(1 day)", "ScalableTargetAction": {"Min": 1}}]},
+            "ScheduledActions[0]",
+        ),
+    ],
+)
+def test_a_bad_policy_is_told_by_file_and_member(tmp_path, policy, words):
     file = tmp_path / "policy.json"
-    file.write_text(policy, encoding="utf-8")
+    file.write_text(policy if isinstance(policy, str) else json.dumps(policy), encoding="utf-8")
     path = write(tmp_path, "time\n1\n")
     result = CliRunner().invoke(simulate_day, [str(path), "--policy", str(file)])
     assert isinstance(result.exception, InvalidRequest)
     assert "policy.json" in str(result.exception)
+    assert words in str(result.exception)
+
+
+def test_two_policies_are_compared_on_one_trace(tmp_path):
+    cheap, quick = tmp_path / "cheap.json", tmp_path / "quick.json"
+    cheap.write_text(json.dumps({"TargetValue": 8, "PredefinedMetricSpecification": FAST}), encoding="utf-8")
+    quick.write_text(json.dumps({"TargetValue": 2, "PredefinedMetricSpecification": FAST}), encoding="utf-8")
+    path, page = write(tmp_path, "time,requests\n0,600\n600,2400\n1200,600\n"), tmp_path / "page.html"
+    options = [str(path), "--policy", str(cheap), "--compare", str(quick)]
+    found = json.loads(CliRunner().invoke(simulate_day, [*options, "--json"], catch_exceptions=False).output)
+    assert found["quick"]["copy_hours"] > found["cheap"]["copy_hours"]
+    assert found["quick"]["latency_p50_s"] < found["cheap"]["latency_p50_s"]
+    output = CliRunner().invoke(simulate_day, [*options, "--html", str(page)], catch_exceptions=False).output
+    head = next(line for line in output.splitlines() if "cheap" in line)
+    assert head.split() == ["cheap", "quick"]
+    assert "copies 1" in output
+    assert "copies 2" in output
+    html = page.read_text(encoding="utf-8")
+    assert html.count("<polyline") == 7, "one line for the requests, two for each of the others"
+
+
+@pytest.mark.parametrize(("at_zero", "lost", "held"), [("wake", 0, 3), ("fail", 4, 0), ("wait", 0, 4)])
+def test_what_a_request_does_at_zero_can_be_chosen(tmp_path, at_zero, lost, held):
+    """Four requests, ten seconds apart; a copy that is woken serves after thirty."""
+    path = write(tmp_path, "time\n0\n10\n20\n30\n")
+    options = [str(path), "--target", "4", "--min", "0", "--at-zero", at_zero, "--json"]
+    found = json.loads(CliRunner().invoke(simulate_day, options, catch_exceptions=False).output)
+    assert (found["lost"], found["held"]) == (lost, held)

@@ -5,74 +5,103 @@ from collections.abc import Sequence
 from html import escape
 
 from headrace.cli.simulate_files import thinned
-from headrace.scaling.simulation import STEP_S, Result
+from headrace.scaling.simulated_fleet import STEP_S
+from headrace.scaling.simulation import Result
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH, HEIGHT, LEFT, GAP = 960, 130, 70, 44
-COLORS = ("#4c78a8", "#54a24b", "#f58518", "#e45756")
+COLORS = ("#4c78a8", "#f58518")
+"""Of the first run and of the one that it is compared with."""
 
-Panel = tuple[str, str, Sequence[float]]
-"""Name, unit, one value for each step."""
+Runs = Sequence[tuple[str, Result]]
+"""What is compared: a name and what came of it; one or two."""
+
+Panel = tuple[str, str, Sequence[Sequence[float]]]
+"""Name, unit, and for each run one value for each step."""
 
 
-def panels(result: Result) -> list[Panel]:
-    """What is plotted."""
-    ticks = result.ticks
+def panels(runs: Runs) -> list[Panel]:
+    """What is plotted; the requests are the same for all."""
+    ticks = [result.ticks for _, result in runs]
     return [
-        ("requests", "/s", [tick.requests / STEP_S for tick in ticks]),
-        ("copies", "", [float(tick.serving) for tick in ticks]),
-        ("queue", "", [tick.queue for tick in ticks]),
-        ("latency", "s", [tick.latency_s for tick in ticks]),
+        ("requests", "/s", [[tick.requests / STEP_S for tick in ticks[0]]]),
+        ("copies", "", [[float(tick.serving) for tick in one] for one in ticks]),
+        ("queue", "", [[tick.queue for tick in one] for one in ticks]),
+        ("latency", "s", [[tick.latency_s for tick in one] for one in ticks]),
     ]
 
 
-def terminal_chart(result: Result, *, width: int) -> str:
-    """One line for each panel, its largest value at the end."""
+def terminal_chart(runs: Runs, *, width: int) -> str:
+    """A line for each panel, or two where two are compared, with its largest value at the end."""
     room = max(10, width - 24)
     lines = []
-    for name, unit, values in panels(result):
-        heights = thinned(values, room)
-        top = max(heights, default=0.0) or 1.0
-        bars = "".join(BARS[math.ceil(height / top * (len(BARS) - 1))] for height in heights)
-        lines.append(f"{name:<9}{bars} max {max(heights, default=0.0):,.4g}{unit}")
+    for name, unit, all_values in panels(runs):
+        found = [thinned(values, room) for values in all_values]
+        top = max((max(heights, default=0.0) for heights in found), default=0.0) or 1.0
+        for number, heights in enumerate(found):
+            label = name if len(found) == 1 else f"{name} {number + 1}"
+            bars = "".join(BARS[math.ceil(height / top * (len(BARS) - 1))] for height in heights)
+            lines.append(f"{label:<10}{bars} max {max(heights, default=0.0):,.4g}{unit}")
     return "\n".join(lines)
 
 
-def html_page(result: Result, *, title: str, summary: str) -> str:
-    """The whole page."""
-    plots = [
-        _plot(panel, color, index) for index, (panel, color) in enumerate(zip(panels(result), COLORS, strict=True))
-    ]
+def html_page(runs: Runs, *, title: str, rows: Sequence[tuple[str, ...]]) -> str:
+    """
+    The whole page.
+
+    Args:
+        runs: what is plotted.
+        title: of the page.
+        rows: a table, its head first.
+    """
+    plots = [_plot(panel, index) for index, panel in enumerate(panels(runs))]
     height = len(plots) * (HEIGHT + GAP) + GAP
-    rows = "".join(
-        f"<tr><td>{_clock(activity.time_s - result.ticks[0].time_s)}</td><td>{activity.capacity}</td>"
-        f"<td>{escape(activity.cause)}</td></tr>"
-        for activity in result.activities
+    first = runs[0][1]
+    legend = "".join(
+        f'<b style="color:{color}">{escape(name)}</b> ' for (name, _), color in zip(runs, COLORS, strict=False)
     )
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
         "<style>body{font:14px system-ui;margin:2em;max-width:1000px}td,th{padding:2px 12px;text-align:left}"
-        "pre{white-space:pre-wrap}svg text{font:12px system-ui}</style>"
-        f"<h1>{escape(title)}</h1><pre>{escape(summary)}</pre>"
+        "svg text{font:12px system-ui}</style>"
+        f"<h1>{escape(title)}</h1>{_table(rows)}<p>{legend}</p>"
         f'<svg viewBox="0 0 {LEFT + WIDTH + 20} {height}" role="img" aria-label="Requests, copies, queue, latency">'
-        f"{''.join(plots)}{_axis(result, height)}</svg>"
-        f"<h2>Scaling activities</h2>"
-        f"<table><tr><th>after</th><th>capacity</th><th>cause</th></tr>{rows}</table></html>\n"
+        f"{''.join(plots)}{_axis(first, height)}</svg>"
+        f"{''.join(_activities(name, result) for name, result in runs)}</html>\n"
     )
 
 
-def _plot(panel: Panel, color: str, index: int) -> str:
-    name, unit, values = panel
-    heights = thinned(values, WIDTH)
-    top, base = max(heights, default=0.0) or 1.0, index * (HEIGHT + GAP) + GAP + HEIGHT
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows[1:])
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def _activities(name: str, result: Result) -> str:
+    begin_s = result.ticks[0].time_s
+    rows = [(_clock(one.time_s - begin_s), str(one.capacity), one.cause) for one in result.activities]
+    return f"<h2>Scaling activities: {escape(name)}</h2>{_table([('after', 'capacity', 'cause'), *rows])}"
+
+
+def _plot(panel: Panel, index: int) -> str:
+    name, unit, all_values = panel
+    found = [thinned(values, WIDTH) for values in all_values]
+    top = max((max(heights, default=0.0) for heights in found), default=0.0) or 1.0
+    base = index * (HEIGHT + GAP) + GAP + HEIGHT
+    lines = "".join(_line(heights, top, base, color) for heights, color in zip(found, COLORS, strict=False))
+    return (
+        f'<text x="{LEFT}" y="{base - HEIGHT - 8}">{name}{f" ({unit})" if unit else ""}</text>'
+        f'<text x="{LEFT - 8}" y="{base - HEIGHT + 10}" text-anchor="end">{top:,.4g}</text>'
+        f'<text x="{LEFT - 8}" y="{base}" text-anchor="end">0</text>{lines}'
+    )
+
+
+def _line(heights: Sequence[float], top: float, base: int, color: str) -> str:
     scale = WIDTH / max(1, len(heights))
     points = " ".join(f"{LEFT + i * scale:.1f},{base - value / top * HEIGHT:.1f}" for i, value in enumerate(heights))
     area = f"{LEFT},{base} {points} {LEFT + (len(heights) - 1) * scale:.1f},{base}"
     return (
-        f'<text x="{LEFT}" y="{base - HEIGHT - 8}">{name}{f" ({unit})" if unit else ""}</text>'
-        f'<text x="{LEFT - 8}" y="{base - HEIGHT + 10}" text-anchor="end">{top:,.4g}</text>'
-        f'<text x="{LEFT - 8}" y="{base}" text-anchor="end">0</text>'
-        f'<polygon points="{area}" fill="{color}" fill-opacity="0.15"/>'
+        f'<polygon points="{area}" fill="{color}" fill-opacity="0.12"/>'
         f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"/>'
     )
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from headrace.core.errors import InvalidRequest
 from headrace.scaling.schedule import utc_s
-from headrace.scaling.simulation import STEP_S, Result
+from headrace.scaling.simulated_fleet import STEP_S
+from headrace.scaling.simulation import Result
 
 MAX_STEPS = 32 * 86_400 // STEP_S
 """A month: longer ones are mistakes in the units of time."""

@@ -53,6 +53,13 @@ class Scaling:
         return self.ended_s is None or now_s < self.ended_s + self.cooldown_s
 
 
+WOKEN = Scaling(direction="in", from_capacity=0, cooldown_s=60.0, ended_s=None)
+"""
+What counts as the last scaling after a request woke a first copy: for a minute nothing scales it in again, as an alarm
+that saw it idle has to see that it is not.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
     """A scalable target."""

@@ -7,35 +7,23 @@ requests, for step policies; `AlarmActions` name the policies), `ScheduledAction
 `MinCapacity`, `MaxCapacity` and `SuspendedState` (as in RegisterScalableTarget).
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.scaling import schedule, step, target_tracking
-from headrace.scaling.alarms import rule_from_json
+from headrace.scaling.alarms import MINUTE_S, rule_from_json
 from headrace.scaling.decide import Suspended
 from headrace.scaling.schedule import Window
-from headrace.scaling.simulation import AGGREGATES, PER_MINUTE, Plan, Signal, SimulatedAction, SimulatedAlarm
+from headrace.scaling.simulated_metrics import NAMESPACE, check, metric
+from headrace.scaling.simulation import Plan, SimulatedAction, SimulatedAlarm
 
-PREDEFINED: Mapping[str, Signal] = {
-    "SageMakerVariantInvocationsPerInstance": "invocations_per_copy",
-    "SageMakerInferenceComponentInvocationsPerCopy": "invocations_per_copy",
-    "SageMakerVariantConcurrentRequestsPerModelHighResolution": "concurrency_per_copy",
-    "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution": "concurrency_per_copy",
+PREDEFINED: Mapping[str, tuple[str, str]] = {
+    "SageMakerVariantInvocationsPerInstance": ("InvocationsPerInstance", "Sum"),
+    "SageMakerInferenceComponentInvocationsPerCopy": ("InvocationsPerCopy", "Sum"),
+    "SageMakerVariantConcurrentRequestsPerModelHighResolution": ("ConcurrentRequestsPerModel", "Average"),
+    "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution": ("ConcurrentRequestsPerCopy", "Average"),
 }
-
-METRICS: Mapping[str, Signal] = {
-    "Invocations": "invocations",
-    "InvocationsPerInstance": "invocations_per_copy",
-    "InvocationsPerCopy": "invocations_per_copy",
-    "ConcurrentRequestsPerModel": "concurrency_per_copy",
-    "ConcurrentRequestsPerCopy": "concurrency_per_copy",
-    "QueueDepth": "queue",
-    "ApproximateBacklogSize": "queue",
-    "HasBacklogWithoutCapacity": "backlog_at_zero",
-    "NoCapacityInvocationFailures": "no_capacity",
-}
-"""The metrics that a simulation has, whatever their namespace and dimensions."""
+"""Predefined metric → its name and statistic."""
 
 
 def plan_from_json(
@@ -57,8 +45,10 @@ def plan_from_json(
     high = int(document.get("MaxCapacity", max(low, 10)) if maximum is None else maximum)
     if not 0 <= low <= high:
         raise ValueError(f"MinCapacity is {low} and MaxCapacity {high}; wanted: 0 <= MinCapacity <= MaxCapacity.")
+    policies = _policies(document)
+    _check_actions(document.get("Alarms") or (), [_name_of(request) for request in policies])
     alarms: list[SimulatedAlarm] = []
-    for request in _policies(document):
+    for request in policies:
         alarms += _alarms_of(request, document.get("Alarms") or ())
     suspended = document.get("SuspendedState") or {}
     return Plan(
@@ -85,8 +75,33 @@ def _policies(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(document.get("Policies") or ())
 
 
+def _name_of(request: Mapping[str, Any]) -> str:
+    return str(request.get("PolicyName", "policy"))
+
+
+def _starts(alarm: Mapping[str, Any], name: str) -> bool:
+    """Whether an alarm has a policy as its action, by name or ARN."""
+    actions = [str(action) for action in alarm.get("AlarmActions") or ()]
+    return any(action == name or action.endswith(f":policyName/{name}") for action in actions)
+
+
+def _check_actions(alarms: Any, names: Sequence[str]) -> None:
+    """
+    Hold alarms to starting something: one that starts nothing is a slip.
+
+    Raises:
+        ValueError: One starts none of the policies.
+    """
+    for alarm in alarms:
+        if not any(_starts(alarm, name) for name in names):
+            raise ValueError(
+                f"AlarmActions of the alarm {alarm.get('AlarmName')} are {alarm.get('AlarmActions')}; wanted: one of "
+                f"Policies, {', '.join(names)}. Other actions than those on ALARM cannot be simulated."
+            )
+
+
 def _alarms_of(request: Mapping[str, Any], alarms: Any) -> list[SimulatedAlarm]:
-    name = str(request.get("PolicyName", "policy"))
+    name = _name_of(request)
     if config := request.get("TargetTrackingScalingPolicyConfiguration"):
         return _tracking(name, config)
     config = request.get("StepScalingPolicyConfiguration")
@@ -95,46 +110,53 @@ def _alarms_of(request: Mapping[str, Any], alarms: Any) -> list[SimulatedAlarm]:
             f"Policy {name} is neither target tracking nor step scaling; predictive scaling is not supported."
         )
     policy = step.policy_from_json(config)
-    own = [alarm for alarm in alarms if any(name in action for action in alarm.get("AlarmActions") or ())]
+    own = [alarm for alarm in alarms if _starts(alarm, name)]
     if not own:
         raise ValueError(f"Step policy {name} needs one of Alarms, with its name in AlarmActions.")
-    return [_simulated(spec.get("AlarmName", name), spec, _signal(spec), name, policy) for spec in own]
+    return [_simulated(spec.get("AlarmName", name), spec, name, policy) for spec in own]
 
 
 def _tracking(name: str, config: Mapping[str, Any]) -> list[SimulatedAlarm]:
     policy = target_tracking.policy_from_json(config)
+    is_fast = False
     if predefined := config.get("PredefinedMetricSpecification"):
         kind = str(predefined.get("PredefinedMetricType"))
         if kind not in PREDEFINED:
             raise ValueError(f"PredefinedMetricType {kind!r} cannot be simulated; wanted: {', '.join(PREDEFINED)}.")
-        signal = PREDEFINED[kind]
         is_fast = kind in target_tracking.HIGH_RESOLUTION
-        watched = {"MetricName": kind, "Namespace": "AWS/SageMaker", "Statistic": "Average" if is_fast else "Sum"}
+        watched: dict[str, Any] = dict(zip(("MetricName", "Statistic"), PREDEFINED[kind], strict=True))
     else:
         custom = config["CustomizedMetricSpecification"]
-        signal, is_fast = _signal(custom), False
-        watched = {key: custom[key] for key in ("MetricName", "Namespace", "Dimensions", "Statistic") if key in custom}
+        watched = {key: custom[key] for key in ("MetricName", "Statistic", "Metrics") if key in custom}
     specs = target_tracking.alarm_specs(policy, watched, is_high_resolution=is_fast)
-    return [
-        _simulated(f"TargetTracking-{name}-Alarm{side}", spec, signal, name, policy) for side, spec in specs.items()
-    ]
+    return [_simulated(f"TargetTracking-{name}-Alarm{side}", spec, name, policy) for side, spec in specs.items()]
 
 
-def _signal(spec: Mapping[str, Any]) -> Signal:
-    metric = str(spec.get("MetricName"))
-    if metric not in METRICS:
-        raise ValueError(f"Metric {metric!r} cannot be simulated; wanted: {', '.join(METRICS)}.")
-    return METRICS[metric]
+def _simulated(name: str, spec: Mapping[str, Any], policy_name: str, policy: Any) -> SimulatedAlarm:
+    """An alarm on simulated metrics, in place of those that are named; one without a unit."""
+    queries = [_query(query) for query in spec.get("Metrics") or ()]
+    own = {"Metrics": queries} if queries else {"MetricName": metric(str(spec.get("MetricName"))).name}
+    rest = {key: value for key, value in spec.items() if key not in ("Metrics", "MetricName", "Dimensions", "Unit")}
+    rule = rule_from_json({**rest, **own, "Namespace": NAMESPACE})
+    if queries and sum(query["ReturnData"] for query in queries) != 1:
+        raise ValueError(f"Exactly one of Metrics of {name} must have ReturnData true (the default).")
+    check(rule)
+    return SimulatedAlarm(name=name, rule=rule, policy_name=policy_name, policy=policy)
 
 
-def _simulated(name: str, spec: Mapping[str, Any], signal: Signal, policy_name: str, policy: Any) -> SimulatedAlarm:
-    rule = rule_from_json({"Namespace": "AWS/SageMaker", **spec})
-    if rule.statistic not in AGGREGATES:
-        raise ValueError(f"Statistic {rule.statistic} cannot be simulated; wanted: {', '.join(AGGREGATES)}.")
-    shortest_s = 60 if signal in PER_MINUTE else 10
-    if rule.period_s < shortest_s:
-        rule = replace(rule, period_s=shortest_s)
-    return SimulatedAlarm(name=name, rule=rule, signal=signal, policy_name=policy_name, policy=policy)
+def _query(query: Mapping[str, Any]) -> dict[str, Any]:
+    """A query of an alarm or a policy, of simulated metrics; a policy's has no period."""
+    if not query.get("Id") or bool(query.get("MetricStat")) == bool(query.get("Expression")):
+        raise ValueError(f"{query.get('Id')!r} of Metrics must have an Id, and either MetricStat or Expression.")
+    made = {"ReturnData": True, **query}
+    if stat := query.get("MetricStat"):
+        named = metric(str((stat.get("Metric") or {}).get("MetricName")))
+        made["MetricStat"] = {
+            "Metric": {"Namespace": NAMESPACE, "MetricName": named.name},
+            "Period": stat.get("Period", MINUTE_S),
+            "Stat": stat.get("Stat", "Average"),
+        }
+    return made
 
 
 def _action(request: Mapping[str, Any], created_s: float) -> SimulatedAction:

@@ -1,58 +1,30 @@
 """
 A trace of requests and a scaling policy in; copies, queue and latency over time out.
 
-The deciding code is the platform's own: `alarms.judge`, `decide.decide`, `schedule`. What is modelled is the fleet: a
-copy answers `concurrency` requests at once, each takes `service_s`, others wait in one queue, first come first served;
-a new copy serves after `start_s`. Requests flow like water in steps of 10 s; what random arrivals add to the wait is
-estimated (Sakasegawa 1977, M/M/c). Nothing here reads a clock or a file.
+The deciding code is the platform's own: `alarms.judge`, `decide.decide`, `schedule`. What is played is the fleet
+(`simulated_fleet`) and what it tells of itself (`simulated_metrics`). Nothing here reads a clock or a file.
 """
 
 import math
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from headrace.scaling import schedule
-from headrace.scaling.alarms import AlarmRule, AlarmState, Datapoint, Judgement, judge
-from headrace.scaling.decide import Scaling, Suspended, TargetState, Trigger, capacity_within_bounds, decide
+from headrace.scaling.alarms import AlarmRule, AlarmState, Judgement, judge
+from headrace.scaling.decide import WOKEN, Scaling, Suspended, TargetState, Trigger, capacity_within_bounds, decide
 from headrace.scaling.schedule import Schedule, Window
+from headrace.scaling.simulated_fleet import STEP_S, Fleet, FleetModel, Step
+from headrace.scaling.simulated_metrics import Gauge, SimulatedSeries
 from headrace.scaling.step import StepScaling
 from headrace.scaling.target_tracking import TargetTracking
-
-STEP_S = 10
-
-Signal = Literal[
-    "invocations", "invocations_per_copy", "concurrency_per_copy", "queue", "no_capacity", "backlog_at_zero"
-]
-"""What a simulated alarm can watch. Per minute: invocations and no_capacity; every 10 s: the others."""
-
-PER_MINUTE: tuple[Signal, ...] = ("invocations", "invocations_per_copy", "no_capacity")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetModel:
-    """What a copy can do."""
-
-    concurrency: int = 8
-    """Requests that one copy answers at once."""
-    service_s: float = 2.0
-    """How long an answer takes once it is begun."""
-    start_s: float = 30.0
-    """From the decision until a new copy serves."""
-    timeout_s: float = 60.0
-    """A request that has waited so long is lost."""
-    wakes: bool = True
-    """A request that finds no copy is held, and wakes one; else it fails at once, as on AWS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedAlarm:
-    """An alarm, the signal that it watches, and the policy that it triggers."""
+    """An alarm on simulated metrics, and the policy that it triggers."""
 
     name: str
     rule: AlarmRule
-    signal: Signal
     policy_name: str
     policy: TargetTracking | StepScaling
 
@@ -93,6 +65,9 @@ class Tick:
     latency_s: float
     """Mean, from arrival to the answer's end, of those begun in this step."""
     lost: float
+    """Requests that found no copy and failed, or waited too long."""
+    held: float
+    """Requests that found no copy and waited for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +87,30 @@ class Result:
     activities: tuple[Activity, ...]
     latencies: tuple[tuple[float, float], ...]
     """(seconds, how many requests), ascending."""
-    copy_hours: float
-    requests: float
-    lost: float
+    num_woken: int
+    """How often a request woke a first copy."""
+    longest_hold_s: float
+    """Of the requests that found no copy and were answered."""
+
+    @property
+    def requests(self) -> float:
+        """All that came."""
+        return math.fsum(tick.requests for tick in self.ticks)
+
+    @property
+    def lost(self) -> float:
+        """Requests that were not answered."""
+        return math.fsum(tick.lost for tick in self.ticks)
+
+    @property
+    def held(self) -> float:
+        """Requests that found no copy and waited for one."""
+        return math.fsum(tick.held for tick in self.ticks)
+
+    @property
+    def copy_hours(self) -> float:
+        """What was paid for: copies that served or started, by hours."""
+        return sum(max(tick.desired, tick.serving) for tick in self.ticks) * STEP_S / 3600
 
     def latency_s(self, share: float) -> float:
         """The latency that `share` (0.95: p95) of the answered requests did not exceed; NaN: none was answered."""
@@ -136,208 +132,131 @@ def simulate(requests: Sequence[float], plan: Plan, model: FleetModel, *, start_
         model: What a copy can do.
         start_s: When the first step begins, seconds since 1970, a multiple of 10; schedules and alarms see it.
     """
-    fleet = _Fleet(model=model, serving=plan.initial)
-    scaler = _Scaler(plan=plan, desired=plan.initial, min_capacity=plan.min_capacity, max_capacity=plan.max_capacity)
-    ticks = []
+    fleet = Fleet(model=model, serving=plan.initial)
+    scaler = _Scaler(plan, start_s)
+    ticks: list[Tick] = []
+    latencies: dict[float, float] = {}
+    num_woken, longest_hold_s = 0, 0.0
     for index, arriving in enumerate(requests):
         now_s = start_s + index * STEP_S
-        fleet.start_ready(now_s)
-        if arriving > 0 and scaler.desired == 0 and model.wakes and plan.max_capacity > 0:
-            scaler.set(max(1, scaler.min_capacity), now_s, cause="a request woke it")
+        if arriving > 0 and model.at_zero == "wake" and scaler.wake(now_s):
+            num_woken += 1
         fleet.scale(scaler.desired, now_s)
-        tick = fleet.step(arriving, now_s, desired=scaler.desired)
-        ticks.append(tick)
-        scaler.measure(tick, fleet)
+        fleet.start_ready(now_s)
+        step = fleet.step(arriving, now_s)
+        for latency_s, held_s, count in step.answered:
+            latencies[latency_s] = latencies.get(latency_s, 0.0) + count
+            longest_hold_s = max(longest_hold_s, held_s)
+        ticks.append(_tick(step, arriving, now_s, scaler.desired))
+        scaler.measure(step, now_s)
+        fleet.start_ready(now_s + STEP_S)
         scaler.act(now_s + STEP_S, in_service=fleet.serving)
     return Result(
         ticks=tuple(ticks),
         activities=tuple(scaler.activities),
-        latencies=tuple(sorted(fleet.latencies.items())),
-        copy_hours=sum(max(tick.desired, tick.serving) for tick in ticks) * STEP_S / 3600,
-        requests=math.fsum(requests),
-        lost=math.fsum(tick.lost for tick in ticks),
+        latencies=tuple(sorted(latencies.items())),
+        num_woken=num_woken,
+        longest_hold_s=longest_hold_s,
     )
 
 
-@dataclass(slots=True)
-class _Fleet:
-    model: FleetModel
-    serving: int
-    starting: list[float] = field(default_factory=list)
-    """When each new copy will serve."""
-    waiting: deque[list[float]] = field(default_factory=deque)
-    """[arrived at, how many], oldest first."""
-    latencies: dict[float, float] = field(default_factory=dict)
-    busy: float = 0.0
-    """Requests being answered, on average over the last step."""
-
-    def start_ready(self, now_s: float) -> None:
-        self.serving += sum(1 for ready_s in self.starting if ready_s <= now_s)
-        self.starting = [ready_s for ready_s in self.starting if ready_s > now_s]
-
-    def scale(self, desired: int, now_s: float) -> None:
-        missing = desired - self.serving - len(self.starting)
-        if missing > 0:
-            self.starting += [now_s + self.model.start_s] * missing
-        elif missing < 0:
-            # Those that do not serve yet go first.
-            kept = max(0, len(self.starting) + missing)
-            self.starting = self.starting[:kept]
-            self.serving = min(self.serving, desired - kept)
-
-    def step(self, arriving: float, now_s: float, *, desired: int) -> Tick:
-        lost = 0.0
-        if arriving > 0 and self.serving == 0 and not self.model.wakes:
-            lost, kept = arriving, 0.0
-        else:
-            kept = arriving
-        if kept:
-            self.waiting.append([now_s, kept])
-        while self.waiting and now_s - self.waiting[0][0] >= self.model.timeout_s:
-            lost += self.waiting.popleft()[1]
-        begun, latency_sum = self._serve(now_s)
-        return Tick(
-            time_s=now_s,
-            requests=arriving,
-            desired=desired,
-            serving=self.serving,
-            queue=sum(count for _, count in self.waiting),
-            latency_s=latency_sum / begun if begun else math.nan,
-            lost=lost,
-        )
-
-    def _serve(self, now_s: float) -> tuple[float, float]:
-        """Begin what fits into this step, oldest first: how many, and the sum of their latencies."""
-        slots = self.serving * self.model.concurrency
-        room = total = slots * STEP_S / self.model.service_s
-        latency_sum = 0.0
-        jitter_s = _random_wait_s(
-            sum(c for _, c in self.waiting) / total if total else 0.0, slots, self.model.service_s
-        )
-        while room > 1e-9 and self.waiting:
-            cohort = self.waiting[0]
-            taken = min(cohort[1], room)
-            room -= taken
-            # This step's requests come spread over it; older ones have waited since theirs.
-            waited_s = now_s - cohort[0] + (STEP_S * (1 - room / total) / 2 if cohort[0] < now_s else 0.0)
-            latency_s = round(waited_s + jitter_s + self.model.service_s, 2)
-            self.latencies[latency_s] = self.latencies.get(latency_s, 0.0) + taken
-            latency_sum += latency_s * taken
-            cohort[1] -= taken
-            if cohort[1] <= 1e-9:
-                self.waiting.popleft()
-        self.busy = (total - room) * self.model.service_s / STEP_S
-        return total - room, latency_sum
+def _tick(step: Step, arriving: float, now_s: float, desired: int) -> Tick:
+    return Tick(
+        time_s=now_s,
+        requests=arriving,
+        desired=desired,
+        serving=step.serving,
+        queue=step.queue,
+        latency_s=step.latency_s,
+        lost=step.failed + step.expired,
+        held=step.held,
+    )
 
 
-def _random_wait_s(load: float, slots: int, service_s: float) -> float:
-    """The mean wait that random arrivals cause at a load below 1; at most a step, where the queue takes over."""
-    if load <= 0 or slots == 0:
-        return 0.0
-    if load >= 1:
-        return float(STEP_S) / 2
-    wait_s: float = service_s * load ** (math.sqrt(2 * (slots + 1)) - 1) / (slots * (1 - load))
-    return min(STEP_S / 2, wait_s)
-
-
-@dataclass(slots=True)
 class _Scaler:
-    plan: Plan
-    desired: int
-    min_capacity: int
-    max_capacity: int
-    last: Scaling | None = None
-    series: dict[Signal, deque[Datapoint]] = field(default_factory=dict)
-    minute: dict[Signal, float] = field(default_factory=dict)
-    states: dict[str, Judgement] = field(default_factory=dict)
-    activities: list[Activity] = field(default_factory=list)
-    checked_s: float | None = None
+    """The autoscaler's part: alarms, schedules, decisions, one look every ten seconds."""
 
-    def set(self, capacity: int, now_s: float, *, cause: str) -> None:
-        self.desired = capacity
-        self.activities.append(Activity(time_s=now_s, capacity=capacity, cause=cause))
+    def __init__(self, plan: Plan, start_s: float) -> None:
+        self.desired = plan.initial
+        self.activities: list[Activity] = []
+        self._plan = plan
+        self._min, self._max = plan.min_capacity, plan.max_capacity
+        self._series = SimulatedSeries([alarm.rule for alarm in plan.alarms])
+        self._gauges = {alarm.name: Gauge(alarm.rule, self._series) for alarm in plan.alarms}
+        self._judged: dict[str, Judgement] = {}
+        self._last: Scaling | None = None
+        self._is_settling = False
+        self._since_s = self._checked_s = start_s
+        """In service since; schedules were looked at until."""
 
-    def measure(self, tick: Tick, fleet: _Fleet) -> None:
-        """Publish what CloudWatch would have of this step; nothing per copy while there is none."""
-        gauges: dict[Signal, float] = {
-            "queue": tick.queue,
-            "backlog_at_zero": float(not tick.serving and tick.queue > 0),
-        }
-        counts: dict[Signal, float] = {"invocations": tick.requests}
-        if tick.serving:
-            gauges["concurrency_per_copy"] = (fleet.busy + tick.queue) / tick.serving
-            counts["invocations_per_copy"] = tick.requests / tick.serving
-        elif tick.requests:
-            counts["no_capacity"] = tick.requests
-        for signal, value in gauges.items():
-            self._append(signal, tick.time_s, value)
-        for signal, value in counts.items():
-            self.minute[signal] = self.minute.get(signal, 0.0) + value
-        if (tick.time_s + STEP_S) % 60 == 0:
-            for signal, value in self.minute.items():
-                self._append(signal, tick.time_s + STEP_S - 60, value)
-            self.minute.clear()
+    def wake(self, now_s: float) -> bool:
+        """Bring a first copy, if there is none and may be one."""
+        if self.desired > 0 or self._max == 0:
+            return False
+        self._set(max(1, self._min), now_s, cause="a request arrived while capacity was 0")
+        self._last = WOKEN
+        return True
 
-    def _append(self, signal: Signal, start_s: float, value: float) -> None:
-        if any(alarm.signal == signal for alarm in self.plan.alarms):
-            self.series.setdefault(signal, deque(maxlen=self._length(signal))).append(
-                Datapoint(start_s=start_s, value=value)
-            )
-
-    def _length(self, signal: Signal) -> int:
-        resolution_s = _resolution_s(signal)
-        rules = [alarm.rule for alarm in self.plan.alarms if alarm.signal == signal]
-        return max(rule.range_periods * rule.period_s // resolution_s for rule in rules)
+    def measure(self, step: Step, now_s: float) -> None:
+        """Publish what CloudWatch would have of this step."""
+        self._series.measure(step, now_s, desired=self.desired)
 
     def act(self, now_s: float, *, in_service: int) -> None:
-        """One pass of the autoscaler: schedules, alarms, decision."""
-        self._run_schedules(now_s)
-        state = TargetState(
+        """One pass. While copies start nothing is decided: the endpoint is updating."""
+        if self._is_settling and in_service == self.desired:
+            self._is_settling, self._since_s = False, now_s
+            if self._last is not None and self._last.ended_s is None:
+                self._last = replace(self._last, ended_s=now_s)
+        is_bounded = self._run_schedules(now_s)
+        triggers = [self._trigger(alarm, now_s) for alarm in self._plan.alarms]
+        if self._is_settling:
+            return
+        state = self._state(in_service)
+        if is_bounded and (capacity := capacity_within_bounds(state)) is not None:
+            side, bound = ("minimum", self._min) if capacity > self.desired else ("maximum", self._max)
+            self._set(capacity, now_s, cause=f"{side} capacity was set to {bound}")
+            return
+        decision = decide(state, triggers, now_s=now_s)
+        if decision.capacity is not None and decision.trigger is not None and decision.scaling is not None:
+            name, policy = decision.trigger.alarm_name, decision.trigger.policy_name
+            self._last = decision.scaling
+            self._set(decision.capacity, now_s, cause=f"monitor alarm {name} in state ALARM triggered policy {policy}")
+
+    def _set(self, capacity: int, now_s: float, *, cause: str) -> None:
+        self.desired = capacity
+        self._is_settling = True
+        self.activities.append(Activity(time_s=now_s, capacity=capacity, cause=cause))
+
+    def _state(self, in_service: int) -> TargetState:
+        return TargetState(
             desired=self.desired,
             in_service=in_service,
-            min_capacity=self.min_capacity,
-            max_capacity=self.max_capacity,
-            suspended=self.plan.suspended,
-            last=self.last,
+            min_capacity=self._min,
+            max_capacity=self._max,
+            suspended=self._plan.suspended,
+            last=self._last,
+            since_s=self._since_s,
         )
-        decision = decide(state, [self._trigger(alarm, now_s) for alarm in self.plan.alarms], now_s=now_s)
-        if decision.capacity is None or decision.trigger is None or decision.scaling is None:
-            return
-        trigger = decision.trigger
-        self.last = replace(decision.scaling, ended_s=now_s)
-        cause = f"monitor alarm {trigger.alarm_name} in state ALARM triggered policy {trigger.policy_name}"
-        self.set(decision.capacity, now_s, cause=cause)
 
-    def _run_schedules(self, now_s: float) -> None:
-        before_s = now_s - STEP_S if self.checked_s is None else self.checked_s
-        self.checked_s = now_s
-        if self.plan.suspended.is_scheduled:
-            return
-        for action in self.plan.actions:
-            due = schedule.due_time(action.schedule, after_s=before_s, now_s=now_s, window=action.window)
-            if due is None:
-                continue
-            self.min_capacity = self.min_capacity if action.min_capacity is None else action.min_capacity
-            self.max_capacity = self.max_capacity if action.max_capacity is None else action.max_capacity
-            bounds = TargetState(
-                desired=self.desired, in_service=0, min_capacity=self.min_capacity, max_capacity=self.max_capacity
-            )
-            if (capacity := capacity_within_bounds(bounds)) is not None:
-                kind, value = ("minimum", self.min_capacity)
-                if capacity < self.desired:
-                    kind, value = ("maximum", self.max_capacity)
-                self.set(capacity, now_s, cause=f"{kind} capacity was set to {value}")
+    def _run_schedules(self, now_s: float) -> bool:
+        """Set the bounds of what is due; says whether the capacity has to be brought within them."""
+        after_s, self._checked_s = self._checked_s, now_s
+        if self._plan.suspended.is_scheduled:
+            return False
+        for action in self._plan.actions:
+            if schedule.due_time(action.schedule, after_s=after_s, now_s=now_s, window=action.window) is not None:
+                self._min = self._min if action.min_capacity is None else action.min_capacity
+                self._max = self._max if action.max_capacity is None else action.max_capacity
+        return not self._min <= self.desired <= self._max
 
     def _trigger(self, alarm: SimulatedAlarm, now_s: float) -> Trigger:
         rule = alarm.rule
-        judged = self.states.get(alarm.name)
+        judged = self._judged.get(alarm.name)
         if judged is None or now_s % min(rule.period_s, 60) == 0:
             before: AlarmState = "INSUFFICIENT_DATA" if judged is None else judged.state
             start_s, end_s = rule.window(now_s)
-            measured = self.series.get(alarm.signal, ())
-            is_native = rule.period_s == _resolution_s(alarm.signal)
-            points = list(measured) if is_native else _merged(measured, rule, start_s)
-            judged = self.states[alarm.name] = judge(rule, points, state=before, end_s=end_s)
+            found = self._gauges[alarm.name].read(start_s=start_s, end_s=end_s)
+            judged = self._judged[alarm.name] = judge(rule, found, state=before, end_s=end_s)
         return Trigger(
             policy_name=alarm.policy_name,
             alarm_name=alarm.name,
@@ -346,35 +265,5 @@ class _Scaler:
             values=judged.values,
             threshold=rule.threshold,
             comparison=rule.comparison,
+            gap_s=rule.watched_s if rule.is_from_gaps(judged.state, judged.values) else 0.0,
         )
-
-
-def _resolution_s(signal: Signal) -> int:
-    return 60 if signal in PER_MINUTE else STEP_S
-
-
-AGGREGATES: Mapping[str, str] = {"Average": "mean", "Sum": "sum", "Maximum": "max", "Minimum": "min"}
-"""The statistics that a simulated alarm can have."""
-
-
-def _merged(points: Sequence[Datapoint] | deque[Datapoint], rule: AlarmRule, start_s: float) -> list[Datapoint]:
-    """The measurements of each period, as the alarm's statistic has them."""
-    groups: dict[int, list[float]] = {}
-    for point in points:
-        if point.start_s >= start_s:
-            groups.setdefault(int((point.start_s - start_s) // rule.period_s), []).append(point.value)
-    return [
-        Datapoint(start_s=start_s + index * rule.period_s, value=_aggregate(rule.statistic, values), count=len(values))
-        for index, values in sorted(groups.items())
-    ]
-
-
-def _aggregate(statistic: str, values: Sequence[float]) -> float:
-    match AGGREGATES[statistic]:
-        case "sum":
-            return math.fsum(values)
-        case "max":
-            return max(values)
-        case "min":
-            return min(values)
-    return math.fsum(values) / len(values)

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from headrace.control.metrics.alarm_records import history_item, with_history, with_state
 from headrace.core.telemetry import get_logger
-from headrace.monitoring import metric_math
 from headrace.monitoring.metrics import SeriesReader
-from headrace.monitoring.retention import whole_period
-from headrace.monitoring.statistics import statistic
+from headrace.scaling.alarm_reading import read_datapoints
 from headrace.scaling.alarm_texts import Verdict, evaluate
 from headrace.scaling.alarms import AlarmRule, AlarmState, Datapoint, rule_from_json
 from headrace.state.records import Conflict, Json, Kind, Record
@@ -117,21 +115,7 @@ class AlarmWatch:
         return self._store.update(record, status=with_history(status, *items))
 
     def _read(self, rule: AlarmRule, *, start_s: float, end_s: float) -> Sequence[Datapoint]:
-        if rule.metric is None:
-            return self._computed(rule, start_s, end_s)
-        points = self._series.read(rule.metric, start_s=start_s, end_s=end_s, period_s=whole_period(rule.period_s))
-        return [
-            Datapoint(start_s=point.start_s, value=value, count=point.count)
-            for point in points
-            if rule.unit in (None, point.unit) and (value := statistic(point, rule.statistic)) is not None
-        ]
-
-    def _computed(self, rule: AlarmRule, start_s: float, end_s: float) -> Sequence[Datapoint]:
-        """What an expression gives; of several series the first."""
-        queries = [metric_math.query_from_json(query) for query in rule.queries]
-        found = metric_math.evaluate(queries, self._series.read, start_s=start_s, end_s=end_s)
-        line = next((lines[0] for lines in found.values() if lines), None)
-        return [Datapoint(start_s=at_s, value=value) for at_s, value in line.points] if line is not None else []
+        return read_datapoints(rule, self._series.read, start_s=start_s, end_s=end_s)
 
 
 def actions_for(spec: Json, state: AlarmState) -> Sequence[str]:

@@ -12,20 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Protocol
 
+import msgspec
+
 from headrace.control.autoscaling import activities
 from headrace.control.autoscaling.capacity import read_capacity, write_capacity
 from headrace.control.autoscaling.targets import COMPONENT_DIMENSION, VARIANT_DIMENSION, TargetKey, read_bounds
 from headrace.control.context import NUM_TRIES
 from headrace.control.names import Site
 from headrace.core.telemetry import get_logger
+from headrace.scaling.decide import WOKEN
 from headrace.state.records import Conflict, Kind
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError
 
 CAUSE = "a request arrived while capacity was 0"
-WAKE_COOLDOWN_S = 60.0
-"""After it was woken, so long nothing scales it in again: an alarm that saw it idle has to see that it is not."""
-
 
 class Asleep(Protocol):
     """What a request named."""
@@ -106,7 +106,7 @@ class Waker:
         self._log.info("waker.woken", target=key.resource_id, capacity=number)
         if target is None:
             return
-        scaling = {"direction": "in", "from_capacity": 0, "cooldown_s": WAKE_COOLDOWN_S, "ended_s": None}
+        scaling = msgspec.to_builtins(WOKEN)
         activity = activities.begin(self._store, key, number, cause=CAUSE, now_s=self._clock(), scaling=scaling)
         activities.progressed(self._store, activity)
 
