@@ -1,0 +1,134 @@
+"""
+Whatever happens to replicas and clients in whatever order, every request ends, and nothing is counted for ever.
+
+What is counted decides: outstanding requests choose replicas and scale them, held ones fill rooms, bytes fill memory.
+"""
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from headrace.core.telemetry import setup_logging
+
+from .conftest import WAIT_S, Running, running
+from .routes import asleep, component, route, variant
+from .test_faults import FATES, PATHS, fated
+from .test_waking import Waker
+from .workers import Worker
+
+STATUSES = {200, 400, 404, 424, 429, 500, 503}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Running]:
+    with running(wake=Waker(), hold_timeout_s=1.0, max_held=6, stream_timeout_s=0.3, invocation_timeout_s=0.3) as made:
+        yield made
+
+
+class Fleet(RuleBasedStateMachine):
+    """One endpoint with a variant and a component; replicas come, go and die while clients come and go."""
+
+    gateway: Running
+
+    def __init__(self) -> None:
+        super().__init__()
+        setup_logging(format="json", level="info", stream=self.gateway.log)
+        self.workers: list[Worker] = []
+        self.clients: list[socket.socket] = []
+        self.pool = ThreadPoolExecutor(16)
+        self.asked: list[Future[int]] = []
+
+    @initialize()
+    def sleep(self) -> None:
+        """All is at zero."""
+        self.serve([], is_component=False)
+
+    @rule(fates=st.lists(st.sampled_from([*FATES, "gone"]), max_size=3), is_component=st.booleans())
+    def serve(self, fates: list[str], is_component: bool) -> None:
+        """Other replicas than before."""
+        urls = [self._worker(fate).url for fate in fates]
+        own = variant("AllTraffic", urls) if urls and not is_component else asleep()
+        self.gateway.put(route(own, components=[component("ic", urls if is_component else [])]))
+
+    @rule()
+    def kill(self) -> None:
+        """One that may be in the route yet."""
+        if self.workers:
+            self.gateway.run(self.workers.pop().stop())
+
+    @rule(path=st.sampled_from(PATHS), is_component=st.booleans())
+    def ask(self, path: str, is_component: bool) -> None:
+        """A client that waits for its answer."""
+        headers = {"X-Amzn-SageMaker-Inference-Component": "ic"} if is_component else {}
+        self.asked.append(self.pool.submit(self._status, path, headers))
+
+    @rule(path=st.sampled_from(PATHS))
+    def come(self, path: str) -> None:
+        """A client that may hang up."""
+        client = socket.create_connection(("127.0.0.1", int(self.gateway.url.rpartition(":")[2])))
+        client.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        self.clients.append(client)
+
+    @rule()
+    def hang_up(self) -> None:
+        """The one that waits longest."""
+        if self.clients:
+            self.clients.pop(0).close()
+
+    @invariant()
+    def counts_are_possible(self) -> None:
+        """No more than there are clients."""
+        gateway = self.gateway.gateway
+        assert all(number > 0 for number in dict(gateway.loads).values())
+        assert sum(gateway.held.values()) <= 6
+
+    def teardown(self) -> None:
+        """At last all end, and nothing is counted any more."""
+        self.serve(["answer"], is_component=False)
+        for one in self.asked:
+            assert one.result(WAIT_S) in STATUSES
+        for client in self.clients:
+            client.close()
+        self.pool.shutdown()
+        self.gateway.until(self.gateway.is_idle, "all requests ended")
+        service = self.gateway.gateway._service
+        assert not self.gateway.gateway.held
+        assert service.forwarder.holding.num_held == 0
+        assert not service.forwarder.holding._rooms
+        assert service.budget.held_bytes == 0
+        for worker in self.workers:
+            self.gateway.run(worker.stop())
+
+    def _worker(self, fate: str) -> Worker:
+        worker = Worker(fated(fate))
+        self.gateway.run(worker.start())
+        if fate == "gone":
+            self.gateway.run(worker.stop())
+        else:
+            self.workers.append(worker)
+        return worker
+
+    def _status(self, path: str, headers: dict[str, str]) -> int:
+        try:
+            return httpx.post(f"{self.gateway.url}{path}", content=b"{}", headers=headers, timeout=WAIT_S).status_code
+        except httpx.RemoteProtocolError:
+            return 200  # a stream that broke off
+
+
+def test_nothing_is_counted_for_ever(gateway: Running) -> None:
+    class OnThis(Fleet):
+        pass
+
+    OnThis.gateway = gateway
+    run_state_machine_as_test(
+        OnThis,
+        settings=settings(
+            max_examples=25, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
