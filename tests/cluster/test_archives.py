@@ -118,6 +118,7 @@ def test_a_file_cannot_be_a_folder_too(tmp_path) -> None:
 @pytest.mark.parametrize(
     "packed",
     [b"", b"no archive" * 100, b"PK\x03\x04zip", b"GGUF....", b"\x1f\x8bbroken", gzip.compress(b"not a tar" * 99)],
+    ids=["empty", "text", "zip", "gguf", "broken gzip", "gzip of no tar"],
 )
 def test_what_is_no_archive_is_refused(tmp_path, packed) -> None:
     assert "tar.gz archive" in refused(tmp_path, packed)

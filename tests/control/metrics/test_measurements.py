@@ -88,7 +88,11 @@ def test_a_body_may_be_compressed(cloud: Platform, namespace, tmp_path):
     assert point["SampleCount"] == 3.0
 
 
-@pytest.mark.parametrize("body", [b"not gzip", gzip.compress(b"{}")[:-4], gzip.compress(b" " * 5_000_000)])
+@pytest.mark.parametrize(
+    "body",
+    [b"not gzip", gzip.compress(b"{}")[:-4], gzip.compress(b" " * 5_000_000)],
+    ids=["not gzip", "cut off", "too large"],
+)
 def test_a_body_that_cannot_be_inflated_is_refused(cloud: Platform, body):
     headers = {"X-Amz-Target": "GraniteServiceVersion20100801.PutMetricData", "Content-Encoding": "gzip"}
     request = urllib.request.Request(cloud.url, body, headers, method="POST")

@@ -29,6 +29,7 @@ def test_gzip_is_undone_once():
         (b"abc", "br", 400),
         (b"", "gzip", 400),
     ],
+    ids=["not gzip", "cut off", "too large", "brotli", "empty"],
 )
 def test_what_cannot_be_inflated_is_refused(body, encoding, status):
     with pytest.raises(AwsError) as raised:
