@@ -271,6 +271,10 @@ def test_policies_come_page_by_page(client: Any) -> None:
     )
     names = [one["PolicyName"] for page in pages for one in page["ScalingPolicies"]]
     assert names == ["p0", "p1", "p2", "p3", "p4"]
+    for number in range(5, 12):
+        client.put_scaling_policy(**IDENTITY, PolicyName=f"p{number}", StepScalingPolicyConfiguration=STEP)
+    first = client.describe_scaling_policies(ServiceNamespace="sagemaker", MaxResults=50)
+    assert (len(first["ScalingPolicies"]), "NextToken" in first) == (10, True)
     with pytest.raises(client.exceptions.InvalidNextTokenException):
         client.describe_scaling_policies(ServiceNamespace="sagemaker", NextToken="nonsense")
     with pytest.raises(ClientError, match="MaxResults is 0"):

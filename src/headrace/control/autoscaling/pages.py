@@ -8,7 +8,7 @@ from typing import Any
 from headrace.state.records import Record
 from headrace.wire.aws.errors import AwsError, validation_error
 
-_MAX_RESULTS = 50
+MAX_RESULTS = 50
 
 
 def page(
@@ -18,6 +18,7 @@ def page(
     member: str,
     shown: Callable[[Record], dict[str, Any]],
     is_newest_first: bool = False,
+    largest: int = MAX_RESULTS,
 ) -> dict[str, Any]:
     """
     One page of an answer.
@@ -30,14 +31,15 @@ def page(
         member: what the list is called in the answer.
         shown: a record as the answer has it.
         is_newest_first: order by time of creation, downwards.
+        largest: how many fit on a page; also the default.
 
     Raises:
         AwsError: the token is not one of ours, or MaxResults is below 1.
     """
-    number = params.get("MaxResults", _MAX_RESULTS)
+    number = params.get("MaxResults", largest)
     if number < 1:
-        raise validation_error(f"MaxResults is {number}; wanted: 1 to {_MAX_RESULTS}.")
-    number = min(number, _MAX_RESULTS)
+        raise validation_error(f"MaxResults is {number}; wanted: 1 to {largest}.")
+    number = min(number, largest)
     found = sorted(records, key=_key, reverse=is_newest_first)
     if token := params.get("NextToken"):
         after = _read_token(token, member)

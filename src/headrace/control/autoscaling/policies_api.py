@@ -27,6 +27,8 @@ _CONFIGS = {"StepScaling": STEPS, "TargetTrackingScaling": TRACKING}
 _MAX_POLICIES = 50
 _MAX_STEPS = 20
 """Both: Application Auto Scaling user guide, "Quotas"."""
+_MAX_RESULTS = 10
+"""Policies on a page. Source: API reference, DescribeScalingPolicies."""
 
 
 def put_scaling_policy(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +72,13 @@ def describe_scaling_policies(context: CallContext, params: dict[str, Any]) -> d
         and dimension in (None, record.spec["ScalableDimension"])
     ]
     alarms = context.store.list(Kind.ALARM)
-    return page(found, params, member="ScalingPolicies", shown=lambda record: _shown(context, record, alarms))
+    return page(
+        found,
+        params,
+        member="ScalingPolicies",
+        shown=lambda record: _shown(context, record, alarms),
+        largest=_MAX_RESULTS,
+    )
 
 
 def get_predictive_scaling_forecast(_context: CallContext, _params: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from headrace.wire.aws.errors import AwsError
 
 CAUSE = "a request arrived while capacity was 0"
 
+
 class Asleep(Protocol):
     """What a request named."""
 
