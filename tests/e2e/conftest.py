@@ -1,6 +1,8 @@
 """One real server with the real small model for the whole session, started as a user would."""
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,6 +17,8 @@ import httpx
 import pytest
 
 START_TIMEOUT_S = 120.0
+PORTS = range(11_000, 16_000)
+"""Below those that our own servers choose from, and those that Linux gives to clients: none is taken meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,15 @@ def headrace_command() -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free, also if another process of the suite asks at the same moment."""
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    mine = PORTS[process % 16 :: 16]
+    for port in random.SystemRandom().sample(mine, len(mine)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"no free port in {mine}")
 
 
 def serve(model: str | Path, folder: Path, *flags: str, env: dict[str, str] | None = None) -> Served:

@@ -26,6 +26,14 @@ PIECES = {
     "torchserve": ("Today the weather is really nice and I am planning on ",),
 }
 
+IMPATIENT = """
+import runpy, sys, time
+sleep = time.sleep
+time.sleep = lambda seconds: sleep(min(seconds, 1))
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+"""Runs a script as it is, but for its patience: the SDKs sleep for half a minute between two looks at an endpoint."""
+
 
 def started(
     python: str, script: Path, shell: Mapping[str, str], smollm2_path: Path, folder: Path
@@ -39,8 +47,9 @@ def started(
     copy = folder / script.name
     copy.write_text(code)
     shutil.copy(EXAMPLES / "line_iterator.py", folder)
-    command = [python, "-W", "ignore", str(copy), str(smollm2_path)]
-    return subprocess.Popen(command, env=dict(shell), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [python, "-W", "ignore", "-c", IMPATIENT, str(copy), str(smollm2_path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=dict(shell), cwd=folder, **pipes)
 
 
 @pytest.mark.timeout(240)
