@@ -39,6 +39,7 @@ class PromptServer(uvicorn.Server):
         connections = self.server_state.connections
         for connection in list(connections):
             connection.shutdown()
-        deadline_s = self._loop.time() + END_S
-        while connections and self._loop.time() < deadline_s:
+        loop = asyncio.get_running_loop()  # one that is stopped before its main loop has none of its own yet
+        deadline_s = loop.time() + END_S
+        while connections and loop.time() < deadline_s:
             await asyncio.sleep(0.001)

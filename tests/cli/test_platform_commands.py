@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.deploy import container_of, endpoint_name, stage_of
+from headrace.cli.deploy import container_of, endpoint_name
+from headrace.cli.deployed import stage_of
 from headrace.cli.group import UserFailed
 from headrace.cli.invoke import request_body
 from headrace.cli.tables import age, labelled, table

@@ -69,7 +69,7 @@ def copies_of(component: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _facts(component: Mapping[str, Any]) -> list[tuple[str, str]]:
-    specification = component.get("Specification") or {}
+    specification = _specification(component)
     image = ((specification.get("Container") or {}).get("DeployedImage") or {}).get("SpecifiedImage", "")
     present, wanted = copies_of(component)
     placed = (component.get("RuntimeConfig") or {}).get("PlacementStatus") or ()
@@ -87,6 +87,15 @@ def _facts(component: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("created", f"{component['CreationTime']:%Y-%m-%d %H:%M:%S %Z}"),
         ("arn", component["InferenceComponentArn"]),
     ]
+
+
+def _specification(component: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The one that is deployed: of several, that for the instance type the copies are on."""
+    several = component.get("Specifications") or []
+    placed = {one["InstanceType"] for one in (component.get("RuntimeConfig") or {}).get("PlacementStatus") or ()}
+    fitting = [one for one in several if one.get("InstanceType") in placed]
+    found: Mapping[str, Any] = component.get("Specification") or next(iter(fitting or several), {})
+    return found
 
 
 def needs_text(need: Mapping[str, float]) -> str:

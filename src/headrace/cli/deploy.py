@@ -5,22 +5,21 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
+from headrace.cli.deployed import Deployed, DeployedComponent, DeployedEndpoint, Fleet, Need
 from headrace.cli.group import Examples, Failed, UserFailed
-from headrace.cli.platform_client import Platform, find_platform, platform_option, told
+from headrace.cli.platform_client import find_platform, platform_option, told
 
 DEFAULT_IMAGE = (
     "763104351884.dkr.ecr.{region}.amazonaws.com/huggingface-pytorch-tgi-inference:"
     "2.7.0-tgi3.3.6-gpu-py311-cu124-ubuntu22.04"
 )
 """Text Generation Inference: what `get_huggingface_llm_image_uri("huggingface")` of the SageMaker SDK returns."""
-TAG = "headrace:made-by"
-"""On what one command made, so that `headrace rm` may remove all of it."""
 _POLL_S = 0.3
 _MAX_NAME = 63
 _BUSY = frozenset({"Creating", "Updating", "RollingBack", "SystemUpdating"})
@@ -30,6 +29,7 @@ headrace deploy smollm2                                    an endpoint called sm
 headrace deploy ./my-llama --name chat --instances 2       a folder, two workers
 headrace deploy smollm2 --env MAX_TOTAL_TOKENS=1024        settings, as the container's environment
 headrace deploy s3://bucket/model.tar.gz --image djl-inference:0.36.0-lmi27.0.0-cu130
+headrace deploy smollm2 --component-of host --copies 2     one of several models of the endpoint host
 """
 
 
@@ -39,6 +39,10 @@ headrace deploy s3://bucket/model.tar.gz --image djl-inference:0.36.0-lmi27.0.0-
 @click.option("--name", help="Name of the endpoint.  [default: made from the model's]")
 @click.option("--instances", type=click.IntRange(1, 100), default=1, show_default=True, help="Number of workers.")
 @click.option("--instance-type", default="ml.c6i.xlarge", show_default=True, help="What each worker asks for.")
+@click.option("--component-of", metavar="ENDPOINT", help="Deploy as an inference component of this endpoint.")
+@click.option("--copies", type=click.IntRange(0, 100), help="Of the component.  [default: 1]")
+@click.option("--cpus", type=click.FloatRange(min=0.25), help="CPU cores that a copy needs.  [default: 1]")
+@click.option("--memory", "memory_mb", type=click.IntRange(min=128), help="MB that a copy needs.  [default: 1024]")
 @click.option("--image", help="Image URI: which model server is imitated.  [default: TGI 3]")
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="Of the container; repeatable.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the endpoint is in service.")
@@ -50,6 +54,10 @@ def deploy(  # noqa: PLR0913 -- its options
     name: str | None,
     instances: int,
     instance_type: str,
+    component_of: str | None,
+    copies: int | None,
+    cpus: float | None,
+    memory_mb: int | None,
     image: str | None,
     variables: tuple[str, ...],
     wait: bool,
@@ -60,18 +68,32 @@ def deploy(  # noqa: PLR0913 -- its options
 
     It makes a model, an endpoint configuration and an endpoint of one name, as SageMaker's clients do, and waits until
     the endpoint is in service. `headrace rm` removes all three.
+
+    With --component-of it makes a model and an inference component of one name; the endpoint is made too if there is
+    none of that name, with --instances of --instance-type.
     """
+    if component_of is None and (copies, cpus, memory_mb) != (None, None, None):
+        raise UserFailed("--copies, --cpus and --memory are of an inference component. Add --component-of ENDPOINT.")
     platform = find_platform(url)
-    endpoint = name or endpoint_name(model)
+    chosen = name or endpoint_name(model)
     container = container_of(model, _environment(variables), image or DEFAULT_IMAGE.format(region=platform.region))
+    fleet = Fleet(instances=instances, instance_type=instance_type)
+    made: Deployed
+    if component_of is None:
+        made = DeployedEndpoint(platform=platform, name=chosen, container=container, fleet=fleet)
+    else:
+        need = Need(copies=1 if copies is None else copies, cpus=cpus or 1.0, memory_mb=memory_mb or 1024)
+        made = DeployedComponent(
+            platform=platform, name=chosen, container=container, host=component_of, fleet=fleet, need=need
+        )
     with told():
-        _create(platform, endpoint, container, instances=instances, instance_type=instance_type)
+        made.create()
         if not wait:
-            click.echo(f"{endpoint} is being created. `headrace describe {endpoint}` tells how far it is.")
+            click.echo(f"{chosen} is being created. `headrace describe {chosen}` tells how far it is.")
             return
         started_s = time.monotonic()
-        _wait(platform, endpoint, timeout_s)
-    click.echo(_ready_text(platform, endpoint, time.monotonic() - started_s))
+        _wait(made, timeout_s)
+    click.echo(made.ready_text(time.monotonic() - started_s))
 
 
 def endpoint_name(model: str) -> str:
@@ -104,65 +126,21 @@ def _environment(variables: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _create(platform: Platform, name: str, container: dict[str, Any], *, instances: int, instance_type: str) -> None:
-    """Make the three things; what was made is removed again if one of them is refused."""
-    client, tags = platform.sagemaker, [{"Key": TAG, "Value": "headrace deploy"}]
-    role = f"arn:aws:iam::{platform.client('sts').get_caller_identity()['Account']}:role/headrace"
-    variant = {
-        "VariantName": "AllTraffic",
-        "ModelName": name,
-        "InitialInstanceCount": instances,
-        "InstanceType": instance_type,
-        "RoutingConfig": {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"},
-    }
-    with _undone_on_failure() as undo:
-        client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=role, Tags=tags)
-        undo.append(lambda: client.delete_model(ModelName=name))
-        client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[variant], Tags=tags)
-        undo.append(lambda: client.delete_endpoint_config(EndpointConfigName=name))
-        client.create_endpoint(EndpointName=name, EndpointConfigName=name, Tags=tags)
-
-
-@contextmanager
-def _undone_on_failure() -> Iterator[list[Any]]:
-    steps: list[Any] = []
-    try:
-        yield steps
-    except Exception:
-        for step in reversed(steps):
-            with suppress(Exception):  # the first error is the one to tell
-                step()
-        raise
-
-
-def _wait(platform: Platform, name: str, timeout_s: float) -> None:
-    """Watch the endpoint until it is in service. Raises `Failed` with its reason when it will not be."""
-    deadline_s = time.monotonic() + timeout_s
+def _wait(made: Deployed, timeout_s: float) -> None:
+    """Watch until it is in service. Raises `Failed` with its reason when it will not be."""
+    deadline_s, name = time.monotonic() + timeout_s, made.name
     with _shown(name) as show:
         while True:
-            seen = platform.sagemaker.describe_endpoint(EndpointName=name)
-            status = seen["EndpointStatus"]
-            if status == "InService":
+            seen = made.look()
+            if seen.status == "InService":
                 return
-            if status not in _BUSY:
-                reason = seen.get("FailureReason") or "no reason was given"
-                raise Failed(f"{name} is {status}: {reason}\n`headrace logs {name}` shows what its workers wrote.")
+            if seen.status not in _BUSY:
+                reason = seen.reason or "no reason was given"
+                raise Failed(f"{name} is {seen.status}: {reason}\n`headrace logs {name}` shows what its workers wrote.")
             if time.monotonic() > deadline_s:
-                raise Failed(f"{name} is still {status} after {timeout_s:.0f} s; it goes on by itself.")
-            show(stage_of(seen))
+                raise Failed(f"{name} is still {seen.status} after {timeout_s:.0f} s; it goes on by itself.")
+            show(seen.stage)
             time.sleep(_POLL_S)
-
-
-def stage_of(description: Mapping[str, Any]) -> str:
-    """One line: the status, and what its variants are doing."""
-    parts = [str(description["EndpointStatus"])]
-    for variant in description.get("ProductionVariants") or ():
-        states = variant.get("VariantStatus") or ()
-        parts.extend(str(state.get("StatusMessage") or state.get("Status") or "") for state in states)
-        wanted, present = variant.get("DesiredInstanceCount"), variant.get("CurrentInstanceCount")
-        if wanted is not None and present is not None:
-            parts.append(f"{present} of {wanted} ready")
-    return ", ".join(part for part in dict.fromkeys(parts) if part)
 
 
 @contextmanager
@@ -183,16 +161,3 @@ def _shown(name: str) -> Iterator[Any]:
 
     with Console(stderr=True).status(escape(name)) as status:
         yield lambda stage: status.update(f"[bold]{escape(name)}[/] {escape(stage)}")
-
-
-def _ready_text(platform: Platform, name: str, took_s: float) -> str:
-    return f"""\
-{name} is in service after {took_s:.1f} s.
-
-  headrace invoke {name} --stream "The sea is"
-  headrace chat --url {platform.url} --model {name}
-  boto3.client("sagemaker-runtime").invoke_endpoint(EndpointName="{name}", ...)   after eval "$(headrace env)"
-  OpenAI: {platform.url}/v1 with model "{name}"
-
-  headrace logs {name} -f
-  headrace rm {name}"""

@@ -1,7 +1,6 @@
 """`headrace ls`, `describe`, `rm` and `status`: what runs on a platform, and its end."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +15,6 @@ from headrace.cli.components import (
     described_component,
     whole_component,
 )
-from headrace.cli.deploy import TAG
 from headrace.cli.group import Examples, Failed, UserFailed
 from headrace.cli.platform_client import Platform, find_platform, is_not_found, platform_option, told
 from headrace.cli.tables import age, labelled, table
@@ -87,37 +85,6 @@ def describe(*, name: str, url: str | None, as_json: bool) -> None:
     click.echo(labelled(rows))
 
 
-@click.command(cls=Examples, examples="headrace rm smollm2\nheadrace rm one two --no-wait")
-@click.argument("names", nargs=-1, required=True)
-@platform_option
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the workers have ended.")
-def rm(*, names: tuple[str, ...], url: str | None, wait: bool) -> None:
-    """
-    Delete endpoints by their NAMES; running requests may finish.
-
-    The endpoint configuration and the model go too if `headrace deploy` made them.
-    """
-    platform = find_platform(url)
-    missing = []
-    with told():
-        for name in names:
-            endpoint = _described(platform, name)
-            if endpoint is None:
-                missing.append(name)
-                continue
-            if endpoint["EndpointStatus"] != "Deleting":
-                platform.sagemaker.delete_endpoint(EndpointName=name)
-            _remove_parts(platform, endpoint)
-        for name in names:
-            while wait and name not in missing and _described(platform, name) is not None:
-                time.sleep(_POLL_S)
-    for name in names:
-        if name not in missing:
-            click.echo(f"{name} is {'deleted' if wait else 'being deleted'}.")
-    if missing:
-        raise UserFailed(f"There is no endpoint called {', '.join(missing)}. `headrace ls` lists them.")
-
-
 @click.command(cls=Examples, examples="headrace status\nheadrace status --json")
 @platform_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
@@ -144,34 +111,6 @@ def _described(platform: Platform, name: str) -> dict[str, Any] | None:
             return None
         raise
     return found
-
-
-def _remove_parts(platform: Platform, endpoint: Mapping[str, Any]) -> None:
-    """The configuration and its models, where `headrace deploy` made them and they are still there."""
-    from botocore.exceptions import ClientError
-
-    client, config_name = platform.sagemaker, endpoint["EndpointConfigName"]
-    try:
-        config = client.describe_endpoint_config(EndpointConfigName=config_name)
-    except ClientError as error:
-        if is_not_found(error):
-            return
-        raise
-    if not _is_ours(platform, config["EndpointConfigArn"]):
-        return
-    client.delete_endpoint_config(EndpointConfigName=config_name)
-    for name in {variant["ModelName"] for variant in config["ProductionVariants"] if "ModelName" in variant}:
-        try:
-            model = client.describe_model(ModelName=name)
-            if _is_ours(platform, model["ModelArn"]):
-                client.delete_model(ModelName=name)
-        except ClientError as error:
-            if not is_not_found(error):
-                raise
-
-
-def _is_ours(platform: Platform, arn: str) -> bool:
-    return any(tag["Key"] == TAG for tag in platform.sagemaker.list_tags(ResourceArn=arn)["Tags"])
 
 
 def _row(endpoint: Mapping[str, Any]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ COMMANDS = {
     "invoke": Entry("headrace.cli.invoke", "invoke", "Ask an endpoint."),
     "logs": Entry("headrace.cli.logs", "logs", "Show what an endpoint's workers wrote."),
     "scale": Entry("headrace.cli.scale", "scale", "Let an endpoint grow and shrink with its load."),
-    "rm": Entry("headrace.cli.endpoints", "rm", "Delete endpoints."),
+    "rm": Entry("headrace.cli.removal", "rm", "Delete endpoints and inference components."),
     "status": Entry("headrace.cli.endpoints", "status", "Say how the platform is."),
     "keys": Entry("headrace.cli.keys", "keys", "Make, list and remove access keys."),
     "doctor": Entry("headrace.cli.doctor", "doctor", "Check what this machine can do and what is missing."),

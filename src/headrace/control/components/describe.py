@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headrace.control.components.reading import UnreadableComponent, endpoint_of, read_component
+from headrace.control.components.reading import UnreadableComponent, endpoint_of, read_component, variant_of
 from headrace.control.components.runtime import current_copies, desired_copies, serving_version
 from headrace.control.components.specs import specification_of
 from headrace.control.components.states import component_status, unreadable_status
@@ -21,6 +21,7 @@ def describe_inference_component(context: CallContext, params: dict[str, Any]) -
         "InferenceComponentArn": context.arn(Kind.INFERENCE_COMPONENT, record.name),
         "EndpointName": endpoint_of(record),
         "EndpointArn": context.arn(Kind.ENDPOINT, endpoint_of(record)),
+        "VariantName": variant_of(record),
         "CreationTime": record.created_s,
     }
     try:
@@ -40,7 +41,6 @@ def _of_view(record: Record, view: EndpointView) -> dict[str, Any]:
     (host,) = current.variants
     present = current_copies(record)
     answer: dict[str, Any] = {
-        "VariantName": host.name,
         **_specifications(current.raw, view.created_s),
         "RuntimeConfig": {
             "DesiredCopyCount": desired_copies(record),

@@ -1,0 +1,105 @@
+"""`headrace rm`: endpoints and inference components, with what `headrace deploy` made for them."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import click
+
+from headrace.cli.components import described_component
+from headrace.cli.deployed import TAG
+from headrace.cli.group import Examples, UserFailed
+from headrace.cli.platform_client import Platform, find_platform, is_not_found, platform_option, told
+
+_POLL_S = 0.3
+
+
+@click.command(cls=Examples, examples="headrace rm smollm2\nheadrace rm one two --no-wait")
+@click.argument("names", nargs=-1, required=True)
+@platform_option
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the workers have ended.")
+def rm(*, names: tuple[str, ...], url: str | None, wait: bool) -> None:
+    """
+    Delete endpoints and inference components by their NAMES; running requests may finish.
+
+    The endpoint configuration and the model go too if `headrace deploy` made them. An endpoint whose components are
+    named as well is deleted after them.
+    """
+    platform = find_platform(url)
+    with told():
+        endpoints = {name: found for name in names if (found := _endpoint(platform, name)) is not None}
+        components = {
+            name: found
+            for name in names
+            if name not in endpoints and (found := described_component(platform, name)) is not None
+        }
+        for name, component in components.items():
+            _remove_component(platform, name, component)
+        if wait or endpoints:
+            _until_gone(components, lambda name: described_component(platform, name))
+        for name, endpoint in endpoints.items():
+            _remove_endpoint(platform, name, endpoint)
+        if wait:
+            _until_gone(endpoints, lambda name: _endpoint(platform, name))
+    for name in names:
+        if name in endpoints or name in components:
+            click.echo(f"{name} is {'deleted' if wait else 'being deleted'}.")
+    if missing := [name for name in names if name not in endpoints and name not in components]:
+        raise UserFailed(
+            f"There is no endpoint or inference component called {', '.join(missing)}. `headrace ls` lists them."
+        )
+
+
+def _until_gone(names: Mapping[str, Any], look: Callable[[str], Any]) -> None:
+    for name in names:
+        while look(name) is not None:
+            time.sleep(_POLL_S)
+
+
+def _endpoint(platform: Platform, name: str) -> dict[str, Any] | None:
+    return _found(lambda: platform.sagemaker.describe_endpoint(EndpointName=name))
+
+
+def _remove_endpoint(platform: Platform, name: str, endpoint: Mapping[str, Any]) -> None:
+    """The endpoint, and its configuration and models, where `headrace deploy` made them and they are still there."""
+    client, config_name = platform.sagemaker, endpoint["EndpointConfigName"]
+    if endpoint["EndpointStatus"] != "Deleting":
+        client.delete_endpoint(EndpointName=name)
+    config = _found(lambda: client.describe_endpoint_config(EndpointConfigName=config_name))
+    if config is None or not _is_ours(platform, config["EndpointConfigArn"]):
+        return
+    client.delete_endpoint_config(EndpointConfigName=config_name)
+    _remove_models(platform, [one["ModelName"] for one in config["ProductionVariants"] if "ModelName" in one])
+
+
+def _remove_component(platform: Platform, name: str, component: Mapping[str, Any]) -> None:
+    """The component, and its model, where `headrace deploy` made it."""
+    if component["InferenceComponentStatus"] != "Deleting":
+        platform.sagemaker.delete_inference_component(InferenceComponentName=name)
+    if (component.get("Specification") or {}).get("ModelName") == name:
+        _remove_models(platform, [name])
+
+
+def _remove_models(platform: Platform, names: Sequence[str]) -> None:
+    client = platform.sagemaker
+    for name in dict.fromkeys(names):
+        model = _found(partial(client.describe_model, ModelName=name))
+        if model is not None and _is_ours(platform, model["ModelArn"]):
+            _found(partial(client.delete_model, ModelName=name))
+
+
+def _found(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    """The answer; None if there is no such thing."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return call()
+    except ClientError as error:
+        if is_not_found(error):
+            return None
+        raise
+
+
+def _is_ours(platform: Platform, arn: str) -> bool:
+    return any(tag["Key"] == TAG for tag in platform.sagemaker.list_tags(ResourceArn=arn)["Tags"])

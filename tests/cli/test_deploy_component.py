@@ -1,0 +1,111 @@
+"""`headrace deploy --component-of` and `headrace rm`, against a control plane on a real port with played workers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+import pytest
+
+from headrace.cli.deploy import deploy
+from headrace.cli.removal import rm
+from headrace.cluster.fake import fails_after
+from headrace.state.records import Kind
+from tests.control.support import Platform, running_platform
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # a command's clients live as long as its process
+
+DUMB = ("--image", "huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6")
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of a command."""
+
+    exit_code: int
+    output: str
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs commands in this process; the server, which runs here as well, logs to the same place."""
+
+    platform: Platform
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, command: click.Command, *arguments: str) -> Result:
+        self.capture.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            command.main([*arguments, "--url", self.platform.url], prog_name="headrace")
+        said = self.capture.readouterr()
+        return Result(int(ended.value.code or 0), said.out + said.err)
+
+
+@pytest.fixture
+def platform(capsys: pytest.CaptureFixture[str]) -> Iterator[Platform]:
+    """Ends before what it logs to is closed."""
+    with running_platform() as made:
+        yield made
+
+
+@pytest.fixture
+def run(platform: Platform, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(platform, capsys)
+
+
+def names(platform: Platform, kind: Kind) -> list[str]:
+    return [record.name for record in platform.store.list(kind)]
+
+
+def test_components_share_an_endpoint_that_is_made_for_the_first(platform: Platform, run: Shell) -> None:
+    done = run(deploy, "smollm2", "--component-of", "host", "--copies", "2", "--cpus", "0.5", *DUMB)
+    assert done.exit_code == 0, done.output
+    assert "smollm2 is in service on host" in done.output
+    assert "of 2 copies ready" in done.output
+    again = run(deploy, "smollm2", "--name", "other", "--component-of", "host", "--memory", "256", *DUMB)
+    assert again.exit_code == 0, again.output
+    assert names(platform, Kind.ENDPOINT) == ["host"]
+    client = platform.client("sagemaker")
+    found = client.describe_inference_component(InferenceComponentName="smollm2")
+    need = {"NumberOfCpuCoresRequired": 0.5, "MinMemoryRequiredInMb": 1024}
+    assert found["Specification"]["ComputeResourceRequirements"] == need
+    assert found["RuntimeConfig"]["CurrentCopyCount"] == 2
+    gone = run(rm, "host", "smollm2", "other")
+    assert gone.exit_code == 0, gone.output
+    kinds = (Kind.ENDPOINT, Kind.ENDPOINT_CONFIG, Kind.MODEL, Kind.INFERENCE_COMPONENT, Kind.WORKER)
+    assert [names(platform, kind) for kind in kinds] == [[]] * 5
+
+
+def test_an_endpoint_with_components_stays_until_they_are_named_too(platform: Platform, run: Shell) -> None:
+    assert run(deploy, "smollm2", "--component-of", "host", "--copies", "0", *DUMB).exit_code == 0
+    refused = run(rm, "host")
+    assert refused.exit_code == 2
+    assert "It has: smollm2." in refused.output
+    assert run(rm, "smollm2").exit_code == 0
+    assert names(platform, Kind.MODEL) == []
+    nobody = run(rm, "smollm2", "host")
+    assert "There is no endpoint or inference component called smollm2." in nobody.output
+    assert names(platform, Kind.ENDPOINT) == []
+
+
+def test_what_was_made_is_removed_again_if_the_component_is_refused(platform: Platform, run: Shell) -> None:
+    assert run(deploy, "smollm2", *DUMB).exit_code == 0
+    refused = run(deploy, "smollm2", "--name", "c", "--component-of", "smollm2", *DUMB)
+    assert refused.exit_code == 2
+    assert "Inference Components are not supported in this Endpoint" in refused.output
+    assert names(platform, Kind.MODEL) == ["smollm2"]
+
+
+def test_a_component_that_fails_says_why(platform: Platform, run: Shell) -> None:
+    platform.machine.script = lambda _spec: fails_after(message="The model is torn.")
+    done = run(deploy, "smollm2", "--component-of", "host", *DUMB)
+    assert done.exit_code == 1
+    assert "smollm2 is Failed: " in done.output
+    assert "The model is torn." in done.output
+    assert run(rm, "smollm2", "host").exit_code == 0
+
+
+@pytest.mark.parametrize("option", [("--copies", "2"), ("--cpus", "1"), ("--memory", "512")])
+def test_what_a_copy_needs_is_of_a_component_only(headrace, option: tuple[str, str]) -> None:
+    refused = headrace("deploy", "smollm2", *option)
+    assert refused.exit_code == 2
+    assert "Add --component-of ENDPOINT" in refused.stderr
