@@ -73,7 +73,7 @@ class TargetState:
     suspended: Suspended = field(default_factory=Suspended)
     last: Scaling | None = None
     since_s: float = -math.inf
-    """Since when it has been a target, and its thing in service; before that nobody can have asked it."""
+    """Since when it can have been asked: it has been a target, its thing in service, and the platform awake."""
     is_scalable: bool = True
     """False: what would be scaled cannot be now (its endpoint is updating, say)."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from headrace.control.autoscaling.autoscaler import Autoscaler
 from headrace.control.autoscaling.capacity import read_capacity, write_capacity
 from headrace.control.autoscaling.targets import read_key
 from headrace.monitoring.metrics import Metric
@@ -73,6 +74,19 @@ def test_an_action_on_insufficient_data_waits_as_long(world: World) -> None:
     world.register(0, 2)
     arn = world.put_policy("idle", **steps(0))["PolicyARN"]
     alarm(world, "idle", arn, AlarmActions=[], InsufficientDataActions=[arn])
+    world.pass_time(20)
+    assert world.capacities == [1]
+    world.pass_time(20)
+    assert world.capacities[-1] == 0
+
+
+def test_a_platform_that_was_down_has_seen_nobody_idle(world: World) -> None:
+    world.register(0, 2)
+    idle_alarm(world)
+    world.series.put(WORK, 5.0, now_s=world.now_s + 5)
+    world.pass_time(20)
+    world.now_s += 3600
+    world.scaler = Autoscaler(store=world.store, series=world.series, site=SITE, clock=lambda: world.now_s)
     world.pass_time(20)
     assert world.capacities == [1]
     world.pass_time(20)

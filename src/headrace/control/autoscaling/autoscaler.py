@@ -42,6 +42,8 @@ class Autoscaler:
         self._store = store
         self._site = site
         self._clock = clock
+        self._awake_since_s = clock()
+        """Before that nothing was measured, as the platform was down."""
         self._alarms = AlarmWatch(store, series)
         self._faults: dict[str, str] = {}
         """By target's uid: what went wrong in the last pass."""
@@ -106,6 +108,7 @@ class Autoscaler:
                 actions=actions_of[target.name],
                 activities=activities_of[target.name],
                 alarms=alarms,
+                awake_since_s=self._awake_since_s,
             )
             one = TargetPass(self._store, self._site, target, around, now_s=now_s)
             is_calm = self._guarded(one, target) and is_calm

@@ -31,7 +31,7 @@ from headrace.wire.aws.errors import AwsError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """What belongs to a target."""
+    """What belongs to a target, and what it stands in."""
 
     policies: Sequence[Record]
     actions: Sequence[Record]
@@ -40,6 +40,8 @@ class Around:
     """Oldest first."""
     alarms: Sequence[Watched]
     """All there are."""
+    awake_since_s: float
+    """When the platform began to measure; seconds since 1970."""
 
 
 class TargetPass:
@@ -165,7 +167,7 @@ class TargetPass:
             max_capacity=bounds.maximum,
             suspended=Suspended(is_in=bounds.is_in_suspended, is_out=bounds.is_out_suspended),
             last=None if last is None else msgspec.convert(last, Scaling),
-            since_s=max(self._record.created_s, capacity.since_s),
+            since_s=max(self._record.created_s, capacity.since_s, self._around.awake_since_s),
             is_scalable=capacity.is_scalable,
         )
 
