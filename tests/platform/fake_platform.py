@@ -24,6 +24,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from headrace.gateway.history import History
 from headrace.platform.console import console_app, needs_key
@@ -37,6 +38,7 @@ IDENTITY = (
     '<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><GetCallerIdentityResult>'
     f"<Account>{ACCOUNT}</Account></GetCallerIdentityResult></GetCallerIdentityResponse>"
 )
+COMPONENT_PATH = "/endpoints/{endpoint}/inference-components/{component}/openai"
 _SERVICES = {"SageMaker": "sagemaker", "Logs_20140328": "logs"}
 _SORTED = {"Name": "EndpointName", "CreationTime": "CreationTime", "Status": "EndpointStatus"}
 
@@ -61,6 +63,8 @@ class FakePlatform:
     history: History = field(default_factory=History)
     overviews: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Endpoint → its components and where they are."""
+    control: ASGIApp | None = None
+    """Answers Application Auto Scaling and CloudWatch; none: there is nothing scaled."""
     key: str | None = None
     refusals: dict[str, Refused] = field(default_factory=dict)
     """Operation → what it answers from now on."""
@@ -69,6 +73,8 @@ class FakePlatform:
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     prompts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """Path and body of each OpenAI request."""
+    components_asked: list[str | None] = field(default_factory=list)
+    """Inference component of each OpenAI request, if its path names one."""
     num_aborted: int = 0
     url: str = ""
 
@@ -122,6 +128,9 @@ class FakePlatform:
             return Response(IDENTITY, media_type="text/xml")
         assert request.headers["content-type"] == "application/x-amz-json-1.1"
         prefix, _, operation = target.partition(".")
+        if prefix not in _SERVICES:
+            self.calls.append((operation, {}))
+            return self._scaling(operation)
         try:
             parameters = await request.json()
             answer = self._call(_SERVICES[prefix], operation, parameters)
@@ -129,6 +138,18 @@ class FakePlatform:
             body = {"__type": error.code, "message": error.message}
             return JSONResponse(body, error.status, headers={"x-amzn-errortype": error.code})
         return Response(b"" if answer is None else json.dumps(answer), media_type="application/x-amz-json-1.1")
+
+    def _scaling(self, operation: str) -> Any:
+        """A played control plane's answer, or that there is nothing."""
+        if self.control is not None:
+            return self.control
+        empty = {
+            "DescribeScalableTargets": {"ScalableTargets": []},
+            "DescribeScalingPolicies": {"ScalingPolicies": []},
+            "DescribeScalingActivities": {"ScalingActivities": []},
+            "GetMetricData": {"MetricDataResults": []},
+        }
+        return JSONResponse(empty[operation])
 
     def _call(self, service: str, operation: str, parameters: dict[str, Any]) -> dict[str, Any] | None:
         model = service_model(service).operation_model(operation)
@@ -147,7 +168,8 @@ class FakePlatform:
         """`POST /v1/chat/completions` and `/v1/completions`."""
         body = await request.json()
         self.prompts.append((request.url.path, body))
-        if body["model"] not in self.endpoints:
+        self.components_asked.append(request.path_params.get("component"))
+        if body["model"] not in self.endpoints and "component" not in request.path_params:
             return JSONResponse({"error": {"message": f"The model `{body['model']}` does not exist."}}, 404)
         return StreamingResponse(self._events(is_chat="chat" in request.url.path), media_type="text/event-stream")
 
@@ -235,8 +257,24 @@ class FakePlatform:
         _found(self.models, "model", ModelName)
         del self.models[ModelName]
 
+    def _CreateInferenceComponent(self, *, InferenceComponentName: str, **_more: Any) -> dict[str, Any]:
+        return {"InferenceComponentArn": arn("inference-component", InferenceComponentName)}
+
+    def _UpdateInferenceComponentRuntimeConfig(
+        self, *, InferenceComponentName: str, DesiredRuntimeConfig: dict[str, Any]
+    ) -> dict[str, Any]:
+        for overview in self.overviews.values():
+            for one in overview["components"]:
+                if one["name"] == InferenceComponentName:
+                    one["desired"] = DesiredRuntimeConfig["CopyCount"]
+        return {"InferenceComponentArn": arn("inference-component", InferenceComponentName)}
+
+    def _DeleteInferenceComponent(self, *, InferenceComponentName: str) -> None:
+        for overview in self.overviews.values():
+            overview["components"] = [one for one in overview["components"] if one["name"] != InferenceComponentName]
+
     def _DescribeLogStreams(self, *, logGroupName: str, **_order: Any) -> dict[str, Any]:
-        assert logGroupName.startswith("/aws/sagemaker/Endpoints/")
+        assert logGroupName.startswith(("/aws/sagemaker/Endpoints/", "/aws/sagemaker/InferenceComponents/"))
         if not self.logs:
             raise Refused("The specified log group does not exist.", code="ResourceNotFoundException")
         return {"logStreams": [{"logStreamName": name} for name in self.logs]}
@@ -286,6 +324,7 @@ def serving(platform: FakePlatform) -> Iterator[FakePlatform]:
             Route("/", platform.api, methods=["POST"]),
             Route("/v1/chat/completions", platform.chat, methods=["POST"]),
             Route("/v1/completions", platform.chat, methods=["POST"]),
+            Route(f"{COMPONENT_PATH}/v1/chat/completions", platform.chat, methods=["POST"]),
             Mount("/", console_app(_Current(platform), platform.overview, clock=lambda: NOW_S)),  # type: ignore[arg-type]
         ]
     )

@@ -43,11 +43,10 @@ def capacities_of(record: Record) -> dict[str, tuple[int, int]]:
     """Variant -> how many instances it has, and shall have; a serverless variant has none to count."""
     view = view_endpoint(record)
     state, current = visible_state(view), _current(view)
-    summaries = [_summary(one, current, view, record, state) for one in current.variants]
     return {
-        one["VariantName"]: (one["CurrentInstanceCount"], one["DesiredInstanceCount"])
-        for one in summaries
-        if "CurrentInstanceCount" in one
+        one.name: _counts(one, current, view, record, state)
+        for one in current.variants
+        if "ServerlessConfig" not in _config_of(one, current)
     }
 
 
@@ -80,17 +79,14 @@ def _failure_reason(view: EndpointView, state: State) -> str:
 def _summary(variant: Variant, version: Version, view: EndpointView, record: Record, state: State) -> dict[str, Any]:
     """A `ProductionVariantSummary`."""
     config = _config_of(variant, version)
-    ready = record.status.get("ready", {}).get(ready_key(variant.name, version.generation), 0)
     is_host = variant.model is None
-    is_up = state not in (State.CREATING, State.FAILED)
-    hosts = len(record.status.get("instances", {}).get(variant.name, [])) if is_up else 0
-    desired = _desired_of(variant, version, view)
+    current, desired = _counts(variant, version, view, record, state)
     summary: dict[str, Any] = {
         "VariantName": variant.name,
-        "CurrentWeight": variant.weight if is_up else 0.0,
-        "DesiredWeight": desired.weight,
-        "CurrentInstanceCount": hosts if is_host else ready,
-        "DesiredInstanceCount": _desired_hosts(desired, config, hosts) if is_host else desired.count,
+        "CurrentWeight": variant.weight if _is_up(state) else 0.0,
+        "DesiredWeight": _desired_of(variant, version, view).weight,
+        "CurrentInstanceCount": current,
+        "DesiredInstanceCount": desired,
     }
     if not is_host:
         summary["DeployedImages"] = [_image(variant, version, view.created_s)]
@@ -102,13 +98,32 @@ def _summary(variant: Variant, version: Version, view: EndpointView, record: Rec
         summary["InstancePools"] = [
             {
                 "InstanceType": pool["InstanceType"],
-                "CurrentInstanceCount": ready if pool["InstanceType"] == variant.instance_type else 0,
+                "CurrentInstanceCount": current if pool["InstanceType"] == variant.instance_type else 0,
             }
             for pool in config["InstancePools"]
         ]
     if status := _variant_status(variant, view, record, state):
         summary["VariantStatus"] = [status]
     return summary
+
+
+def _is_up(state: State) -> bool:
+    return state not in (State.CREATING, State.FAILED)
+
+
+def _counts(variant: Variant, version: Version, view: EndpointView, record: Record, state: State) -> tuple[int, int]:
+    """How many instances of a variant there are, and shall be."""
+    desired = _desired_of(variant, version, view)
+    if variant.model is not None:
+        return _ready_of(variant, version, record), desired.count
+    hosts = len(record.status.get("instances", {}).get(variant.name, [])) if _is_up(state) else 0
+    return hosts, _desired_hosts(desired, _config_of(variant, version), hosts)
+
+
+def _ready_of(variant: Variant, version: Version, record: Record) -> int:
+    """Workers that serve."""
+    ready: int = record.status.get("ready", {}).get(ready_key(variant.name, version.generation), 0)
+    return ready
 
 
 def _desired_hosts(desired: Variant, config: Json, present: int) -> int:

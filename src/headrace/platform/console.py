@@ -25,6 +25,8 @@ MAX_RATES = 200
 _FILES = (
     "aws.js",
     "charts.js",
+    "components.css",
+    "components.js",
     "console.css",
     "console.js",
     "deploy.js",
@@ -34,8 +36,14 @@ _FILES = (
     "format.js",
     "list.js",
     "logs.js",
+    "paths.js",
+    "placement.js",
     "playground.js",
     "poll.js",
+    "scaling.css",
+    "scaling.js",
+    "scaling_data.js",
+    "timeline.js",
     "traffic.js",
     *SHARED,
 )
@@ -81,9 +89,11 @@ def console_app(
         return _answer(history.rates(names, now_s=clock()))
 
     async def placed(request: Request) -> Response:
-        """`?endpoint=NAME`: its inference components, and the instances that their copies are on."""
+        """`?endpoint=NAME`: what time it is, its inference components, and the instances that their copies are on."""
         name = request.query_params.get("endpoint", "")
-        return _answer(await asyncio.to_thread(components, name)) if name else _refusal("Wanted: ?endpoint=<name>.")
+        if not name:
+            return _refusal("Wanted: ?endpoint=<name>.")
+        return _answer({"now_s": clock(), **await asyncio.to_thread(components, name)})
 
     return Starlette(
         routes=[

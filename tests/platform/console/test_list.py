@@ -85,5 +85,7 @@ def test_the_keyboard_is_enough(driver: webdriver.Chrome, platform: FakePlatform
     driver.switch_to.active_element.send_keys(Keys.ENTER)
     page.until(lambda: page.text("#name") == "b", "the endpoint")
     page.find("#tab-overview").send_keys(Keys.ARROW_RIGHT)
-    page.until(lambda: page.find("#playground").is_displayed(), "the next tab")
+    page.until(lambda: page.find("#scaling").is_displayed(), "the next tab")
+    driver.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    page.until(lambda: page.find("#playground").is_displayed(), "the one after it")
     assert driver.current_url.endswith("#/b/playground")

@@ -19,6 +19,10 @@ def test_the_page_breaks_none_of_its_own_rules(driver: webdriver.Chrome, platfor
     driver.get_log("browser")  # what other tests provoked
     page = Console(driver, platform, "#/chat")
     page.until(lambda: page.all(".bars path.answered[d^=M]"), "the charts")
+    page.run("location.hash = '#/chat/scaling'")
+    page.until(lambda: page.find("#scaling-shown").is_displayed(), "the timeline")
+    page.find(".timeline").send_keys(Keys.ARROW_LEFT)
+    page.until(lambda: page.find("#timeline .card").is_displayed(), "what it says of a moment")
     page.run("location.hash = '#/chat/logs'")
     page.until(lambda: page.all("#lines > div"), "the log")
     page.run("location.hash = '#/chat/playground'")
@@ -73,7 +77,7 @@ def test_nothing_sticks_out_on_a_phone(driver: webdriver.Chrome, platform: FakeP
         page.until(lambda: page.all("#rows a"), "the list")
         page.find("#rows a").click()
         page.until(lambda: page.text("#state") == "InService", "the endpoint")
-        for tab in ("overview", "playground", "logs"):
+        for tab in ("overview", "scaling", "playground", "logs"):
             page.find(f"#tab-{tab}").click()
             assert page.run("return document.documentElement.scrollWidth") <= 360
         page.find(".back").click()

@@ -7,7 +7,7 @@ const HEIGHT = 150;
 const EDGE = { top: 8, right: 8, bottom: 20, left: 52 };
 const SVG = "http://www.w3.org/2000/svg";
 
-function svg(tag, attributes, ...children) {
+export function svg(tag, attributes, ...children) {
   const node = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   node.append(...children);

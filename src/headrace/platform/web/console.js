@@ -10,11 +10,13 @@ import { EndpointList } from "./list.js";
 let isKeyRefused = false; // the key is asked for once, not at every look
 
 const list = new EndpointList(showConnection);
-const detail = new Detail(() => list.poll.again());
-new Deployment((name) => {
-  location.hash = `#/${encodeURIComponent(name)}`;
+const deployment = new Deployment((name) => {
+  const hash = `#/${encodeURIComponent(name)}`;
+  if (location.hash === hash) detail.poll.again();
+  else location.hash = hash;
   list.toFirstPage();
 });
+const detail = new Detail(() => list.poll.again(), (hosts) => deployment.knowHosts(hosts));
 const keyDialog = new Dialog("key", () => {
   accessKey.set($("key-value").value.trim());
   $("key-value").value = "";
@@ -35,10 +37,10 @@ function showConnection(error) {
 }
 
 function show() {
-  const [, name, tab] = location.hash.split("/").map(decoded);
+  const [, name, tab, ...parts] = location.hash.split("/").map(decoded);
   document.body.classList.toggle("has-endpoint", Boolean(name));
   list.select(name || null);
-  if (name) detail.open(name, tab);
+  if (name) detail.open(name, tab, parts);
   else detail.close();
   document.title = name ? `${name} · Headrace` : "Headrace console";
 }

@@ -1,8 +1,9 @@
-// A model, an endpoint configuration and an endpoint of one name, as `headrace deploy` and the SDKs make them.
+// A model, an endpoint configuration and an endpoint of one name, as `headrace deploy` and the SDKs make them; or a model
+// and an inference component of one name on an endpoint that is there.
 
 import { accountNumber, call, callUnlessMissing } from "./aws.js";
 import { Dialog } from "./dialog.js";
-import { $ } from "./dom.js";
+import { $, element } from "./dom.js";
 
 const TAGS = [{ Key: "headrace:made-by", Value: "console" }];
 const MAX_NAME = 63;
@@ -11,19 +12,39 @@ export class Deployment {
   /** `made(name)` is called when the endpoint is being created. */
   constructor(made) {
     this.made = made;
+    this.host = null;
     this.isNameOwn = false; // the user has written one
     this.dialog = new Dialog("deploy", () => this.create());
     $("deploy").addEventListener("click", () => this.open());
+    $("add-component").addEventListener("click", () => this.open($("name").textContent));
     $("model").addEventListener("input", () => this.suggestName());
     $("endpoint-name").addEventListener("input", () => (this.isNameOwn = $("endpoint-name").value !== ""));
     $("imitated").addEventListener("change", () => this.showImage());
     this.showImage();
   }
 
-  open() {
+  /** Ask for a new endpoint, or for a component on the endpoint `host`. */
+  open(host = null) {
+    this.host = host;
+    const isComponent = host !== null;
+    for (const part of document.querySelectorAll("#deploy-form [data-for]")) {
+      part.hidden = (part.dataset.for === "component") !== isComponent;
+      for (const field of part.querySelectorAll("input, select")) field.disabled = part.hidden; // nobody can fill it in
+    }
+    $("deploy-title").textContent = isComponent ? `A model on ${host}` : "Deploy a model";
+    $("endpoint-name-label").textContent = isComponent ? "Component name" : "Endpoint name";
+    $("instances-label").textContent = isComponent ? "Copies" : "Instances";
     this.dialog.open();
     $("model").focus();
     $("model").select();
+  }
+
+  /** The variants of the endpoint in view that host components. */
+  knowHosts(hosts) {
+    const shown = [...$("host-variant").options].map((one) => one.value);
+    const variants = hosts.map((one) => one.variant);
+    if (shown.join() === variants.join()) return;
+    $("host-variant").replaceChildren(...variants.map((value) => element("option", { value, textContent: value })));
   }
 
   suggestName() {
@@ -41,27 +62,53 @@ export class Deployment {
     const name = $("endpoint-name").value.trim();
     const container = { Image: $("image").value.trim(), ...sourceOf($("model").value.trim(), environment()) };
     const ExecutionRoleArn = `arn:aws:iam::${await accountNumber()}:role/headrace`;
-    const variant = {
-      VariantName: "AllTraffic",
-      ModelName: name,
-      InitialInstanceCount: Number($("instances").value),
-      InstanceType: $("instance-type").value.trim(),
-      RoutingConfig: { RoutingStrategy: "LEAST_OUTSTANDING_REQUESTS" },
-    };
+    const model = { ModelName: name, PrimaryContainer: container, ExecutionRoleArn, Tags: TAGS };
+    const calls = [["Model", model], ...(this.host === null ? endpointOf(name) : componentOf(name, this.host))];
     const done = [];
     try {
-      await call("SageMaker.CreateModel", { ModelName: name, PrimaryContainer: container, ExecutionRoleArn, Tags: TAGS });
-      done.unshift(["SageMaker.DeleteModel", { ModelName: name }]);
-      await call("SageMaker.CreateEndpointConfig", { EndpointConfigName: name, ProductionVariants: [variant], Tags: TAGS });
-      done.unshift(["SageMaker.DeleteEndpointConfig", { EndpointConfigName: name }]);
-      await call("SageMaker.CreateEndpoint", { EndpointName: name, EndpointConfigName: name, Tags: TAGS });
+      for (const [kind, parameters] of calls) {
+        await call(`SageMaker.Create${kind}`, parameters);
+        done.unshift([`SageMaker.Delete${kind}`, { [`${kind}Name`]: name }]);
+      }
     } catch (error) {
       for (const [target, parameters] of done) await callUnlessMissing(target, parameters).catch(() => {}); // the first error is the one to tell
       throw error;
     }
     this.isNameOwn = false;
-    this.made(name);
+    this.made(this.host ?? name);
   }
+}
+
+function endpointOf(name) {
+  const variant = {
+    VariantName: "AllTraffic",
+    ModelName: name,
+    InitialInstanceCount: Number($("instances").value),
+    InstanceType: $("instance-type").value.trim(),
+    RoutingConfig: { RoutingStrategy: "LEAST_OUTSTANDING_REQUESTS" },
+  };
+  return [
+    ["EndpointConfig", { EndpointConfigName: name, ProductionVariants: [variant], Tags: TAGS }],
+    ["Endpoint", { EndpointName: name, EndpointConfigName: name, Tags: TAGS }],
+  ];
+}
+
+function componentOf(name, host) {
+  const accelerators = Number($("need-accelerators").value);
+  const need = {
+    NumberOfCpuCoresRequired: Number($("need-cpus").value),
+    MinMemoryRequiredInMb: Number($("need-memory").value),
+    ...(accelerators > 0 && { NumberOfAcceleratorDevicesRequired: accelerators }),
+  };
+  const component = {
+    InferenceComponentName: name,
+    EndpointName: host,
+    VariantName: $("host-variant").value,
+    Specification: { ModelName: name, ComputeResourceRequirements: need },
+    RuntimeConfig: { CopyCount: Number($("instances").value) },
+    Tags: TAGS,
+  };
+  return [["InferenceComponent", component]];
 }
 
 /** A name that AWS allows, made from the last part of the model's. */

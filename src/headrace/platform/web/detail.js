@@ -1,34 +1,39 @@
 // One endpoint: its state and reason, variants and facts, kept fresh; and its tabs.
 
-import { ApiError, call, callUnlessMissing } from "./aws.js";
+import { ApiError, call, callUnlessMissing, numbers } from "./aws.js";
+import { Components } from "./components.js";
 import { Dialog } from "./dialog.js";
 import { $, element } from "./dom.js";
 import { ago, showState } from "./format.js";
 import { Logs } from "./logs.js";
 import { Playground } from "./playground.js";
 import { Poll } from "./poll.js";
+import { Scaling } from "./scaling.js";
 import { Traffic } from "./traffic.js";
 
 const PAUSE_MS = 1500;
-const TABS = ["overview", "playground", "logs"];
+const TABS = ["overview", "scaling", "playground", "logs"];
 const MADE_HERE = "headrace:made-by"; // the tag of what `headrace deploy` and this page made
 
 export class Detail {
-  /** `changed()` is called when something was done that the list should show. */
-  constructor(changed) {
+  /** `changed()` is called when something was done that the list should show, `hosted(hosts)` with what may get components. */
+  constructor(changed, hosted) {
     this.name = null;
+    this.hosted = hosted;
     this.changed = changed;
     this.traffic = new Traffic();
     this.playground = new Playground();
     this.logs = new Logs();
+    this.scaling = new Scaling();
+    this.components = new Components(() => this.poll.again());
     this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => this.failed(error));
     this.deleting = new Dialog("delete", () => this.remove());
     $("delete").addEventListener("click", () => this.askToDelete());
     document.querySelector("[role=tablist]").addEventListener("keydown", (event) => this.onTabKey(event));
   }
 
-  /** Show a tab of an endpoint. */
-  open(name, tab) {
+  /** Show a tab of an endpoint; `parts` say what of it, such as the name of a component. */
+  open(name, tab, parts = []) {
     $("nothing").hidden = true;
     $("endpoint").hidden = false;
     if (this.name !== name) {
@@ -38,10 +43,11 @@ export class Detail {
       $("state").textContent = "";
       $("state").className = "state";
       for (const id of ["variants", "facts"]) $(id).replaceChildren();
-      $("example").textContent = exampleFor(name);
+      this.components.show(name, { components: [], hosts: [] });
+      showExample(name);
       this.tell("");
     }
-    this.showTab(TABS.includes(tab) ? tab : TABS[0]);
+    this.showTab(TABS.includes(tab) ? tab : TABS[0], parts);
     this.poll.start();
   }
 
@@ -50,11 +56,12 @@ export class Detail {
     this.poll.stop();
     this.traffic.close();
     this.logs.close();
+    this.scaling.close();
     $("endpoint").hidden = true;
     $("nothing").hidden = false;
   }
 
-  showTab(tab) {
+  showTab(tab, parts) {
     for (const one of TABS) {
       const head = $(`tab-${one}`);
       head.href = `#/${encodeURIComponent(this.name)}/${one}`;
@@ -62,9 +69,9 @@ export class Detail {
       head.tabIndex = one === tab ? 0 : -1;
       $(one).hidden = one !== tab;
     }
-    this.playground.open(this.name);
-    for (const [part, its] of [[this.traffic, "overview"], [this.logs, "logs"]]) {
-      if (its === tab) part.open(this.name);
+    this.playground.open(this.name, tab === "playground" ? parts[0] : undefined);
+    for (const [part, its] of [[this.traffic, "overview"], [this.scaling, "scaling"], [this.logs, "logs"]]) {
+      if (its === tab) part.open(this.name, ...parts);
       else part.close();
     }
   }
@@ -79,9 +86,12 @@ export class Detail {
   }
 
   async refresh(signal) {
-    const found = await call("SageMaker.DescribeEndpoint", { EndpointName: this.name }, signal);
+    const [found, placed] = await Promise.all([
+      call("SageMaker.DescribeEndpoint", { EndpointName: this.name }, signal),
+      numbers(`components?${new URLSearchParams({ endpoint: this.name })}`, signal),
+    ]);
     if (this.config?.EndpointConfigName !== found.EndpointConfigName) await this.readConfig(found.EndpointConfigName, signal);
-    this.show(found);
+    this.show(found, placed);
   }
 
   /** What only the configuration says: instance types. It may be deleted while its endpoint lives. */
@@ -97,6 +107,7 @@ export class Detail {
       showState($("state"), this.found ? "Deleted" : "Not found");
       this.tell(this.found ? "" : error.message);
       $("delete").disabled = true;
+      this.tellParts([], { components: [], hosts: [], now_s: Date.now() / 1000 }); // its logs may still be there
     } else this.tell(error.message);
   }
 
@@ -105,13 +116,26 @@ export class Detail {
     $("reason").textContent = reason;
   }
 
-  show(found) {
+  show(found, placed) {
     this.found = found;
     if ($("state").textContent !== found.EndpointStatus) showState($("state"), found.EndpointStatus);
     $("delete").disabled = found.EndpointStatus === "Deleting";
     this.tell(found.FailureReason ?? "");
+    this.tellParts(found.ProductionVariants ?? [], placed);
     replaceIfChanged($("variants"), [variantTable(found, this.config.types)]);
     replaceIfChanged($("facts"), facts(found));
+  }
+
+  /** What there is on the endpoint, for every part of the page that lets one choose. */
+  tellParts(variants, placed) {
+    const components = placed.components.map((one) => one.name);
+    const hosts = placed.hosts.map((one) => one.variant);
+    const own = variants.map((one) => one.VariantName).filter((variant) => !hosts.includes(variant));
+    this.components.show(this.name, placed);
+    this.hosted(placed.hosts);
+    for (const part of [this.playground, this.logs]) part.know(this.name, components, hosts.length > 0);
+    this.scaling.know(this.name, { variants: own, hosts, components, nowS: placed.now_s });
+    showExample(this.name, components[0]);
   }
 
   // ---- deleting
@@ -161,7 +185,7 @@ function variantTable(found, types) {
   const all = variants.reduce((sum, one) => sum + (one.CurrentWeight ?? 0), 0);
   const cells = (one) => [
     one.VariantName,
-    `${one.CurrentInstanceCount ?? 0} of ${one.DesiredInstanceCount ?? one.CurrentInstanceCount ?? 0}`,
+    `${one.CurrentInstanceCount ?? 0} of ${one.DesiredInstanceCount ?? one.CurrentInstanceCount ?? 0}${isHost(one) ? " instances" : ""}`,
     all > 0 ? `${Math.round((100 * (one.CurrentWeight ?? 0)) / all)} %` : "–",
     types.get(one.VariantName) ?? one.InstancePools?.[0]?.InstanceType ?? "–",
     (one.DeployedImages ?? []).map((image) => image.SpecifiedImage).join(", ") || "–",
@@ -170,6 +194,11 @@ function variantTable(found, types) {
   const row = (one) => element("tr", {}, ...cells(one).map((textContent) => element("td", { textContent })));
   const head = element("tr", {}, ...heads.map((textContent) => element("th", { textContent, scope: "col" })));
   return element("table", {}, element("thead", {}, head), element("tbody", {}, ...variants.map(row)));
+}
+
+/** Whether a variant has instances for inference components, and no workers of its own. */
+function isHost(variant) {
+  return !variant.DeployedImages && !variant.CurrentServerlessConfig;
 }
 
 function facts(found) {
@@ -184,11 +213,13 @@ function facts(found) {
   return rows.flatMap(([name, value]) => [element("dt", { textContent: name }), element("dd", {}, value)]);
 }
 
-function exampleFor(name) {
-  return `curl ${location.origin}/v1/chat/completions -H 'Content-Type: application/json' \\
-  -d '{"model": "${name}", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'
+/** How it is called; a component if there is one. */
+function showExample(name, component) {
+  const text = `curl ${location.origin}/v1/chat/completions -H 'Content-Type: application/json' \\
+  -d '{"model": "${component ?? name}", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'
 
 boto3.client("sagemaker-runtime").invoke_endpoint_with_response_stream(
-    EndpointName="${name}", ContentType="application/json",
+    EndpointName="${name}", ${component ? `InferenceComponentName="${component}", ` : ""}ContentType="application/json",
     Body='{"inputs": "Hello", "stream": true}')   # in a shell that ran: eval "$(headrace env)"`;
+  if ($("example").textContent !== text) $("example").textContent = text;
 }

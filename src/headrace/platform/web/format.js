@@ -39,6 +39,11 @@ export function short(value) {
   return value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en");
 }
 
+/** A number of things; not whole where it is the mean over a while. */
+export function count(value) {
+  return value === null || value === undefined ? "–" : String(Number(value.toFixed(1)));
+}
+
 /** Milliseconds, or seconds from one on. */
 export function duration(milliseconds) {
   if (milliseconds === null || milliseconds === undefined) return "–";

@@ -13,21 +13,50 @@ const LOOKS_PER_LIST = 6; // new workers are looked for every so many looks
 
 export class Logs {
   constructor() {
-    this.name = null;
+    this.name = this.component = null;
     this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => this.failed(error));
+    $("log-source").addEventListener("change", () => {
+      location.hash = `#/${encodeURIComponent(this.name)}/logs/${encodeURIComponent($("log-source").value)}`;
+    });
     $("stream").addEventListener("change", () => this.restart());
     $("log-filter").addEventListener("input", () => this.filter());
     $("follow").addEventListener("change", () => this.toEnd());
     $("lines").addEventListener("scroll", () => this.onScroll());
   }
 
-  open(name) {
+  /** Show the log of an endpoint's workers, or of the copies of one of its components; of one stream if that is named. */
+  open(name, component = "", stream = "") {
     if (this.name !== name) {
-      this.name = name;
-      $("stream").replaceChildren(element("option", { value: "", textContent: "All workers" }));
+      $("log-source").replaceChildren();
+      this.isKnown = component !== ""; // whether the endpoint has a log of its own shows later
+    }
+    if (this.name !== name || this.component !== component || (stream && $("stream").value !== stream)) {
+      Object.assign(this, { name, component });
+      const options = [element("option", { value: "", textContent: "All workers" })];
+      if (stream) options.push(element("option", { value: stream, textContent: stream }));
+      $("stream").replaceChildren(...options);
+      $("stream").value = stream;
       this.reset();
     }
+    $("log-source").value = component;
     this.poll.start();
+  }
+
+  /** The components that there are. The workers of a host are all copies of some, so that there is no log of its own. */
+  know(name, components, isHost) {
+    if (name !== this.name) return;
+    const values = isHost ? components : ["", ...components];
+    const shown = [...$("log-source").options].map((one) => one.value);
+    if (shown.join() !== values.join()) {
+      $("log-source").replaceChildren(...values.map((value) => element("option", { value, textContent: value || "The endpoint's workers" })));
+    }
+    $("log-source").hidden = !components.length;
+    $("log-source").value = this.component;
+    const isFirst = !this.isKnown;
+    this.isKnown = true;
+    if (!this.poll.isOn) return;
+    if (isHost && !this.component && components.length) this.open(name, components[0]);
+    else if (isFirst) this.poll.again();
   }
 
   close() {
@@ -48,7 +77,8 @@ export class Logs {
   }
 
   async refresh(signal) {
-    const [tokens, logGroupName] = [this.tokens, `/aws/sagemaker/Endpoints/${this.name}`];
+    if (!this.isKnown) return;
+    const [tokens, logGroupName] = [this.tokens, this.group()];
     if (this.looks % LOOKS_PER_LIST === 0) await this.findStreams(logGroupName, signal);
     this.looks += 1;
     const chosen = $("stream").value;
@@ -65,6 +95,10 @@ export class Logs {
     this.add(answers.flatMap(({ logStreamName, found }) => found.events.map((event) => ({ ...event, stream: logStreamName }))));
     const left = this.streams.length - wanted.length;
     this.say(!wanted.length ? "No worker has written anything yet." : !chosen && left > 0 ? `${left} more workers: choose one to see it.` : "");
+  }
+
+  group() {
+    return this.component ? `/aws/sagemaker/InferenceComponents/${this.component}` : `/aws/sagemaker/Endpoints/${this.name}`;
   }
 
   async findStreams(logGroupName, signal) {

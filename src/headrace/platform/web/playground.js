@@ -2,28 +2,56 @@
 
 import { authorization } from "./aws.js";
 import { Conversation } from "./conversation.js";
-import { $ } from "./dom.js";
+import { $, element } from "./dom.js";
 import { readAnswer } from "./events.js";
 
 const KEPT = ["mode", "system", "temperature", "top_p", "max_tokens", "seed"];
 
 export class Playground {
   constructor() {
-    this.name = null;
+    this.name = this.component = null;
     this.conversation = new Conversation((messages, answer, signal) => this.ask(messages, answer, signal));
     $("clear").addEventListener("click", () => (this.conversation.clear(), $("prompt").focus()));
     for (const id of KEPT) {
       $(id).value = localStorage.getItem(`headrace.console.${id}`) ?? $(id).value;
       $(id).addEventListener("input", () => localStorage.setItem(`headrace.console.${id}`, $(id).value));
     }
+    $("addressee").addEventListener("change", () => this.talkTo($("addressee").value));
     $("mode").addEventListener("input", () => this.showMode());
     this.showMode();
   }
 
-  /** Talk to another endpoint from now on; what was said to the last one goes. */
-  open(name) {
-    if (this.name !== name) this.conversation.clear();
-    this.name = name;
+  /** Talk to another endpoint from now on, or to one of its components; what was said to the last one goes. */
+  open(name, component) {
+    if (this.name !== name) {
+      this.name = name;
+      this.offer([], component ?? null);
+    } else if (component && component !== this.component) {
+      this.offer([...$("addressee").options].map((one) => one.value), component);
+    }
+  }
+
+  /** The components that there are. A host has no model of its own: without a choice the first one is asked. */
+  know(name, components, isHost) {
+    if (name !== this.name) return;
+    const shown = [...$("addressee").options].map((one) => one.value);
+    const isChosen = this.component !== null && (components.includes(this.component) || shown.length === 0);
+    const chosen = isChosen ? this.component : isHost ? components[0] ?? null : null;
+    if (shown.join() !== components.join() || chosen !== this.component) this.offer(components, chosen);
+  }
+
+  offer(components, chosen) {
+    const listed = chosen !== null && !components.includes(chosen) ? [...components, chosen] : components;
+    $("addressee").replaceChildren(...listed.map((value) => element("option", { value, textContent: value })));
+    for (const id of ["addressee", "addressee-label"]) $(id).hidden = !listed.length;
+    if (chosen !== null) $("addressee").value = chosen;
+    this.talkTo(chosen);
+  }
+
+  talkTo(component) {
+    if (this.last !== `${this.name}/${component}`) this.conversation.clear();
+    this.last = `${this.name}/${component}`;
+    this.component = component;
   }
 
   /** Only a chat has a system prompt. */
@@ -31,13 +59,19 @@ export class Playground {
     $("system").disabled = $("mode").value !== "chat";
   }
 
+  /** A component may have the name of an endpoint: its own path says which is meant. */
+  base() {
+    if (this.component === null) return "/v1";
+    return `/endpoints/${encodeURIComponent(this.name)}/inference-components/${encodeURIComponent(this.component)}/openai/v1`;
+  }
+
   async ask(messages, answer, signal) {
     const isChat = $("mode").value === "chat";
     const startedMs = performance.now();
-    const response = await fetch(isChat ? "/v1/chat/completions" : "/v1/completions", {
+    const response = await fetch(`${this.base()}/${isChat ? "chat/completions" : "completions"}`, {
       method: "POST",
       headers: { "Content-Type": "application/json", ...authorization() },
-      body: JSON.stringify({ model: this.name, ...(isChat ? chatOf(messages) : { prompt: messages.at(-1).content }), ...settings() }),
+      body: JSON.stringify({ model: this.component ?? this.name, ...(isChat ? chatOf(messages) : { prompt: messages.at(-1).content }), ...settings() }),
       signal,
     });
     await readAnswer(response, answer, startedMs);

@@ -1,0 +1,286 @@
+// Lanes over each other on one axis of time: capacity, what policies watch, the states of alarms, what was done. Read with
+// the pointer, or with the arrow keys (left and right go through time, up and down from activity to activity).
+
+import { svg } from "./charts.js";
+import { element } from "./dom.js";
+import { clockTime, count, short } from "./format.js";
+import { areaPath, linePath, roundTop, sampleAt } from "./paths.js";
+
+const EDGE = { left: 46, right: 14 };
+const HEAD = 24; // the title of a lane
+const GAP = 12;
+const AXIS = 22;
+const HEIGHTS = { capacity: 104, metric: 92, alarm: 32, activities: 26, notScaled: 18 };
+const TOP = 14; // room above the highest value, for words
+const NEAR_PX = 7; // an activity that is so near is told of
+const MAX_TOLD = 2;
+const TICKS_S = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600];
+const NUM_STEPS = 90; // of the arrow keys through the whole span
+export const KINDS = {
+  out: { word: "Scaled out", path: "M0-6L6 5H-6z" },
+  in: { word: "Scaled in", path: "M0 6L6-5H-6z" },
+  bounds: { word: "Bounds set", path: "M0-6L6 0L0 6L-6 0z" },
+  failed: { word: "Failed", path: "M-5-5L5 5M5-5L-5 5" },
+  not: { word: "Not scaled", path: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0" },
+};
+const STATE_WORDS = { OK: "OK", ALARM: "ALARM", INSUFFICIENT_DATA: "no data" };
+
+export class Timeline {
+  constructor(host) {
+    this.model = this.at = null;
+    this.canvas = svg("svg", { class: "timeline", role: "img", tabindex: 0 });
+    this.card = element("output", { className: "card", hidden: true });
+    host.append(this.canvas, this.card);
+    this.canvas.addEventListener("pointermove", (event) => this.read(this.timeAt(event)));
+    this.canvas.addEventListener("pointerleave", () => this.read(null));
+    this.canvas.addEventListener("blur", () => this.read(null));
+    this.canvas.addEventListener("keydown", (event) => this.onKey(event));
+    new ResizeObserver(() => this.draw()).observe(this.canvas);
+  }
+
+  /** Draw what `readScaling` found; `unit` is what the capacity counts, `min` and `max` its bounds or null. */
+  show(model) {
+    this.model = model;
+    if (this.at !== null) this.at = Math.min(Math.max(this.at, model.startS), model.endS);
+    this.draw();
+  }
+
+  draw() {
+    this.width = this.canvas.clientWidth;
+    if (!this.model || this.width === 0) return;
+    const { capacity, lanes, alarms, activities } = this.model;
+    this.foot = 0;
+    const drawn = [this.capacityLane(capacity), ...lanes.map((lane) => this.metricLane(lane))];
+    if (alarms.length) drawn.push(this.alarmLane(alarms));
+    drawn.push(this.activityLane(activities));
+    const height = this.foot + AXIS;
+    this.canvas.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
+    this.canvas.setAttribute("height", height);
+    this.cursor = svg("line", { class: "cursor", y1: HEAD, y2: this.foot, visibility: "hidden" });
+    this.canvas.replaceChildren(hatching(), ...this.axis(), ...drawn.flat(), this.cursor);
+    this.canvas.setAttribute("aria-label", this.summary());
+    this.read(this.at);
+  }
+
+  x(atS) {
+    const { startS, endS } = this.model;
+    return EDGE.left + ((this.width - EDGE.left - EDGE.right) * (atS - startS)) / (endS - startS);
+  }
+
+  /** Room for a lane: its title and what stands behind it are written, and `y` maps 0…`top` to it. */
+  lane(height, title, notes, top = 1) {
+    const head = this.foot + 15;
+    const foot = this.foot + HEAD + height;
+    this.foot = foot + GAP;
+    const words = svg("text", { class: "lane-title", x: 0, y: head }, title);
+    for (const { text, className, dx } of notes) words.append(svg("tspan", { class: className ?? "lane-note", dx: dx ?? 8 }, text));
+    return { nodes: [words], head: foot - height, foot, y: (value) => foot - (height - TOP) * (value / top) };
+  }
+
+  capacityLane({ current, desired, bucketS, min, max, unit }) {
+    const highest = Math.max(1, ...current.map(([, value]) => value), ...desired.map(([, value]) => value));
+    const top = Math.ceil(max !== null && max <= 4 * highest ? Math.max(max, highest) : highest);
+    const { nodes, y } = this.lane(HEIGHTS.capacity, "Capacity", legend(unit), top);
+    nodes.push(...this.scale(top % 2 ? [0, top] : [0, top / 2, top], y, String));
+    const spot = { x: (at) => this.x(Math.min(Math.max(at, this.model.startS), this.model.endS)), y, bucketS };
+    nodes.push(svg("path", { class: "serving", d: areaPath(current, spot) }));
+    nodes.push(svg("path", { class: "desired", d: linePath(desired, spot, true) }));
+    if (min !== null) nodes.push(...this.rule(y(min), `min ${min}`, "bound"));
+    if (max !== null) nodes.push(...this.rule(y(Math.min(max, top)), `max ${max}${max > top ? " ↑" : ""}`, "bound"));
+    if (!current.length && !desired.length) nodes.push(this.nothing(y(top / 2), "Not counted yet: it is every 10 s."));
+    return nodes;
+  }
+
+  metricLane({ title, note, points, bucketS, lines }) {
+    const top = roundTop(Math.max(0, ...points.map(([, value]) => value), ...lines.map(({ value }) => value)));
+    const { nodes, y } = this.lane(HEIGHTS.metric, title, [{ text: note }], top);
+    nodes.push(...this.scale([0, top / 2, top], y, short));
+    const spot = { x: (at) => this.x(Math.min(Math.max(at, this.model.startS), this.model.endS)), y, bucketS };
+    nodes.push(svg("path", { class: "measured", d: linePath(points, spot, false) }));
+    for (const { label, value } of lines) nodes.push(...this.rule(y(value), label, "goal"));
+    if (!points.length) nodes.push(this.nothing(y(top / 2), "Nothing was measured in this time."));
+    return nodes;
+  }
+
+  alarmLane(alarms) {
+    const { nodes, head } = this.lane(HEIGHTS.alarm * alarms.length, "Alarms", []);
+    alarms.forEach(({ label, meaning, isCalm, rule, state, bands }, place) => {
+      const y = head + place * HEIGHTS.alarm;
+      const words = svg("text", { x: EDGE.left, y: y + 10 }, svg("tspan", { class: "alarm-name" }, label));
+      words.append(svg("tspan", { dx: 7 }, `${meaning && `${meaning}: `}${rule}, now `));
+      words.append(svg("tspan", { class: `state-${state}${isCalm ? " calm" : ""}` }, STATE_WORDS[state]));
+      nodes.push(words, ...bands.flatMap((band) => this.band(band, y + 22, isCalm)));
+    });
+    return nodes;
+  }
+
+  /** A state is told by height and pattern too, not by its colour alone. */
+  band({ fromS, toS, state }, middle, isCalm) {
+    const height = { OK: 4, ALARM: 14, INSUFFICIENT_DATA: 8 }[state];
+    const [x, width] = [this.x(fromS), Math.max(1.5, this.x(toS) - this.x(fromS))];
+    const fill = state === "INSUFFICIENT_DATA" ? { fill: "url(#no-data)" } : {};
+    const nodes = [svg("rect", { class: `band-${state}${isCalm ? " calm" : ""}`, ...fill, x, width, y: middle - height / 2, height })];
+    if (state === "ALARM" && width > 48) nodes.push(svg("text", { class: "band-word", x: x + 5, y: middle + 4 }, "ALARM"));
+    return nodes;
+  }
+
+  /** What was done, and, a row below, what was not. */
+  activityLane(activities) {
+    const seen = activities.filter(({ StartTime: at }) => at >= this.model.startS);
+    const height = (seen.length ? HEIGHTS.activities : 0) + (seen.some(({ kind }) => kind === "not") ? HEIGHTS.notScaled : 0);
+    const { nodes, head } = this.lane(height, "Activities", seen.length ? [] : [{ text: "none in this time" }]);
+    for (const one of seen) {
+      const isDone = one.kind !== "not";
+      const [x, y] = [this.x(one.StartTime), head + (isDone ? 12 : 32)];
+      if (isDone) nodes.push(svg("line", { class: "moment", x1: x, x2: x, y1: HEAD, y2: y }));
+      const mark = svg("path", { class: `mark ${one.kind}`, d: KINDS[one.kind].path, transform: `translate(${x} ${y})` });
+      mark.dataset.activity = one.ActivityId;
+      nodes.push(mark);
+      if (one.number !== null) nodes.push(svg("text", { class: "number", x: x + 9, y: y + 4 }, one.number));
+    }
+    return nodes;
+  }
+
+  /** Lines across at some values. */
+  scale(values, y, format) {
+    return values.flatMap((value) => [
+      svg("line", { class: "grid", x1: EDGE.left, x2: this.width - EDGE.right, y1: y(value), y2: y(value) }),
+      svg("text", { x: EDGE.left - 6, y: y(value) + 4, "text-anchor": "end" }, format(value)),
+    ]);
+  }
+
+  rule(y, label, className) {
+    return [
+      svg("line", { class: className, x1: EDGE.left, x2: this.width - EDGE.right, y1: y, y2: y }),
+      svg("text", { class: `rule-word ${className}-word`, x: EDGE.left + 4, y: y - 4 }, label),
+    ];
+  }
+
+  nothing(y, words) {
+    return svg("text", { class: "none", x: (this.width + EDGE.left) / 2, y: y + 4, "text-anchor": "middle" }, words);
+  }
+
+  axis() {
+    const { startS, endS } = this.model;
+    const most = Math.max(2, Math.floor(this.width / 90));
+    const stepS = TICKS_S.find((step) => (endS - startS) / step <= most) ?? TICKS_S.at(-1);
+    const shiftS = new Date(endS * 1000).getTimezoneOffset() * 60;
+    const nodes = [];
+    for (let at = Math.ceil((startS - shiftS) / stepS) * stepS + shiftS; at <= endS; at += stepS) {
+      const x = this.x(at);
+      nodes.push(svg("line", { class: "tick", x1: x, x2: x, y1: HEAD, y2: this.foot }));
+      if (x > EDGE.left + 12 && x < this.width - 20) nodes.push(svg("text", { x, y: this.foot + 15, "text-anchor": "middle" }, clockTime(at, false)));
+    }
+    return nodes;
+  }
+
+  timeAt(event) {
+    if (!this.model) return null;
+    const x = event.clientX - this.canvas.getBoundingClientRect().left;
+    const share = (x - EDGE.left) / (this.width - EDGE.left - EDGE.right);
+    return this.model.startS + Math.min(Math.max(share, 0), 1) * (this.model.endS - this.model.startS);
+  }
+
+  onKey(event) {
+    if (!this.model) return;
+    const { startS, endS, activities } = this.model;
+    const [now, step] = [this.at ?? endS, (endS - startS) / NUM_STEPS];
+    const moments = activities.map((one) => one.StartTime).filter((at) => at >= startS);
+    const next = {
+      ArrowLeft: () => now - step,
+      ArrowRight: () => now + step,
+      ArrowUp: () => Math.max(...moments.filter((at) => at < now - 0.001)),
+      ArrowDown: () => Math.min(...moments.filter((at) => at > now + 0.001)),
+      Home: () => startS,
+      End: () => endS,
+      Escape: () => null,
+    }[event.key]?.();
+    if (next === undefined) return;
+    event.preventDefault();
+    if (next === null) this.read(null);
+    else if (Number.isFinite(next)) this.read(Math.min(Math.max(next, startS), endS));
+  }
+
+  /** Say what there was at a moment; null hides it. */
+  read(atS) {
+    this.at = atS;
+    if (!this.model || !this.cursor) return;
+    this.cursor.setAttribute("visibility", atS === null ? "hidden" : "visible");
+    this.card.hidden = atS === null;
+    const near = atS === null ? [] : this.model.activities.filter((one) => Math.abs(this.x(one.StartTime) - this.x(atS)) <= NEAR_PX);
+    for (const mark of this.canvas.querySelectorAll(".mark")) {
+      mark.classList.toggle("near", near.some((one) => one.ActivityId === mark.dataset.activity));
+    }
+    if (atS === null) return;
+    for (const end of ["x1", "x2"]) this.cursor.setAttribute(end, this.x(atS));
+    near.sort((one, other) => (one.kind === "not") - (other.kind === "not"));
+    const told = near.slice(0, MAX_TOLD).map(toldOf);
+    if (near.length > MAX_TOLD) told.push(element("span", { className: "note", textContent: `and ${near.length - MAX_TOLD} more, listed below` }));
+    this.card.replaceChildren(...this.readings(atS), ...told);
+    const left = this.x(atS) + 14;
+    const isRight = left + this.card.offsetWidth <= this.width;
+    this.card.style.left = `${isRight ? left : Math.max(0, this.x(atS) - 14 - this.card.offsetWidth)}px`;
+  }
+
+  readings(atS) {
+    const { capacity, lanes, alarms } = this.model;
+    const [serving, desired] = [capacity.current, capacity.desired].map((points) => count(sampleAt(points, atS, capacity.bucketS)));
+    const lines = [`${serving} of ${desired} ${capacity.unit}`];
+    for (const { title, points, bucketS } of lanes) lines.push(`${title} ${short(sampleAt(points, atS, bucketS))}`);
+    for (const { label, bands } of alarms) {
+      const band = bands.findLast(({ fromS }) => fromS <= atS);
+      lines.push(`${label} ${band ? STATE_WORDS[band.state] : "not known"}`);
+    }
+    return [element("strong", { textContent: clockTime(atS) }), ...lines.map((textContent) => element("span", { textContent }))];
+  }
+
+  /** For who does not see it. */
+  summary() {
+    const { capacity, alarms, activities } = this.model;
+    const [serving, desired] = [capacity.current.at(-1)?.[1], capacity.desired.at(-1)?.[1]].map(count);
+    const ringing = alarms.filter(({ state }) => state === "ALARM").map(({ label }) => label);
+    const said = [`${serving} of ${desired} ${capacity.unit} serve`, `${activities.length} activities`];
+    if (ringing.length) said.push(`in alarm: ${ringing.join(", ")}`);
+    return `Scaling over time. ${said.join(". ")}. Left and right read values, up and down go from activity to activity.`;
+  }
+}
+
+/** An activity, in AWS's words. */
+export function toldOf(one) {
+  return element(
+    "div",
+    { className: "told" },
+    element("b", { textContent: `${KINDS[one.kind].word}, ${clockTime(one.StartTime)}: ${one.StatusCode}` }),
+    element("span", { textContent: one.Description }),
+    element("span", { className: "note", textContent: `Cause: ${shortCause(one.Cause)}` }),
+    ...whyNot(one).map((textContent) => element("span", { textContent })),
+  );
+}
+
+/** A cause without the numbers in the names of alarms that a policy made. */
+export function shortCause(cause) {
+  return cause.replace(/TargetTracking-\S+-Alarm(High|Low)-[0-9a-f-]{36}/, "TargetTracking-…-Alarm$1-…");
+}
+
+/** What became of it, or why nothing did. */
+export function whyNot({ NotScaledReasons: reasons, StatusMessage: message }) {
+  if (!reasons) return message ? [message] : [];
+  return reasons.map(({ Code: code, ...facts }) => {
+    const known = Object.entries(facts).map(([name, value]) => `${name} ${value}`);
+    return known.length ? `${code} (${known.join(", ")})` : code;
+  });
+}
+
+function legend(unit) {
+  return [
+    { text: "■", className: "key-serving", dx: 12 },
+    { text: `${unit} that serve`, dx: 4 },
+    { text: "━", className: "key-desired", dx: 12 },
+    { text: "desired", dx: 4 },
+  ];
+}
+
+function hatching() {
+  const lines = svg("path", { class: "hatch", d: "M-2 8L8-2M2 10L10 2M-2 2L2-2" });
+  return svg("defs", {}, svg("pattern", { id: "no-data", width: 8, height: 8, patternUnits: "userSpaceOnUse" }, lines));
+}
