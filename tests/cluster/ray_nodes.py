@@ -8,14 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-RAY_WARNINGS = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-]
-"""TODO narrow."""
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
+MEMORY_BYTES = 8 << 30
+"""Of each node."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -29,9 +24,14 @@ class Nodes:
     def address(self) -> str:
         return str(self._cluster.address)
 
-    def add(self, *, num_cpus: int) -> Any:
+    def add(self, *, num_cpus: int, num_gpus: int = 0) -> Any:
+        """As a machine with so much of everything would come; it need not have it."""
         return self._cluster.add_node(
-            num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES, node_ip_address=LOOPBACK
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            memory=MEMORY_BYTES,
+            object_store_memory=OBJECT_STORE_BYTES,
+            node_ip_address=LOOPBACK,
         )
 
     def lose(self, node_id: str) -> None:

@@ -44,7 +44,7 @@ def main() -> None:
         (path.parent / "report.json").write_text('{"phase": "fetching", "notices": ["a notice"]}')
     if "exit" in asked:
         os._exit(asked["exit"])
-    server = HTTPServer(("127.0.0.1", assignment["port"]), Handler)
+    server = HTTPServer((assignment["host"], assignment["port"]), Handler)
     (path.parent / "listening").touch()
     server.serve_forever()
 

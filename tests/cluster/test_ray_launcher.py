@@ -1,169 +1,129 @@
-"""Workers on a Ray cluster of two nodes in this machine: the same promises as those of the local launcher, and more."""
+"""What is special to workers on a Ray cluster; what they share with all others is in `test_launcher_contract`."""
 
 import asyncio
 import json
 import os
-import signal
-import sys
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from headrace.cluster.launcher import Handle, LaunchFailed, Observation, Phase, WorkerSpec
-from headrace.cluster.processes import ProcessId, is_running, process_id
-from headrace.cluster.ray_launcher import RayLauncher
+from headrace.cluster.launcher import LaunchFailed, Phase, Room, StartPending
+from headrace.cluster.processes import is_running
 from headrace.cluster.ray_link import ClusterAway
-from headrace.cluster.ray_messages import Connection
-from headrace.cluster.worker_files import read_value
-from headrace.cluster.worker_logs import WorkerLogs
 
-from .ray_nodes import Nodes, ray_nodes
+from .listening import descendants, listening
+from .ray_nodes import MEMORY_BYTES, Nodes
+from .sites import Site, ray_launcher, ray_site, seen_as, spec, started, until
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-STUB = (sys.executable, "-S", "-P", str(Path(__file__).parent / "stub_worker.py"))
-WAIT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with ray_nodes(2, 2) as made:
-        yield made
+GIB = 1 << 30
 
 
-def launcher_in(folder: Path, address: str, **options: float) -> RayLauncher:
-    (folder / "workers").mkdir(exist_ok=True)
-    return RayLauncher(
-        folder / "workers",
-        connection=Connection(address=address, namespace=folder.name),
-        environment=os.environ,
-        command=STUB,
-        node_folder=str(folder / "node"),
-        **options,
-    )
-
-
-@pytest.fixture
-async def launcher(tmp_path: Path, nodes: Nodes) -> AsyncIterator[RayLauncher]:
-    made = launcher_in(tmp_path, nodes.address)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def site(tmp_path_factory: pytest.TempPathFactory, nodes: Nodes) -> AsyncIterator[Site]:
+    made = ray_site(tmp_path_factory.mktemp("ray"), nodes.address)
     yield made
-    for name, handle in (await made.known()).items():
-        await made.stop(name, handle, grace_s=0)
-        await seen_as(made, name, handle, Phase.EXITED)
-    await made.close()
+    await made.end()
 
 
-def spec(name: str = "w", *, threads: int = 1, **asked: object) -> WorkerSpec:
-    return WorkerSpec(name=name, environment={"STUB": json.dumps(asked)}, threads=threads)
+@pytest_asyncio.fixture(loop_scope="module", autouse=True)
+async def nothing_left(site: Site) -> AsyncIterator[None]:
+    """Room for the next test."""
+    yield
+    for name, handle in (await site.launcher.known()).items():
+        await site.launcher.stop(name, handle, grace_s=0)
+        await seen_as(site.launcher, name, handle, Phase.EXITED)
 
 
-async def seen_as(launcher: RayLauncher, name: str, handle: Handle, phase: Phase) -> Observation:
-    deadline_s = time.monotonic() + WAIT_S
-    while (seen := await launcher.poll(name, handle)).phase is not phase:
-        assert time.monotonic() < deadline_s, seen
-        await asyncio.sleep(0.05)
-    return seen
-
-
-def on_node(folder: Path, name: str = "w") -> Path:
-    return folder / "node" / folder.name / "workers" / name
-
-
-def process_of(folder: Path, name: str = "w") -> ProcessId:
-    handle = read_value(on_node(folder, name) / "handle.json", Handle)
-    assert handle is not None
-    return ProcessId(**handle.facts["process"])
-
-
-async def healthy(launcher: RayLauncher, folder: Path, name: str = "w", **asked: object) -> Handle:
-    handle = await launcher.start(spec(name, **asked))
-    (on_node(folder, name) / "healthy").touch()
-    await seen_as(launcher, name, handle, Phase.READY)
-    return handle
-
-
-async def test_a_worker_is_ready_by_its_ping_asks_for_a_token_and_is_adopted(launcher, tmp_path, nodes) -> None:
-    handle = await launcher.start(spec())
-    assert handle.url.startswith("http://127.0.0.1:"), "nobody else can reach this cluster"
+async def test_a_worker_asks_for_a_token_and_nobody_beyond_this_machine_reaches_it(site: Site) -> None:
+    handle = await site.healthy("w")
+    assert handle.url.startswith("http://127.0.0.1:")
     assert len(handle.token) >= 32
-    assert handle.token not in repr(handle)
-    assert (await launcher.poll("w", handle)).phase is Phase.STARTING
-    (on_node(tmp_path) / "healthy").touch()
-    await seen_as(launcher, "w", handle, Phase.READY)
-    assert json.loads((on_node(tmp_path) / "worker.json").read_text())["token"] == handle.token
-    assert await launcher.start(spec()) == handle
-    await launcher.close()
-
-    second = launcher_in(tmp_path, nodes.address)
-    assert await second.known() == {"w": handle}
-    (on_node(tmp_path) / "healthy").unlink()
-    await seen_as(second, "w", handle, Phase.UNHEALTHY)
-    await second.stop("w", handle, grace_s=WAIT_S)
-    seen = await seen_as(second, "w", handle, Phase.EXITED)
-    assert seen.exit_code == -signal.SIGTERM
-    assert await second.known() == {}
-    await second.forget("w")
-    assert not (tmp_path / "workers" / "w").exists()
-    assert not on_node(tmp_path).exists()
-    await second.close()
+    assert json.loads((site.folder("w") / "worker.json").read_text())["token"] == handle.token
+    processes = {*descendants(os.getpid()), site.process("w").pid}
+    ports = listening(processes)
+    assert int(handle.url.rpartition(":")[2]) in {port for _, port in ports}
+    assert [address for address, _ in ports if not address.is_loopback] == []
 
 
-async def test_a_worker_that_fails_is_seen_with_its_code_its_sentence_and_its_log(launcher, tmp_path) -> None:
-    lines = ["loading", "Error: the model is broken.", "bye"]
-    handle = await launcher.start(spec(print=lines, exit=3))
-    seen = await seen_as(launcher, "w", handle, Phase.EXITED)
-    assert (seen.exit_code, seen.message) == (3, "the model is broken.")
-    assert await launcher.poll("w", handle) == seen
-    assert [event.message for event in WorkerLogs(tmp_path / "workers").read("w")] == lines
-
-    again = await launcher.start(spec(print=["fine"], exit=1))
-    seen = await seen_as(launcher, "w", again, Phase.EXITED)
-    assert (seen.exit_code, seen.message) == (1, "")
-    assert (await launcher.poll("w", handle)).phase is Phase.EXITED
-    assert [event.message for event in WorkerLogs(tmp_path / "workers").read("w")] == [*lines, "fine"]
+async def test_what_fits_on_no_node_is_refused_with_the_numbers(site: Site) -> None:
+    room = Room(num_cpus=9, memory_bytes=GIB, is_at_most=False)
+    numbers = r"Wanted on one node: 9 CPU and 1 GiB of memory\. Nodes: 2 x 2 CPU and 8 GiB of memory"
+    with pytest.raises(LaunchFailed, match=rf"is large enough for it\. {numbers}"):
+        await site.launcher.start(spec("w", room=room))
+    with pytest.raises(LaunchFailed, match=r"Wanted on one node: 0\.1 CPU and 9 GiB of memory"):
+        await site.launcher.start(spec("w", room=Room(num_cpus=0.1, memory_bytes=9 * GIB, is_at_most=False)))
+    assert await site.launcher.known() == {}
 
 
-async def test_a_deaf_worker_is_killed_after_its_grace_with_all_it_started(launcher, tmp_path) -> None:
-    handle = await healthy(launcher, tmp_path, deaf=True, child=True)
-    child = process_id(int((on_node(tmp_path) / "child").read_text()))
-    assert child is not None
-    await launcher.stop("w", handle, grace_s=0.05)
-    assert (await seen_as(launcher, "w", handle, Phase.EXITED)).exit_code == -signal.SIGKILL
-    assert not is_running(child)
+async def test_a_share_gets_what_the_largest_node_has_and_says_so(site: Site) -> None:
+    room = Room(num_cpus=4, num_accelerators=1, memory_bytes=16 * GIB)
+    handle = await started(site.launcher, spec("w", room=room))
+    (notice,) = (await seen_as(site.launcher, "w", handle, Phase.STARTING)).notices
+    assert notice == (
+        "The worker was to have 4 CPU, 1 GPU and 16 GiB of memory, which no node of the cluster has: "
+        "it gets 2 CPU and 8 GiB of memory. The model runs on the CPU."
+    )
+    assert json.loads((site.folder("w") / "worker.json").read_text())["spec"]["threads"] <= 2
+    assert handle.memory_bytes == MEMORY_BYTES
 
 
-async def test_what_fits_on_no_node_is_refused_with_the_numbers(launcher) -> None:
-    with pytest.raises(LaunchFailed, match=r"is large enough for it\. Wanted: 9 CPU on one node"):
-        await launcher.start(spec(threads=9))
-    assert await launcher.known() == {}
+async def test_a_worker_waits_for_room_and_holds_up_nobody(site: Site) -> None:
+    whole = Room(num_cpus=2)
+    first = await started(site.launcher, spec("first", room=whole))
+    await started(site.launcher, spec("second", room=whole))
+    with pytest.raises(StartPending, match=r"has room for it now\. .* Free on all together: 0 CPU"):
+        await site.launcher.start(spec("third", room=whole))
+    await site.launcher.stop("first", first, grace_s=0)
+    await seen_as(site.launcher, "first", first, Phase.EXITED)
+    third = await started(site.launcher, spec("third", room=whole))
+    assert third.facts["node"] == first.facts["node"]
 
 
-async def test_a_cluster_that_is_away_is_said_and_what_serves_stays_ready(launcher, tmp_path) -> None:
-    handle = await healthy(launcher, tmp_path)
-    lost = launcher_in(tmp_path, "127.0.0.1:9", connect_s=0.5)
+async def test_a_worker_that_asks_for_a_gpu_lands_where_one_is(site: Site, nodes: Nodes) -> None:
+    node = nodes.add(num_cpus=1, num_gpus=1)
+    try:
+        room = Room(num_cpus=0.1, num_accelerators=1, is_at_most=False)
+        handle = await started(site.launcher, spec("w", room=room))
+        assert handle.facts["node"] == node.node_id
+        variables = Path(f"/proc/{site.process('w').pid}/environ").read_bytes().split(b"\0")
+        assert b"CUDA_VISIBLE_DEVICES=0" in variables
+        with pytest.raises(StartPending, match=r"Wanted on one node: 0\.1 CPU and 1 GPU"):
+            await site.launcher.start(spec("waiting", room=room))
+        two = Room(num_cpus=0.1, num_accelerators=2, is_at_most=False)
+        with pytest.raises(LaunchFailed, match=r"Wanted on one node: 0\.1 CPU and 2 GPU\. .*1 CPU, 1 GPU and 8 GiB"):
+            await site.launcher.start(spec("two", room=two))
+    finally:
+        await asyncio.to_thread(nodes.lose, node.node_id)
+    await seen_as(site.launcher, "w", handle, Phase.EXITED)
+
+
+async def test_a_cluster_that_is_away_is_said_and_what_serves_stays_ready(site: Site, tmp_path: Path) -> None:
+    handle = await site.healthy("w")
+    lost = ray_launcher(tmp_path, "127.0.0.1:9", connect_s=0.5)
     with pytest.raises(ClusterAway, match="cannot be reached"):
         await lost.start(spec("other"))
     assert (await lost.poll("w", handle)).phase is Phase.READY
     await lost.close()
 
 
-async def test_a_node_that_is_lost_takes_its_workers_along_and_another_one_has_room(launcher, tmp_path, nodes) -> None:
-    lost = await healthy(launcher, tmp_path, "lost", threads=2, print=["last words"])
-    stays = await healthy(launcher, tmp_path, "stays")
+async def test_a_node_that_is_lost_takes_its_workers_along_and_another_one_has_room(site: Site, nodes: Nodes) -> None:
+    lost = await site.healthy("lost", room=Room(num_cpus=2), print=["last words"])
+    stays = await site.healthy("stays")
     assert lost.facts["node"] != stays.facts["node"], "each has a node of its own"
-    process = process_of(tmp_path, "lost")
-    await asyncio.to_thread(nodes.lose, lost.facts["node"])
-    seen = await seen_as(launcher, "lost", lost, Phase.EXITED)
-    assert "node" in seen.message
-    assert (await launcher.poll("stays", stays)).phase is Phase.READY
-    assert [event.message for event in WorkerLogs(tmp_path / "workers").read("lost")] == ["last words"]
-    deadline_s = time.monotonic() + WAIT_S
-    while is_running(process):
-        assert time.monotonic() < deadline_s, "it outlived its node"
-        await asyncio.sleep(0.05)
-    back = await healthy(launcher, tmp_path, "back")
-    assert back.facts["node"] == stays.facts["node"]
-    nodes.add(num_cpus=2)
+    process = site.process("lost")
+    try:
+        await asyncio.to_thread(nodes.lose, lost.facts["node"])
+        seen = await seen_as(site.launcher, "lost", lost, Phase.EXITED)
+        assert "node" in seen.message
+        assert (await site.launcher.poll("stays", stays)).phase is Phase.READY
+        assert site.said("lost") == ["last words"]
+        await until(lambda: asyncio.to_thread(lambda: not is_running(process)))
+        back = await site.healthy("back")
+        assert back.facts["node"] == stays.facts["node"]
+    finally:
+        nodes.add(num_cpus=2)

@@ -114,6 +114,46 @@ async def test_an_endpoint_lives_and_dies(scene: Scene) -> None:
     assert scene.machine.workers == {}
 
 
+async def test_workers_that_wait_for_room_start_when_there_is_some(scene: Scene) -> None:
+    scene.machine.waits_for = "No node has room."
+    scene.ask(count=2)
+    await scene.settle()
+    assert scene.state() is State.CREATING
+    assert {worker.status["waiting"] for worker in scene.store.list(Kind.WORKER)} == {"No node has room."}
+    before = scene.store.revision()
+    scene.machine.waits_for = "No node has room now: 0 CPU are free."
+    await scene.settle()
+    assert scene.store.revision() == before, "numbers that change are no reason to write"
+    scene.machine.waits_for = ""
+    await scene.settle()
+    assert scene.state() is State.IN_SERVICE
+    assert not any("waiting" in worker.status for worker in scene.store.list(Kind.WORKER))
+
+
+async def test_a_worker_that_never_finds_room_fails_with_what_it_waited_for(scene: Scene) -> None:
+    scene.machine.waits_for = "No node has room."
+    scene.ask()
+    await scene.settle(239)
+    assert scene.state() is State.CREATING
+    await scene.settle(3)
+    assert scene.state() is State.FAILED
+    assert "it could not be started within 240 s. No node has room." in scene.reason()
+    scene.store.update(scene.endpoint(), is_deleting=True)
+    await scene.settle()
+    assert scene.store.list(Kind.WORKER) == []
+    assert scene.store.get(Kind.ENDPOINT, "e") is None
+
+
+async def test_an_endpoint_whose_worker_waits_can_be_deleted(scene: Scene) -> None:
+    scene.machine.waits_for = "No node has room."
+    scene.ask()
+    await scene.settle(5)
+    scene.store.update(scene.endpoint(), is_deleting=True)
+    await scene.settle(5)
+    assert scene.store.list(Kind.WORKER) == []
+    assert scene.store.get(Kind.ENDPOINT, "e") is None
+
+
 async def test_nothing_is_written_when_nothing_changes(scene: Scene) -> None:
     scene.ask()
     await scene.settle()

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cluster.launcher import ArtifactSource
+from headrace.cluster.launcher import ArtifactSource, Room
 from headrace.control.images import OwnImage
 from headrace.control.version import read_rollout, read_version
 from headrace.control.worker_records import failure_text
-from headrace.control.worker_specs import WorkerDefaults, artifacts_of, build_worker
+from headrace.control.worker_specs import WorkerDefaults, artifacts_of, build_worker, room_of
 from tests.control.support import IMAGE, share_of
 
 S3_PREFIX = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
@@ -69,7 +69,33 @@ def test_a_worker_has_all_that_its_container_and_its_variant_say() -> None:
     assert built.spec.command == ("serve", "{port}")
     assert built.spec.environment == {"A": "1", "AWS_REGION": "us-east-1"}
     assert (built.spec.artifact_timeout_s, built.spec.threads, built.spec.s3) == (90.0, 1, defaults.s3)
+    assert built.spec.room == Room(num_cpus=4, num_accelerators=1, memory_bytes=16 << 30)
     assert built.notices == ("ml.g5.xlarge has a GPU, which is not here.",)
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "asked", "room"),
+    [
+        ("ml.m5.xlarge", None, Room(num_cpus=4, memory_bytes=16 << 30)),
+        ("ml.inf2.xlarge", None, Room(num_cpus=4, memory_bytes=16 << 30)),
+        ("ml.unheard.of", None, None),
+        (
+            "ml.g5.12xlarge",
+            {"NumberOfCpuCoresRequired": 2, "NumberOfAcceleratorDevicesRequired": 1, "MinMemoryRequiredInMb": 2048},
+            Room(num_cpus=2, num_accelerators=1, memory_bytes=2 << 30, is_at_most=False),
+        ),
+        ("ml.m5.large", {"MinMemoryRequiredInMb": 512}, Room(num_cpus=1, memory_bytes=512 << 20, is_at_most=False)),
+    ],
+)
+def test_the_room_of_a_worker_is_a_share_of_a_type_or_what_its_component_needs(
+    instance_type: str, asked: dict[str, Any] | None, room: Room | None
+) -> None:
+    variant = {"VariantName": "v", "ModelName": "m", "InstanceType": instance_type}
+    config: dict[str, Any] = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
+    if asked is not None:
+        config["Specification"] = {"ComputeResourceRequirements": asked}
+    version = read_version({"generation": 1, "config": config, "models": {"m": {}}})
+    assert room_of(version, instance_type) == room
 
 
 def test_the_first_choice_of_a_pool_is_taken() -> None:

@@ -8,7 +8,7 @@ platform (adoption).
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from headrace.cluster.launcher import Handle, LaunchFailed, Observation, Phase, WorkerSpec
+from headrace.cluster.launcher import Handle, LaunchFailed, Observation, Phase, StartPending, WorkerSpec
 
 FIRST_PORT = 20_000
 
@@ -86,6 +86,8 @@ class FakeMachine:
     """Chosen for each worker when it starts."""
     refusal: str = ""
     """Not empty: starts fail with this sentence."""
+    waits_for: str = ""
+    """Not empty: starts are pending with this sentence."""
     workers: dict[str, FakeWorker] = field(default_factory=dict)
     """By name, the exited ones too until they are forgotten."""
     started: list[str] = field(default_factory=list)
@@ -132,6 +134,8 @@ class FakeLauncher:
         machine = self.machine
         if machine.refusal:
             raise LaunchFailed(machine.refusal)
+        if machine.waits_for:
+            raise StartPending(machine.waits_for)
         if spec.name in machine.workers and machine.look(spec.name).phase is not Phase.EXITED:
             return machine.workers[spec.name].handle
         number = len(machine.started)

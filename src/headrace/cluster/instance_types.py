@@ -85,6 +85,11 @@ class InstanceType:
     accelerator: str = ""
     """What they are; empty without."""
 
+    @property
+    def num_gpus(self) -> int:
+        """Of its accelerators, those that a node of a cluster has as GPUs."""
+        return self.num_accelerators if self.accelerator.startswith("NVIDIA") else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
@@ -99,8 +104,9 @@ class Host:
 class HostShare:
     """What an instance gets here."""
 
-    threads: int
-    memory_bytes: int
+    threads: int | None
+    """None: decided where the worker starts."""
+    memory_bytes: int | None
     """What the type has, at most what is here. Nothing enforces it: workers of a host share its memory."""
     notices: tuple[str, ...] = ()
     """What could not be honoured, in sentences."""
@@ -141,6 +147,14 @@ def share_of_host(name: str, host: Host) -> HostShare:
         memory_bytes=min(kind.memory_bytes, host.memory_bytes),
         notices=tuple(_missing(kind, host)),
     )
+
+
+def share_of_cluster(name: str) -> HostShare:
+    """What an instance of a type is on a cluster: what the node has where it is placed, which nobody knows yet."""
+    if not name or find_instance_type(name) is not None:
+        return HostShare(threads=None, memory_bytes=None)
+    why = f"{name} is not in the table of instance types: one CPU is reserved for the worker."
+    return HostShare(threads=None, memory_bytes=None, notices=(why,))
 
 
 def _missing(kind: InstanceType, host: Host) -> list[str]:

@@ -27,13 +27,24 @@ class ArtifactSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a worker is to have for itself, where a launcher reserves such things."""
+
+    num_cpus: float
+    num_accelerators: float = 0.0
+    memory_bytes: int = 0
+    is_at_most: bool = True
+    """Less will do where there is no more: an instance type is a share of what is there. Off: less is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
     """One worker, fully decided."""
 
     name: str
     """Unique: of its record, its folder and its log stream."""
     artifacts: tuple[ArtifactSource, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
     """The container's `Environment`, and what the image profile adds to it."""
     options: dict[str, str] = field(default_factory=dict)
     """Flags of `headrace serve` that the image profile decides (dialect, dtype, ...), without their dashes."""
@@ -43,7 +54,9 @@ class WorkerSpec:
     threads: int | None = None
     """CPU threads: its share of this host."""
     memory_bytes: int | None = None
-    s3: Json = field(default_factory=dict)
+    room: Room | None = None
+    """None: that of one CPU."""
+    s3: Json = field(default_factory=dict, repr=False)
     """Endpoint and keys with which artifacts are read: `endpoint_url`, `access_key`, `secret_key`, `region`."""
 
 
@@ -57,6 +70,8 @@ class Handle:
     facts: Json
     token: str = field(default="", repr=False)
     """Bearer token that it asks every request for but `/ping`; empty: none, as only this machine can reach it."""
+    memory_bytes: int | None = None
+    """That the machine has on which it runs; 0: nobody knows. None: it is the platform's own machine."""
 
 
 class Phase(StrEnum):
@@ -96,6 +111,7 @@ class Launcher(Protocol):
         Start a worker; returns as soon as it exists, long before it is ready.
 
         Raises:
+            StartPending: it is on its way, or waits for room; call again.
             LaunchFailed: it cannot be started here; the message says why and what to do.
         """
         ...
@@ -119,6 +135,10 @@ class Launcher(Protocol):
     async def close(self) -> None:
         """End the launcher's own tasks; workers run on."""
         ...
+
+
+class StartPending(Exception):
+    """A worker has not started yet, and may: call `start` again. The message says what it waits for."""
 
 
 class LaunchFailed(Exception):

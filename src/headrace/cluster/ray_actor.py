@@ -7,6 +7,7 @@ that ends, so that what Ray believes to be free is free. Only this file and `ray
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from headrace import __version__
 from headrace.cluster.launcher import Handle, LaunchFailed, Phase
 from headrace.cluster.local import WORKER_COMMAND, LocalLauncher, Place
 from headrace.cluster.ray_messages import CHUNK_BYTES, Order
+from headrace.cluster.ray_room import Capacity, notices_of_grant
 from headrace.cluster.worker_logs import WorkerLogs
+from headrace.runner.cpu import default_threads
 
 _NODE_FOLDER = "nodes"
 
@@ -30,8 +33,9 @@ class Keeper:
     own fault; that is in its log.
     """
 
-    def __init__(self, order: bytes) -> None:
+    def __init__(self, order: bytes, granted: bytes) -> None:
         self._order = msgspec.json.decode(order, type=Order)
+        self._granted = msgspec.json.decode(granted, type=Capacity)
         self._name = self._order.spec.name
         root = Path(self._order.folder) if self._order.folder else _cache_folder() / _NODE_FOLDER
         self._folder = root / self._order.namespace / "workers"
@@ -53,12 +57,18 @@ class Keeper:
         async with self._starting:
             if self._handle is None:
                 try:
-                    self._handle = await self._launcher.start(self._order.spec)
+                    self._handle = await self._launcher.start(replace(self._order.spec, threads=self._num_threads()))
                 except LaunchFailed as error:
                     return {"refusal": str(error)}
         node = ray.get_runtime_context().get_node_id()
-        facts = {"node": node, "log_position": self._order.log_position}
+        room = self._order.spec.room
+        notices = list(notices_of_grant(room, self._granted)) if room is not None else []
+        facts = {"node": node, "log_position": self._order.log_position, "notices": notices}
         return {"url": self._handle.url, "token": self._order.token, "facts": facts}
+
+    def _num_threads(self) -> int:
+        """As many as the CPUs that are reserved, at most the cores of this node."""
+        return max(1, min(int(self._granted.num_cpus), default_threads()))
 
     async def look(self, position: int) -> dict[str, Any]:
         """

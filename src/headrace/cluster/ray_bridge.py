@@ -14,7 +14,10 @@ import logging
 import os
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -23,14 +26,16 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayEr
 from ray.util.placement_group import PlacementGroup, get_placement_group, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from headrace.cluster.launcher import Room
 from headrace.cluster.ray_actor import Keeper, all_nodes
-from headrace.cluster.ray_messages import GONE, REFUSED, UNAVAILABLE, Connection, Need, Reply, Request
+from headrace.cluster.ray_messages import GONE, PENDING, REFUSED, UNAVAILABLE, Connection, Reply, Request
+from headrace.cluster.ray_room import Capacity, grant, room_words
 
 _NUM_THREADS: Final = 32
-_PLACING_S: Final = 12.0
-"""For a node with room. The reconciler waits 30 s for a start."""
-_STARTING_S: Final = 15.0
-"""For the actor's process, which loads Python and Ray."""
+_PATIENCE_S: Final = 0.3
+"""For a node with room, and for the actor's process, which loads Python and Ray; whoever wants it asks again."""
+_KEPT_S: Final = 20.0
+"""A reservation that nobody has asked for so long is given back."""
 _CALL_S: Final = 5.0
 """For an actor to answer."""
 
@@ -41,6 +46,22 @@ class Refused(Exception):
 
 class Gone(Exception):
     """There is no such worker any more."""
+
+
+class Pending(Exception):
+    """It is under way; the message says what it waits for."""
+
+
+@dataclass(slots=True)
+class _Start:
+    """A worker that is being started."""
+
+    asked_s: float
+    """When somebody asked for it last; of a monotonic clock."""
+    group: PlacementGroup | None = None
+    granted: Capacity | None = None
+    answer: Any = None
+    """Of its actor, to come."""
 
 
 class Bridge:
@@ -55,35 +76,19 @@ class Bridge:
         )
         self._lock = threading.Lock()
         self._actors: dict[str, Any] = {}
-        self._starting: set[str] = set()
+        self._starts: dict[str, _Start] = {}
 
-    def nodes(self) -> list[dict[str, Any]]:
-        """The nodes that live."""
-        return [
-            {
-                "id": node["NodeID"],
-                "address": node["NodeManagerAddress"],
-                "cpus": node["Resources"].get("CPU", 0.0),
-                "gpus": node["Resources"].get("GPU", 0.0),
-                "memory_bytes": node["Resources"].get("memory", 0.0),
-            }
-            for node in all_nodes()
-            if node["Alive"]
-        ]
-
-    def start(self, name: str, order: str, need: dict[str, float]) -> dict[str, Any]:
+    def start(self, name: str, order: str, room: dict[str, Any]) -> dict[str, Any]:
         """Start a worker where there is room, or tell of the one of that name."""
         with self._lock:
-            self._starting.add(name)
+            start = self._starts.setdefault(name, _Start(0.0))
+            start.asked_s = time.monotonic()
         try:
-            try:
-                actor = self._actor(name)
-            except Gone:
-                actor = self._placed(name, order.encode(), msgspec.convert(need, Need))
-            return self._started(name, actor)
-        finally:
-            with self._lock:
-                self._starting.discard(name)
+            actor = self._actor(name)
+        except Gone:
+            granted = self._placed(name, start, msgspec.convert(room, Room))
+            actor = self._keeper(name, start, order.encode(), granted)
+        return self._started(name, start, actor)
 
     def look(self, name: str, position: int) -> dict[str, Any]:
         """What a worker is doing, and more of its log."""
@@ -103,60 +108,84 @@ class Bridge:
     def known(self) -> dict[str, dict[str, Any]]:
         """The workers that answer, whether they still run or not; reservations that nobody uses are given back."""
         names = ray.util.list_named_actors()
-        found: dict[str, dict[str, Any]] = {}
+        answers: dict[str, Any] = {}
         for name in names:
+            with contextlib.suppress(Gone):
+                answers[name] = self._actor(name).start.remote()
+        if answers:
+            ray.wait([*answers.values()], num_returns=len(answers), timeout=_CALL_S)
+        found: dict[str, dict[str, Any]] = {}
+        for name, answer in answers.items():
             try:
-                started = self._ask(name, "start")
+                started = ray.get(answer, timeout=0)
                 if "refusal" not in started:
-                    found[name] = started
-            except (Gone, RayError):
-                continue
+                    found[name] = self._with_memory(started)
+            except RayError:
+                self._forget_actor(name)
         self._give_back_reservations({*names})
         return found
 
-    def _placed(self, name: str, order: bytes, need: Need) -> Any:
-        """An actor in a place of its own."""
-        if not any(node["cpus"] >= need.num_cpus and node["gpus"] >= need.num_gpus for node in self.nodes()):
-            raise Refused(f"No node of the cluster is large enough for it. {self._room(need)}")
-        bundle = {"CPU": need.num_cpus, **({"GPU": need.num_gpus} if need.num_gpus else {})}
-        self._remove_group(name)
-        group = placement_group([bundle], strategy="STRICT_PACK", name=name, lifetime="detached")
-        if not group.wait(_PLACING_S):
-            remove_placement_group(group)
-            raise Refused(f"No node of the cluster has room for it within {_PLACING_S:g} s. {self._room(need)}")
+    def _placed(self, name: str, start: _Start, room: Room) -> Capacity:
+        """Reserve a place, and wait a moment for it; what it has."""
+        nodes = [_capacity(node["Resources"]) for node in _living_nodes()]
+        if start.group is None:
+            start.granted = grant(room, nodes)
+            if start.granted is None:
+                with self._lock:
+                    self._starts.pop(name, None)
+                raise Refused(f"No node of the cluster is large enough for it. {_words(room, nodes)}")
+            self._remove_group(name)
+            bundle = _bundle(start.granted)
+            start.group = placement_group([bundle], strategy="STRICT_PACK", name=name, lifetime="detached")
+        if not start.group.wait(_PATIENCE_S):
+            raise Pending(f"No node of the cluster has room for it now. {_words(room, nodes)}")
+        assert start.granted is not None
+        return start.granted
+
+    def _keeper(self, name: str, start: _Start, order: bytes, granted: Capacity) -> Any:
+        """Its actor, in its place."""
+        assert start.group is not None
+        strategy = PlacementGroupSchedulingStrategy(start.group, placement_group_bundle_index=0)
         options: dict[str, Any] = {
             "name": name,
             "lifetime": "detached",
-            "num_cpus": need.num_cpus,
-            "num_gpus": need.num_gpus,
+            "num_cpus": granted.num_cpus,
+            "num_gpus": granted.num_gpus,
             "max_restarts": 0,
             "max_task_retries": 0,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0),
+            "scheduling_strategy": strategy,
         }
-        return ray.remote(Keeper).options(**options).remote(order)
+        actor = ray.remote(Keeper).options(**options).remote(order, msgspec.json.encode(granted))
+        with self._lock:
+            self._actors[name] = actor
+        return actor
 
-    def _started(self, name: str, actor: Any) -> dict[str, Any]:
+    def _started(self, name: str, start: _Start, actor: Any) -> dict[str, Any]:
+        if start.answer is None:
+            start.answer = actor.start.remote()
         try:
-            started: dict[str, Any] = ray.get(actor.start.remote(), timeout=_STARTING_S)
+            started: dict[str, Any] = ray.get(start.answer, timeout=_PATIENCE_S)
+        except GetTimeoutError as error:
+            raise Pending("Its node has not started it yet.") from error
         except ActorDiedError as error:
             self._remove(name)
             why = f"A node could not run it: {_last_line(error)}. Is Headrace installed on all nodes?"
             raise Refused(why) from error
-        except GetTimeoutError:
-            self._remove(name)
+        except RayError:
+            start.answer = None
             raise
         if refusal := started.get("refusal"):
             self._remove(name)
             raise Refused(refusal)
         with self._lock:
-            self._actors[name] = actor
-        return started
+            self._starts.pop(name, None)
+        return self._with_memory(started)
 
-    def _room(self, need: Need) -> str:
-        wanted = f"{need.num_cpus:g} CPU" + (f" and {need.num_gpus:g} GPU" if need.num_gpus else "")
-        free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-        has = ", ".join(f"{node['cpus']:g} CPU" for node in self.nodes())
-        return f"Wanted: {wanted} on one node; nodes: {has}; free in all: {free.get('CPU', 0):g} CPU."
+    def _with_memory(self, started: dict[str, Any]) -> dict[str, Any]:
+        """What an actor says of its start, and how much memory its node has for workers."""
+        node_id = started["facts"]["node"]
+        memory = next((_capacity(one["Resources"]).memory_bytes for one in all_nodes() if one["NodeID"] == node_id), 0)
+        return {**started, "memory_bytes": memory}
 
     def _actor(self, name: str) -> Any:
         with self._lock:
@@ -176,15 +205,19 @@ class Bridge:
         try:
             return ray.get(getattr(actor, method).remote(*arguments), timeout=_CALL_S)
         except ActorDiedError as error:
-            with self._lock:
-                self._actors.pop(name, None)
+            self._forget_actor(name)
             raise Gone(_last_line(error)) from error
+
+    def _forget_actor(self, name: str) -> None:
+        with self._lock:
+            self._actors.pop(name, None)
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(Gone, RayError, ValueError):
             ray.kill(self._actor(name))
         with self._lock:
             self._actors.pop(name, None)
+            self._starts.pop(name, None)
         self._remove_group(name)
 
     def _remove_group(self, name: str) -> None:
@@ -199,9 +232,34 @@ class Bridge:
         for entry in ray.util.placement_group_table().values():
             name = entry["name"]
             with self._lock:
-                is_ours = name not in used and name not in self._starting
-            if is_ours and entry["state"] != "REMOVED":
+                start = self._starts.get(name)
+                is_asked_for = start is not None and time.monotonic() - start.asked_s < _KEPT_S
+            if name not in used and not is_asked_for and entry["state"] != "REMOVED":
+                with self._lock:
+                    self._starts.pop(name, None)
                 self._remove_group(name)
+
+
+def _living_nodes() -> list[dict[str, Any]]:
+    return [node for node in all_nodes() if node["Alive"]]
+
+
+def _capacity(resources: dict[str, float]) -> Capacity:
+    return Capacity(
+        num_cpus=resources.get("CPU", 0.0),
+        num_gpus=resources.get("GPU", 0.0),
+        memory_bytes=int(resources.get("memory", 0.0)),
+    )
+
+
+def _bundle(granted: Capacity) -> dict[str, float]:
+    whole = {"CPU": granted.num_cpus, "GPU": granted.num_gpus, "memory": float(granted.memory_bytes)}
+    return {name: number for name, number in whole.items() if number}
+
+
+def _words(room: Room, nodes: Sequence[Capacity]) -> str:
+    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    return room_words(room, nodes, _capacity(free))
 
 
 def main() -> None:
@@ -230,6 +288,8 @@ def _answer(bridge: Bridge, request: Request, out: BinaryIO, writing: threading.
         reply = Reply(number=request.number, error=GONE, message=str(error))
     except Refused as error:
         reply = Reply(number=request.number, error=REFUSED, message=str(error))
+    except Pending as error:
+        reply = Reply(number=request.number, error=PENDING, message=str(error))
     except (RayActorError, RaySystemError, GetTimeoutError) as error:
         reply = Reply(number=request.number, error=UNAVAILABLE, message=_last_line(error))
     except Exception as error:  # noqa: BLE001 -- an edge: the platform has to know

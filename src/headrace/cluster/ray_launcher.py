@@ -19,15 +19,15 @@ from typing import Any, Final
 import msgspec
 
 from headrace import __version__
-from headrace.cluster.launcher import Handle, LaunchFailed, Observation, Phase, WorkerSpec
+from headrace.cluster.launcher import Handle, LaunchFailed, Observation, Phase, Room, WorkerSpec
 from headrace.cluster.local import PING_TIMEOUT_S, mark, ping, said_last
+from headrace.cluster.ray_head import RayHead
 from headrace.cluster.ray_link import CONNECT_S, ClusterAway, RayLink, WorkerGone
-from headrace.cluster.ray_messages import Connection, Need, Order
+from headrace.cluster.ray_messages import Connection, Order
 from headrace.cluster.worker_files import WorkerFiles, read_value, worker_files, write_value
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.telemetry import get_logger
 
-_START_S: Final = 28.0
 _ASK_S: Final = 8.0
 _KNOWN_S: Final = 25.0
 _MAX_CHUNKS: Final = 64
@@ -41,6 +41,8 @@ class _Facts:
     node: str
     """Ray's id of it."""
     log_position: int
+    notices: tuple[str, ...] = ()
+    """What the cluster does not have."""
 
 
 class RayLauncher:
@@ -58,6 +60,7 @@ class RayLauncher:
         node_folder: str = "",
         ping_timeout_s: float = PING_TIMEOUT_S,
         connect_s: float = CONNECT_S,
+        head: RayHead | None = None,
     ) -> None:
         """
         Look after the workers of one namespace; the cluster is reached when it is needed first.
@@ -70,10 +73,12 @@ class RayLauncher:
             node_folder: on the nodes, for workers and artifacts. Empty: in the user's cache folder there.
             ping_timeout_s: how long `/ping` may take to answer.
             connect_s: how long it may take to reach the cluster.
+            head: a cluster on this machine, to be started when it is needed.
         """
         self._folder = folder
         self._namespace = connection.namespace
-        self._link = RayLink(connection, environment=environment, log=folder.parent / "ray.log", connect_s=connect_s)
+        log = folder.parent / "ray.log"
+        self._link = RayLink(connection, environment=environment, log=log, connect_s=connect_s, head=head)
         self._command = tuple(command)
         self._node_folder = node_folder
         self._ping_timeout_s = ping_timeout_s
@@ -85,14 +90,15 @@ class RayLauncher:
         Start a worker where there is room, or return the handle of the living one of that name.
 
         Raises:
-            LaunchFailed: no node has room or can run it; the message says why and what to do.
+            StartPending: no node has room now, or its node has not started it yet; call again.
+            LaunchFailed: no node is large enough, or can run it; the message says why and what to do.
             ClusterAway: the cluster does not answer now.
         """
-        order, need = await asyncio.to_thread(self._prepare, spec)
-        text = msgspec.json.encode(order).decode()
-        started = await self._link.ask("start", _START_S, name=spec.name, order=text, need=msgspec.to_builtins(need))
+        text = await asyncio.to_thread(self._prepare, spec)
+        room = msgspec.to_builtins(spec.room or Room(num_cpus=1.0))
+        started = await self._link.ask("start", _ASK_S, name=spec.name, order=text, room=room)
         handle = _handle(started)
-        await asyncio.to_thread(write_value, self._files(spec.name).handle, handle)
+        await asyncio.to_thread(self._note, self._files(spec.name), handle)
         return handle
 
     async def poll(self, name: str, handle: Handle) -> Observation:
@@ -101,8 +107,8 @@ class RayLauncher:
         ended = await asyncio.to_thread(read_value, files.report, _Ended)
         if ended is not None and ended.handle == handle:
             return ended.seen
-        is_current = await asyncio.to_thread(read_value, files.handle, Handle)
-        if is_current is not None and is_current != handle:
+        current = await asyncio.to_thread(read_value, files.handle, Handle)
+        if current is not None and current != handle:
             return Observation(phase=Phase.EXITED)
         try:
             seen = await self._look(name, handle)
@@ -110,7 +116,8 @@ class RayLauncher:
             message = f"the node that it ran on was lost, or Ray ended it: {error}."
             return await self._ended(name, handle, Observation(phase=Phase.EXITED), message=message)
         except ClusterAway:
-            seen = Observation(phase=Phase.STARTING)  # what answers is well, whatever the cluster says
+            # what answers is well, whatever the cluster says
+            seen = Observation(phase=Phase.STARTING, notices=_facts(handle).notices)
         if seen.phase is Phase.EXITED:
             return await self._ended(name, handle, seen)
         return await self._with_ping(files, handle, seen)
@@ -146,15 +153,17 @@ class RayLauncher:
         """Let go of the cluster; workers run on."""
         await self._link.close()
 
-    def _prepare(self, spec: WorkerSpec) -> tuple[Order, Need]:
+    def _prepare(self, spec: WorkerSpec) -> str:
+        """Make its folder; returns the order for its keeper, in JSON."""
         try:
             files = self._files(spec.name)
             files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left_over in (files.report, files.ready):
-                left_over.unlink(missing_ok=True)
+            return msgspec.json.encode(self._order(spec)).decode()
         except (OSError, ValueError) as error:
             raise LaunchFailed(f"The worker {spec.name} cannot be started: {error}.") from error
-        order = Order(
+
+    def _order(self, spec: WorkerSpec) -> Order:
+        return Order(
             spec=spec,
             token=secrets.token_urlsafe(24),
             namespace=self._namespace,
@@ -163,11 +172,19 @@ class RayLauncher:
             command=self._command,
             folder=self._node_folder,
         )
-        return order, Need(num_cpus=float(spec.threads or 1))
+
+    def _note(self, files: WorkerFiles, handle: Handle) -> None:
+        """Write down how to find it; what is left of an earlier worker of the name goes."""
+        if read_value(files.handle, Handle) == handle:
+            return
+        for left_over in (files.report, files.ready):
+            left_over.unlink(missing_ok=True)
+        write_value(files.handle, handle)
 
     async def _look(self, name: str, handle: Handle) -> Observation:
         """What its keeper says, and its log as far as it goes."""
-        offset = _facts(handle).log_position
+        facts = _facts(handle)
+        offset = facts.log_position
         for _ in range(_MAX_CHUNKS):
             position = await asyncio.to_thread(self._logs.end_position, name)
             answer = await self._link.ask("look", _ASK_S, name=name, position=max(position - offset, 0))
@@ -177,7 +194,7 @@ class RayLauncher:
         return Observation(
             phase=Phase(answer["phase"]),
             exit_code=answer.get("exit_code"),
-            notices=tuple(answer.get("notices", ())),
+            notices=(*facts.notices, *answer.get("notices", ())),
         )
 
     def _append(self, name: str, answer: dict[str, Any], offset: int) -> None:
@@ -223,7 +240,13 @@ class _Ended:
 
 
 def _handle(started: dict[str, Any]) -> Handle:
-    return Handle(launcher=RayLauncher.name, url=started["url"], token=started["token"], facts=started["facts"])
+    return Handle(
+        launcher=RayLauncher.name,
+        url=started["url"],
+        facts=started["facts"],
+        token=started["token"],
+        memory_bytes=started["memory_bytes"],
+    )
 
 
 def _facts(handle: Handle) -> _Facts:

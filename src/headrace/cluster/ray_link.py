@@ -6,13 +6,15 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from headrace.cluster.launcher import LaunchFailed
-from headrace.cluster.ray_messages import GONE, REFUSED, Connection, Reply, Request
+from headrace.cluster.launcher import LaunchFailed, StartPending
+from headrace.cluster.ray_head import ON_LOOPBACK, QUIET, HeadFailed, RayHead
+from headrace.cluster.ray_messages import GONE, PENDING, REFUSED, Connection, Reply, Request
 from headrace.core.telemetry import get_logger
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "headrace.cluster.ray_bridge")
@@ -21,12 +23,8 @@ CONNECT_S: Final = 25.0
 _PAUSE_S: Final = 2.0
 """Between two tries to reach a cluster."""
 _LINE_BYTES: Final = 8 << 20
-_QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "PYTHONUNBUFFERED": "1"}
-"""No usage is reported to Ray's makers."""
-
-
-_ON_LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Else Ray takes 127.0.0.1 for this machine's address on the network, where such a cluster does not listen."""
+_HEAD_S: Final = 60.0
+"""For a cluster that is started here."""
 
 
 class ClusterAway(TimeoutError):
@@ -41,22 +39,29 @@ class RayLink:
     """Questions to the cluster. At most one process at a time; it ends with this one, however that ends."""
 
     def __init__(
-        self, connection: Connection, *, environment: Mapping[str, str], log: Path, connect_s: float = CONNECT_S
+        self,
+        connection: Connection,
+        *,
+        environment: Mapping[str, str],
+        log: Path,
+        connect_s: float = CONNECT_S,
+        head: RayHead | None = None,
     ) -> None:
         """
         Prepare to connect; nothing is started yet.
 
         Args:
-            connection: the cluster.
+            connection: the cluster; with `head` its address is not read.
             environment: of this process.
             log: file for what Ray prints.
             connect_s: longest for the process to load Ray and to reach the cluster.
+            head: a cluster on this machine that is started when it is needed and does not run.
         """
         self._connection = connection
-        is_here = connection.address.startswith(("127.", "localhost:"))
-        self._environment = {**environment, **_QUIET, **(_ON_LOOPBACK if is_here else {})}
+        self._environment = environment
         self._log = log
         self._connect_s = connect_s
+        self._head = head
         self._numbers = itertools.count(1)
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -70,6 +75,7 @@ class RayLink:
 
         Raises:
             ClusterAway: no answer, now.
+            StartPending: it is under way; ask again.
             WorkerGone: the worker that it is about has ended, with its actor or node.
             LaunchFailed: it cannot be done.
         """
@@ -96,6 +102,10 @@ class RayLink:
 
     async def close(self) -> None:
         """End the process."""
+        async with self._connecting:
+            await self._let_go()
+
+    async def _let_go(self) -> None:
         process, self._process = self._process, None
         if self._reader is not None:
             self._reader.cancel()
@@ -108,6 +118,8 @@ class RayLink:
             return answer.result
         if answer.error == GONE:
             raise WorkerGone(answer.message)
+        if answer.error == PENDING:
+            raise StartPending(answer.message)
         if answer.error == REFUSED:
             raise LaunchFailed(answer.message)
         raise ClusterAway(f"The Ray cluster {self._connection.address} does not answer: {answer.message}.")
@@ -115,16 +127,27 @@ class RayLink:
     async def _connect(self) -> None:
         async with self._connecting:
             if self._process is not None and self._process.returncode is None:
-                return
+                if self._head is None or self._head.is_alive():
+                    return
+                await self._let_go()
             if self._failed is not None and time.monotonic() - self._failed[0] < _PAUSE_S:
                 raise ClusterAway(self._failed[1])
             try:
+                if self._head is not None:
+                    await self._start_head(self._head)
                 await self._start_process()
             except ClusterAway as error:
                 self._failed = (time.monotonic(), str(error))
                 get_logger().warning("cluster.away", address=self._connection.address, message=str(error))
                 raise
             get_logger().info("cluster.connected", address=self._connection.address)
+
+    async def _start_head(self, head: RayHead) -> None:
+        try:
+            await asyncio.to_thread(head.start, patience_s=_HEAD_S)
+        except HeadFailed as error:
+            raise ClusterAway(str(error)) from error
+        self._connection = replace(self._connection, address=head.address)
 
     async def _start_process(self) -> None:
         with self._log.open("ab") as log:
@@ -133,7 +156,7 @@ class RayLink:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env=self._environment,
+                env=self._bridge_environment(),
                 start_new_session=True,  # Ctrl-C is for the platform, which still needs it to end its workers
                 limit=_LINE_BYTES,
             )
@@ -157,6 +180,13 @@ class RayLink:
             raise ClusterAway(f"The Ray cluster {address} cannot be reached: {why}. What Ray said is in {self._log}.")
         self._process = process
         self._reader = asyncio.create_task(self._read(process.stdout), name="ray-link")
+
+    def _bridge_environment(self) -> dict[str, str]:
+        if self._head is not None:  # what the user says of Ray is about other clusters
+            own = {name: value for name, value in self._environment.items() if not name.startswith("RAY_")}
+            return {**own, **QUIET, **ON_LOOPBACK, **self._head.access}
+        is_here = self._connection.address.removeprefix("ray://").startswith(("127.", "localhost:"))
+        return {**self._environment, **QUIET, **(ON_LOOPBACK if is_here else {})}
 
     async def _read(self, lines: asyncio.StreamReader) -> None:
         try:

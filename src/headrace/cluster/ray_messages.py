@@ -29,14 +29,6 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What a node must have free."""
-
-    num_cpus: float
-    num_gpus: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
     """How the bridge reaches the cluster."""
 
@@ -70,5 +62,7 @@ GONE: Final = "gone"
 """There is no such worker any more: its actor, or the node of it, has ended."""
 UNAVAILABLE: Final = "unavailable"
 """It, or the cluster, does not answer now."""
+PENDING: Final = "pending"
+"""It is under way; ask again."""
 REFUSED: Final = "refused"
 """It cannot be done; the message says why."""

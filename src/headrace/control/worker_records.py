@@ -72,6 +72,7 @@ def view_worker(record: Record, *, num_requests: int = 0) -> WorkerView:
         stopping_s=status.get("stopping_s"),
         failed_s=status.get("failed_s"),
         failure=status.get("failure", ""),
+        waiting=status.get("waiting", ""),
         is_permanent=status.get("is_permanent", False),
         num_requests=num_requests,
     )
@@ -93,10 +94,23 @@ def notices_of(records: Sequence[Record]) -> dict[str, list[str]]:
     return notices
 
 
+def waiting_status(record: Record, *, why: str) -> Json:
+    """Status while the launcher cannot start the worker yet: the first reason stays, as its numbers change always."""
+    return {**record.status, "waiting": record.status.get("waiting", why)}
+
+
+def given_up_status(record: Record, *, now_s: float) -> Json:
+    """Status of a worker that is given up: one that was never started has ended with it."""
+    if handle_of(record) is not None:
+        return dict(record.status)
+    return {**record.status, "phase": Phase.EXITED.value, "phase_since_s": now_s}
+
+
 def launched_status(record: Record, handle: Handle, *, notices: Sequence[str], now_s: float) -> Json:
     """Status after the launcher has started the worker, or has found it alive."""
+    before = {name: value for name, value in record.status.items() if name != "waiting"}
     return {
-        **record.status,
+        **before,
         "handle": msgspec.to_builtins(handle),
         "phase": Phase.FETCHING.value,
         "phase_since_s": now_s,

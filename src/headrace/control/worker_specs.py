@@ -4,12 +4,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headrace.cluster.launcher import ArtifactSource, WorkerSpec
+from headrace.cluster.instance_types import find_instance_type
+from headrace.cluster.launcher import ArtifactSource, Room, WorkerSpec
+from headrace.control.components.placement import read_need
 from headrace.control.images import ImageProfile, OwnImage, profile
 from headrace.control.notices import notices_of_variant
 from headrace.control.version import Version
 from headrace.state.records import Json
 
+_MIB = 1 << 20
 _ARCHIVES = (".tar.gz", ".tgz")
 
 
@@ -76,9 +79,27 @@ def build_worker(name: str, *, version: Version, variant_name: str, defaults: Wo
         artifact_timeout_s=variant.download_timeout_s,
         threads=share.threads,
         memory_bytes=share.memory_bytes,
+        room=room_of(version, variant.instance_type),
         s3=defaults.s3,
     )
     return BuiltWorker(spec=spec, notices=(*image.notices, *share.notices, *notices_of_variant(version, variant_name)))
+
+
+def room_of(version: Version, instance_type: str) -> Room | None:
+    """What a worker is to have for itself: what its component needs, or a share as large as the instance type."""
+    specification = version.raw["config"].get("Specification")
+    if specification is not None:
+        need = read_need(specification)
+        return Room(
+            num_cpus=need.cpus or 1.0,
+            num_accelerators=need.accelerators,
+            memory_bytes=round(need.memory_mb * _MIB),
+            is_at_most=False,
+        )
+    kind = find_instance_type(instance_type)
+    if kind is None:
+        return None
+    return Room(num_cpus=kind.vcpus, num_accelerators=kind.num_gpus, memory_bytes=kind.memory_bytes)
 
 
 def container_of(model: Json) -> Json:

@@ -10,7 +10,15 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.cluster.launcher import Handle, Launcher, LaunchFailed, Observation, Phase, WorkerSpec
+from headrace.cluster.launcher import (
+    Handle,
+    Launcher,
+    LaunchFailed,
+    Observation,
+    Phase,
+    StartPending,
+    WorkerSpec,
+)
 from headrace.control import store_access
 from headrace.control.fleet import Limits
 from headrace.control.log_reader import LogReader
@@ -21,9 +29,11 @@ from headrace.control.worker_records import (
     copy_spec_json,
     exit_words,
     failed_status,
+    given_up_status,
     handle_of,
     launched_status,
     observed_status,
+    waiting_status,
     worker_spec_json,
 )
 from headrace.control.worker_specs import WorkerDefaults, build_worker
@@ -113,7 +123,8 @@ class WorkerHands:
             case GiveUp(worker=name, why=why):
                 record = bench.records[name]
                 is_new = "ready_s" not in record.status
-                status = await self._failed(record, dict(record.status), why=why, is_permanent=is_new)
+                status = given_up_status(record, now_s=self._clock())
+                status = await self._failed(record, status, why=why, is_permanent=is_new)
                 self._log.warning("worker.given_up", worker=name, why=why)
                 await self._write(bench, name, status=status, is_deleting=True)
             case Stop(worker=name, grace_s=grace_s):
@@ -176,6 +187,11 @@ class WorkerHands:
                 record.name, version=version, variant_name=record.spec["variant"], defaults=self._defaults
             )
             handle = await self._started(built.spec)
+        except StartPending as error:
+            status = waiting_status(record, why=str(error))
+            if status == record.status:
+                return
+            self._log.info("worker.waiting", worker=record.name, why=str(error))
         except (LaunchFailed, AwsError, TimeoutError, OSError) as error:
             why = str(error) or f"it was not started within {_LAUNCHER_PATIENCE_S:g} s"
             status = {**record.status, "phase": Phase.EXITED.value, "phase_since_s": self._clock()}

@@ -16,6 +16,12 @@ from headrace.core.setting_values import flag_name, read_environment, read_value
 from headrace.core.settings import PLATFORM_PREFIX, is_loopback
 
 DEFAULT_PORT = 7450
+LOCAL = "local"
+"""Of `cluster`: no cluster."""
+HERE = "ray"
+"""Of `cluster`: a Ray cluster of our own, on this machine."""
+OVER_CLIENT = "ray://"
+"""Of `cluster`: how the address of a Ray cluster begins that is reached through Ray's client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +73,11 @@ class PlatformSettings:
     images: Path | None = setting(rules.file(), None)  # noqa: RUF009 -- a field, as all others
     """TOML file with own images, a command line for each image name. Default: `images.toml` in `data_dir`, if there."""
 
-    cluster: str = setting(rules.text("local, or a Ray cluster: host:port or ray://host:port"), "local")
+    cluster: str = setting(rules.text("local, ray, or a Ray cluster: host:port or ray://host:port"), LOCAL)
     """
     Where models run: `local`, as processes on this machine, or on the nodes of a Ray cluster, named by the `host:port`
-    that `ray start --head` shows (this machine must be one of its nodes) or by `ray://host:port` from outside it.
+    that `ray start --head` shows (this machine must be one of its nodes) or by `ray://host:port` from outside it. With
+    `ray` the platform starts a cluster of one node on this machine, and ends it when it stops.
     """
 
     keep_workers: bool = setting(rules.boolean(), False)
@@ -147,10 +154,10 @@ def data_folder(settings: PlatformSettings, env: Mapping[str, str]) -> Path:
 
 
 def is_cluster(address: str) -> bool:
-    """Whether it is `local`, or can be the address of a Ray cluster."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    """Whether it is `local` or `ray`, or can be the address of a Ray cluster."""
+    host, _, port = address.removeprefix(OVER_CLIENT).rpartition(":")
     is_number = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    return address == "local" or (bool(host) and "/" not in host and is_number)
+    return address in {LOCAL, HERE} or (bool(host) and "/" not in host and is_number)
 
 
 def _check(settings: PlatformSettings) -> None:
@@ -158,8 +165,8 @@ def _check(settings: PlatformSettings) -> None:
         raise SettingsError(f"account is {settings.account!r}; wanted: 12 digits.", name="account")
     if not is_cluster(settings.cluster):
         message = (
-            f"cluster is {settings.cluster!r}; wanted: local, or the address of a Ray cluster such as 10.0.0.1:6379 or "
-            "ray://10.0.0.1:10001."
+            f"cluster is {settings.cluster!r}; wanted: local, ray (to start a Ray cluster here), or the address of "
+            "one such as 10.0.0.1:6379 or ray://10.0.0.1:10001."
         )
         raise SettingsError(message, name="cluster")
     if settings.s3_endpoint is None:

@@ -5,15 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 from headrace import __version__
-from headrace.cluster.instance_types import share_of_host
-from headrace.cluster.launcher import Launcher
-from headrace.cluster.local import LocalLauncher
-from headrace.cluster.ray_launcher import RayLauncher
-from headrace.cluster.ray_messages import Connection
 from headrace.cluster.this_host import this_host
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.control.app import ControlApp
@@ -38,6 +32,7 @@ from headrace.gateway.publishing import Publisher, Sampler
 from headrace.monitoring.series_file import FileSeries
 from headrace.platform.access import Gate
 from headrace.platform.app import Doors, PlatformApp
+from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.console import console_app
 from headrace.platform.folders import DataFolder
 from headrace.platform.key_ring import KeyRing
@@ -64,7 +59,7 @@ class Parts:
     reconciler: Reconciler
     autoscaler: Autoscaler
     waker: Waker
-    launcher: Launcher
+    cluster: Cluster
     s3: S3Proxy
     objects: S3Objects | None
 
@@ -90,11 +85,12 @@ def assemble(
         env: of this process.
 
     Raises:
-        SettingsError: the file with own images cannot be read.
+        SettingsError: the file with own images cannot be read, or what the cluster takes is not installed.
     """
     site = Site(account=settings.account, region=settings.region)
     own_images = _own_images(settings, folder)
-    launcher = _launcher(settings, folder, env)
+    host = this_host()
+    cluster = make_cluster(settings, folder, env, host=host)
     logs = WorkerLogs(folder.workers)
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
     waker = Waker(store, site=site)
@@ -109,16 +105,15 @@ def assemble(
         publish=publisher.publish,
         async_publisher=AsyncPublisher(series),
     )
-    host = this_host()
     defaults = WorkerDefaults(
-        share_of=lambda name: share_of_host(name, host),
+        share_of=cluster.share_of,
         own_images=own_images,
         is_strict=settings.strict,
         environment=_container_environment(settings, url),
         s3=storage.access.to_json() if storage.access is not None else {},
     )
     reconciler = Reconciler(
-        store=store, launcher=launcher, logs=logs, site=site, defaults=defaults, loads=lambda: gateway.loads
+        store=store, launcher=cluster.launcher, logs=logs, site=site, defaults=defaults, loads=lambda: gateway.loads
     )
     control = ControlApp(store, site=site, logs=logs, own_images=own_images, is_strict=settings.strict, series=series)
     s3 = S3Proxy(storage)
@@ -133,7 +128,7 @@ def assemble(
         reconciler=reconciler,
         autoscaler=Autoscaler(store=store, series=series, site=site),
         waker=waker,
-        launcher=launcher,
+        cluster=cluster,
         s3=s3,
         objects=objects,
     )
@@ -181,16 +176,6 @@ def _sampler(gateway: Gateway, publisher: Publisher, series: FileSeries) -> Samp
         held=lambda: gateway.held,
         each_window=gateway.publish_backlogs,
     )
-
-
-def _launcher(settings: PlatformSettings, folder: DataFolder, env: Mapping[str, str]) -> Launcher:
-    if settings.cluster == LocalLauncher.name:
-        return LocalLauncher(folder.workers, cache_folder=folder.artifacts, environment=env)
-    if find_spec("ray") is None:
-        message = "cluster names a Ray cluster, and Ray is not installed. Install it: `pip install 'headrace[ray]'`."
-        raise SettingsError(message, name="cluster")
-    connection = Connection(address=settings.cluster, namespace=folder.cluster_namespace())
-    return RayLauncher(folder.workers, connection=connection, environment=env)
 
 
 def require_keys(settings: PlatformSettings, store: Store) -> None:

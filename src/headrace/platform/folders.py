@@ -40,6 +40,11 @@ class DataFolder:
         return self.root / "artifacts"
 
     @property
+    def cluster(self) -> Path:
+        """A Ray cluster that was started here: its state, sessions and log."""
+        return self.root / "ray"
+
+    @property
     def invocations(self) -> Path:
         """Asynchronous invocations that wait."""
         return self.root / "invocations"

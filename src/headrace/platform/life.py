@@ -171,7 +171,7 @@ class _Life:
     async def _end_workers(self, parts: Parts) -> None:
         if not self._settings.keep_workers:
             records = None if self._claim.is_lost else self._store
-            num_workers = await end_workers(records, parts.launcher, grace_s=_WORKER_GRACE_S)
+            num_workers = await end_workers(records, parts.cluster.launcher, grace_s=_WORKER_GRACE_S)
             get_logger().info("workers.ended", workers=num_workers)
 
     async def _close(self, parts: Parts) -> None:
@@ -180,7 +180,9 @@ class _Life:
         await parts.s3.close()
         if parts.objects is not None:
             await parts.objects.close()
-        await parts.launcher.close()
+        await parts.cluster.launcher.close()
+        if not self._settings.keep_workers:
+            await asyncio.to_thread(parts.cluster.end)
         await asyncio.to_thread(parts.series.close)
 
     async def _end_storage(self) -> None:

@@ -4,7 +4,7 @@ What the gateway must know of an endpoint: who serves which variant, and how muc
 The reconciler writes it into the `spec` of the record of `Kind.ROUTE`, from which the gateway reads it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -22,7 +22,7 @@ class Replica:
     """Name of its record."""
     url: str
     """`http://host:port`"""
-    token: str = ""
+    token: str = field(default="", repr=False)
     """Bearer token that the worker asks for; empty: none."""
 
 

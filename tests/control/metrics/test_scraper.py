@@ -69,6 +69,10 @@ def test_counters_that_begin_anew_tell_nothing() -> None:
     }
 
 
+def test_the_memory_of_a_machine_that_nobody_knows_is_not_guessed() -> None:
+    assert "MemoryUtilization" not in by_name(seen_between(None, read_page(page(), at_s=100), memory_bytes=0))
+
+
 def test_our_own_page_is_understood() -> None:
     def text(seconds: float) -> str:
         metrics = Metrics(stats=EngineStats, info=lambda: None, in_flight=lambda: 0)
@@ -131,7 +135,7 @@ def test_a_worker_that_is_not_there_has_no_page() -> None:
     assert asyncio.run(fetch("http://127.0.0.1:1")) is None
 
 
-async def _two_passes(series: MemorySeries) -> tuple[int, int]:
+async def _two_passes(series: MemorySeries, *, memory_bytes: int | None = None) -> tuple[int, int]:
     """A ready worker, one that does not answer, and one that is not ready; two passes ten seconds apart."""
     pages, now = [page(), page(tokens=200, cpu=20, first=3, second=4, sum=0.4)], [100.0]
 
@@ -148,7 +152,8 @@ async def _two_passes(series: MemorySeries) -> tuple[int, int]:
                 ("b", "ready", "http://127.0.0.1:1"),
                 ("c", "starting", url),
             ):
-                status = {"phase": phase, "handle": {"launcher": "fake", "url": where, "facts": {}}}
+                handle = {"launcher": "fake", "url": where, "facts": {}, "memory_bytes": memory_bytes}
+                status = {"phase": phase, "handle": handle}
                 store.create(Kind.WORKER, name, spec={"endpoint": "e", "variant": "v"}, status=status)
             scraper = Scraper(store=store, sink=series, memory_bytes=10**9, clock=lambda: now[0])
             first = await scraper.pass_once()
@@ -167,3 +172,15 @@ def test_ready_workers_are_read_and_one_that_is_silent_disturbs_nobody() -> None
     assert found["QueueDepth"] == [3, 3]
     assert found["TimeToFirstToken"] == pytest.approx([400_000])
     assert found["OutputTokensPerSecond"] == [10]
+
+
+@pytest.mark.parametrize(("memory_bytes", "percent"), [(None, [25, 25]), (5 * 10**9, [5, 5]), (0, [])])
+def test_memory_is_told_as_a_part_of_what_the_machine_of_the_worker_has(
+    memory_bytes: int | None, percent: list[float]
+) -> None:
+    series = MemorySeries()
+    asyncio.run(_two_passes(series, memory_bytes=memory_bytes))
+    dimensions = (("EndpointName", "e"), ("VariantName", "v"))
+    metric = Metric(namespace="/aws/sagemaker/Endpoints", name="MemoryUtilization", dimensions=dimensions)
+    points = series.read(metric, start_s=0, end_s=200, period_s=10)
+    assert [point.total for point in points] == pytest.approx(percent)

@@ -38,7 +38,7 @@ class Scraper:
         Args:
             store: has the workers' records.
             sink: takes what was seen.
-            memory_bytes: of the host.
+            memory_bytes: of this host; a worker's handle says how much another one has.
             clock: seconds since 1970.
         """
         self._store = store
@@ -81,7 +81,8 @@ class Scraper:
         page, before = read_page(text, at_s=self._clock()), self._pages.get(key)
         self._pages[key] = page
         namespace, dimensions = labels_of(record.spec)
-        for seen in seen_between(before, page, memory_bytes=self._memory_bytes):
+        memory_bytes = self._memory_bytes if handle.memory_bytes is None else handle.memory_bytes
+        for seen in seen_between(before, page, memory_bytes=memory_bytes):
             metric = Metric(namespace=namespace, name=seen.name, dimensions=dimensions)
             self._sink.put_point(metric, seen.point)
 

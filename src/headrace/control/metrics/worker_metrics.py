@@ -73,12 +73,12 @@ def seen_between(before: Page | None, now: Page, *, memory_bytes: int) -> list[S
     Args:
         before: the page of the same process before; None for its first one.
         now: the newest page.
-        memory_bytes: of the host, all workers together.
+        memory_bytes: of its host, all workers together; 0: nobody knows.
     """
     seen = [
         *_gauge("QueueDepth", "Count", now, _WAITING, 1.0),
         *_gauge("KVCacheUtilization", "Percent", now, _KV, 100.0),
-        *_gauge("MemoryUtilization", "Percent", now, _MEMORY, 100.0 / max(1, memory_bytes)),
+        *(_gauge("MemoryUtilization", "Percent", now, _MEMORY, 100.0 / memory_bytes) if memory_bytes else ()),
     ]
     if before is None or now.at_s <= before.at_s:
         return seen

@@ -1,0 +1,122 @@
+"""Where workers without models run in tests of launchers: on this machine, or on a Ray cluster in it."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.cluster.launcher import Handle, Launcher, Observation, Phase, Room, StartPending, WorkerSpec
+from headrace.cluster.local import LocalLauncher
+from headrace.cluster.processes import ProcessId, process_id
+from headrace.cluster.ray_launcher import RayLauncher
+from headrace.cluster.ray_messages import Connection
+from headrace.cluster.worker_files import read_value
+from headrace.cluster.worker_logs import WorkerLogs
+
+STUB = (sys.executable, "-S", "-P", str(Path(__file__).parent / "stub_worker.py"))
+WAIT_S = 60.0
+SMALL = Room(num_cpus=0.1)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A launcher, how to make another one beside it, and where its workers' folders are."""
+
+    launcher: Launcher
+    another: Callable[[], Launcher]
+    folders: Path
+    """Of the workers, where they run."""
+    logs: WorkerLogs
+    """As the platform reads them."""
+
+    def folder(self, name: str) -> Path:
+        return self.folders / name
+
+    def process(self, name: str) -> ProcessId:
+        handle = read_value(self.folder(name) / "handle.json", Handle)
+        assert handle is not None
+        return ProcessId(**handle.facts["process"])
+
+    def child(self, name: str) -> ProcessId:
+        """What a worker started."""
+        child = process_id(int((self.folder(name) / "child").read_text()))
+        assert child is not None
+        return child
+
+    def said(self, name: str) -> list[str]:
+        return [event.message for event in self.logs.read(name)]
+
+    async def healthy(self, name: str, *, room: Room = SMALL, **asked: object) -> Handle:
+        handle = await started(self.launcher, spec(name, room=room, **asked))
+        (self.folder(name) / "healthy").touch()
+        await seen_as(self.launcher, name, handle, Phase.READY)
+        return handle
+
+    async def end(self) -> None:
+        """Kill all workers."""
+        for name, handle in (await self.launcher.known()).items():
+            await self.launcher.stop(name, handle, grace_s=0)
+            await seen_as(self.launcher, name, handle, Phase.EXITED)
+        await self.launcher.close()
+
+
+def local_site(folder: Path) -> Site:
+    def launcher() -> LocalLauncher:
+        environment = {"PATH": os.environ["PATH"]}
+        return LocalLauncher(folder / "workers", cache_folder=folder / "cache", environment=environment, command=STUB)
+
+    return Site(launcher(), launcher, folder / "workers", WorkerLogs(folder / "workers"))
+
+
+def ray_site(folder: Path, address: str) -> Site:
+    def launcher() -> RayLauncher:
+        return ray_launcher(folder, address)
+
+    on_node = folder / "node" / folder.name / "workers"
+    return Site(launcher(), launcher, on_node, WorkerLogs(folder / "workers"))
+
+
+def ray_launcher(folder: Path, address: str, **options: float) -> RayLauncher:
+    (folder / "workers").mkdir(exist_ok=True)
+    return RayLauncher(
+        folder / "workers",
+        connection=Connection(address=address, namespace=folder.name),
+        environment=os.environ,
+        command=STUB,
+        node_folder=str(folder / "node"),
+        **options,
+    )
+
+
+def spec(name: str, *, room: Room = SMALL, **asked: object) -> WorkerSpec:
+    return WorkerSpec(name=name, environment={"STUB": json.dumps(asked)}, room=room)
+
+
+async def started(launcher: Launcher, wanted: WorkerSpec) -> Handle:
+    """Start a worker, as long as it takes."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            with suppress(StartPending):
+                return await launcher.start(wanted)
+            await asyncio.sleep(0.02)
+
+
+async def seen_as(launcher: Launcher, name: str, handle: Handle, phase: Phase) -> Observation:
+    """Poll until a worker is in a phase."""
+    deadline_s = time.monotonic() + WAIT_S
+    while (seen := await launcher.poll(name, handle)).phase is not phase:
+        assert time.monotonic() < deadline_s, seen
+        await asyncio.sleep(0.02)
+    return seen
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not await is_so():
+        assert time.monotonic() < deadline_s, "it never happened"
+        await asyncio.sleep(0.01)

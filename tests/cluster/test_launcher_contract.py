@@ -1,0 +1,158 @@
+"""What every launcher promises: the same tests for workers on this machine and on a Ray cluster."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from headrace.cluster.launcher import Handle, LaunchFailed, Phase, WorkerSpec
+from headrace.cluster.processes import is_running
+
+from .sites import WAIT_S, Site, local_site, ray_site, seen_as, spec, started, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["local", "ray"])
+async def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "local":
+        made = local_site(folder)
+    else:
+        made = ray_site(folder, request.getfixturevalue("nodes").address)
+    yield made
+    await made.end()
+
+
+async def test_a_worker_is_ready_when_ping_says_so_and_unhealthy_when_it_does_not_any_more(site: Site) -> None:
+    handle = await started(site.launcher, spec("pinged"))
+    folder = site.folder("pinged")
+    await until(lambda: asyncio.to_thread((folder / "listening").exists))
+    assert (await site.launcher.poll("pinged", handle)).phase is Phase.STARTING
+    (folder / "healthy").touch()
+    assert (await site.launcher.poll("pinged", handle)).phase is Phase.READY
+    (folder / "healthy").unlink()
+    assert (await site.launcher.poll("pinged", handle)).phase is Phase.UNHEALTHY
+    (folder / "healthy").touch()
+    assert (await site.launcher.poll("pinged", handle)).phase is Phase.READY
+
+
+async def test_a_worker_that_fetches_says_so_with_its_notices(site: Site) -> None:
+    handle = await started(site.launcher, spec("fetching", fetch=True))
+    seen = await seen_as(site.launcher, "fetching", handle, Phase.FETCHING)
+    assert seen.notices == ("a notice",)
+
+
+async def test_workers_that_fail_are_seen_with_their_codes_sentences_and_logs(site: Site) -> None:
+    cases = {
+        "loud": (["loading", "Error: the model is broken.", "bye"], "the model is broken."),
+        "twice": (["Error: first", "Error: last"], "last"),
+        "shy": (["nothing to say"], ""),
+        "mute": ([], ""),
+    }
+
+    async def fail(name: str, lines: list[str], message: str) -> None:
+        handle = await started(site.launcher, spec(name, print=lines, exit=3))
+        seen = await seen_as(site.launcher, name, handle, Phase.EXITED)
+        assert (seen.exit_code, seen.message) == (3, message)
+        assert await site.launcher.poll(name, handle) == seen
+        assert site.said(name) == lines
+
+    await asyncio.gather(*(fail(name, *case) for name, case in cases.items()))
+    assert not cases.keys() & (await site.launcher.known()).keys()
+
+
+async def test_the_sentence_of_an_earlier_worker_of_the_name_is_not_taken(site: Site) -> None:
+    old = await started(site.launcher, spec("again", print=["Error: old"], exit=2))
+    await seen_as(site.launcher, "again", old, Phase.EXITED)
+    new = await started(site.launcher, spec("again", print=["fine"], exit=1))
+    seen = await seen_as(site.launcher, "again", new, Phase.EXITED)
+    assert (seen.exit_code, seen.message) == (1, "")
+    assert (await site.launcher.poll("again", old)).phase is Phase.EXITED
+    assert site.said("again") == ["Error: old", "fine"]
+
+
+async def test_kill_9_of_a_worker_is_seen_as_its_signal_and_what_it_left_running_ends(site: Site) -> None:
+    handle = await site.healthy("killed", child=True)
+    child = site.child("killed")
+    os.kill(site.process("killed").pid, signal.SIGKILL)
+    assert (await seen_as(site.launcher, "killed", handle, Phase.EXITED)).exit_code == -signal.SIGKILL
+    await until(lambda: asyncio.to_thread(lambda: not is_running(child)))
+
+
+async def test_a_stop_ends_a_worker_and_may_be_said_again(site: Site) -> None:
+    handle = await site.healthy("stopped")
+    await site.launcher.stop("stopped", handle, grace_s=WAIT_S)
+    await site.launcher.stop("stopped", handle, grace_s=WAIT_S)
+    assert (await seen_as(site.launcher, "stopped", handle, Phase.EXITED)).exit_code == -signal.SIGTERM
+    await site.launcher.stop("stopped", handle, grace_s=WAIT_S)
+
+
+async def test_a_worker_that_does_not_stop_is_killed_after_its_grace_with_all_it_started(site: Site) -> None:
+    handle = await site.healthy("deaf", deaf=True, child=True)
+    child, process = site.child("deaf"), site.process("deaf")
+    await site.launcher.stop("deaf", handle, grace_s=WAIT_S)
+    assert is_running(process)
+    await site.launcher.stop("deaf", handle, grace_s=0.05)
+    assert (await seen_as(site.launcher, "deaf", handle, Phase.EXITED)).exit_code == -signal.SIGKILL
+    await until(lambda: asyncio.to_thread(lambda: not is_running(child)))
+
+
+async def test_workers_that_start_together_have_ports_of_their_own_and_starting_again_gives_them(site: Site) -> None:
+    names = {f"one-of-{number}" for number in range(5)}
+    handles = await asyncio.gather(*(started(site.launcher, spec(name)) for name in names))
+    assert len({handle.url for handle in handles}) == 5
+    assert names <= (await site.launcher.known()).keys()
+    assert await asyncio.gather(*(site.launcher.start(spec(name)) for name in names)) == handles
+
+
+async def test_another_life_of_the_platform_adopts_the_workers(site: Site) -> None:
+    handle = await site.healthy("adopted")
+    second = site.another()
+    assert (await second.known())["adopted"] == handle
+    assert (await second.poll("adopted", handle)).phase is Phase.READY
+    assert await second.start(spec("adopted")) == handle
+    (site.folder("adopted") / "healthy").unlink()
+    await seen_as(second, "adopted", handle, Phase.UNHEALTHY)
+    await second.stop("adopted", handle, grace_s=WAIT_S)
+    await seen_as(second, "adopted", handle, Phase.EXITED)
+    assert "adopted" not in await second.known()
+    await second.close()
+
+
+async def test_an_exited_worker_is_forgotten_with_its_folders_and_a_living_one_is_not(site: Site) -> None:
+    handle = await site.healthy("forgotten", print=["hello"])
+    await site.launcher.forget("forgotten")
+    assert (await site.launcher.poll("forgotten", handle)).phase is Phase.READY
+    assert site.said("forgotten") == ["hello"]
+    os.kill(site.process("forgotten").pid, signal.SIGKILL)
+    await seen_as(site.launcher, "forgotten", handle, Phase.EXITED)
+    await site.launcher.forget("forgotten")
+    await site.launcher.forget("forgotten")
+    assert site.said("forgotten") == []
+    assert not site.folder("forgotten").exists()
+    assert (await site.launcher.poll("forgotten", handle)).phase is Phase.EXITED
+
+
+async def test_a_handle_can_be_written_down_and_shows_no_token(site: Site) -> None:
+    handle = await started(site.launcher, spec("noted"))
+    written = json.loads(json.dumps(msgspec.to_builtins(handle)))
+    assert msgspec.convert(written, Handle) == handle
+    assert handle.launcher == site.launcher.name
+    assert not handle.token or handle.token not in repr(handle)
+
+
+@pytest.mark.parametrize("name", ["../w", "a/b", "", ".hidden", "x" * 300])
+async def test_names_that_lead_elsewhere_are_refused(site: Site, name: str) -> None:
+    with pytest.raises(LaunchFailed, match="cannot name a worker"):
+        await site.launcher.start(spec(name))
+
+
+async def test_a_text_that_cannot_be_written_is_refused(site: Site) -> None:
+    with pytest.raises(LaunchFailed, match="cannot be started"):
+        await site.launcher.start(WorkerSpec(name="unwritable", environment={"A": "\ud800"}))

@@ -1,0 +1,26 @@
+"""What is printed by accident, in a traceback or a log, holds no secret."""
+
+import pytest
+
+from headrace.cluster.launcher import Handle, WorkerSpec
+from headrace.cluster.ray_messages import Order
+from headrace.cluster.worker_files import Assignment
+from headrace.state.routes import Replica
+
+SECRET = "sesame"
+SPEC = WorkerSpec(name="w", environment={"HF_TOKEN": SECRET}, s3={"secret_key": SECRET})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        SPEC,
+        Handle(launcher="ray", url="http://127.0.0.1:1", facts={}, token=SECRET),
+        Order(spec=SPEC, token=SECRET, namespace="n", log_position=0, version="0"),
+        Assignment(spec=SPEC, port=1, cache_folder="c", log_position=0, token=SECRET),
+        Replica(worker="w", url="http://127.0.0.1:1", token=SECRET),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_shows_no_secret(value: object) -> None:
+    assert SECRET not in repr(value)
