@@ -4,6 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from headrace.cli.scale import scale
 
 from .running import IMAGE, Running, until
 from .test_end_to_end import delete_endpoint, invoke, make_endpoint
@@ -44,6 +47,7 @@ def put_step(running: Running, name: str, capacity: int, **alarm: Any) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the command's clients live as long as its process
 def test_a_variant_scales_out_falls_asleep_and_is_woken_by_a_request(platform: Running, smollm2_path: Path) -> None:
     make_endpoint(platform, NAME, {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
     sagemaker, scaling = platform.client("sagemaker"), platform.client("application-autoscaling")
@@ -66,8 +70,9 @@ def test_a_variant_scales_out_falls_asleep_and_is_woken_by_a_request(platform: R
 
     until(is_doubled, "it scaled out", 60)
     cloudwatch.delete_alarms(AlarmNames=["busy"])
-    put_step(platform, "idle", 0, ComparisonOperator="LessThanThreshold", TreatMissingData="breaching")
-    until(lambda: counts() == (0, 0), "it went to sleep", 90)
+    command = [NAME, "--min", "0", "--max", "2", "--idle-s", "10", "--url", platform.url]
+    assert CliRunner().invoke(scale, command).exit_code == 0
+    until(lambda: counts() == (0, 0), "it went to sleep, as nobody asked", 90)
 
     (answer,) = invoke(platform, NAME)
     assert answer["details"]["generated_tokens"] == 12
@@ -75,9 +80,8 @@ def test_a_variant_scales_out_falls_asleep_and_is_woken_by_a_request(platform: R
     causes = [one["Cause"] for one in reversed(activities["ScalingActivities"])]
     assert causes == [
         "monitor alarm busy in state ALARM triggered policy busy",
-        "monitor alarm idle in state ALARM triggered policy idle",
+        f"monitor alarm headrace-idle-{IDENTITY['ResourceId']} in state ALARM triggered policy headrace-idle",
         "a request arrived while capacity was 0",
     ]
-    scaling.deregister_scalable_target(**IDENTITY)
-    cloudwatch.delete_alarms(AlarmNames=["idle"])
+    assert CliRunner().invoke(scale, [NAME, "--off", "--url", platform.url]).exit_code == 0
     delete_endpoint(platform, NAME)
