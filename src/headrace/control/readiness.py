@@ -1,0 +1,68 @@
+"""
+Tells at once that a worker that starts has come up: requests that are held for it do not wait for the next look.
+
+Only `/ping` is asked, of those that start; the reconciler's next pass decides. The longer one has taken, the less often
+it is asked: after a few seconds the reconciler's own looks are as good.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.cluster.launcher import Phase
+from headrace.cluster.local import ping
+from headrace.control.worker_records import handle_of
+from headrace.state.records import Record
+
+SHORTEST_S = 0.025
+"""Between two questions."""
+PART = 0.05
+"""Of the time that it has taken so far is waited before the next question: so much longer may a start take by us."""
+EACH_S = 0.002
+"""For each that starts is waited at least: a hundred that start at the same time are asked five times a second."""
+_PATIENCE_S = 1.0
+"""For one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """A worker that loads its model."""
+
+    url: str
+    since_s: float
+    """Seconds since 1970."""
+
+
+def starting_among(workers: Iterable[Record]) -> tuple[Starting, ...]:
+    """Those of these workers that start and are wanted."""
+    return tuple(
+        Starting(handle.url, worker.status["phase_since_s"])
+        for worker in workers
+        if worker.status.get("phase") == Phase.STARTING.value
+        and worker.deleting_s is None
+        and (handle := handle_of(worker)) is not None
+    )
+
+
+async def until_one_answers(starting: Sequence[Starting], *, clock: Callable[[], float]) -> None:
+    """Return as soon as one of them answers; never if there are none."""
+    while starting:
+        youngest_s = clock() - max(one.since_s for one in starting)
+        await asyncio.sleep(max(SHORTEST_S, PART * youngest_s, EACH_S * len(starting)))
+        if any(await asyncio.gather(*(ping(one.url, _PATIENCE_S) for one in starting))):
+            return
+    await asyncio.get_running_loop().create_future()
+
+
+async def first_of(changed: asyncio.Event, starting: Sequence[Starting], *, clock: Callable[[], float]) -> None:
+    """Wait until `changed` is set, or one of these workers answers."""
+    waiting: set[asyncio.Future[Any]] = {asyncio.ensure_future(changed.wait())}
+    if starting:
+        waiting.add(asyncio.ensure_future(until_one_answers(starting, clock=clock)))
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -1,0 +1,92 @@
+"""A worker that has come up is noticed at once, and one that does not is asked less and less."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from headrace.cluster.launcher import Phase
+from headrace.control.readiness import Starting, first_of, starting_among, until_one_answers
+from headrace.state.records import Kind, Record
+
+NOBODY = Starting("http://127.0.0.1:1", 0.0)
+
+
+def worker(phase: Phase | None, *, deleting_s: float | None = None) -> Record:
+    handle = {"launcher": "local", "url": "http://127.0.0.1:7", "facts": {}, "token": ""}
+    status = {"phase": phase.value, "phase_since_s": 5.0, "handle": handle} if phase else {}
+    return Record(
+        kind=Kind.WORKER,
+        name="w",
+        uid="u",
+        revision=1,
+        spec={},
+        status=status,
+        created_s=0.0,
+        modified_s=0.0,
+        deleting_s=deleting_s,
+    )
+
+
+@asynccontextmanager
+async def server(status: str = "200 OK") -> AsyncIterator[Starting]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    made = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with made:
+        yield Starting(f"http://127.0.0.1:{made.sockets[0].getsockname()[1]}", time.time())
+
+
+def test_only_who_starts_and_is_wanted_is_asked() -> None:
+    records = [worker(phase) for phase in (None, *Phase)]
+    assert starting_among(records) == (Starting("http://127.0.0.1:7", 5.0),)
+    assert starting_among([worker(Phase.STARTING, deleting_s=1.0)]) == ()
+
+
+async def test_it_returns_when_one_of_them_answers() -> None:
+    async with server() as up, asyncio.timeout(10):
+        await until_one_answers((NOBODY, up), clock=time.time)
+
+
+async def test_a_worker_that_is_not_well_yet_is_asked_again_later_and_later() -> None:
+    asked = 0
+
+    def clock() -> float:
+        nonlocal asked
+        asked += 1
+        return 1.0 if asked < 4 else 1e6
+
+    async with server("503 Service Unavailable") as loading:
+        waiting = asyncio.ensure_future(until_one_answers((Starting(loading.url, 0.9),), clock=clock))
+        while asked < 4:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert asked == 4, "it rests"
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_change_ends_the_wait_and_leaves_no_task() -> None:
+    changed = asyncio.Event()
+    before = asyncio.all_tasks()
+    waiting = asyncio.ensure_future(first_of(changed, (NOBODY,), clock=time.time))
+    await asyncio.sleep(0)
+    changed.set()
+    await waiting
+    assert asyncio.all_tasks() == before
+    async with server() as up, asyncio.timeout(10):
+        await first_of(asyncio.Event(), (up,), clock=time.time)
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_wait_that_is_given_up_leaves_no_task() -> None:
+    before = asyncio.all_tasks()
+    waiting = asyncio.ensure_future(first_of(asyncio.Event(), (NOBODY,), clock=time.time))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert asyncio.all_tasks() == before
