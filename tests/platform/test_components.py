@@ -70,6 +70,22 @@ def test_components_are_listed_filtered_and_paged(scene: Scene, host: str) -> No
     assert names == [f"listed-{number}" for number in range(5)]
 
 
+def test_a_component_is_deployed_and_removed_from_a_shell(scene: Scene) -> None:
+    options = ("--image", "dumb", "--env", "NAME=shelled", "--url", scene.running.url)
+    done = scene.running.headrace("deploy", "any", "--name", "shelled", "--component-of", "shell-host", *options)
+    assert done.returncode == 0, done.stderr
+    assert "1 copies ready" in done.stderr
+    assert scene.ask("shelled", "shell-host")["name"] == "shelled"
+    arn = scene.seen("shelled")["InferenceComponentArn"]
+    scene.sagemaker.add_tags(ResourceArn=arn, Tags=[{"Key": "team", "Value": "blue"}])
+    tags = {one["Key"]: one["Value"] for one in scene.sagemaker.list_tags(ResourceArn=arn)["Tags"]}
+    assert tags == {"headrace:made-by": "headrace deploy", "team": "blue"}
+    gone = scene.running.headrace("rm", "shell-host", "shelled", "--url", scene.running.url)
+    assert gone.returncode == 0, gone.stderr
+    assert "shell-host" not in endpoints(scene)
+    assert "shelled" not in scene.names()
+
+
 def test_copies_come_and_go_under_load_and_no_request_fails(scene: Scene, host: str) -> None:
     scene.create("scaled", host, "red")
     scene.until_up("scaled")

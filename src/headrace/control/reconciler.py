@@ -28,6 +28,7 @@ from headrace.control.plan import Action, Plan, RemoveEndpoint, is_settled, plan
 from headrace.control.progress import EndpointView, ready_key, status_json, view_endpoint
 from headrace.control.readiness import Starting, first_of, starting_among
 from headrace.control.store_access import Snapshot
+from headrace.control.worker_reading import unreadable_reason
 from headrace.control.worker_records import notices_of, view_worker
 from headrace.control.worker_specs import WorkerDefaults
 from headrace.control.workers import Bench, WorkerHands, new_instance_id
@@ -134,7 +135,10 @@ class Reconciler:
     async def _look(self, snapshot: Snapshot, alive: dict[str, Handle] | None) -> Snapshot:
         """The same snapshot, with what is seen of the workers now."""
 
-        async def look(record: Record) -> Record:
+        async def look(record: Record) -> Record | None:
+            if why := unreadable_reason(record):
+                await self._drop_worker(record, why)
+                return None
             with suppress(Conflict):
                 if alive is not None:
                     record = await self._hands.adopt(record, alive)
@@ -142,7 +146,14 @@ class Reconciler:
             return record
 
         seen = await asyncio.gather(*(look(record) for record in snapshot.workers))
-        return replace(snapshot, workers=seen)
+        return replace(snapshot, workers=[record for record in seen if record is not None])
+
+    async def _drop_worker(self, record: Record, why: str) -> None:
+        """Forget a worker whose record cannot be read; its process is an orphan then."""
+        self._log.error("worker.unreadable", worker=record.name, why=why)
+        self._swept_s = None
+        with suppress(Conflict):
+            await store_access.remove(self._store, record)
 
     async def _guarded(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
         """One endpoint; what goes wrong with it is its own matter, and is tried again."""

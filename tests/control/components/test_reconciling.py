@@ -1,222 +1,49 @@
-"""Components through the API's handlers and the reconciler: played copies, a real store, a clock moved by hand."""
+"""What becomes of components: instances, updates, alarms, hosts, deletions."""
 
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from headrace.cluster.fake import FakeMachine, ManualClock, fails_after, ready_after
-from headrace.cluster.launcher import WorkerSpec
-from headrace.control.components.api import (
-    create_inference_component,
-    delete_inference_component,
-    list_inference_components,
-    update_inference_component,
-    update_runtime_config,
-)
-from headrace.control.components.describe import describe_inference_component
-from headrace.control.components.overview import read_overview
-from headrace.control.context import CallContext
+from headrace.control.components.api import update_inference_component
 from headrace.control.describe_endpoint import describe_endpoint
-from headrace.control.endpoint_configs_api import create_endpoint_config
-from headrace.control.endpoints_api import create_endpoint, delete_endpoint, update_endpoint
-from headrace.control.models_api import create_model
-from headrace.state.records import Kind, Record
+from headrace.control.endpoints_api import delete_endpoint, update_endpoint
+from headrace.state.records import Kind
 from headrace.state.routes import route_from_json
-from headrace.state.sql import open_store
 from headrace.wire.aws.errors import AwsError
+from tests.control.components.scene import NEED, TYPE, Scene
 from tests.control.components.world import managed
-from tests.control.support import IMAGE, ROLE, SITE, ListedLogs, reconciler_of
-
-NEED = {"NumberOfAcceleratorDevicesRequired": 1, "MinMemoryRequiredInMb": 1024}
-TYPE = "ml.p3.8xlarge"
+from tests.control.support import IMAGE, reconciler_of
 
 
-class Scene:
-    """A store, a machine and the time; one endpoint `ep` for components."""
-
-    def __init__(self, *, is_strict: bool = False) -> None:
-        self.clock = ManualClock()
-        self.store = open_store("sqlite://", now_s=self.clock)
-        self.machine = FakeMachine(clock=self.clock, script=self._script)
-        self.reconciler = reconciler_of(self.store, self.machine, clock=self.clock)
-        self.is_strict = is_strict
-        for name in ("m", "n", "bad"):
-            container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": name}}
-            create_model(self.context, {"ModelName": name, "PrimaryContainer": container, "ExecutionRoleArn": ROLE})
-
-    def _script(self, spec: WorkerSpec) -> Any:
-        return fails_after(message="It is bad.") if spec.environment["HF_MODEL_ID"] == "bad" else ready_after(1.0)
-
-    @property
-    def context(self) -> CallContext:
-        return CallContext(
-            store=self.store,
-            logs=ListedLogs(),
-            site=SITE,
-            identity_arn="",
-            now_s=self.clock(),
-            request_id="r",
-            is_strict=self.is_strict,
-        )
-
-    def config(self, name: str = "ep", **variant: Any) -> None:
-        production = {"VariantName": "v", "InstanceType": TYPE, "InitialInstanceCount": 1, **variant}
-        params = {"EndpointConfigName": name, "ExecutionRoleArn": ROLE, "ProductionVariants": [production]}
-        create_endpoint_config(self.context, params)
-
-    async def host(self, **variant: Any) -> None:
-        self.config(**variant)
-        create_endpoint(self.context, {"EndpointName": "ep", "EndpointConfigName": "ep"})
-        await self.settle(1)
-
-    def create(self, name: str, *, copies: int = 1, model: str = "m", **more: Any) -> None:
-        specification = {"ModelName": model, "ComputeResourceRequirements": NEED}
-        params: dict[str, Any] = {"Specification": specification} if "Specifications" not in more else {}
-        params |= {"InferenceComponentName": name, "EndpointName": "ep", "RuntimeConfig": {"CopyCount": copies}}
-        create_inference_component(self.context, {**params, **more})
-
-    def update(self, name: str, model: str, **deployment: Any) -> None:
-        params = {
-            "InferenceComponentName": name,
-            "Specification": {"ModelName": model, "ComputeResourceRequirements": NEED},
-            "DeploymentConfig": {
-                "RollingUpdatePolicy": {
-                    "MaximumBatchSize": {"Type": "COPY_COUNT", "Value": 1},
-                    "WaitIntervalInSeconds": 0,
-                },
-                **deployment,
-            },
-        }
-        update_inference_component(self.context, params)
-
-    def scale(self, name: str, copies: int) -> None:
-        params = {"InferenceComponentName": name, "DesiredRuntimeConfig": {"CopyCount": copies}}
-        update_runtime_config(self.context, params)
-
-    def delete(self, name: str) -> None:
-        delete_inference_component(self.context, {"InferenceComponentName": name})
-
-    def seen(self, name: str) -> dict[str, Any]:
-        return describe_inference_component(self.context, {"InferenceComponentName": name})
-
-    def status(self, name: str) -> tuple[str, int]:
-        found = self.seen(name)
-        return found["InferenceComponentStatus"], found["RuntimeConfig"]["CurrentCopyCount"]
-
-    def num_instances(self) -> int:
-        (variant,) = describe_endpoint(self.context, {"EndpointName": "ep"})["ProductionVariants"]
-        return int(variant["CurrentInstanceCount"])
-
-    def record(self, name: str) -> Record:
-        found = self.store.get(Kind.INFERENCE_COMPONENT, name)
-        assert found is not None
-        return found
-
-    def copies(self) -> Counter[str]:
-        """Component -> copies that are routed to."""
-        route = self.store.get(Kind.ROUTE, "ep")
+async def test_the_routing_of_its_host_is_a_component_s(scene: Scene) -> None:
+    def strategy() -> str:
+        route = scene.store.get(Kind.ROUTE, "ep")
         assert route is not None
-        routed = route_from_json(route.spec).components
-        return Counter({one.name: sum(len(fleet.replicas) for fleet in one.route.fleets) for one in routed})
+        (routed,) = route_from_json(route.spec).components
+        return routed.route.strategy
 
-    async def settle(self, seconds: float = 15.0, *, pause_s: float = 0.5) -> None:
-        """Passes, and time between them."""
-        for _ in range(int(seconds / pause_s)):
-            self.clock.advance(pause_s)
-            await self.reconciler.pass_once()
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made = Scene()
-    yield made
-    made.store.close()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda spec: {**spec, "version": "none"},
-        lambda spec: {**spec, "version": {**spec["version"], "config": {}}},
-        lambda spec: {name: value for name, value in spec.items() if name != "asked"},
-        lambda spec: {**spec, "request": None},
-        lambda spec: {**spec, "version": {**spec["version"], "deployment": ["Alarms"]}},
-    ],
-)
-async def test_a_component_that_cannot_be_read_hurts_only_itself(scene: Scene, change: Any) -> None:
     await scene.host()
-    scene.create("sound")
-    scene.create("broken", copies=2)
+    scene.create("c")
     await scene.settle()
-    record = scene.record("broken")
-    scene.store.update(record, spec=change(record.spec))
-    await scene.settle(5)
-    assert scene.copies() == {"sound": 1}
-    scene.scale("sound", 2)
+    assert strategy() == "RANDOM"
+    scene.config("least", RoutingConfig={"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"})
+    update_endpoint(scene.context, {"EndpointName": "ep", "EndpointConfigName": "least"})
     await scene.settle()
-    assert scene.status("sound") == ("InService", 2)
-    with pytest.raises(AwsError, match="cannot be read"):
-        scene.scale("broken", 1)
-    found = scene.seen("broken")
-    assert found["InferenceComponentStatus"] == "Failed"
-    assert "Delete the component, and create it again." in found["FailureReason"]
-    listed = list_inference_components(scene.context, {"SortBy": "Name", "SortOrder": "Ascending"})
-    assert [one["InferenceComponentStatus"] for one in listed["InferenceComponents"]] == ["Failed", "InService"]
-    scene.create("too-many")
-    await scene.settle()
-    assert "hold 4 copies" in scene.seen("too-many")["FailureReason"], "its copies take their room"
-    scene.delete("broken")
-    scene.delete("too-many")
-    assert scene.seen("broken")["InferenceComponentStatus"] == "Deleting"
-    await scene.settle()
-    scene.create("broken")
-    await scene.settle()
-    assert scene.copies() == {"broken": 1, "sound": 2}
-    assert len(list(scene.machine.living())) == 3
+    assert strategy() == "LEAST_OUTSTANDING_REQUESTS"
 
 
-async def test_a_status_that_cannot_be_read_hurts_only_its_component(scene: Scene) -> None:
+async def test_a_component_at_zero_is_updated_and_wakes_with_the_new_model(scene: Scene) -> None:
     await scene.host()
-    scene.create("sound")
-    scene.create("broken")
+    scene.create("c", copies=0)
     await scene.settle()
-    record = scene.record("broken")
-    progress = {**record.status["progress"], "stable": 77}
-    scene.store.update(record, status={**record.status, "progress": progress})
-    await scene.settle(5)
-    scene.scale("sound", 2)
+    scene.update("c", "n")
     await scene.settle()
-    assert scene.status("sound") == ("InService", 2)
-    assert "77 is not a version" in scene.seen("broken")["FailureReason"]
-    shown = {one["name"]: one["status"] for one in read_overview(scene.store, "ep")["components"]}
-    assert shown == {"sound": "InService", "broken": "Failed"}
-
-
-async def test_a_component_without_an_endpoint_in_its_record_can_be_deleted(scene: Scene) -> None:
-    await scene.host()
-    scene.create("broken")
+    assert scene.status("c") == ("InService", 0)
+    assert scene.seen("c")["Specification"]["ModelName"] == "n"
+    scene.scale("c", 1)
     await scene.settle()
-    spec = scene.record("broken").spec
-    scene.store.update(scene.record("broken"), spec={name: spec[name] for name in ("asked", "version", "request")})
-    await scene.settle(5)
-    assert scene.seen("broken")["EndpointName"] == ""
-    scene.delete("broken")
-    await scene.settle()
-    assert scene.store.get(Kind.INFERENCE_COMPONENT, "broken") is None
-    assert not list(scene.machine.living())
-
-
-async def test_nothing_is_written_for_one_that_cannot_be_read(scene: Scene) -> None:
-    await scene.host()
-    scene.create("broken")
-    await scene.settle()
-    scene.store.update(scene.record("broken"), spec={**scene.record("broken").spec, "version": {}})
-    await scene.settle(5)
-    before = scene.store.revision()
-    await scene.settle()
-    assert scene.store.revision() == before
+    (worker,) = scene.machine.living()
+    assert worker.spec.environment["HF_MODEL_ID"] == "n"
 
 
 async def test_an_empty_instance_goes_after_its_cooldown(scene: Scene) -> None:
@@ -232,7 +59,8 @@ async def test_an_empty_instance_goes_after_its_cooldown(scene: Scene) -> None:
     assert scene.status("c") == ("InService", 1)
 
 
-async def test_copies_move_together_under_consolidation(scene: Scene) -> None:
+@pytest.mark.parametrize("is_mortal", [False, True])
+async def test_copies_move_together_under_consolidation(scene: Scene, *, is_mortal: bool) -> None:
     await scene.host(**managed())
     for name in ("a", "b"):
         scene.create(name, copies=4)
@@ -241,8 +69,10 @@ async def test_copies_move_together_under_consolidation(scene: Scene) -> None:
         scene.scale(name, 2)
     await scene.settle(280, pause_s=5)
     assert scene.num_instances() == 2
-    for _ in range(80):
+    for number in range(80):
         await scene.settle(1)
+        if is_mortal and number % 3 == 0:
+            scene.reconciler = reconciler_of(scene.store, scene.machine, clock=scene.clock)
         assert scene.status("a")[1] >= 2
         assert scene.status("b")[1] >= 2
     assert scene.num_instances() == 1

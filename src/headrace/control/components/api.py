@@ -15,7 +15,7 @@ from headrace.control.components.reading import (
     variant_of,
 )
 from headrace.control.components.runtime import refuse_busy, serving_version, with_copies
-from headrace.control.components.specs import Host, component_version
+from headrace.control.components.specs import component_version
 from headrace.control.components.states import component_status, unreadable_status
 from headrace.control.context import CallContext, already_exists, tags_of, without
 from headrace.control.deployment_config import check_deployment_config
@@ -23,7 +23,7 @@ from headrace.control.endpoints_api import modified_s
 from headrace.control.listing import Listed, list_page
 from headrace.control.names import TITLES
 from headrace.control.progress import State, view_endpoint, visible_state
-from headrace.control.version import Variant, Version
+from headrace.control.version import Variant
 from headrace.state.records import AlreadyExists, Json, Kind, Record
 from headrace.wire.aws.errors import validation_error
 
@@ -51,7 +51,7 @@ def create_inference_component(context: CallContext, params: dict[str, Any]) -> 
         "version": version,
         "endpoint": endpoint.name,
         "endpoint_uid": endpoint.uid,
-        "request": {**without(params, "Tags"), "VariantName": host.variant.name},
+        "request": {**without(params, "Tags"), "VariantName": host.name},
     }
     try:
         context.store.create(Kind.INFERENCE_COMPONENT, name, spec=spec, tags=tags_of(params))
@@ -138,7 +138,7 @@ def _arn_answer(context: CallContext, name: str) -> dict[str, Any]:
     return {"InferenceComponentArn": context.arn(Kind.INFERENCE_COMPONENT, name)}
 
 
-def _host_of(context: CallContext, endpoint: Record, variant_name: str | None) -> Host:
+def _host_of(context: CallContext, endpoint: Record, variant_name: str | None) -> Variant:
     """
     The variant that a component is placed on.
 
@@ -160,12 +160,7 @@ def _host_of(context: CallContext, endpoint: Record, variant_name: str | None) -
     host = version.variants[0] if variant_name is None else version.variant(variant_name)
     if host is None:
         raise validation_error(f'Variant "{variant_name}" does not exist in endpoint "{arn}". It has: {names}.')
-    return Host(variant=host, routing=_routing_of(version, host))
-
-
-def _routing_of(version: Version, host: Variant) -> Json | None:
-    configs: list[Json] = version.raw["config"]["ProductionVariants"]
-    return next(one for one in configs if one["VariantName"] == host.name).get("RoutingConfig")
+    return host
 
 
 def _listed(context: CallContext, record: Record) -> Listed:

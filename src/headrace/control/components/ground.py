@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from headrace.control.components.consolidation import all_staying
 from headrace.control.components.placement import Placed, Resources, Strategy, choose_instance, too_large
 from headrace.control.components.pool import HostInstance, PoolRules, kept_instances
+from headrace.state.routes import RoutingStrategy
 
 _NO_ROOM = (
     "There is not enough hardware resources on the instances for this endpoint to create a copy of the inference "
@@ -20,6 +21,8 @@ class Ground:
 
     whole: Resources
     instance_type: str
+    strategy: RoutingStrategy
+    """How one of a component's copies is chosen for a request."""
     rules: PoolRules
     instances: list[HostInstance]
     placed: list[Placed]

@@ -102,13 +102,22 @@ def plan_host(
     }
     return HostPlan(
         plans=plans,
-        routes=tuple(
-            ComponentRoute(name=name, variant=plan.route.variants[0].name, route=plan.route.variants[0])
-            for name, plan in sorted(plans.items())
-            if plan.route is not None and plan.route.variants
-        ),
+        routes=_routes(plans, grounds),
         instances={name: ground.kept(now_s) for name, ground in grounds.items()},
     )
+
+
+def _routes(plans: Mapping[str, Plan], grounds: Mapping[str, Ground]) -> tuple[ComponentRoute, ...]:
+    """Who serves the components; how one of the copies is chosen is the endpoint's matter."""
+    routes = []
+    for name, plan in sorted(plans.items()):
+        if plan.route is None or not plan.route.variants:
+            continue
+        route = plan.route.variants[0]
+        if (ground := grounds.get(route.name)) is not None:
+            route = replace(route, strategy=ground.strategy)
+        routes.append(ComponentRoute(name=name, variant=route.name, route=route))
+    return tuple(routes)
 
 
 def read_instances(status: Json) -> dict[str, list[HostInstance]]:
@@ -156,6 +165,7 @@ def _ground(
     return Ground(
         whole=whole,
         instance_type=variant.instance_type,
+        strategy=variant.strategy,
         rules=rules,
         instances=with_leaving(
             instances,

@@ -6,7 +6,6 @@ itself becomes a model of the component's name.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from headrace.control.components.placement import read_need, resources_of_type, too_large
@@ -16,16 +15,6 @@ from headrace.control.version import Desired, Variant, version_json
 from headrace.control.worker_specs import image_profile
 from headrace.state.records import Json, Kind
 from headrace.wire.aws.errors import validation_error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """What a component is placed on."""
-
-    variant: Variant
-    routing: Json | None = None
-    """Its `RoutingConfig`."""
-
 
 _REPEATED = ("ContainerStartupHealthCheckTimeoutInSeconds", "ModelDataDownloadTimeoutInSeconds")
 
@@ -96,7 +85,7 @@ def check_specification(context: CallContext, specification: Json, host: Variant
 
 
 def component_version(
-    context: CallContext, name: str, params: Json, *, host: Host, generation: int, copies: int
+    context: CallContext, name: str, params: Json, *, host: Variant, generation: int, copies: int
 ) -> Json:
     """
     What the store keeps of a version of a component.
@@ -105,7 +94,7 @@ def component_version(
         context: of the call; models are read from its store.
         name: of the component.
         params: of CreateInferenceComponent or UpdateInferenceComponent.
-        host: what it is placed on.
+        host: the variant that it is placed on; its routing is the component's.
         generation: number of the version.
         copies: how many.
 
@@ -114,19 +103,17 @@ def component_version(
             too many copies.
     """
     refuse_many(copies)
-    specification = chosen_specification(params, host.variant.instance_type)
-    check_specification(context, specification, host.variant)
+    specification = chosen_specification(params, host.instance_type)
+    check_specification(context, specification, host)
     model_name, model = _model_of(context, name, specification)
     startup: Json = specification.get("StartupParameters") or {}
     variant: dict[str, Any] = {
-        "VariantName": host.variant.name,
+        "VariantName": host.name,
         "ModelName": model_name,
-        "InstanceType": host.variant.instance_type,
+        "InstanceType": host.instance_type,
         "InitialInstanceCount": copies,
         **{member: startup[member] for member in _REPEATED if member in startup},
     }
-    if host.routing:
-        variant["RoutingConfig"] = host.routing
     config = {"EndpointConfigName": name, "ProductionVariants": [variant], "Specification": specification}
     if several := params.get("Specifications"):
         config["Specifications"] = several
@@ -134,7 +121,7 @@ def component_version(
         generation=generation,
         config=config,
         models={model_name: model},
-        desired={host.variant.name: Desired(weight=1.0, count=copies)},
+        desired={host.name: Desired(weight=1.0, count=copies)},
         deployment=params.get("DeploymentConfig"),
     )
 

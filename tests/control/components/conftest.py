@@ -1,0 +1,14 @@
+"""A scene with an endpoint for components."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.control.components.scene import Scene
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.store.close()

@@ -1,0 +1,121 @@
+"""Components through the API's handlers and the reconciler: played copies, a real store, a clock moved by hand."""
+
+from collections import Counter
+from typing import Any
+
+from headrace.cluster.fake import FakeMachine, ManualClock, fails_after, ready_after
+from headrace.cluster.launcher import WorkerSpec
+from headrace.control.components.api import (
+    create_inference_component,
+    delete_inference_component,
+    update_inference_component,
+    update_runtime_config,
+)
+from headrace.control.components.describe import describe_inference_component
+from headrace.control.context import CallContext
+from headrace.control.describe_endpoint import describe_endpoint
+from headrace.control.endpoint_configs_api import create_endpoint_config
+from headrace.control.endpoints_api import create_endpoint
+from headrace.control.models_api import create_model
+from headrace.state.records import Kind, Record
+from headrace.state.routes import route_from_json
+from headrace.state.sql import open_store
+from tests.control.support import IMAGE, ROLE, SITE, ListedLogs, reconciler_of
+
+NEED = {"NumberOfAcceleratorDevicesRequired": 1, "MinMemoryRequiredInMb": 1024}
+TYPE = "ml.p3.8xlarge"
+
+
+class Scene:
+    """A store, a machine and the time; one endpoint `ep` for components."""
+
+    def __init__(self, *, is_strict: bool = False) -> None:
+        self.clock = ManualClock()
+        self.store = open_store("sqlite://", now_s=self.clock)
+        self.machine = FakeMachine(clock=self.clock, script=self._script)
+        self.reconciler = reconciler_of(self.store, self.machine, clock=self.clock)
+        self.is_strict = is_strict
+        for name in ("m", "n", "bad"):
+            container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": name}}
+            create_model(self.context, {"ModelName": name, "PrimaryContainer": container, "ExecutionRoleArn": ROLE})
+
+    def _script(self, spec: WorkerSpec) -> Any:
+        return fails_after(message="It is bad.") if spec.environment["HF_MODEL_ID"] == "bad" else ready_after(1.0)
+
+    @property
+    def context(self) -> CallContext:
+        return CallContext(
+            store=self.store,
+            logs=ListedLogs(),
+            site=SITE,
+            identity_arn="",
+            now_s=self.clock(),
+            request_id="r",
+            is_strict=self.is_strict,
+        )
+
+    def config(self, name: str = "ep", **variant: Any) -> None:
+        production = {"VariantName": "v", "InstanceType": TYPE, "InitialInstanceCount": 1, **variant}
+        params = {"EndpointConfigName": name, "ExecutionRoleArn": ROLE, "ProductionVariants": [production]}
+        create_endpoint_config(self.context, params)
+
+    async def host(self, **variant: Any) -> None:
+        self.config(**variant)
+        create_endpoint(self.context, {"EndpointName": "ep", "EndpointConfigName": "ep"})
+        await self.settle(1)
+
+    def create(self, name: str, *, copies: int = 1, model: str = "m", **more: Any) -> None:
+        specification = {"ModelName": model, "ComputeResourceRequirements": NEED}
+        params: dict[str, Any] = {"Specification": specification} if "Specifications" not in more else {}
+        params |= {"InferenceComponentName": name, "EndpointName": "ep", "RuntimeConfig": {"CopyCount": copies}}
+        create_inference_component(self.context, {**params, **more})
+
+    def update(self, name: str, model: str, **deployment: Any) -> None:
+        params = {
+            "InferenceComponentName": name,
+            "Specification": {"ModelName": model, "ComputeResourceRequirements": NEED},
+            "DeploymentConfig": {
+                "RollingUpdatePolicy": {
+                    "MaximumBatchSize": {"Type": "COPY_COUNT", "Value": 1},
+                    "WaitIntervalInSeconds": 0,
+                },
+                **deployment,
+            },
+        }
+        update_inference_component(self.context, params)
+
+    def scale(self, name: str, copies: int) -> None:
+        params = {"InferenceComponentName": name, "DesiredRuntimeConfig": {"CopyCount": copies}}
+        update_runtime_config(self.context, params)
+
+    def delete(self, name: str) -> None:
+        delete_inference_component(self.context, {"InferenceComponentName": name})
+
+    def seen(self, name: str) -> dict[str, Any]:
+        return describe_inference_component(self.context, {"InferenceComponentName": name})
+
+    def status(self, name: str) -> tuple[str, int]:
+        found = self.seen(name)
+        return found["InferenceComponentStatus"], found["RuntimeConfig"]["CurrentCopyCount"]
+
+    def num_instances(self) -> int:
+        (variant,) = describe_endpoint(self.context, {"EndpointName": "ep"})["ProductionVariants"]
+        return int(variant["CurrentInstanceCount"])
+
+    def record(self, name: str) -> Record:
+        found = self.store.get(Kind.INFERENCE_COMPONENT, name)
+        assert found is not None
+        return found
+
+    def copies(self) -> Counter[str]:
+        """Component -> copies that are routed to."""
+        route = self.store.get(Kind.ROUTE, "ep")
+        assert route is not None
+        routed = route_from_json(route.spec).components
+        return Counter({one.name: sum(len(fleet.replicas) for fleet in one.route.fleets) for one in routed})
+
+    async def settle(self, seconds: float = 15.0, *, pause_s: float = 0.5) -> None:
+        """Passes, and time between them."""
+        for _ in range(int(seconds / pause_s)):
+            self.clock.advance(pause_s)
+            await self.reconciler.pass_once()

@@ -1,0 +1,121 @@
+"""A record that cannot be read hurts only what it is of."""
+
+from typing import Any
+
+import pytest
+
+from headrace.control.components.api import list_inference_components
+from headrace.control.components.overview import read_overview
+from headrace.state.records import Kind
+from headrace.wire.aws.errors import AwsError
+from tests.control.components.scene import Scene
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda spec: {**spec, "version": "none"},
+        lambda spec: {**spec, "version": {**spec["version"], "config": {}}},
+        lambda spec: {name: value for name, value in spec.items() if name != "asked"},
+        lambda spec: {**spec, "request": None},
+        lambda spec: {**spec, "version": {**spec["version"], "deployment": ["Alarms"]}},
+    ],
+)
+async def test_a_component_that_cannot_be_read_hurts_only_itself(scene: Scene, change: Any) -> None:
+    await scene.host()
+    scene.create("sound")
+    scene.create("broken", copies=2)
+    await scene.settle()
+    record = scene.record("broken")
+    scene.store.update(record, spec=change(record.spec))
+    await scene.settle(5)
+    assert scene.copies() == {"sound": 1}
+    scene.scale("sound", 2)
+    await scene.settle()
+    assert scene.status("sound") == ("InService", 2)
+    with pytest.raises(AwsError, match="cannot be read"):
+        scene.scale("broken", 1)
+    found = scene.seen("broken")
+    assert found["InferenceComponentStatus"] == "Failed"
+    assert "Delete the component, and create it again." in found["FailureReason"]
+    listed = list_inference_components(scene.context, {"SortBy": "Name", "SortOrder": "Ascending"})
+    assert [one["InferenceComponentStatus"] for one in listed["InferenceComponents"]] == ["Failed", "InService"]
+    scene.create("too-many")
+    await scene.settle()
+    assert "hold 4 copies" in scene.seen("too-many")["FailureReason"], "its copies take their room"
+    scene.delete("broken")
+    scene.delete("too-many")
+    assert scene.seen("broken")["InferenceComponentStatus"] == "Deleting"
+    await scene.settle()
+    scene.create("broken")
+    await scene.settle()
+    assert scene.copies() == {"broken": 1, "sound": 2}
+    assert len(list(scene.machine.living())) == 3
+
+
+async def test_a_status_that_cannot_be_read_hurts_only_its_component(scene: Scene) -> None:
+    await scene.host()
+    scene.create("sound")
+    scene.create("broken")
+    await scene.settle()
+    record = scene.record("broken")
+    progress = {**record.status["progress"], "stable": 77}
+    scene.store.update(record, status={**record.status, "progress": progress})
+    await scene.settle(5)
+    scene.scale("sound", 2)
+    await scene.settle()
+    assert scene.status("sound") == ("InService", 2)
+    assert "77 is not a version" in scene.seen("broken")["FailureReason"]
+    shown = {one["name"]: one["status"] for one in read_overview(scene.store, "ep")["components"]}
+    assert shown == {"sound": "InService", "broken": "Failed"}
+
+
+async def test_a_component_without_an_endpoint_in_its_record_can_be_deleted(scene: Scene) -> None:
+    await scene.host()
+    scene.create("broken")
+    await scene.settle()
+    spec = scene.record("broken").spec
+    scene.store.update(scene.record("broken"), spec={name: spec[name] for name in ("asked", "version", "request")})
+    await scene.settle(5)
+    assert scene.seen("broken")["EndpointName"] == ""
+    scene.delete("broken")
+    await scene.settle()
+    assert scene.store.get(Kind.INFERENCE_COMPONENT, "broken") is None
+    assert not list(scene.machine.living())
+
+
+async def test_nothing_is_written_for_one_that_cannot_be_read(scene: Scene) -> None:
+    await scene.host()
+    scene.create("broken")
+    await scene.settle()
+    scene.store.update(scene.record("broken"), spec={**scene.record("broken").spec, "version": {}})
+    await scene.settle(5)
+    before = scene.store.revision()
+    await scene.settle()
+    assert scene.store.revision() == before
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda record: {"spec": {**record.spec, "instance": 7}},
+        lambda record: {"spec": {name: value for name, value in record.spec.items() if name != "requirements"}},
+        lambda record: {"spec": {name: value for name, value in record.spec.items() if name != "endpoint_uid"}},
+        lambda record: {"status": {**record.status, "phase": "dreaming"}},
+        lambda record: {"status": {**record.status, "handle": {"launcher": 3}}},
+        lambda record: {"status": {**record.status, "failed_s": "yesterday"}},
+    ],
+)
+async def test_a_copy_whose_record_cannot_be_read_is_replaced(scene: Scene, spoil: Any) -> None:
+    await scene.host()
+    scene.create("a")
+    scene.create("b")
+    await scene.settle()
+    (record,) = [one for one in scene.store.list(Kind.WORKER) if one.spec["component"] == "a"]
+    scene.store.update(record, **spoil(record))
+    await scene.settle()
+    assert scene.copies() == {"a": 1, "b": 1}
+    assert scene.store.get(Kind.WORKER, record.name) is None
+    await scene.settle(60)
+    assert record.name not in scene.machine.workers
+    assert len(list(scene.machine.living())) == 2
