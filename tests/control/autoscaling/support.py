@@ -36,6 +36,8 @@ class World:
 
     count: int = 1
     now_s: float = START_S
+    room: int = 1000
+    """Workers that find a place."""
     load: Callable[[int], float | None] = lambda _serving: None
     """Requests at a time per instance, given how many serve; None: nothing is measured."""
     capacities: list[int] = field(default_factory=list)
@@ -128,5 +130,5 @@ class World:
                 ready_s=START_S,
                 url="http://x",
             )
-            for number in range(asked.count)
+            for number in range(min(asked.count, self.room))
         ]

@@ -18,6 +18,8 @@ MAX_OF_TARGET = 1000
 MAX_AGE_S = 42 * 86_400
 """Six weeks. Source: API reference, DescribeScalingActivities."""
 UNDER_WAY = ("Pending", "InProgress")
+RETRY_S = 60.0
+"""After a capacity could not be had, before it is asked for again."""
 NOT_SCALED = "Attempting to scale due to alarm triggered"
 OWN_MEMBERS = ("capacity", "scaling")
 
@@ -126,6 +128,20 @@ def of_target(store: Store, key: TargetKey) -> list[Record]:
         for record in store.list(Kind.SCALING_ACTIVITY)
         if record.spec["ResourceId"] == key.resource_id and record.spec["ScalableDimension"] == key.dimension
     ]
+
+
+def refused(records: Sequence[Record], *, now_s: float) -> int | None:
+    """
+    The capacity that could not be had within the last `RETRY_S`, by the newest activity that asked for one.
+
+    Args:
+        records: of one target, oldest first.
+        now_s: seconds since 1970.
+    """
+    newest = next((record.spec for record in reversed(records) if "capacity" in record.spec), None)
+    if newest is None or newest["StatusCode"] not in ("Failed", "Unfulfilled"):
+        return None
+    return int(newest["capacity"]) if now_s < newest["EndTime"] + RETRY_S else None
 
 
 def _members(key: TargetKey, cause: str, now_s: float) -> dict[str, Any]:

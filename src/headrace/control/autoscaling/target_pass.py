@@ -58,6 +58,8 @@ class TargetPass:
         """Scaling of the activity that is under way."""
         self._is_settling = False
         """An activity is under way: what was asked for is not there yet."""
+        self._refused: int | None = None
+        """A capacity that could not be had a moment ago."""
         self._log = get_logger()
 
     def run(self) -> None:
@@ -81,6 +83,7 @@ class TargetPass:
 
     def _follow(self, capacity: Capacity) -> None:
         """Bring activities up to date; only the newest can be under way."""
+        self._refused = activities.refused(self._around.activities, now_s=self._now_s)
         running = [one for one in self._around.activities if one.spec["StatusCode"] in UNDER_WAY]
         for activity in running[:-1]:
             activities.overridden(self._store, activity, now_s=self._now_s)
@@ -97,6 +100,7 @@ class TargetPass:
                 activities.fulfilled(self._store, newest, now_s=self._now_s)
         elif capacity.is_scalable and capacity.failure:
             self._end_scaling()
+            self._refused = newest.spec["capacity"]
             activities.unfulfilled(self._store, newest, now_s=self._now_s)
         else:
             self._under_way = None
@@ -151,11 +155,16 @@ class TargetPass:
             return  # The store tells when it has settled; then is decided.
         triggers = triggers_of(self._site, self._around.policies, self._around.alarms)
         decision = decide(self._state(capacity), triggers, now_s=self._now_s)
-        if decision.capacity is not None and decision.trigger is not None:
-            cause = self._cause(decision.trigger.alarm_name, decision.trigger.policy_name)
+        number, trigger = decision.capacity, decision.trigger
+        if number is not None and trigger is not None and not self._is_vain(number, capacity.desired):
             scaling = None if decision.scaling is None else msgspec.to_builtins(decision.scaling)
-            self._ask(decision.capacity, cause, scaling=scaling)
+            self._ask(number, self._cause(trigger.alarm_name, trigger.policy_name), scaling=scaling)
         self._note_not_scaled(decision)
+
+    def _is_vain(self, number: int, desired: int) -> bool:
+        """Whether as much, or less of the same direction, could not be had a moment ago."""
+        refused = self._refused
+        return refused is not None and (desired < refused <= number or number <= refused < desired)
 
     def _state(self, capacity: Capacity) -> TargetState:
         bounds = read_bounds(self._record.spec)

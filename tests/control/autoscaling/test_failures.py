@@ -1,0 +1,115 @@
+"""What cannot be had: how it is told, and that it is tried again with pauses and not for ever."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.control.autoscaling.capacity import read_capacity, write_capacity
+from headrace.control.autoscaling.targets import read_key
+from headrace.monitoring.metrics import Metric
+from tests.control.support import SITE
+
+from .support import IDENTITY, World
+from .test_autoscaler import alarm, steps
+
+WORK = Metric(namespace="mine", name="Work")
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
+
+
+def put_busy(world: World, adjustment: int, kind: str = "ExactCapacity") -> None:
+    """Scale out while there is work."""
+    config = steps(adjustment, kind, MetricIntervalLowerBound=0.0)
+    alarm(world, "busy", world.put_policy("busy", **config)["PolicyARN"], ComparisonOperator="GreaterThanThreshold")
+
+
+def work(world: World, seconds: int) -> None:
+    for _ in range(seconds // 10):
+        world.series.put(WORK, 5.0, now_s=world.now_s + 5)
+        world.pass_time(10)
+        world.scaler.look()  # its own writes wake it
+
+
+def told(world: World) -> list[tuple[str, str]]:
+    return [(one["StatusCode"], one["StatusMessage"]) for one in world.activities()]
+
+
+def test_more_than_an_endpoint_may_have_fails_once_a_minute(world: World) -> None:
+    world.register(1, 1000)
+    put_busy(world, 500)
+    work(world, 300)
+    assert world.capacities == [1]
+    found = told(world)
+    assert 4 <= len(found) <= 5
+    assert {code for code, _ in found} == {"Failed"}
+    assert found[0][1].startswith(
+        "Failed to set desired instance count to 500. Reason: The account-level service limit"
+    )
+
+
+def test_what_could_not_be_had_is_unfulfilled_and_tried_again_after_a_minute(world: World) -> None:
+    world.room = 2
+    world.register(1, 9)
+    put_busy(world, 5)
+    work(world, 50)
+    assert told(world)[0][0] == "InProgress"
+    world.now_s += 4 * 3600
+    for _ in range(3):
+        world.reconcile()
+    for _ in range(3):
+        world.scaler.look()
+    capacity = read_capacity(world.store, read_key(IDENTITY))
+    assert capacity is not None
+    assert (capacity.desired, capacity.in_service) == (1, 1)
+    ((code, message),) = told(world)
+    assert code == "Unfulfilled"
+    assert message.startswith("Failed to set desired instance count to 5: sagemaker could not fulfil the change")
+    work(world, 50)
+    assert len(told(world)) == 1
+    work(world, 30)
+    assert [code for code, _ in told(world)] == ["Unfulfilled", "InProgress"]
+
+
+def test_less_than_what_could_not_be_had_is_tried_at_once(world: World) -> None:
+    world.register(1, 1000)
+    put_busy(world, 500)
+    work(world, 40)
+    assert told(world)[0][0] == "Failed"
+    put_busy(world, 3)
+    work(world, 20)
+    assert world.capacities == [1, 3]
+
+
+def test_a_capacity_that_somebody_else_asks_for_overrides(world: World) -> None:
+    world.register(1, 9)
+    put_busy(world, 2)
+    for _ in range(4):
+        world.series.put(WORK, 5.0, now_s=world.now_s + 5)
+        world.now_s += 10
+        world.scaler.look()
+    assert told(world)[-1][0] == "InProgress"
+    world.reconcile()
+    write_capacity(world.store, SITE, read_key(IDENTITY), 4)
+    world.scaler.look()
+    (activity,) = world.activities()
+    assert activity["StatusCode"] == "Overridden"
+    assert activity["StatusMessage"] == "The desired capacity was updated by a newer scaling event."
+
+
+def test_scaling_in_goes_on_though_scaling_out_failed(world: World) -> None:
+    world.register(1, 1000)
+    write_capacity(world.store, SITE, read_key(IDENTITY), 4)
+    world.reconcile()
+    put_busy(world, 500)
+    work(world, 40)
+    world.call("DeleteAlarms", "cloudwatch", AlarmNames=["busy"])
+    shrink: dict[str, Any] = {"TreatMissingData": "breaching", "EvaluationPeriods": 1, "MetricName": "Other"}
+    alarm(world, "idle", world.put_policy("idle", **steps(2))["PolicyARN"], **shrink)
+    world.pass_time(30)
+    assert world.capacities[-1] == 2
