@@ -10,8 +10,8 @@ from headrace.control.components.consolidation import Tenant, instances_to_empty
 from headrace.control.components.placement import Placed, Resources, Strategy, choose_instance
 from headrace.control.components.pool import PoolRules, read_rules
 from headrace.control.progress import State
-from tests.control.components.world import COOLDOWN_MIN, WHOLE, HostWorld, managed
-from tests.control.world import BROKEN, GOOD
+from tests.control.components.world import COOLDOWN_MIN, WHOLE, HostWorld, component_config, managed
+from tests.control.world import BROKEN, GOOD, Behaviour
 
 COOLDOWN_S = 60.0 * COOLDOWN_MIN
 
@@ -201,7 +201,7 @@ def test_what_is_emptied_has_a_place_elsewhere(tenants: list[Tenant], limit: int
 
 
 class Host(RuleBasedStateMachine):
-    """Somebody makes, scales and deletes components, copies crash, time passes."""
+    """Somebody makes, scales, updates and deletes components, copies crash, time passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,6 +226,25 @@ class Host(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(self.settled()))
         self.promised[name] = min(count, self.promised.get(name, 0))
         self.world.scale(name, count)
+
+    @precondition(lambda self: self.settled())
+    @rule(
+        data=st.data(),
+        behaviour=st.sampled_from([GOOD, BROKEN]),
+        batch=st.integers(1, 2),
+        gpus=st.sampled_from([1, 2, 3]),
+    )
+    def update(self, data: st.DataObject, behaviour: Behaviour, batch: int, gpus: int) -> None:
+        """Roll out another version; when it has no room any more halfway, what is left of the old one serves."""
+        name = data.draw(st.sampled_from(self.settled()))
+        self.promised[name] = min(1, self.promised.get(name, 0))
+        self.names += 1
+        size = {"Type": "COPY_COUNT", "Value": batch}
+        self.world.components[name].update(
+            component_config(gpus, count=self.desired(name), name=f"{name}-{self.names}"),
+            behaviour,
+            {"RollingUpdatePolicy": {"MaximumBatchSize": size, "WaitIntervalInSeconds": 2}},
+        )
 
     @precondition(lambda self: self.world.components)
     @rule(data=st.data())
