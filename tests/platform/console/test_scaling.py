@@ -29,7 +29,7 @@ def page(driver: webdriver.Chrome, platform: FakePlatform, world: World) -> Cons
     show(platform, world)
     opened = Console(driver, platform, "#/e/scaling")
     opened.find("#scaling-range option[value='3600']").click()
-    opened.until(lambda: opened.all(".timeline .mark.in"), "the timeline")
+    opened.until(lambda: opened.all(".timeline .mark.out"), "the timeline of the hour")
     return opened
 
 

@@ -52,19 +52,17 @@ export class Components {
     return [row, element("tr", {}, why)];
   }
 
+  /** Where else it can be seen, and what can be done with it. */
   doings(endpoint, one) {
-    const link = (tab, textContent) => element("a", { href: `#/${encodeURIComponent(endpoint)}/${tab}/${encodeURIComponent(one.name)}`, textContent });
-    const button = (textContent, act, ask) => {
-      const node = element("button", { type: "button", textContent, "aria-label": `${textContent} of ${one.name}`, dataset: { act: `${act} ${one.name}` } });
-      node.addEventListener("click", ask);
-      return node;
-    };
-    const copies = button("Copies", "copies", () => this.askCopies(one));
-    const remove = button("Delete", "delete", () => this.askDelete(one));
-    remove.setAttribute("aria-label", `Delete ${one.name}`);
-    remove.className = "danger";
-    remove.disabled = copies.disabled = one.status === "Deleting";
-    return element("div", { className: "doings" }, link("playground", "Talk"), link("scaling", "Scaling"), link("logs", "Logs"), copies, remove);
+    const place = (tab) => `#/${encodeURIComponent(endpoint)}/${tab}/${encodeURIComponent(one.name)}`;
+    const tabs = [["playground", "Talk"], ["scaling", "Scaling"], ["logs", "Logs"]];
+    const links = tabs.map(([tab, textContent]) => element("a", { href: place(tab), textContent }));
+    const buttons = [
+      doing(one, "copies", "Copies", `Set the copies of ${one.name}`, () => this.askCopies(one)),
+      doing(one, "delete", "Delete", `Delete ${one.name}`, () => this.askDelete(one)),
+    ];
+    buttons[1].className = "danger";
+    return element("div", { className: "doings" }, ...links, ...buttons);
   }
 
   askCopies(one) {
@@ -93,6 +91,13 @@ export class Components {
     await callUnlessMissing("SageMaker.DeleteInferenceComponent", { InferenceComponentName: this.chosen });
     this.changed();
   }
+}
+
+function doing(one, act, textContent, label, ask) {
+  const button = element("button", { type: "button", textContent, "aria-label": label, dataset: { act: `${act} ${one.name}` } });
+  button.disabled = one.status === "Deleting";
+  button.addEventListener("click", ask);
+  return button;
 }
 
 function nothingYet() {

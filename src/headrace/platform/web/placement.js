@@ -7,6 +7,7 @@ import { element } from "./dom.js";
 const MAX_INSTANCES = 60;
 const NUM_TONES = 6;
 const LOCAL = new Set(["", "127.0.0.1", "::1", "localhost"]);
+const STATES = { serving: "good", failed: "bad", unhealthy: "bad", leaving: "leaving" };
 const RESOURCES = [
   { name: "cpus", label: "CPU", unit: "", scale: 1 },
   { name: "accelerators", label: "Accelerators", unit: "", scale: 1 },
@@ -60,11 +61,12 @@ function bar({ name, label, unit, scale }, copies, has, tones) {
   let start = 0;
   for (const copy of copies) {
     const width = (100 * copy.need[name]) / whole;
-    parts.push(svg("rect", { class: tones.get(copy.component) ?? "", x: `${start}%`, width: `${Math.max(0, width)}%`, height: 8 }));
+    parts.push(svg("rect", { class: tones.get(copy.component) ?? "", x: `${start}%`, width: `${width}%`, height: 8 }));
     if (start > 0) parts.push(svg("line", { class: "cut", x1: `${start}%`, x2: `${start}%`, y1: 0, y2: 8 }));
     start += width;
   }
-  const said = has[name] === null ? `${trimmed(taken / scale)}${unit} taken` : `${trimmed(taken / scale)} of ${trimmed(whole / scale)}${unit}`;
+  const [some, all] = [taken, whole].map((value) => trimmed(value / scale));
+  const said = has[name] === null ? `${some}${unit} taken` : `${some} of ${all}${unit}`;
   return element(
     "div",
     { className: "taken" },
@@ -75,12 +77,13 @@ function bar({ name, label, unit, scale }, copies, has, tones) {
 }
 
 function copyNode(copy, endpoint, tones) {
-  const kind = copy.state === "serving" ? "good" : ["failed", "unhealthy"].includes(copy.state) ? "bad" : copy.state === "leaving" ? "leaving" : "moving";
+  const kind = STATES[copy.state] ?? "moving";
   const link = element("a", {
     href: `#/${encodeURIComponent(endpoint)}/logs/${encodeURIComponent(copy.component)}/${encodeURIComponent(copy.log_stream)}`,
     title: `The log of ${copy.log_stream}`,
     textContent: copy.component,
   });
   const where = LOCAL.has(copy.host) ? [] : [element("span", { className: "note", textContent: `on ${copy.host}` })];
-  return element("li", {}, element("i", { className: tones.get(copy.component) ?? "" }), link, element("span", { className: `state ${kind}`, textContent: copy.state }), ...where);
+  const tone = element("i", { className: tones.get(copy.component) ?? "" });
+  return element("li", {}, tone, link, element("span", { className: `state ${kind}`, textContent: copy.state }), ...where);
 }

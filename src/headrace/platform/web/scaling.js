@@ -77,8 +77,8 @@ export class Scaling {
       return { value: one.id, textContent: bounds ? `${one.label} (${bounds.MinCapacity} to ${bounds.MaxCapacity})` : one.label };
     });
     const shown = [...$("scaling-target").options];
-    const isSame = shown.length === options.length && shown.every((one, i) => one.value === options[i].value && one.textContent === options[i].textContent);
-    if (!isSame) $("scaling-target").replaceChildren(...options.map((one) => element("option", one)));
+    const textOf = (list) => JSON.stringify(list.map((one) => [one.value, one.textContent]));
+    if (textOf(shown) !== textOf(options)) $("scaling-target").replaceChildren(...options.map((one) => element("option", one)));
     $("scaling-target").value = target.id;
   }
 
@@ -99,7 +99,8 @@ export class Scaling {
   list(activities) {
     const rows = activities.map((one) => {
       const when = element("time", { textContent: clockTime(one.StartTime), title: new Date(one.StartTime * 1000).toLocaleString() });
-      const cells = [when, KINDS[one.kind].word, one.Description, [one.StatusCode, ...whyNot(one)].join(": "), element("span", { textContent: shortCause(one.Cause), title: one.Cause })];
+      const cause = element("span", { textContent: shortCause(one.Cause), title: one.Cause });
+      const cells = [when, KINDS[one.kind].word, one.Description, [one.StatusCode, ...whyNot(one)].join(": "), cause];
       const row = element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
       row.addEventListener("pointerenter", () => this.timeline.read(one.StartTime));
       row.addEventListener("pointerleave", () => this.timeline.read(null));
@@ -118,7 +119,11 @@ export class Scaling {
 
 function boundsText({ bounds, policies, target }) {
   const suspended = bounds.SuspendedState ?? {};
-  const named = { DynamicScalingInSuspended: "scaling in", DynamicScalingOutSuspended: "scaling out", ScheduledScalingSuspended: "schedules" };
+  const named = {
+    DynamicScalingInSuspended: "scaling in",
+    DynamicScalingOutSuspended: "scaling out",
+    ScheduledScalingSuspended: "schedules",
+  };
   const off = Object.entries(named).filter(([name]) => suspended[name]).map(([, words]) => words);
   const by = policies.length ? ` by ${policies.map((one) => one.PolicyName).join(" and ")}` : ", without a policy";
   const facts = [`Scaled between ${bounds.MinCapacity} and ${bounds.MaxCapacity} ${target.unit}${by}`];

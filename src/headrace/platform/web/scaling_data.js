@@ -1,7 +1,7 @@
 // What has scaled one thing, and how: its capacity, what its policies watch, their alarms, what was done. All of it from
 // the APIs of Application Auto Scaling and CloudWatch.
 
-import { call } from "./aws.js";
+import { ApiError, call } from "./aws.js";
 
 const AUTOSCALING = "AnyScaleFrontendService";
 const CLOUDWATCH = "GraniteServiceVersion20100801";
@@ -107,18 +107,22 @@ async function readActivities(identity, startS, signal) {
     token = answer.NextToken;
     if (!token || answer.ScalingActivities.at(-1).StartTime < startS) break;
   }
-  return found.filter((one) => (one.EndTime ?? one.StartTime) >= startS).map(activityOf);
+  return found.map(activityOf).filter((one) => (one.EndTime ?? one.StartTime) >= startS);
 }
 
 /** An activity with what a picture wants: `kind` is out, in, failed, not or bounds; `number` is what was asked for. */
 function activityOf(one, place, all) {
-  const asked = (other) => /^Setting desired .* to (\d+)/.exec(other?.Description ?? "")?.[1];
-  const number = asked(one) === undefined ? null : Number(asked(one));
-  const before = all.slice(place + 1).map(asked).find((other) => other !== undefined);
-  const isOut = /AlarmHigh|arrived|minimum capacity/.test(one.Cause ?? "") || !/AlarmLow|maximum capacity/.test(one.Cause ?? "");
-  const grows = before === undefined || Number(before) === number ? isOut : number > Number(before);
-  const kind = one.NotScaledReasons ? "not" : one.StatusCode === "Failed" || one.StatusCode === "Unfulfilled" ? "failed" : number === null ? "bounds" : grows ? "out" : "in";
+  const number = askedFor(one);
+  const before = all.slice(place + 1).map(askedFor).find((other) => other !== null) ?? null;
+  const isIn = before === null || before === number ? number === 0 || /AlarmLow|maximum capacity/.test(one.Cause) : number < before;
+  const isLost = one.StatusCode === "Failed" || one.StatusCode === "Unfulfilled";
+  const kind = one.NotScaledReasons ? "not" : isLost ? "failed" : number === null ? "bounds" : isIn ? "in" : "out";
   return { ...one, kind, number };
+}
+
+function askedFor({ Description: text }) {
+  const found = /^Setting desired .* to (\d+)/.exec(text);
+  return found ? Number(found[1]) : null;
 }
 
 async function readAlarms(policies, signal) {
@@ -135,7 +139,7 @@ function lanesOf(policies, alarms) {
   for (const policy of policies) {
     const target = policy.TargetTrackingScalingPolicyConfiguration?.TargetValue;
     for (const alarm of policy.Alarms.map((one) => byName.get(one.AlarmName)).filter(Boolean)) {
-      const key = JSON.stringify(alarm.Metrics ?? [alarm.Namespace, alarm.MetricName, alarm.Dimensions, alarm.Statistic ?? alarm.ExtendedStatistic]);
+      const key = JSON.stringify(queriesOf(alarm));
       if (!lanes.has(key)) lanes.set(key, { title: titleOf(alarm), alarm, lines: new Map() });
       if (target !== undefined) lanes.get(key).lines.set(`target ${target}`, target);
       else lanes.get(key).lines.set(`threshold ${alarm.Threshold}`, alarm.Threshold);
@@ -151,28 +155,48 @@ function titleOf(alarm) {
 }
 
 async function readLane({ title, alarm, lines }, { startS, endS, bucketS }, signal) {
-  const wide = (periodS, stat) => (IS_ADDED_UP.has(stat) && (endS - startS) / periodS <= MAX_POINTS ? periodS : Math.max(periodS, bucketS));
-  const stat = alarm.Statistic ?? alarm.ExtendedStatistic;
-  const dimensions = alarm.Dimensions ?? [];
-  const queries = alarm.Metrics
-    ? alarm.Metrics.map((one) => ({ ...one, ...(one.MetricStat && { MetricStat: { ...one.MetricStat, Period: wide(one.MetricStat.Period, one.MetricStat.Stat) } }) }))
-    : [{ Id: "m", MetricStat: { Metric: { Namespace: alarm.Namespace, MetricName: alarm.MetricName, Dimensions: dimensions }, Period: wide(alarm.Period, stat), Stat: stat } }];
-  const periodS = queries.map((one) => one.MetricStat?.Period ?? 0).reduce((one, other) => Math.max(one, other), 0) || 60;
-  const [points = []] = (await readPoints(queries, startS, endS, signal)).values();
+  const queries = queriesOf(alarm).map(({ MetricStat: read, ...query }) => {
+    if (!read) return query;
+    const isKept = IS_ADDED_UP.has(read.Stat) && (endS - startS) / read.Period <= MAX_POINTS; // a sum is one over its period
+    return { ...query, MetricStat: { ...read, Period: isKept ? read.Period : Math.max(read.Period, bucketS) } };
+  });
+  const periodS = Math.max(...queries.map((one) => one.MetricStat?.Period ?? 1));
+  const { points, problem } = await readLine(queries, startS, endS, signal);
   const ended = points.filter(([at]) => at + periodS <= endS); // the newest one has not been measured to its end
-  const note = `${stat ? `${stat.toLowerCase()} over` : "every"} ${periodS < 60 ? `${periodS} s` : `${periodS / 60} min`}`;
-  return { title, note, bucketS: periodS, points: ended, lines: [...lines].map(([label, value]) => ({ label, value })) };
+  const stat = alarm.Statistic ?? alarm.ExtendedStatistic;
+  const note = `${stat ? `${stat.toLowerCase()} over` : "every"} ${periodText(periodS)}`;
+  return { title, note, problem, bucketS: periodS, points: ended, lines: [...lines].map(([label, value]) => ({ label, value })) };
+}
+
+/** What an alarm watches, as GetMetricData wants it. */
+function queriesOf(alarm) {
+  if (alarm.Metrics) return alarm.Metrics;
+  const { Namespace, MetricName, Dimensions = [], Period, Statistic: Stat = alarm.ExtendedStatistic } = alarm;
+  return [{ Id: "m", MetricStat: { Metric: { Namespace, MetricName, Dimensions }, Period, Stat } }];
+}
+
+const periodText = (seconds) => (seconds < 60 ? `${seconds} s` : `${seconds / 60} min`);
+
+/** What cannot be computed is told in its own lane, beside the others. */
+async function readLine(queries, startS, endS, signal) {
+  try {
+    const [points = []] = (await readPoints(queries, startS, endS, signal)).values();
+    return { points, problem: "" };
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status !== 400) throw error;
+    return { points: [], problem: error.message };
+  }
 }
 
 /** An alarm with the states that it was in: `{ label, meaning, isCalm, rule, state, bands: [{ fromS, toS, state }] }`. */
 async function readBands(alarm, { startS, endS }, signal) {
   const asked = { AlarmName: alarm.AlarmName, ScanBy: "TimestampAscending", MaxRecords: 100 };
   const { AlarmHistoryItems: items } = await call(`${CLOUDWATCH}.DescribeAlarmHistory`, asked, signal);
-  return { ...labelOf(alarm), rule: ruleOf(alarm), name: alarm.AlarmName, state: alarm.StateValue, reason: alarm.StateReason, bands: bandsOf(alarm, items, startS, endS) };
+  return { ...labelOf(alarm), rule: ruleOf(alarm), state: alarm.StateValue, bands: bandsOf(alarm, items, startS, endS) };
 }
 
 /** The times between changes, as far as the history goes back. */
-export function bandsOf(alarm, items, startS, endS) {
+function bandsOf(alarm, items, startS, endS) {
   const changes = [];
   for (const item of items) {
     if (/ created$/.test(item.HistorySummary)) changes.push([item.Timestamp, "INSUFFICIENT_DATA"]);
@@ -192,10 +216,15 @@ function labelOf(alarm) {
   return { label: side ?? alarm.AlarmName, meaning, isCalm: side === "Low" };
 }
 
+const SIGNS = {
+  GreaterThanThreshold: ">",
+  GreaterThanOrEqualToThreshold: "≥",
+  LessThanThreshold: "<",
+  LessThanOrEqualToThreshold: "≤",
+};
+
 function ruleOf(alarm) {
-  const signs = { GreaterThanThreshold: ">", GreaterThanOrEqualToThreshold: "≥", LessThanThreshold: "<", LessThanOrEqualToThreshold: "≤" };
-  const periods = alarm.EvaluationPeriods;
-  const periodS = alarm.Period ?? alarm.Metrics?.find((one) => one.MetricStat)?.MetricStat.Period ?? 60;
-  const length = periodS < 60 ? `${periodS} s` : `${periodS / 60} min`;
-  return `${titleOf(alarm)} ${signs[alarm.ComparisonOperator] ?? "?"} ${alarm.Threshold} in ${alarm.DatapointsToAlarm ?? periods} of ${periods} × ${length}`;
+  const { EvaluationPeriods: periods, DatapointsToAlarm: needed = periods, ComparisonOperator: compared, Threshold: limit } = alarm;
+  const periodS = Math.max(...queriesOf(alarm).map((one) => one.MetricStat?.Period ?? 1));
+  return `${titleOf(alarm)} ${SIGNS[compared] ?? compared} ${limit} in ${needed} of ${periods} × ${periodText(periodS)}`;
 }

@@ -91,14 +91,14 @@ export class Timeline {
     return nodes;
   }
 
-  metricLane({ title, note, points, bucketS, lines }) {
+  metricLane({ title, note, points, problem, bucketS, lines }) {
     const top = roundTop(Math.max(0, ...points.map(([, value]) => value), ...lines.map(({ value }) => value)));
     const { nodes, y } = this.lane(HEIGHTS.metric, title, [{ text: note }], top);
     nodes.push(...this.scale([0, top / 2, top], y, short));
     const spot = { x: (at) => this.x(Math.min(Math.max(at, this.model.startS), this.model.endS)), y, bucketS };
     nodes.push(svg("path", { class: "measured", d: linePath(points, spot, false) }));
     for (const { label, value } of lines) nodes.push(...this.rule(y(value), label, "goal"));
-    if (!points.length) nodes.push(this.nothing(y(top / 2), "Nothing was measured in this time."));
+    if (!points.length) nodes.push(this.nothing(y(top / 2), problem || "Nothing was measured in this time."));
     return nodes;
   }
 
@@ -107,8 +107,8 @@ export class Timeline {
     alarms.forEach(({ label, meaning, isCalm, rule, state, bands }, place) => {
       const y = head + place * HEIGHTS.alarm;
       const words = svg("text", { x: EDGE.left, y: y + 10 }, svg("tspan", { class: "alarm-name" }, label));
-      words.append(svg("tspan", { dx: 7 }, `${meaning && `${meaning}: `}${rule}, now `));
-      words.append(svg("tspan", { class: `state-${state}${isCalm ? " calm" : ""}` }, STATE_WORDS[state]));
+      words.append(svg("tspan", { class: `state-${state}${isCalm ? " calm" : ""}`, dx: 7 }, STATE_WORDS[state]));
+      words.append(svg("tspan", { dx: 7 }, `${meaning && `${meaning}: `}${rule}`));
       nodes.push(words, ...bands.flatMap((band) => this.band(band, y + 22, isCalm)));
     });
     return nodes;
@@ -136,7 +136,9 @@ export class Timeline {
       const mark = svg("path", { class: `mark ${one.kind}`, d: KINDS[one.kind].path, transform: `translate(${x} ${y})` });
       mark.dataset.activity = one.ActivityId;
       nodes.push(mark);
-      if (one.number !== null) nodes.push(svg("text", { class: "number", x: x + 9, y: y + 4 }, one.number));
+      const isAtEnd = x > this.width - 34;
+      const place = { x: isAtEnd ? x - 9 : x + 9, y: y + 4, "text-anchor": isAtEnd ? "end" : "start" };
+      if (one.number !== null) nodes.push(svg("text", { class: "number", ...place }, one.number));
     }
     return nodes;
   }
@@ -169,7 +171,8 @@ export class Timeline {
     for (let at = Math.ceil((startS - shiftS) / stepS) * stepS + shiftS; at <= endS; at += stepS) {
       const x = this.x(at);
       nodes.push(svg("line", { class: "tick", x1: x, x2: x, y1: HEAD, y2: this.foot }));
-      if (x > EDGE.left + 12 && x < this.width - 20) nodes.push(svg("text", { x, y: this.foot + 15, "text-anchor": "middle" }, clockTime(at, false)));
+      const hasRoom = x > EDGE.left + 12 && x < this.width - 20;
+      if (hasRoom) nodes.push(svg("text", { x, y: this.foot + 15, "text-anchor": "middle" }, clockTime(at, false)));
     }
     return nodes;
   }
@@ -215,7 +218,8 @@ export class Timeline {
     for (const end of ["x1", "x2"]) this.cursor.setAttribute(end, this.x(atS));
     near.sort((one, other) => (one.kind === "not") - (other.kind === "not"));
     const told = near.slice(0, MAX_TOLD).map(toldOf);
-    if (near.length > MAX_TOLD) told.push(element("span", { className: "note", textContent: `and ${near.length - MAX_TOLD} more, listed below` }));
+    const more = near.length - MAX_TOLD;
+    if (more > 0) told.push(element("span", { className: "note", textContent: `and ${more} more, listed below` }));
     this.card.replaceChildren(...this.readings(atS), ...told);
     const left = this.x(atS) + 14;
     const isRight = left + this.card.offsetWidth <= this.width;
