@@ -169,3 +169,22 @@ def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> Non
         texts = [asking.result(60) for asking in [pool.submit(way) for way in (by_header, as_model) * 2]]
     assert len(set(texts)) == 1
     until(lambda: copies_of(napper) == 1, "one copy was woken")
+
+
+def test_the_console_and_cloudwatch_are_told_of_a_component(napper: Running) -> None:
+    """Where its copy is, which no operation of AWS tells; and how many there were."""
+    told = httpx.get(f"{napper.url}/console/api/components", params={"endpoint": "naps"}, trust_env=False).json()
+    assert [one["name"] for one in told["components"]] == ["napper"]
+    [host] = told["hosts"]
+    assert (host["variant"], host["instance_type"], len(host["instances"])) == ("v", "ml.g5.2xlarge", 1)
+    assert {copy["component"] for copy in host["instances"][0]["copies"]} <= {"napper"}
+    cloudwatch = napper.client("cloudwatch")
+    named = {
+        "Namespace": "/aws/sagemaker/InferenceComponents",
+        "Dimensions": [{"Name": "InferenceComponentName", "Value": "napper"}],
+    }
+
+    def names() -> set[str]:
+        return {metric["MetricName"] for metric in cloudwatch.list_metrics(**named)["Metrics"]}
+
+    until(lambda: names() >= {"CurrentCopyCount", "DesiredCopyCount"}, "its copies were counted")
