@@ -1,22 +1,23 @@
 """A Ray cluster of our own, on this machine."""
 
+import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.cluster.launcher import Phase
-from headrace.cluster.processes import ProcessId, is_running
+from headrace.cluster.processes import ProcessId
 from headrace.cluster.ray_head import HeadFailed, RayHead
 from headrace.cluster.ray_launcher import RayLauncher
-from headrace.cluster.ray_link import ClusterAway
 from headrace.cluster.ray_messages import Connection
 
 from .listening import descendants, listening
-from .sites import STUB, WAIT_S, ray_launcher, seen_as, spec, started
+from .sites import STUB, WAIT_S, ray_launcher, seen_as, spec, started, until
 
 pytest.importorskip("ray")
 
@@ -30,41 +31,52 @@ def head(tmp_path: Path) -> Iterator[RayHead]:
     made.end()
 
 
+@pytest.fixture
+async def launcher(head: RayHead, tmp_path: Path) -> AsyncIterator[RayLauncher]:
+    (tmp_path / "workers").mkdir()
+    made = RayLauncher(
+        tmp_path / "workers",
+        connection=Connection(address="ray", namespace="n"),
+        environment=os.environ,
+        command=STUB,
+        node_folder=str(tmp_path / "node"),
+        head=head,
+    )
+    yield made
+    await made.close()
+
+
 def head_in(folder: Path) -> RayHead:
     return RayHead(folder / "ray", environment={**os.environ, "AWS_SECRET_ACCESS_KEY": SECRET})
 
 
-def state_in(folder: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((folder / "ray" / "state.json").read_text())
+def state_in(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "ray" / "state.json").read_text())
     return found
 
 
-async def test_it_is_for_this_user_alone_is_found_again_and_leaves_nothing(head: RayHead, tmp_path: Path) -> None:
-    head.start(patience_s=WAIT_S)
+async def test_it_is_for_this_user_alone_is_started_again_when_it_dies_and_leaves_nothing(
+    head: RayHead, launcher: RayLauncher, tmp_path: Path
+) -> None:
+    first = await started(launcher, spec("first"))
     state = state_in(tmp_path)
     again = head_in(tmp_path)
     again.start(patience_s=WAIT_S)
     assert state_in(tmp_path) == state, "the next platform takes the one that runs"
-    assert (tmp_path / "ray" / "token").stat().st_mode & 0o777 == 0o600
-    assert Path(str(state["sessions"])).stat().st_mode & 0o777 == 0o700
-
-    stranger = ray_launcher(tmp_path, head.address, connect_s=5.0)
-    with pytest.raises(ClusterAway):
-        await stranger.known()
-    await stranger.close()
-
-    leader = ProcessId(**state["process"])  # type: ignore[arg-type]
-    processes = {leader.pid, *descendants(leader.pid)}
+    processes = processes_of(state)
     assert len(processes) > 3
-    for pid in processes:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        assert b"RAY_USAGE_STATS_ENABLED=0" in variables
-        assert not any(SECRET.encode() in variable for variable in variables)
-    assert "Usage stats collection is disabled" in head.log.read_text()
-    ports = listening(processes)
-    assert ports
-    assert [address for address, _ in ports if not address.is_loopback] == []
+    look_private(state, processes, tmp_path)
+    await stranger_is_refused(head, tmp_path)
 
+    for pid in processes:
+        os.kill(pid, signal.SIGKILL)
+    assert (await seen_as(launcher, "first", first, Phase.EXITED)).message
+    second = await started(launcher, spec("second"))
+    assert {*await launcher.known()} == {"second"}
+    await launcher.stop("second", second, grace_s=0)
+    await seen_as(launcher, "second", second, Phase.EXITED)
+
+    processes = processes_of(state_in(tmp_path))
     assert again.end()
     assert not head.is_alive()
     assert {pid for pid in processes if lives(pid)} == set()
@@ -73,27 +85,36 @@ async def test_it_is_for_this_user_alone_is_found_again_and_leaves_nothing(head:
     assert not head.end()
 
 
-async def test_one_that_dies_is_started_again_when_it_is_needed(head: RayHead, tmp_path: Path) -> None:
-    (tmp_path / "workers").mkdir()
-    launcher = RayLauncher(
-        tmp_path / "workers",
-        connection=Connection(address="ray", namespace="n"),
-        environment=os.environ,
-        command=STUB,
-        node_folder=str(tmp_path / "node"),
-        head=head,
-    )
-    first = await started(launcher, spec("first"))
-    leader = ProcessId(**state_in(tmp_path)["process"])  # type: ignore[arg-type]
-    for pid in (leader.pid, *descendants(leader.pid)):
-        os.kill(pid, signal.SIGKILL)
-    assert (await seen_as(launcher, "first", first, Phase.EXITED)).message
-    second = await started(launcher, spec("second"))
-    assert {*await launcher.known()} == {"second"}
-    assert not is_running(leader)
-    await launcher.stop("second", second, grace_s=0)
-    await seen_as(launcher, "second", second, Phase.EXITED)
-    await launcher.close()
+def look_private(state: dict[str, Any], processes: set[int], folder: Path) -> None:
+    """Nobody else gets in, nothing is told to anybody, and Ray sees no secret of the platform."""
+    assert (folder / "ray" / "token").stat().st_mode & 0o777 == 0o600
+    assert Path(str(state["sessions"])).stat().st_mode & 0o777 == 0o700
+    variables = {pid: Path(f"/proc/{pid}/environ").read_bytes() for pid in processes}
+    assert b"RAY_USAGE_STATS_ENABLED=0" in variables[state["process"]["pid"]].split(b"\0"), "and all that it starts"
+    assert not any(SECRET.encode() in text for text in variables.values())
+    assert "Usage stats collection is disabled" in (folder / "ray" / "log.txt").read_text()
+    ports = listening(processes)
+    assert ports
+    assert [address for address, _ in ports if not address.is_loopback] == []
+
+
+async def stranger_is_refused(head: RayHead, folder: Path) -> None:
+    """Whoever does not have the token."""
+    other = folder / "other"
+    other.mkdir()
+    (other / "ray.log").touch()
+    stranger = ray_launcher(other, head.address, connect_s=WAIT_S)
+    asking = asyncio.create_task(stranger.known())
+    await until(lambda: asyncio.to_thread(lambda: "InvalidAuthToken" in (other / "ray.log").read_text()))
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await stranger.close()
+
+
+def processes_of(state: dict[str, Any]) -> set[int]:
+    leader = ProcessId(**state["process"])
+    return {leader.pid, *descendants(leader.pid)}
 
 
 def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
-"""A platform on a Ray cluster of two nodes with the real small model: a node lost under load, the platform killed."""
+"""Platforms on Ray clusters with the real small model: a node lost under load, the platform killed, one of its own."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from headrace.cluster.processes import ProcessId, is_running, process_id
+from tests.cluster.listening import descendants
 from tests.cluster.ray_nodes import Nodes, ray_nodes
 
 from .running import IMAGE, Running, until, up
@@ -13,10 +16,7 @@ from .test_end_to_end import WAIT, answered, delete_endpoint, make_endpoint
 from .test_faults import Load, described
 
 pytest.importorskip("ray")
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
-]
+pytestmark = pytest.mark.model
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_a_lost_node_and_a_killed_platform_lose_no_endpoint(nodes: Nodes, tmp_pa
     running = up(tmp_path / "data", "--cluster", nodes.address, env=env)
     try:
         container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}}
-        make_endpoint(running, "spread", container, InitialInstanceCount=2)
+        make_endpoint(running, "spread", container, InitialInstanceCount=2, InstanceType="ml.c5.large")
         running.client("sagemaker").get_waiter("endpoint_in_service").wait(EndpointName="spread", WaiterConfig=WAIT)
         before = handles(running)
         assert len({handle["facts"]["node"] for handle in before.values()}) == 2, "one on each node"
@@ -66,3 +66,31 @@ def test_a_lost_node_and_a_killed_platform_lose_no_endpoint(nodes: Nodes, tmp_pa
         delete_endpoint(following, "spread")
     finally:
         assert following.stop() == 0, following.log()
+
+
+def test_a_cluster_of_its_own_outlives_a_killed_platform_and_ends_with_one_that_is_stopped(
+    tmp_path: Path, smollm2_path: Path
+) -> None:
+    folder, env = tmp_path / "data", {"HEADRACE_HOME": str(tmp_path / "home")}
+    running = up(folder, "--cluster", "ray", env=env)
+    try:
+        make_endpoint(running, "own", {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
+        running.client("sagemaker").get_waiter("endpoint_in_service").wait(EndpointName="own", WaiterConfig=WAIT)
+        assert answered(running, "own")
+        before, state = handles(running), (folder / "ray" / "state.json").read_bytes()
+        assert {handle["launcher"] for handle in before.values()} == {"ray"}
+    finally:
+        running.close()
+        running.kill()
+    head = msgspec.convert(json.loads(state)["process"], ProcessId)
+    assert is_running(head)
+    following = up(folder, "--cluster", "ray", env=env)
+    try:
+        until(lambda: answered(following, "own"), "the endpoint answers")
+        assert handles(following) == before, "adopted"
+        assert (folder / "ray" / "state.json").read_bytes() == state
+        processes = [process for pid in descendants(head.pid) if (process := process_id(pid)) is not None]
+    finally:
+        assert following.stop() == 0, following.log()
+    assert not [process for process in (head, *processes) if is_running(process)]
+    assert not (folder / "ray").exists()

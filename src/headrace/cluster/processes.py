@@ -118,6 +118,15 @@ def kill_session(leader: ProcessId) -> None:
             send_signal(member, signal.SIGKILL)
 
 
+def is_session_running(leader: ProcessId) -> bool:
+    """Whether a process, or anything that it started, lives (unless that has left its session)."""
+    stat = _stat(leader.pid)
+    if leader.boot_id != _boot_id() or (stat is not None and not _is_same(leader, stat)):
+        return False
+    stats = [_stat(pid) for pid in _members(leader.pid)]
+    return any(one is not None and one.state not in _ENDED_STATES for one in stats)
+
+
 def end_with(parent: ProcessId) -> None:
     """
     Let the kernel kill this process, or the program that replaces it, when its parent ends, however that ends.

@@ -32,8 +32,12 @@ from headrace.cluster.ray_messages import GONE, PENDING, REFUSED, UNAVAILABLE, C
 from headrace.cluster.ray_room import Capacity, grant, room_words
 
 _NUM_THREADS: Final = 32
-_PATIENCE_S: Final = 0.3
-"""For a node with room, and for the actor's process, which loads Python and Ray; whoever wants it asks again."""
+_PLACING_S: Final = 1.5
+"""For a node with room, the first time that it is asked for."""
+_AGAIN_S: Final = 0.05
+"""For the same, every other time: one that waits holds up nobody."""
+_STARTING_S: Final = 0.3
+"""For the actor's process, which loads Python and Ray; whoever wants it asks again."""
 _KEPT_S: Final = 20.0
 """A reservation that nobody has asked for so long is given back."""
 _CALL_S: Final = 5.0
@@ -128,7 +132,9 @@ class Bridge:
     def _placed(self, name: str, start: _Start, room: Room) -> Capacity:
         """Reserve a place, and wait a moment for it; what it has."""
         nodes = [_capacity(node["Resources"]) for node in _living_nodes()]
+        patience_s = _AGAIN_S
         if start.group is None:
+            patience_s = _PLACING_S
             start.granted = grant(room, nodes)
             if start.granted is None:
                 with self._lock:
@@ -137,7 +143,7 @@ class Bridge:
             self._remove_group(name)
             bundle = _bundle(start.granted)
             start.group = placement_group([bundle], strategy="STRICT_PACK", name=name, lifetime="detached")
-        if not start.group.wait(_PATIENCE_S):
+        if not start.group.wait(patience_s):
             raise Pending(f"No node of the cluster has room for it now. {_words(room, nodes)}")
         assert start.granted is not None
         return start.granted
@@ -164,7 +170,7 @@ class Bridge:
         if start.answer is None:
             start.answer = actor.start.remote()
         try:
-            started: dict[str, Any] = ray.get(start.answer, timeout=_PATIENCE_S)
+            started: dict[str, Any] = ray.get(start.answer, timeout=_STARTING_S)
         except GetTimeoutError as error:
             raise Pending("Its node has not started it yet.") from error
         except ActorDiedError as error:

@@ -21,11 +21,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from headrace.cluster.processes import ProcessId, is_running, kill_session, reap, spawn
+from headrace.cluster.processes import ProcessId, is_running, is_session_running, kill_session, reap, spawn
 from headrace.cluster.worker_environment import worker_environment
 from headrace.cluster.worker_files import LOOPBACK, read_value, write_value, write_whole
+from headrace.runner.cpu import default_threads
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block")
+_SHARED_BY: Final = 4
+"""Workers that share a core, at most: those that are idle leave theirs to the others, as without a cluster."""
 _OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024
 """Nearly the least that Ray takes: nothing of ours lies in it."""
 _MAX_SESSIONS_CHARACTERS: Final = 40
@@ -118,10 +121,7 @@ class RayHead:
             if state is None:
                 return False
             if state.process is not None:
-                kill_session(state.process)  # SIGTERM would wait half a minute for actors that nobody stops
-                while self.is_alive():
-                    time.sleep(_POLL_S)
-                kill_session(state.process)  # what was being started in that moment
+                _kill(state.process)
             shutil.rmtree(state.sessions, ignore_errors=True)
             shutil.rmtree(self._folder, ignore_errors=True)
             return True
@@ -130,7 +130,7 @@ class RayHead:
         before = self._state()
         if before is not None:
             if before.process is not None:
-                kill_session(before.process)  # a part of it may live on without the others
+                _kill(before.process)  # a part of it may live on without the others
             shutil.rmtree(before.sessions, ignore_errors=True)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(self._folder / "token", secrets.token_hex(32).encode())
@@ -165,6 +165,14 @@ class RayHead:
         return read_value(self._folder / "state.json", _State)
 
 
+def _kill(process: ProcessId) -> None:
+    """All of it, at once: after SIGTERM Ray waits half a minute for actors that nobody stops."""
+    while is_session_running(process):
+        kill_session(process)
+        reap(process)
+        time.sleep(_POLL_S)
+
+
 def _flags(state: _State) -> list[str]:
     # NOTE: where Ray's client is installed its server starts, too, and the port that it takes by itself may be in use.
     client = [f"--ray-client-server-port={_free_port()}"] if find_spec("grpc") is not None else []
@@ -175,6 +183,7 @@ def _flags(state: _State) -> list[str]:
         "--min-worker-port=0",  # free ones, chosen by the kernel
         "--max-worker-port=0",
         "--dashboard-agent-listen-port=0",
+        f"--num-cpus={default_threads() * _SHARED_BY}",
         "--include-dashboard=false",
         "--disable-usage-stats",
         f"--object-store-memory={_OBJECT_STORE_BYTES}",
