@@ -58,6 +58,22 @@ def test_a_component_that_failed_says_why(platform: Platform) -> None:
     assert "not enough hardware" in told["failure_reason"]
 
 
+def test_records_of_another_form_hide_no_others(platform: Platform) -> None:
+    client = platform.client("sagemaker")
+    model(client, "m")
+    host(client)
+    platform.wait_for(client, "ep", "InService")
+    component(client, "c")
+    until(client, "c", "InService", copies=1)
+    record = platform.store.get(Kind.ENDPOINT, "ep")
+    assert record is not None
+    platform.store.create(Kind.INFERENCE_COMPONENT, "odd", spec={"endpoint_uid": record.uid})
+    platform.store.create(Kind.WORKER, "odd", spec={"endpoint_uid": record.uid, "component": "odd"})
+    seen = read_overview(platform.store, "ep")
+    assert {one["name"]: one["status"] for one in seen["components"]} == {"c": "InService", "odd": "Failed"}
+    assert [copy["component"] for one in seen["hosts"][0]["instances"] for copy in one["copies"]] == ["c"]
+
+
 def test_an_endpoint_that_is_no_host_or_not_there_has_none(platform: Platform) -> None:
     client = platform.client("sagemaker")
     model(client, "m")

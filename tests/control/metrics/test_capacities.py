@@ -65,6 +65,16 @@ def test_zero_is_a_number_and_what_is_being_deleted_has_none(platform: Platform)
     assert list(of_component(replace(record, deleting_s=NOW_S))) == []
 
 
+def test_a_record_of_another_form_hides_no_other(platform: Platform) -> None:
+    client, series = platform.client("sagemaker"), MemorySeries()
+    model(client, "m")
+    plain(client)
+    platform.wait_for(client, "plain", "InService")
+    platform.store.create(Kind.INFERENCE_COMPONENT, "odd", spec={"endpoint_uid": "x", "version": 7})
+    recorder = CapacityRecorder(store=platform.store, sink=series, clock=lambda: NOW_S)
+    assert recorder.pass_once() == 2
+
+
 def test_nobody_looks_while_there_is_nothing_and_a_recorder_ends_when_it_is_told_to() -> None:
     looked = []
 

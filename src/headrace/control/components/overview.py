@@ -19,6 +19,7 @@ from headrace.control.components.specs import specification_of
 from headrace.control.components.states import component_status, unreadable_status
 from headrace.control.fleet import WorkerView
 from headrace.control.progress import view_endpoint
+from headrace.control.worker_reading import unreadable_reason
 from headrace.control.worker_records import handle_of, view_worker
 from headrace.state.records import Json, Kind, Record
 from headrace.state.store import Store
@@ -33,7 +34,10 @@ def read_overview(store: Store, endpoint: str) -> Json:
     workers = [
         one
         for one in store.list(Kind.WORKER)
-        if one.spec["endpoint_uid"] == record.uid and "component" in one.spec and not view_worker(one).is_gone
+        if "component" in one.spec
+        and not unreadable_reason(one)
+        and one.spec["endpoint_uid"] == record.uid
+        and not view_worker(one).is_gone
     ]
     return {"components": [component_json(one) for one in components], "hosts": hosts_json(record, workers)}
 

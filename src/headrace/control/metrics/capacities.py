@@ -7,8 +7,10 @@ Every ten seconds while there are endpoints; else it sleeps until the store says
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from headrace.control.components.runtime import current_copies, desired_copies
 from headrace.control.describe_endpoint import capacities_of
@@ -19,6 +21,8 @@ from headrace.state.records import Kind, Record
 from headrace.state.store import Store
 
 PERIOD_S = 10.0
+_BROKEN = (LookupError, TypeError, ValueError, AttributeError, msgspec.ValidationError)
+"""What reading JSON of another form raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +67,20 @@ class CapacityRecorder:
         """Publish what there is now; returns how many numbers that were."""
         now_s = self._clock()
         measured = [
-            *(one for record in self._store.list(Kind.ENDPOINT) for one in of_endpoint(record)),
-            *(one for record in self._store.list(Kind.INFERENCE_COMPONENT) for one in of_component(record)),
+            *(one for record in self._store.list(Kind.ENDPOINT) for one in _readable(of_endpoint, record)),
+            *(one for record in self._store.list(Kind.INFERENCE_COMPONENT) for one in _readable(of_component, record)),
         ]
         for one in measured:
             self._sink.put(one.metric, one.value, now_s=now_s, unit="Count")
         return len(measured)
+
+
+def _readable(read: Callable[[Record], Iterable[Measured]], record: Record) -> Sequence[Measured]:
+    """What a record says; nothing of one that another version of Headrace wrote: whoever describes it tells why."""
+    try:
+        return list(read(record))
+    except _BROKEN:
+        return []
 
 
 def of_endpoint(record: Record) -> Iterator[Measured]:
