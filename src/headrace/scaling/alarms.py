@@ -7,7 +7,7 @@ is missing, avoiding premature transitions.
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, Protocol, cast, get_args
@@ -69,13 +69,17 @@ class AlarmRule:
 
     def is_from_gaps(self, state: AlarmState, values: Sequence[float]) -> bool:
         """Whether the values alone do not lead to `state`: it comes from what is missing."""
-        if state == "ALARM":
-            return sum(map(self.breaches, values)) < self.datapoints_to_alarm
-        return all(map(self.breaches, values))
+        num_breaching = self.num_breaching(values)
+        return num_breaching < self.datapoints_to_alarm if state == "ALARM" else num_breaching == len(values)
 
     def breaches(self, value: float) -> bool:
         """Whether a value is on the wrong side of the threshold."""
         return COMPARES[self.comparison](value, self.threshold)
+
+    def num_breaching(self, values: Iterable[float]) -> int:
+        """How many values are on the wrong side of the threshold."""
+        compare, threshold = COMPARES[self.comparison], self.threshold
+        return sum(compare(value, threshold) for value in values)
 
     def window(self, now_s: float) -> tuple[float, float]:
         """From when until when (not included) values are read at `now_s`, in whole periods, seconds since 1970."""
@@ -187,7 +191,7 @@ def judge(rule: AlarmRule, datapoints: Sequence[Datapoint], *, state: AlarmState
     if rule.min_samples and evaluated and sum(point.count for point in evaluated) < rule.min_samples:
         return Judgement(state=state, evaluated=evaluated, num_filled=num_filled)
     if num_filled == 0 or rule.missing in ("breaching", "notBreaching"):
-        num_breaching = sum(rule.breaches(point.value) for point in evaluated)
+        num_breaching = rule.num_breaching(point.value for point in evaluated)
         num_breaching += num_filled if rule.missing == "breaching" else 0
         verdict: AlarmState = "ALARM" if num_breaching >= rule.datapoints_to_alarm else "OK"
     else:
@@ -200,7 +204,7 @@ def _with_gaps(rule: AlarmRule, evaluated: Sequence[Datapoint], *, state: AlarmS
     is_ignoring = rule.missing == "ignore"
     if not evaluated:
         return state if is_ignoring else "INSUFFICIENT_DATA"
-    num_breaching = sum(rule.breaches(point.value) for point in evaluated)
+    num_breaching = rule.num_breaching(point.value for point in evaluated)
     if num_breaching >= rule.datapoints_to_alarm:
         return "ALARM"
     if num_breaching < len(evaluated):

@@ -257,13 +257,14 @@ class _Scaler:
             start_s, end_s = rule.window(now_s)
             found = self._gauges[alarm.name].read(start_s=start_s, end_s=end_s)
             judged = self._judged[alarm.name] = judge(rule, found, state=before, end_s=end_s)
+        values = judged.values
         return Trigger(
             policy_name=alarm.policy_name,
             alarm_name=alarm.name,
             policy=alarm.policy,
             state=judged.state,
-            values=judged.values,
+            values=values,
             threshold=rule.threshold,
             comparison=rule.comparison,
-            gap_s=rule.watched_s if rule.is_from_gaps(judged.state, judged.values) else 0.0,
+            gap_s=rule.watched_s if judged.state == "ALARM" and rule.is_from_gaps("ALARM", values) else 0.0,
         )
