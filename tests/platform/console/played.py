@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.control.app import ControlApp
 from headrace.control.metrics.capacities import CapacityRecorder
-from tests.control.autoscaling.support import World
+from tests.control.autoscaling.support import CONCURRENCY, World
 from tests.control.support import SITE, ListedLogs
 from tests.platform.fake_platform import NOW_S, FakePlatform
 
@@ -24,6 +24,31 @@ TRACKING: dict[str, Any] = {
 }
 
 
+def put_idle_policy(world: World) -> None:
+    """A policy of one step whose alarm looks at an expression; nobody has looked at it yet."""
+    step = {"MetricIntervalUpperBound": 0.0, "ScalingAdjustment": 1}
+    policy = world.put_policy(
+        "idle",
+        PolicyType="StepScaling",
+        StepScalingPolicyConfiguration={"AdjustmentType": "ExactCapacity", "StepAdjustments": [step]},
+    )
+    dimensions = [{"Name": name, "Value": value} for name, value in CONCURRENCY.dimensions]
+    metric = {"Namespace": CONCURRENCY.namespace, "MetricName": CONCURRENCY.name, "Dimensions": dimensions}
+    world.call(
+        "PutMetricAlarm",
+        "cloudwatch",
+        AlarmName="quiet",
+        AlarmActions=[policy["PolicyARN"]],
+        Metrics=[
+            {"Id": "one", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Sum"}, "ReturnData": False},
+            {"Id": "twice", "Expression": "one * 2", "Label": "Twice as many", "ReturnData": True},
+        ],
+        EvaluationPeriods=3,
+        Threshold=0.5,
+        ComparisonOperator="LessThanThreshold",
+    )
+
+
 @contextmanager
 def played_world() -> Iterator[World]:
     """From 40 minutes ago until now: 9 requests at a time from the fifth to the twelfth minute, else none."""
@@ -37,6 +62,7 @@ def played_world() -> Iterator[World]:
             world.load = lambda serving, requests=requests: requests / max(1, serving)  # type: ignore[misc]
             world.pass_time(10)
             recorder.pass_once()
+        put_idle_policy(world)
         yield world
     finally:
         world.close()

@@ -75,6 +75,12 @@ def test_placement_shows_copies_on_instances_and_how_full_these_are(page: Consol
     assert len(page.all("#placement .instance:first-child .taken:first-child rect:not(.free)")) == 3
 
 
+def test_components_look_as_they_should(page: Console) -> None:
+    """With SCREENSHOT_OF_COMPONENTS (a path) it also keeps the picture."""
+    page.run("document.getElementById('components-part').scrollIntoView()")
+    page.keep_picture("SCREENSHOT_OF_COMPONENTS")
+
+
 def test_an_endpoint_without_components_shows_nothing_of_them(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.add("plain")
     page = Console(driver, platform, "#/plain")

@@ -34,15 +34,16 @@ def page(driver: webdriver.Chrome, platform: FakePlatform, world: World) -> Cons
 
 
 def test_one_axis_shows_capacity_metric_alarms_and_activities(page: Console) -> None:
-    assert page.text("#scaling-facts") == "Scaled between 1 and 3 instances by load"
+    assert page.text("#scaling-facts") == "Scaled between 1 and 3 instances by load and idle"
     titles = [one.text for one in page.all(".timeline .lane-title")]
-    words = ("Capacity", "ConcurrentRequestsPerModel", "Alarms", "Activities")
+    words = ("Capacity", "ConcurrentRequestsPerModel", "Twice as many", "Alarms", "Activities")
     assert all(title.startswith(word) for title, word in zip(titles, words, strict=True)), titles
     assert "instances that serve" in titles[0]
     assert "average over 10 s" in titles[1]
-    assert [one.text for one in page.all(".timeline .rule-word")] == ["min 1", "max 3", "target 4"]
+    assert "every 1 min" in titles[2]
+    assert [one.text for one in page.all(".timeline .rule-word")] == ["min 1", "max 3", "target 4", "threshold 0.5"]
     for line in ("serving", "desired", "measured"):
-        assert page.find(f".timeline path.{line}").get_attribute("d"), line
+        assert all(one.get_attribute("d") for one in page.all(f".timeline path.{line}")), line
     assert len(page.all(".timeline .mark.out")) == len(page.all(".timeline .mark.in")) == 1
     assert {one.text for one in page.all(".timeline .number")} == {"3", "1"}
     assert page.all(".timeline .band-OK")
@@ -114,6 +115,17 @@ def test_the_timeline_looks_as_it_should(driver: webdriver.Chrome, page: Console
 def test_a_shorter_time_leaves_out_what_is_older(page: Console) -> None:
     page.find("#scaling-range option[value='900']").click()
     page.until(lambda: not page.all(".timeline .mark.out"), "the last quarter of an hour")
+
+
+def test_a_longer_time_has_means_and_sums_keep_their_period(page: Console) -> None:
+    page.find("#scaling-range option[value='86400']").click()
+    page.until(lambda: "average over 5 min" in page.all(".timeline .lane-title")[1].text, "the last day")
+    assert "every 1 min" in page.all(".timeline .lane-title")[2].text
+    chart = page.find(".timeline")
+    chart.send_keys(Keys.HOME, Keys.ARROW_DOWN)
+    told = page.text("#timeline .card").splitlines()
+    assert "Scaled out" in page.text("#timeline .card")
+    assert 1 < float(told[1].split()[0]) < 3, told
 
 
 def test_where_nothing_scales_the_command_is_told(driver: webdriver.Chrome, platform: FakePlatform) -> None:
