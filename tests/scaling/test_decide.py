@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -117,6 +118,18 @@ def test_scale_out_cancels_the_cooldown_of_a_scale_in():
     last = Scaling(direction="in", from_capacity=6, cooldown_s=300, ended_s=100)
     assert decide(state(4, last=last), [trigger(tracking(), 10.0, is_below=True)], now_s=200).capacity is None
     assert decide(state(4, last=last), [trigger(tracking(), 100.0)], now_s=200).capacity == 8
+
+
+def test_what_a_step_from_zero_and_target_tracking_have_added_is_not_added_again():
+    """Twenty wait: a step has brought the first instance, target tracking three more, and the metric lags behind."""
+    left_zero = Scaling(direction="out", from_capacity=0, cooldown_s=300, ended_s=100)
+    policy = tracking(5, scale_out_cooldown_s=300)
+    decided = decide(state(1, last=left_zero), [trigger(policy, 20.0)], now_s=200)
+    assert decided.capacity == 4
+    assert decided.scaling is not None
+    ended = replace(decided.scaling, ended_s=210.0)
+    assert decide(state(4, last=ended), [trigger(policy, 17.5)], now_s=220).capacity is None
+    assert decide(state(4, last=ended), [trigger(policy, 30.0)], now_s=220).capacity == 6, "that is more than before"
 
 
 def test_target_tracking_never_leaves_zero_but_a_step_does():

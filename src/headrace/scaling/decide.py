@@ -42,7 +42,10 @@ class Scaling:
 
     direction: Direction
     from_capacity: int
-    """What the capacity was before; in a chain of scale-outs within one another's cooldown, before the first."""
+    """
+    What the capacity was before; in a chain of scale-outs within one another's cooldown, before the first. For target
+    tracking the chain begins after zero was left: what a metric was by instance says nothing of none.
+    """
     cooldown_s: float
     """Of the policy that scaled."""
     ended_s: float | None
@@ -223,9 +226,10 @@ def _scale_out(target: TargetState, proposals: Sequence[_Proposal], now_s: float
     cooling = _cooling(target, "out", now_s)
     if capacity > target.desired:
         policy = best.trigger.policy
+        is_chain = cooling is not None and (cooling.from_capacity > 0 or isinstance(policy, StepScaling))
         scaling = Scaling(
             direction="out",
-            from_capacity=target.desired if cooling is None else cooling.from_capacity,
+            from_capacity=cooling.from_capacity if cooling is not None and is_chain else target.desired,
             cooldown_s=policy.cooldown_s if isinstance(policy, StepScaling) else policy.scale_out_cooldown_s,
             ended_s=None,
         )

@@ -35,7 +35,7 @@ def world() -> Iterator[World]:
 
 
 def tracking(target: float, **metric: object) -> dict[str, object]:
-    config = {"TargetValue": target, "ScaleInCooldown": 60, "ScaleOutCooldown": 60, **metric}
+    config = {"TargetValue": target, "ScaleInCooldown": 60, "ScaleOutCooldown": 300, **metric}
     return {"PolicyType": "TargetTrackingScaling", "TargetTrackingScalingPolicyConfiguration": config}
 
 
