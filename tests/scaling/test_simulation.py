@@ -54,6 +54,15 @@ def test_the_backlog_per_copy_of_the_guide_can_be_tracked():
     assert result.lost == 0
 
 
+def test_invocations_are_zero_where_nobody_asks_what_serves():
+    """24 a minute are asked, 6 wanted for each: four copies; fifteen minutes without a request, and one is left."""
+    predefined = {"PredefinedMetricType": "SageMakerVariantInvocationsPerInstance"}
+    policy = {"TargetValue": 6.0, "PredefinedMetricSpecification": predefined}
+    result = run([4.0] * 60 + [0.0] * 200, policy, minimum=1, maximum=10)
+    assert [a.capacity for a in result.activities] == [4, 1]
+    assert result.activities[1].time_s == pytest.approx(600 + 900, abs=60)
+
+
 def test_an_asynchronous_endpoint_is_brought_from_zero_by_its_backlog():
     """AWS's guide on asynchronous endpoints: a step policy leaves zero, target tracking goes on and back to zero."""
     document = {

@@ -1,8 +1,8 @@
 """
 What a played fleet tells CloudWatch: the metrics of the platform that follow from requests, queue and copies.
 
-They are published as the platform publishes them: nothing is measured where nothing is asked, counts are one value for
-each request, and gauges one every ten seconds. Only what an alarm of the plan watches is kept.
+They are published as the platform publishes them: counts are one value for each request, and 0 for ten seconds in which
+nobody asked what serves; gauges are one value every ten seconds. Only what an alarm of the plan watches is kept.
 """
 
 from collections import deque
@@ -55,14 +55,24 @@ def metric(name: str) -> Metric:
     return Metric(namespace=NAMESPACE, name=METRICS[name])
 
 
-def measured(step: Step, *, desired: int) -> Iterator[tuple[str, float, float]]:
-    """(Metric, value, how often) of one step, as gateway, queue and reconciler publish them."""
+def measured(step: Step, *, desired: int, is_async: bool = False) -> Iterator[tuple[str, float, float]]:
+    """
+    (Metric, value, how often) of one step, as gateway, queue and reconciler publish them.
+
+    Args:
+        step: What happened.
+        desired: Copies that were asked for.
+        is_async: Invocations of asynchronous endpoints are not counted, and wait in a queue of their own.
+    """
     copies = max(1, step.serving)
-    done = step.num_answered + step.expired
+    done = 0.0 if is_async else step.num_answered + step.expired
     yield "Invocations", 1.0, done
     yield "InvocationsPerCopy", 1.0 / copies, done
+    if step.serving and not done and not is_async:
+        yield "Invocations", 0.0, 1.0
+        yield "InvocationsPerCopy", 0.0, 1.0
     if step.serving or step.queue:
-        yield "ConcurrentRequestsPerCopy", (step.busy + step.queue) / copies, 1.0
+        yield "ConcurrentRequestsPerCopy", (step.busy + (0.0 if is_async else step.queue)) / copies, 1.0
     for latency_s, held_s, count in step.answered:
         yield "ModelLatency", (latency_s - held_s) * _MICROSECONDS, count
         if held_s:
@@ -70,7 +80,7 @@ def measured(step: Step, *, desired: int) -> Iterator[tuple[str, float, float]]:
             yield "HoldTime", held_s * _MICROSECONDS, count
     yield "NoCapacityInvocationFailures", 1.0, step.failed
     if step.serving:
-        yield "QueueDepth", step.queue / copies, float(step.serving)
+        yield "QueueDepth", 0.0 if is_async else step.queue / copies, float(step.serving)
         yield "ApproximateBacklogSizePerInstance", (step.queue + step.busy) / copies, 1.0
     yield "ApproximateBacklogSize", step.queue + step.busy, 1.0
     yield "HasBacklogWithoutCapacity", float(not step.serving and step.queue > 0), 1.0
@@ -101,7 +111,8 @@ class Gauge:
 class SimulatedSeries:
     """The measurements that the alarms of a plan watch, as far back as they look."""
 
-    def __init__(self, rules: Sequence[AlarmRule]) -> None:
+    def __init__(self, rules: Sequence[AlarmRule], *, is_async: bool = False) -> None:
+        self._is_async = is_async
         self._points: dict[Metric, deque[Point]] = {}
         for rule in rules:
             for one in watched(rule):
@@ -112,7 +123,7 @@ class SimulatedSeries:
     def measure(self, step: Step, now_s: float, *, desired: int) -> None:
         """Keep what is watched of a step that began at `now_s`."""
         buckets: dict[Metric, Bucket] = {}
-        for name, value, count in measured(step, desired=desired):
+        for name, value, count in measured(step, desired=desired, is_async=self._is_async):
             one = Metric(namespace=NAMESPACE, name=name)
             if count > 0 and one in self._points:
                 buckets.setdefault(one, Bucket()).add(value, count)

@@ -133,7 +133,7 @@ def simulate(requests: Sequence[float], plan: Plan, model: FleetModel, *, start_
         start_s: When the first step begins, seconds since 1970, a multiple of 10; schedules and alarms see it.
     """
     fleet = Fleet(model=model, serving=plan.initial)
-    scaler = _Scaler(plan, start_s)
+    scaler = _Scaler(plan, start_s, is_async=model.at_zero == "wait")
     ticks: list[Tick] = []
     latencies: dict[float, float] = {}
     num_woken, longest_hold_s = 0, 0.0
@@ -176,12 +176,12 @@ def _tick(step: Step, arriving: float, now_s: float, desired: int) -> Tick:
 class _Scaler:
     """The autoscaler's part: alarms, schedules, decisions, one look every ten seconds."""
 
-    def __init__(self, plan: Plan, start_s: float) -> None:
+    def __init__(self, plan: Plan, start_s: float, *, is_async: bool) -> None:
         self.desired = plan.initial
         self.activities: list[Activity] = []
         self._plan = plan
         self._min, self._max = plan.min_capacity, plan.max_capacity
-        self._series = SimulatedSeries([alarm.rule for alarm in plan.alarms])
+        self._series = SimulatedSeries([alarm.rule for alarm in plan.alarms], is_async=is_async)
         self._gauges = {alarm.name: Gauge(alarm.rule, self._series) for alarm in plan.alarms}
         self._judged: dict[str, Judgement] = {}
         self._last: Scaling | None = None
