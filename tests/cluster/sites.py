@@ -5,10 +5,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from headrace.cluster.launcher import Handle, Launcher, Observation, Phase, Room, StartPending, WorkerSpec
 from headrace.cluster.local import LocalLauncher
@@ -73,20 +74,24 @@ def local_site(folder: Path) -> Site:
     return Site(launcher(), launcher, folder / "workers", WorkerLogs(folder / "workers"))
 
 
-def ray_site(folder: Path, address: str) -> Site:
+def ray_site(folder: Path, address: str, **variables: str) -> Site:
+    """`variables`: of the platform's environment, besides those of this process."""
+
     def launcher() -> RayLauncher:
-        return ray_launcher(folder, address)
+        return ray_launcher(folder, address, variables)
 
     on_node = folder / "node" / folder.name / "workers"
     return Site(launcher(), launcher, on_node, WorkerLogs(folder / "workers"))
 
 
-def ray_launcher(folder: Path, address: str, **options: float) -> RayLauncher:
+def ray_launcher(
+    folder: Path, address: str, variables: Mapping[str, str] = MappingProxyType({}), **options: float
+) -> RayLauncher:
     (folder / "workers").mkdir(exist_ok=True)
     return RayLauncher(
         folder / "workers",
         connection=Connection(address=address, namespace=folder.name),
-        environment=os.environ,
+        environment={**os.environ, **variables},
         command=STUB,
         node_folder=str(folder / "node"),
         **options,

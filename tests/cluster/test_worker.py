@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,6 +30,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+KEEPER = """
+import asyncio, sys
+from pathlib import Path
+from headrace.cluster.launcher import WorkerSpec
+from headrace.cluster.local import LocalLauncher, Place
+async def keep(folder):
+    launcher = LocalLauncher(folder, cache_folder=folder, environment={}, place=Place(ends_with_us=True))
+    await launcher.start(WorkerSpec(name="w", command=("/bin/sleep", "100")))
+    await asyncio.sleep(100)
+asyncio.run(keep(Path(sys.argv[1])))
 """
 OWN_COMMAND = (sys.executable, "-c", OWN_SERVER, "{port}", "{model}/weights")
 
@@ -117,6 +129,52 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path) -> None:
     handle = read_value(files.handle, Handle)
     assert handle is not None
     assert handle.url == f"http://127.0.0.1:{port}"
+
+
+def run_assigned(folder: Path, **assignment: Any) -> "subprocess.CompletedProcess[str]":
+    """A worker's process, with what it is told."""
+    files = WorkerFiles(folder)
+    write_value(files.assignment, Assignment(port=1, cache_folder=str(folder), log_position=0, **assignment))
+    return subprocess.run(
+        [*WORKER_COMMAND, files.assignment], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+
+
+def test_an_own_image_that_cannot_listen_where_its_node_is_reached_is_refused(tmp_path: Path) -> None:
+    done = run_assigned(tmp_path, spec=WorkerSpec(name="w", command=("serve", "{port}")), host="10.1.2.3", token="t")
+    assert done.returncode == 2
+    assert "Error: The image's command does not say {host}, so that it cannot listen on 10.1.2.3" in done.stderr
+
+
+def test_an_own_image_is_told_where_to_listen_and_which_key_to_ask_for(tmp_path: Path) -> None:
+    command = ("/bin/sh", "-c", "echo {host} {port} $HEADRACE_HOST $HEADRACE_API_KEY")
+    done = run_assigned(tmp_path, spec=WorkerSpec(name="w", command=command), host="10.1.2.3", token="sesame")
+    assert done.stdout.splitlines()[-1] == "10.1.2.3 1 10.1.2.3 sesame"
+
+
+def test_a_worker_ends_with_whoever_keeps_it_however_that_ends(tmp_path: Path) -> None:
+    keeper = subprocess.Popen([sys.executable, "-c", KEEPER, str(tmp_path)])
+    command_line, deadline_s = b"", time.monotonic() + WAIT_S
+    while not command_line.startswith(b"/bin/sleep"):
+        assert time.monotonic() < deadline_s, command_line
+        if (handle := read_value(tmp_path / "w" / "handle.json", Handle)) is not None:
+            process = ProcessId(**handle.facts["process"])
+            command_line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        time.sleep(0.01)
+    keeper.kill()
+    keeper.wait()
+    while is_running(process):
+        assert time.monotonic() < deadline_s, "it outlived its keeper"
+        time.sleep(0.01)
+
+
+def test_a_worker_whose_keeper_has_ended_meanwhile_does_not_begin(tmp_path: Path) -> None:
+    gone = ProcessId(pid=os.getpid(), start_ticks=1, boot_id="another")
+    command = ("/bin/sh", "-c", f"touch {tmp_path}/served")
+    done = run_assigned(tmp_path, spec=WorkerSpec(name="w", command=command), parent=gone)
+    assert done.returncode == 1
+    assert f"process {gone.pid}, which started this one, has ended" in done.stderr
+    assert not (tmp_path / "served").exists()
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path) -> None:

@@ -10,6 +10,11 @@ from headrace.core.setting_docs import setting_rows
 from headrace.core.settings import load_settings
 
 
+@pytest.mark.parametrize("cluster", ["local", "ray", "10.0.0.1:6379", "ray://head:10001"])
+def test_a_cluster_is_none_one_of_our_own_or_another(cluster: str) -> None:
+    assert load_platform_settings({"cluster": cluster}, {}).cluster == cluster
+
+
 def test_a_flag_beats_the_environment() -> None:
     settings = load_platform_settings(
         {"port": "1", "host": None}, {"HEADRACE_UP_PORT": "2", "HEADRACE_UP_STRICT": "yes"}
@@ -25,6 +30,10 @@ def test_a_flag_beats_the_environment() -> None:
         ({"HEADRACE_UP_ACCOUNT": "12"}, "12 digits"),
         ({"HEADRACE_UP_S3_ENDPOINT": "minio:9000"}, "http:// or https://"),
         ({"HEADRACE_UP_S3_ENDPOINT": "http://host:99999"}, "http:// or https://"),
+        ({"HEADRACE_UP_CLUSTER": "Ray"}, "cluster is 'Ray'; wanted: local, ray (to start a Ray cluster here)"),
+        ({"HEADRACE_UP_CLUSTER": "10.0.0.1"}, "such as 10.0.0.1:6379 or ray://10.0.0.1:10001"),
+        ({"HEADRACE_UP_CLUSTER": "ray://"}, "cluster is 'ray://'; wanted:"),
+        ({"HEADRACE_UP_CLUSTER": "ray://head:99999"}, "cluster is 'ray://head:99999'; wanted:"),
     ],
 )
 def test_a_bad_value_is_one_sentence(env: dict[str, str], said: str) -> None:

@@ -15,6 +15,9 @@ from headrace.core.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSe
 from headrace.core.telemetry import get_logger
 from headrace.platform.folders import DataFolder
 
+_NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "ray[client]"))
+"""Module, what it is of, and how to get it; the second one only for `ray://`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
@@ -32,9 +35,23 @@ class Cluster:
             get_logger().info("cluster.ended")
 
 
-def make_cluster(settings: PlatformSettings, folder: DataFolder, env: Mapping[str, str], *, host: Host) -> Cluster:
+def make_cluster(
+    settings: PlatformSettings,
+    folder: DataFolder,
+    env: Mapping[str, str],
+    *,
+    host: Host,
+    has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None,
+) -> Cluster:
     """
     Choose the launcher; nothing is started yet, and a cluster of an earlier platform that is not wanted any more ends.
+
+    Args:
+        settings: of the platform.
+        folder: where it keeps things.
+        env: of this process.
+        host: this machine.
+        has_module: whether a module can be imported.
 
     Raises:
         SettingsError: what it takes is not installed.
@@ -45,16 +62,11 @@ def make_cluster(settings: PlatformSettings, folder: DataFolder, env: Mapping[st
     if settings.cluster == LOCAL:
         local = LocalLauncher(folder.workers, cache_folder=folder.artifacts, environment=env)
         return Cluster(launcher=local, share_of=lambda name: share_of_host(name, host))
-    _require(settings.cluster, "ray", what="Ray", package="headrace[ray]")
-    if settings.cluster.startswith(OVER_CLIENT):
-        _require(settings.cluster, "grpc", what="Ray's client", package="ray[client]")
+    for module, what, package in _NEEDED[: 2 if settings.cluster.startswith(OVER_CLIENT) else 1]:
+        if not has_module(module):
+            message = f"cluster is {settings.cluster!r}, and {what} is not installed: `pip install '{package}'`."
+            raise SettingsError(message, name="cluster")
     own = head if settings.cluster == HERE else None
     connection = Connection(address=settings.cluster, namespace=folder.cluster_namespace())
     launcher = RayLauncher(folder.workers, connection=connection, environment=env, head=own)
     return Cluster(launcher=launcher, share_of=share_of_cluster, head=own)
-
-
-def _require(cluster: str, module: str, *, what: str, package: str) -> None:
-    if find_spec(module) is None:
-        message = f"cluster is {cluster!r}, and {what} is not installed. Install it: `pip install '{package}'`."
-        raise SettingsError(message, name="cluster")

@@ -1,0 +1,106 @@
+"""Ray clusters that are reached otherwise than by loopback: by this machine's own address, and through Ray's client."""
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.launcher import LaunchFailed, Phase, Room
+
+from .ray_nodes import OBJECT_STORE_BYTES, only_one
+from .sites import WAIT_S, ray_site, seen_as, spec, started
+
+pytest.importorskip("ray")
+
+
+@pytest.fixture
+def own_address() -> str:
+    """By which other machines reach this one; nothing is sent to find out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("198.51.100.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address on a network")
+        address = str(probe.getsockname()[0])
+    if address.startswith("127."):
+        pytest.skip("this machine has no address on a network")
+    return address
+
+
+@contextmanager
+def ray_started(folder: Path, address: str, *flags: str) -> Iterator[str]:
+    """`ray start --head`, as a person would say it; its `host:port`."""
+    port = free_port(address)
+    command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=2"]
+    command += [f"--node-ip-address={address}", f"--port={port}", "--min-worker-port=0", "--max-worker-port=0"]
+    command += ["--include-dashboard=false", "--dashboard-agent-listen-port=0", *flags]
+    command += [f"--object-store-memory={OBJECT_STORE_BYTES}"]
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "GRPC_ENABLE_FORK_SUPPORT": "0", **access(folder)}
+    if not address.startswith("127."):
+        environment.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
+    with only_one(), (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        try:
+            deadline_s = time.monotonic() + WAIT_S
+            while b"runtime started" not in (folder / "log").read_bytes():
+                assert process.poll() is None, (folder / "log").read_text()
+                assert time.monotonic() < deadline_s
+                time.sleep(0.05)
+            yield f"{address}:{port}"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def access(folder: Path) -> dict[str, str]:
+    """A token, without which nobody on the network gets in, as the environment has it."""
+    path = folder / "token"
+    if not path.exists():
+        path.write_text(secrets.token_hex(32))
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+def free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
+async def test_a_worker_listens_where_other_machines_reach_its_node_and_nowhere_else(
+    tmp_path: Path, own_address: str
+) -> None:
+    with ray_started(tmp_path, own_address) as address:
+        site = ray_site(tmp_path, address, **access(tmp_path))
+        handle = await site.healthy("w")
+        assert handle.url.startswith(f"http://{own_address}:")
+        assert handle.token
+        with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
+            probe.connect(("127.0.0.1", int(handle.url.rpartition(":")[2])))
+        await site.end()
+
+
+async def test_a_cluster_is_reached_through_rays_client(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="Ray's client is not installed")
+    port = free_port("127.0.0.1")
+    with ray_started(tmp_path, "127.0.0.1", f"--ray-client-server-port={port}"):
+        site = ray_site(tmp_path, f"ray://127.0.0.1:{port}", **access(tmp_path))
+        handle = await site.healthy("w", print=["hello"])
+        with pytest.raises(LaunchFailed, match="Wanted on one node: 9 CPU"):
+            await site.launcher.start(spec("large", room=Room(num_cpus=9, is_at_most=False)))
+        await asyncio.gather(*(started(site.launcher, spec(f"w{number}")) for number in range(3)))
+        await site.launcher.close()
+        second = site.another()
+        assert (await second.known())["w"] == handle
+        assert (await seen_as(second, "w", handle, Phase.READY)).phase is Phase.READY
+        assert site.said("w") == ["hello"]
+        await replace(site, launcher=second).end()
