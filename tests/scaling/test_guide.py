@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.scaling import step, target_tracking
 from headrace.scaling.alarms import rule_from_json
-from headrace.scaling.decide import Scaling, Suspended, capacity_within_bounds, decide
+from headrace.scaling.decide import Decision, Scaling, Suspended, capacity_within_bounds, decide
 from headrace.scaling.schedule import Window, due_time, next_time, parse, utc_s
 from headrace.scaling.simulated_fleet import FleetModel
 from headrace.scaling.simulated_plan import plan_from_json
@@ -90,6 +90,16 @@ def test_missing_data_do_not_scale_in():
     assert decide(state(4), [silent], now_s=0).capacity is None
     one_knows = trigger(tracking(20), 1.0, is_below=True, name="b")
     assert decide(state(4), [silent, one_knows], now_s=0).capacity is None, "all have to agree"
+
+
+def test_missing_data_start_a_step_policy_once_they_can_mean_something():
+    """An alarm that treats missing data as breaching, and one that was there before there was anything to ask."""
+    to_zero = step.StepScaling(adjustment_type="ExactCapacity", steps=(step.Step(upper=0, adjustment=0),))
+    idle = replace(trigger(to_zero, 0.0, is_below=True), values=(), gap_s=300.0)
+    target = state(2, since_s=1000.0)
+    assert decide(target, [idle], now_s=1299.0) == Decision()
+    assert decide(target, [idle], now_s=1300.0).capacity == 0
+    assert decide(target, [replace(idle, gap_s=0.0)], now_s=1000.0).capacity == 0, "a state that was set by hand"
 
 
 def test_zeros_that_are_measured_scale_in_to_zero():
