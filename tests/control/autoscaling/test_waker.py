@@ -64,6 +64,17 @@ def test_the_minimum_of_its_target_is_woken_and_told(world: World) -> None:
     assert world.activities()[0]["StatusCode"] == "Successful"
 
 
+def test_what_may_have_no_copies_is_not_woken(world: World) -> None:
+    """A schedule that ends the day with MinCapacity=0,MaxCapacity=0, as in AWS's guide."""
+    world.register(0, 0)
+    wake(world, Wanted())
+    assert desired(world) == 0
+    assert world.activities() == []
+    world.register(0, 1)
+    wake(world, Wanted())
+    assert desired(world) == 1
+
+
 def test_an_alarm_that_saw_it_idle_does_not_put_it_to_sleep_at_once(world: World) -> None:
     world.register(0, 5)
     alarm(world, "idle", world.put_policy("idle", **steps(0))["PolicyARN"], TreatMissingData="breaching")

@@ -100,9 +100,13 @@ class Waker:
             return
 
     def _write(self, key: TargetKey) -> None:
-        """Ask for the first copy, and write an activity if the thing is a scalable target."""
+        """Ask for the first copy, and write an activity if the thing is a scalable target; one may be kept at zero."""
         target = self._store.get(Kind.SCALABLE_TARGET, key.name)
-        number = 1 if target is None else max(1, read_bounds(target.spec).minimum)
+        bounds = None if target is None else read_bounds(target.spec)
+        if bounds is not None and bounds.maximum == 0:
+            self._log.info("waker.not_now", target=key.resource_id, reason="MaxCapacity is 0")
+            return
+        number = 1 if bounds is None else max(1, bounds.minimum)
         write_capacity(self._store, self._site, key, number)
         self._log.info("waker.woken", target=key.resource_id, capacity=number)
         if target is None:
