@@ -120,6 +120,7 @@ async def test_workers_that_wait_for_room_start_when_there_is_some(scene: Scene)
     await scene.settle()
     assert scene.state() is State.CREATING
     assert {worker.status["waiting"] for worker in scene.store.list(Kind.WORKER)} == {"No node has room."}
+    assert "No node has room." in scene.endpoint().status["notices"]["a"]
     before = scene.store.revision()
     scene.machine.waits_for = "No node has room now: 0 CPU are free."
     await scene.settle()
@@ -128,6 +129,7 @@ async def test_workers_that_wait_for_room_start_when_there_is_some(scene: Scene)
     await scene.settle()
     assert scene.state() is State.IN_SERVICE
     assert not any("waiting" in worker.status for worker in scene.store.list(Kind.WORKER))
+    assert "No node has room." not in scene.endpoint().status["notices"]["a"]
 
 
 async def test_a_worker_that_never_finds_room_fails_with_what_it_waited_for(scene: Scene) -> None:

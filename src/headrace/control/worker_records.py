@@ -85,12 +85,13 @@ def handle_of(record: Record) -> Handle | None:
 
 
 def notices_of(records: Sequence[Record]) -> dict[str, list[str]]:
-    """What could not be honoured for the workers that are wanted, by variant."""
+    """What could not be honoured for the workers that are wanted, and what they wait for, by variant."""
     notices: dict[str, list[str]] = {}
     for record in records:
         if record.deleting_s is None:
             texts = notices.setdefault(record.spec["variant"], [])
-            texts.extend(text for text in record.status.get("notices", []) if text not in texts)
+            said = [*record.status.get("notices", []), *filter(None, [record.status.get("waiting")])]
+            texts.extend(text for text in said if text not in texts)
     return notices
 
 
