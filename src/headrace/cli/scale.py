@@ -75,8 +75,10 @@ def scale(  # noqa: PLR0913 -- its options
             _switch_off(platform, identity)
             click.echo(f"{name} is not scaled any more.")
         else:
-            if minimum is None or maximum is None or minimum > maximum:
-                raise UserFailed(f"--min is {minimum}, --max is {maximum}; wanted: both, and --min not above --max.")
+            if minimum is None or maximum is None:
+                raise UserFailed("Both --min and --max are wanted; --describe shows what is set, --off ends it.")
+            if minimum > maximum:
+                raise UserFailed(f"--min is {minimum} and --max {maximum}; wanted: --min not above --max.")
             _register(platform, identity, minimum=minimum, maximum=maximum, target=target, idle_s=idle_s)
             click.echo(
                 f"{name} is scaled between {minimum} and {maximum}, {target:g} requests at a time for each. "

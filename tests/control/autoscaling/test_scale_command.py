@@ -68,7 +68,8 @@ def test_the_idle_time_is_at_least_what_was_asked(endpoint: Platform, idle_s: in
     ("arguments", "message"),
     [
         (("e", "--min", "2", "--max", "1"), "--min not above --max"),
-        (("e", "--min", "2"), "wanted: both"),
+        (("e", "--min", "2"), "Both --min and --max are wanted"),
+        (("e",), "Both --min and --max are wanted"),
         (("none", "--min", "1", "--max", "2"), "no endpoint and no inference component called none"),
         (("e", "--variant", "b", "--describe"), "has no variant b"),
         (("e", "--off"), "is not scaled"),
