@@ -6,6 +6,7 @@ from headrace.control.context import CallContext
 from headrace.control.deployment import Deployment, traffic_fraction
 from headrace.control.endpoints_api import modified_s
 from headrace.control.progress import EndpointView, Stage, State, ready_key, view_endpoint, visible_state
+from headrace.control.reading import UnreadableRecord, read_endpoint, unreadable_status
 from headrace.control.version import Variant, Version
 from headrace.control.worker_specs import container_of
 from headrace.state.records import Json, Kind, Record
@@ -16,7 +17,20 @@ _MAX_MESSAGE_CHARACTERS = 1024
 def describe_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DescribeEndpoint."""
     record = context.get(Kind.ENDPOINT, params["EndpointName"])
-    view = view_endpoint(record)
+    try:
+        return _of_view(context, record, read_endpoint(record))
+    except UnreadableRecord as error:
+        return {
+            "EndpointName": record.name,
+            "EndpointArn": context.arn(Kind.ENDPOINT, record.name),
+            "EndpointStatus": unreadable_status(record),
+            "FailureReason": str(error),
+            "CreationTime": record.created_s,
+            "LastModifiedTime": record.modified_s,
+        }
+
+
+def _of_view(context: CallContext, record: Record, view: EndpointView) -> dict[str, Any]:
     state = visible_state(view)
     current = _current(view)
     answer: dict[str, Any] = {

@@ -12,7 +12,8 @@ from headrace.control.context import CallContext, already_exists, tags_of
 from headrace.control.deployment_config import check_deployment_config
 from headrace.control.listing import Listed, list_page
 from headrace.control.names import TITLES
-from headrace.control.progress import EndpointView, State, view_endpoint, visible_state
+from headrace.control.progress import EndpointView, State, visible_state
+from headrace.control.reading import UnreadableRecord, read_endpoint, unreadable_status
 from headrace.control.version import Desired, Version, asked_capacity, model_name_of, version_json
 from headrace.state.records import AlreadyExists, Json, Kind, Record
 from headrace.wire.aws.errors import AwsError, validation_error
@@ -139,8 +140,11 @@ def modified_s(record: Record, view: EndpointView) -> float:
 
 
 def _listed(context: CallContext, record: Record) -> Listed:
-    view = view_endpoint(record)
-    status, changed_s = visible_state(view).value, modified_s(record, view)
+    try:
+        view = read_endpoint(record)
+        status, changed_s = visible_state(view).value, modified_s(record, view)
+    except UnreadableRecord:
+        status, changed_s = unreadable_status(record), record.modified_s
     return Listed(
         name=record.name,
         created_s=record.created_s,
@@ -223,7 +227,10 @@ def updatable(record: Record, arn: str) -> tuple[EndpointView, Version]:
     Raises:
         AwsError: it has failed, or is being changed.
     """
-    view = view_endpoint(record)
+    try:
+        view = read_endpoint(record)
+    except UnreadableRecord as error:
+        raise validation_error(str(error)) from error
     state = visible_state(view)
     if state in _UPDATABLE and view.progress is not None and view.progress.stable is not None:
         return view, view.versions[view.progress.stable]

@@ -13,20 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import msgspec
-
 from headrace.cluster.launcher import Handle, Launcher
 from headrace.control import store_access
-from headrace.control.components.host import Component, HostPlan, plan_host, read_instances
-from headrace.control.components.reading import UnreadableComponent
-from headrace.control.components.seen import alarm_reason, placed_copies, see_component
+from headrace.control.components.host import Component, HostPlan, instances_json, plan_host, read_instances
+from headrace.control.components.seen import alarm_reason, copies_by_component, placed_copies, see_component
 from headrace.control.deployment import Outside
 from headrace.control.fleet import Limits, num_ready
 from headrace.control.log_reader import LogReader
 from headrace.control.names import Site, arn_of
 from headrace.control.plan import Action, Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_orphans, plan_removal
-from headrace.control.progress import EndpointView, ready_key, status_json, view_endpoint
+from headrace.control.progress import ready_key, status_json, view_endpoint
 from headrace.control.readiness import Starting, first_of, starting_among
+from headrace.control.reading import UnreadableRecord, read_endpoint
 from headrace.control.store_access import Snapshot
 from headrace.control.worker_reading import unreadable_reason
 from headrace.control.worker_records import notices_of, view_worker
@@ -161,11 +159,21 @@ class Reconciler:
             pause_s = await self._reconcile(record, workers, snapshot)
         except Conflict:
             return BUSY_PAUSE_S
+        except UnreadableRecord as error:
+            self._note_fault(record, error)
+            return await self._only_deletions(record, workers, snapshot)
         except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
             self._note_fault(record, error)
             return WATCH_PAUSE_S
         self._faults.pop(record.uid, None)
         return pause_s
+
+    async def _only_deletions(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
+        """Of the components of an endpoint whose record cannot be read; all else is left alone."""
+        components, copies = snapshot.components_by_endpoint().get(record.uid, []), copies_by_component(workers)
+        return min(
+            [await self._unreadable(one, record, copies.get(one.uid, [])) for one in components] or [IDLE_PAUSE_S]
+        )
 
     def _note_fault(self, record: Record | None, error: Exception) -> None:
         """Log what went wrong with an endpoint or a component, or at all; once for as long as it is the same."""
@@ -173,25 +181,32 @@ class Reconciler:
         if self._faults.get(uid) != repr(error):
             self._faults[uid] = repr(error)
             whose = {_EVENTS[record.kind]: record.name} if record is not None else {}
-            self._log.error("reconciler.failed", **whose, exc_info=error)
+            if isinstance(error, UnreadableRecord):
+                self._log.error("record.unreadable", **whose, reason=str(error))
+            else:
+                self._log.error("reconciler.failed", **whose, exc_info=error)
 
     async def _reconcile(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
-        view, now_s = view_endpoint(record), self._clock()
+        now_s = self._clock()
         components = snapshot.components_by_endpoint().get(record.uid, [])
-        copies = _copies_by_component(workers)
+        copies = copies_by_component(workers)
         own = copies.pop("", [])
-        plan = self._plan(view, own, snapshot, now_s=now_s)
-        seen = {one.uid: self._see(one, copies.get(one.uid, []), snapshot, record.deleting_s) for one in components}
+        plan = self._plan(record, own, snapshot, now_s=now_s)
+        loads = self._loads()
+        seen = {
+            one.uid: self._see(one, copies.get(one.uid, []), snapshot, deleting_s=record.deleting_s, loads=loads)
+            for one in components
+        }
         hosted = self._plan_hosted(record, plan, seen, copies, now_s=now_s)
         # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
         route = replace(plan.route, components=hosted.routes) if plan.route is not None else None
         published = route_to_json(route) if route is not None else None
         await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, published)
         if plan.deployment is not None:
-            record = await self._record(record, plan, own, more=_instances_json(hosted))
+            record = await self._record(record, plan, own, more=instances_json(hosted))
         is_last = not components and not any(copies.values())
         actions = plan if is_last else replace(plan, actions=_without_removal(plan))
-        pauses = [await self._act(record, view, actions, own)]
+        pauses = [await self._act(record, actions, own)]
         for one in components:
             its_own = copies.pop(one.uid, [])
             if seen[one.uid] is None:
@@ -201,11 +216,16 @@ class Reconciler:
         pauses += [await self._end_orphans(orphans) for orphans in copies.values()]
         return min(pauses)
 
-    def _plan(self, view: EndpointView, workers: Sequence[Record], snapshot: Snapshot, *, now_s: float) -> Plan:
+    def _plan(self, record: Record, workers: Sequence[Record], snapshot: Snapshot, *, now_s: float) -> Plan:
+        """What to do for an endpoint itself; to delete it, its record need not be readable."""
         loads = self._loads()
+        seen = [view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers]
+        if record.deleting_s is not None:
+            return plan_removal(record.deleting_s, seen, now_s=now_s, limits=self._limits)
+        view = read_endpoint(record)
         return plan_endpoint(
             view,
-            [view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers],
+            seen,
             endpoint_arn=arn_of(self._site, Kind.ENDPOINT, view.name),
             now_s=now_s,
             limits=self._limits,
@@ -213,12 +233,18 @@ class Reconciler:
         )
 
     def _see(
-        self, record: Record, copies: Sequence[Record], snapshot: Snapshot, deleting_s: float | None
+        self,
+        record: Record,
+        copies: Sequence[Record],
+        snapshot: Snapshot,
+        *,
+        deleting_s: float | None,
+        loads: Mapping[str, int],
     ) -> Component | None:
         """An inference component; None: its record cannot be read, which is its own matter."""
         try:
-            seen = see_component(record, copies, ringing=snapshot.alarms, deleting_s=deleting_s, loads=self._loads())
-        except UnreadableComponent as error:
+            seen = see_component(record, copies, ringing=snapshot.alarms, deleting_s=deleting_s, loads=loads)
+        except UnreadableRecord as error:
             self._note_fault(record, error)
             return None
         self._faults.pop(record.uid, None)
@@ -236,7 +262,7 @@ class Reconciler:
         return plan_host(
             plan.deployment,
             [one for one in components.values() if one is not None],
-            instances=read_instances(record.status),
+            instances={} if plan.deployment is None else read_instances(record.status),
             endpoint_arn=arn_of(self._site, Kind.ENDPOINT, record.name),
             now_s=now_s,
             limits=self._limits,
@@ -263,24 +289,22 @@ class Reconciler:
         try:
             if plan.deployment is not None:
                 record = await self._record(record, plan, workers)
-            view = view_endpoint(record) if plan.deployment is not None else None
-            return await self._act(record, view, plan, workers, component=record)
+            return await self._act(record, plan, workers, component=record)
         except Conflict:
             return BUSY_PAUSE_S
 
     async def _act(
         self,
         record: Record,
-        view: EndpointView | None,
         plan: Plan,
         workers: Sequence[Record],
         *,
         component: Record | None = None,
     ) -> float:
         """Do what was planned for an endpoint or a component; returns after how many seconds to look again."""
-        bench = Bench(view=view, component=component, records={worker.name: worker for worker in workers})
+        bench = Bench(component=component, records={worker.name: worker for worker in workers})
         if plan.deployment is not None:
-            bench.versions = plan.deployment.versions
+            bench.view, bench.versions = view_endpoint(record), plan.deployment.versions
         for action in plan.actions:
             if isinstance(action, RemoveEndpoint):
                 await store_access.remove(self._store, record)
@@ -365,19 +389,6 @@ class Reconciler:
             return IDLE_PAUSE_S
         self._swept_s = None
         return WATCH_PAUSE_S
-
-
-def _copies_by_component(workers: Sequence[Record]) -> dict[str, list[Record]]:
-    """Workers by the uid of their component; those of the endpoint's own models by an empty one."""
-    grouped: dict[str, list[Record]] = {}
-    for worker in workers:
-        grouped.setdefault(worker.spec.get("component_uid", ""), []).append(worker)
-    return grouped
-
-
-def _instances_json(hosted: HostPlan) -> Json:
-    """Of an endpoint's status: its virtual instances, if it has some."""
-    return {"instances": msgspec.to_builtins(hosted.instances)} if hosted.instances else {}
 
 
 def _without_removal(plan: Plan) -> tuple[Action, ...]:

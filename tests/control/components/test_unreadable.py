@@ -6,6 +6,10 @@ import pytest
 
 from headrace.control.components.api import list_inference_components
 from headrace.control.components.overview import read_overview
+from headrace.control.describe_endpoint import describe_endpoint
+from headrace.control.endpoints_api import create_endpoint, delete_endpoint, list_endpoints, update_endpoint
+from headrace.control.metrics.capacities import CapacityRecorder
+from headrace.monitoring.series import MemorySeries
 from headrace.state.records import Kind
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import Scene
@@ -119,3 +123,49 @@ async def test_a_copy_whose_record_cannot_be_read_is_replaced(scene: Scene, spoi
     await scene.settle(60)
     assert record.name not in scene.machine.workers
     assert len(list(scene.machine.living())) == 2
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda record: {"spec": {**record.spec, "version": []}},
+        lambda record: {"spec": {"asked": 1}},
+        lambda record: {"status": {**record.status, "instances": {"v": "many"}}},
+        lambda record: {"status": {**record.status, "progress": {"state": "Dreaming"}}},
+    ],
+)
+async def test_an_endpoint_that_cannot_be_read_is_listed_described_and_deleted(scene: Scene, spoil: Any) -> None:
+    await scene.host()
+    scene.create("c")
+    scene.config("other")
+    create_endpoint(scene.context, {"EndpointName": "other", "EndpointConfigName": "other"})
+    await scene.settle()
+    record = scene.store.get(Kind.ENDPOINT, "ep")
+    assert record is not None
+    scene.store.update(record, **spoil(record))
+    await scene.settle(5)
+    listed = list_endpoints(scene.context, {"SortBy": "Name", "SortOrder": "Ascending"})["Endpoints"]
+    assert [(one["EndpointName"], one["EndpointStatus"]) for one in listed] == [
+        ("ep", "Failed"),
+        ("other", "InService"),
+    ]
+    assert "cannot be read" in describe_endpoint(scene.context, {"EndpointName": "ep"})["FailureReason"]
+    assert scene.copies() == {"c": 1}, "what runs is left alone"
+    for call in (
+        lambda: scene.create("d"),
+        lambda: update_endpoint(scene.context, {"EndpointName": "ep", "EndpointConfigName": "other"}),
+    ):
+        with pytest.raises(AwsError, match="cannot be read"):
+            call()
+    sink = MemorySeries()
+    CapacityRecorder(store=scene.store, sink=sink, clock=scene.clock).pass_once()
+    assert {dict(one.dimensions).get("EndpointName") for one in sink.list()} == {None, "other"}
+    assert read_overview(scene.store, "ep")["hosts"] == []
+    scene.delete("c")
+    await scene.settle()
+    delete_endpoint(scene.context, {"EndpointName": "ep"})
+    assert describe_endpoint(scene.context, {"EndpointName": "ep"})["EndpointStatus"] == "Deleting"
+    await scene.settle()
+    assert scene.store.get(Kind.ENDPOINT, "ep") is None
+    assert scene.store.list(Kind.INFERENCE_COMPONENT) == scene.store.list(Kind.WORKER) == []
+    assert not scene.machine.workers

@@ -7,22 +7,17 @@ They write down what is asked; the reconciler finds it there. `spec` of a compon
 
 from typing import Any
 
-from headrace.control.components.reading import (
-    UnreadableComponent,
-    endpoint_of,
-    is_readable,
-    read_component,
-    variant_of,
-)
+from headrace.control.components.reading import endpoint_of, is_readable, read_component, variant_of
 from headrace.control.components.runtime import refuse_busy, serving_version, with_copies
 from headrace.control.components.specs import component_version
-from headrace.control.components.states import component_status, unreadable_status
+from headrace.control.components.states import component_status
 from headrace.control.context import CallContext, already_exists, tags_of, without
 from headrace.control.deployment_config import check_deployment_config
 from headrace.control.endpoints_api import modified_s
 from headrace.control.listing import Listed, list_page
 from headrace.control.names import TITLES
 from headrace.control.progress import State, view_endpoint, visible_state
+from headrace.control.reading import UnreadableRecord, read_endpoint, unreadable_status
 from headrace.control.version import Variant
 from headrace.state.records import AlreadyExists, Json, Kind, Record
 from headrace.wire.aws.errors import validation_error
@@ -129,7 +124,7 @@ def _existing(context: CallContext, params: dict[str, Any]) -> Record:
     record = context.get(Kind.INFERENCE_COMPONENT, params["InferenceComponentName"])
     try:
         read_component(record)
-    except UnreadableComponent as error:
+    except UnreadableRecord as error:
         raise validation_error(str(error)) from error
     return record
 
@@ -145,7 +140,11 @@ def _host_of(context: CallContext, endpoint: Record, variant_name: str | None) -
     Raises:
         AwsError: the endpoint is going, has failed, or has models of its own; or it has no such variant.
     """
-    view, arn = view_endpoint(endpoint), context.arn(Kind.ENDPOINT, endpoint.name)
+    arn = context.arn(Kind.ENDPOINT, endpoint.name)
+    try:
+        view = read_endpoint(endpoint)
+    except UnreadableRecord as error:
+        raise validation_error(str(error)) from error
     state = visible_state(view)
     if state in (State.DELETING, State.FAILED):
         raise validation_error(
@@ -167,7 +166,7 @@ def _listed(context: CallContext, record: Record) -> Listed:
     try:
         view = read_component(record)
         status, changed_s = component_status(view), modified_s(record, view)
-    except UnreadableComponent:
+    except UnreadableRecord:
         status, changed_s = unreadable_status(record), record.modified_s
     return Listed(
         name=record.name,

@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from headrace.control.components.reading import UnreadableComponent, endpoint_of, read_component, variant_of
+from headrace.control.components.reading import endpoint_of, read_component, variant_of
 from headrace.control.components.runtime import current_copies, desired_copies, serving_version
 from headrace.control.components.specs import specification_of
-from headrace.control.components.states import component_status, unreadable_status
+from headrace.control.components.states import component_status
 from headrace.control.context import CallContext
 from headrace.control.endpoints_api import modified_s
 from headrace.control.progress import EndpointView, State, visible_state
+from headrace.control.reading import UnreadableRecord, unreadable_status
 from headrace.control.worker_specs import container_of
 from headrace.state.records import Json, Kind, Record
 
@@ -26,7 +27,7 @@ def describe_inference_component(context: CallContext, params: dict[str, Any]) -
     }
     try:
         return {**answer, **_of_view(record, read_component(record))}
-    except UnreadableComponent as error:
+    except UnreadableRecord as error:
         return {
             **answer,
             "InferenceComponentStatus": unreadable_status(record),

@@ -125,6 +125,11 @@ def read_instances(status: Json) -> dict[str, list[HostInstance]]:
     return msgspec.convert(status.get("instances", {}), dict[str, list[HostInstance]])
 
 
+def instances_json(plan: HostPlan) -> Json:
+    """The part of an endpoint's status that tells of them; empty if it has none."""
+    return {"instances": msgspec.to_builtins(plan.instances)} if plan.instances else {}
+
+
 def _grounds(
     host: Deployment | None,
     components: Sequence[Component],

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from headrace.control.components.describe import failure_reason
 from headrace.control.components.host import read_instances
 from headrace.control.components.placement import Resources, read_need, read_strategy, resources_of_type
-from headrace.control.components.reading import UnreadableComponent, read_component, variant_of
+from headrace.control.components.reading import read_component, variant_of
 from headrace.control.components.runtime import current_copies, desired_copies, serving_version
 from headrace.control.components.specs import specification_of
-from headrace.control.components.states import component_status, unreadable_status
+from headrace.control.components.states import component_status
 from headrace.control.fleet import WorkerView
-from headrace.control.progress import view_endpoint
+from headrace.control.reading import UnreadableRecord, is_readable, read_endpoint, unreadable_status
 from headrace.control.worker_reading import unreadable_reason
 from headrace.control.worker_records import handle_of, view_worker
 from headrace.state.records import Json, Kind, Record
@@ -46,7 +46,7 @@ def component_json(record: Record) -> Json:
     """One component."""
     try:
         view = read_component(record)
-    except UnreadableComponent as error:
+    except UnreadableRecord as error:
         return _unreadable_json(record, str(error))
     current = serving_version(view)
     specification = specification_of(current.raw)
@@ -83,7 +83,9 @@ def _unreadable_json(record: Record, reason: str) -> Json:
 
 def hosts_json(endpoint: Record, workers: Sequence[Record]) -> list[Json]:
     """The variants that have instances for components, and the copies on each, oldest first."""
-    version = serving_version(view_endpoint(endpoint))
+    if not is_readable(endpoint):
+        return []
+    version = serving_version(read_endpoint(endpoint))
     instances = read_instances(endpoint.status)
     return [
         {

@@ -32,7 +32,7 @@ def see_component(
         loads: copy -> requests that run on it.
 
     Raises:
-        UnreadableComponent: the component's record cannot be understood.
+        UnreadableRecord: the component's record cannot be understood.
     """
     view = read_component(record)
     if view.deleting_s is None and deleting_s is not None:
@@ -40,6 +40,14 @@ def see_component(
     seen = {worker.name: view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers}
     placed = placed_copies(record.name, workers)
     return Component(view=view, workers=list(seen.values()), placed=placed, alarm=alarm_reason(view, ringing))
+
+
+def copies_by_component(workers: Sequence[Record]) -> dict[str, list[Record]]:
+    """Workers by the uid of their component; those of the endpoint's own models by an empty one."""
+    grouped: dict[str, list[Record]] = {}
+    for worker in workers:
+        grouped.setdefault(worker.spec.get("component_uid", ""), []).append(worker)
+    return grouped
 
 
 def placed_copies(component: str, workers: Sequence[Record]) -> dict[str, Placed]:

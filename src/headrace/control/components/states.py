@@ -1,7 +1,6 @@
 """A component's states in AWS's words. Pure."""
 
 from headrace.control.progress import EndpointView, State, visible_state
-from headrace.state.records import Record
 
 _WORDS = {State.ROLLING_BACK: "Updating", State.UPDATE_ROLLBACK_FAILED: "Failed"}
 """InferenceComponentStatus has fewer words than EndpointStatus. Source: botocore, sagemaker 2017-07-24."""
@@ -11,8 +10,3 @@ def component_status(view: EndpointView) -> str:
     """`InferenceComponentStatus`."""
     state = visible_state(view)
     return _WORDS.get(state, state.value)
-
-
-def unreadable_status(record: Record) -> str:
-    """`InferenceComponentStatus` of a component whose record cannot be understood."""
-    return (State.FAILED if record.deleting_s is None else State.DELETING).value

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from headrace.control.components.reading import is_readable as is_readable_component
 from headrace.control.components.runtime import current_copies, desired_copies
 from headrace.control.describe_endpoint import capacities_of
+from headrace.control.reading import is_readable
 from headrace.control.store_access import changes
 from headrace.core.telemetry import get_logger
 from headrace.monitoring.metrics import Dimensions, Metric, MetricSink
@@ -84,8 +86,8 @@ def _readable(read: Callable[[Record], Iterable[Measured]], record: Record) -> S
 
 
 def of_endpoint(record: Record) -> Iterator[Measured]:
-    """Instances of each variant that has some; none of an endpoint that is being deleted."""
-    if record.deleting_s is not None:
+    """Instances of each variant that has some; none of an endpoint that is being deleted, or cannot be read."""
+    if record.deleting_s is not None or not is_readable(record):
         return
     for variant, (current, desired) in capacities_of(record).items():
         dimensions = (("EndpointName", record.name), ("VariantName", variant))
@@ -93,8 +95,8 @@ def of_endpoint(record: Record) -> Iterator[Measured]:
 
 
 def of_component(record: Record) -> Iterator[Measured]:
-    """Copies of a component; none of one that is being deleted."""
-    if record.deleting_s is None:
+    """Copies of a component; none of one that is being deleted, or cannot be read."""
+    if record.deleting_s is None and is_readable_component(record):
         dimensions = (("InferenceComponentName", record.name),)
         current, desired = current_copies(record), desired_copies(record)
         yield from _pair("/aws/sagemaker/InferenceComponents", "CopyCount", dimensions, current, desired)
