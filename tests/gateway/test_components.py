@@ -11,6 +11,7 @@ from headrace.gateway.routing import Ask, ComponentNeeded, NoReplica, UnknownCom
 from .conftest import WAIT_S, Running
 from .routes import asleep, component, route, variant
 from .test_openai import chat
+from .workers import Exchange
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 HOST = variant("AllTraffic")
@@ -93,6 +94,29 @@ def test_requests_with_the_same_prefix_go_to_the_same_copy_of_a_component():
     assert session.replica.worker == kept
     with pytest.raises(NoReplica):
         choose(of, Ask(component="a", worker="http://elsewhere", affinity=b"s"), {}, lambda: 0.0)
+
+
+def test_a_session_stays_with_the_copy_that_opened_it(gateway):
+    async def container(exchange: Exchange) -> None:
+        opened = {}
+        if exchange.asked.headers.get("x-amzn-sagemaker-session-id") == "NEW_SESSION":
+            opened = {"x-amzn-sagemaker-session-id": f"{len(exchange.worker.asked)}-of-{exchange.worker.url[-4:]}"}
+        exchange.whole(exchange.worker.url.encode(), **opened)
+
+    copies = [gateway.worker(container) for _ in range(3)]
+    gateway.put(route(HOST, components=[component("a", [copy.url for copy in copies])]))
+
+    def ask(session: str) -> tuple[str, str | None]:
+        answer = gateway.boto.invoke_endpoint(
+            EndpointName="ep", InferenceComponentName="a", Body=b"{}", SessionId=session
+        )
+        return answer["Body"].read().decode(), answer.get("NewSessionId")
+
+    opened = [ask("NEW_SESSION") for _ in range(12)]
+    assert len({url for url, _ in opened}) > 1, "they are spread"
+    for _ in range(3):
+        for url, session in opened:
+            assert ask(session) == (url, None)
 
 
 @given(st.lists(st.integers(0, 3), max_size=4), st.integers(0, 5), st.floats(0, 1, exclude_max=True))

@@ -10,6 +10,7 @@ from botocore.exceptions import ClientError
 
 from headrace.core.telemetry import setup_logging
 from headrace.gateway.silence import FIRST_S, LONGEST_S, Silences
+from headrace.state.routes import Replica
 
 from .conftest import Running, running
 from .routes import component, route, variant
@@ -221,6 +222,9 @@ def test_a_killed_worker_under_load_loses_no_request_that_had_no_byte(patient: R
     assert set(outcomes) == {200}
 
 
+U, V = (Replica(worker=name, url="http://same") for name in "uv")
+
+
 def test_the_silent_are_left_alone_longer_each_time_and_remembered_no_longer_than_needed() -> None:
     ended: list[float] = []
 
@@ -229,22 +233,22 @@ def test_the_silent_are_left_alone_longer_each_time_and_remembered_no_longer_tha
         silences = Silences(on_end=lambda: ended.append(loop.time()))
         waits = []
         for _ in range(7):
-            silences.note("u")
-            silences.note("u")
-            assert "u" in silences
-            end = silences._silences["u"].end
+            silences.note(U)
+            silences.note(U)
+            assert U in silences
+            end = silences._silences[U].end
             assert end is not None
             waits.append(end.when() - loop.time())
             end.cancel()
-            silences._ended(silences._silences["u"])
-            assert "u" not in silences
-        silences.note("u")
-        silences.heard("u")
-        assert "u" not in silences
-        silences.note("u")
-        silences.note("v")
-        silences.keep({"v"})
-        assert ("u" in silences, "v" in silences) == (False, True)
+            silences._ended(silences._silences[U])
+            assert U not in silences
+        silences.note(U)
+        silences.heard(U)
+        assert U not in silences
+        silences.note(U)
+        silences.note(V)
+        silences.keep({V})
+        assert (U in silences, V in silences) == (False, True)
         silences.keep(())
         assert not silences
         return waits

@@ -203,14 +203,14 @@ class Forwarder:
             hold.release()
             raise
         if self._silences:
-            self._silences.heard(replica.url)
+            self._silences.heard(replica)
         return Forwarded(choice=choice, call=call, hold=hold)
 
     def _failed(self, replica: Replica, failure: UpstreamFailed, journey: _Journey) -> None:
         facts = {"endpoint": journey.endpoint, "worker": replica.worker, "reason": str(failure)}
         get_logger().warning("worker.silent", **facts)
         if isinstance(failure, NotConnected):
-            self._silences.note(replica.url)
+            self._silences.note(replica)
         journey.failed(replica.worker, failure)
         if isinstance(failure, BrokenInHead):
             raise self._texts.no_answer(journey.endpoint)
@@ -273,7 +273,7 @@ class Forwarder:
 
     def _silent_workers(self, route: Route, ask: Ask) -> set[str]:
         replicas = (replica for one in candidates(route, ask) for replica in replicas_of(one))
-        return {replica.worker for replica in replicas if replica.url in self._silences}
+        return {replica.worker for replica in replicas if replica in self._silences}
 
     async def _hold(self, journey: _Journey, asleep: Wanted | None) -> None:
         """Wait for the turn of a request."""
@@ -322,15 +322,15 @@ class Forwarder:
 
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
         """Connections to workers that no route has are closed once they are idle."""
-        urls = {
-            replica.url
+        replicas = {
+            replica
             for route in routes.values()
             for variant in (*route.variants, *(component.route for component in route.components))
             for fleet in variant.fleets
             for replica in fleet.replicas
         }
-        self._upstream.retain(urls)
-        self._silences.keep(urls)
+        self._upstream.retain(replica.url for replica in replicas)
+        self._silences.keep(replicas)
 
 
 def _to_wake(wanted: Wanted, asleep: VariantRoute) -> Wanted:

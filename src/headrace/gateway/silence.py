@@ -3,12 +3,14 @@ Workers that took no connection: nobody asks them for a while, if there is someb
 
 The reconciler sees a worker that died within a second; until then its replica is in the route. A worker is left alone
 for a second, and twice as long each time that it is found silent again, so that a machine that is gone and swallows
-connections costs few requests their time. By URL, as that is what does not answer. Used by the event loop's thread.
+connections costs few requests their time. Used by the event loop's thread.
 """
 
 import asyncio
 from collections.abc import Callable, Container
 from dataclasses import dataclass
+
+from headrace.state.routes import Replica
 
 FIRST_S = 1.0
 """The reconciler looks twice a second."""
@@ -23,40 +25,40 @@ class _Silence:
 
 
 class Silences:
-    """URLs of silent workers."""
+    """Silent replicas; another worker at the same address is another one."""
 
     def __init__(self, *, on_end: Callable[[], None]) -> None:
         """`on_end` is called when a worker may be asked again."""
         self._on_end = on_end
-        self._silences: dict[str, _Silence] = {}
+        self._silences: dict[Replica, _Silence] = {}
 
     def __bool__(self) -> bool:
         """Whether there may be some."""
         return bool(self._silences)
 
-    def __contains__(self, url: str) -> bool:
+    def __contains__(self, replica: Replica) -> bool:
         """Whether a worker is to be left alone now."""
-        silence = self._silences.get(url)
+        silence = self._silences.get(replica)
         return silence is not None and silence.end is not None
 
-    def note(self, url: str) -> None:
+    def note(self, replica: Replica) -> None:
         """A worker took no connection."""
-        silence = self._silences.setdefault(url, _Silence())
+        silence = self._silences.setdefault(replica, _Silence())
         if silence.end is None:
             silence.end = asyncio.get_running_loop().call_later(silence.next_s, self._ended, silence)
             silence.next_s = min(LONGEST_S, 2 * silence.next_s)
 
-    def heard(self, url: str) -> None:
+    def heard(self, replica: Replica) -> None:
         """A worker has answered."""
-        silence = self._silences.pop(url, None)
+        silence = self._silences.pop(replica, None)
         if silence is not None and silence.end is not None:
             silence.end.cancel()
             self._on_end()
 
-    def keep(self, urls: Container[str]) -> None:
+    def keep(self, replicas: Container[Replica]) -> None:
         """Forget all but these: the others are in no route any more."""
-        for url in [url for url in self._silences if url not in urls]:
-            end = self._silences.pop(url).end
+        for gone in [replica for replica in self._silences if replica not in replicas]:
+            end = self._silences.pop(gone).end
             if end is not None:
                 end.cancel()
 
