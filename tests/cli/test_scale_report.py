@@ -96,3 +96,14 @@ def test_what_was_not_done_has_its_reason(activity, words):
     row = shown(activities=[done]).splitlines()[-1]
     assert words in row
     assert row.startswith("3m")
+    assert row.endswith("p: alarm a is in ALARM")
+
+
+def test_a_cause_that_is_no_alarm_is_told_as_it_is():
+    done = {
+        "StartTime": NOW,
+        "StatusCode": "Successful",
+        "Description": "Setting desired copy count to 1.",
+        "Cause": "a request arrived while capacity was 0",
+    }
+    assert shown(activities=[done]).endswith("Setting desired copy count to 1.  a request arrived while capacity was 0")

@@ -1,5 +1,6 @@
 """What `headrace scale NAME --describe` prints: how much there is, what scales it, and what happened. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,7 @@ _NOT_SCALED = {
     "AutoScalingAnticipatedFlapping": "one less than {CurrentCapacity} would be added again",
     "TargetServicePutResourceAsUnscalable": "cannot be scaled now: it is being changed, or has failed",
 }
+_BY_ALARM = re.compile(r"monitor alarm (?P<alarm>.+) in state (?P<state>\w+) triggered policy (?P<policy>.+)")
 _ADJUSTMENTS = {"ChangeInCapacity": "{:+d}", "PercentChangeInCapacity": "{:+d} %", "ExactCapacity": "to {:d}"}
 _SUSPENDED = {
     "DynamicScalingOutSuspended": "scaling out",
@@ -81,9 +83,21 @@ def _alarm_states(policy: Mapping[str, Any], alarms: Mapping[str, str]) -> str:
     found = []
     for alarm in policy.get("Alarms", ()):
         name = alarm["AlarmName"]
-        side = next((side for side in ("High", "Low") if f"-Alarm{side}-" in name), None)
-        found.append(f"{side or name} {alarms.get(name, 'gone')}")
+        found.append(f"{_short(name)} {alarms.get(name, 'gone')}")
     return ", ".join(found) or "none: nothing starts it"
+
+
+def _short(alarm: str) -> str:
+    """`High` and `Low` for the alarms that a target-tracking policy makes."""
+    is_made = alarm.startswith("TargetTracking-")
+    return next((side for side in ("High", "Low") if is_made and f"-Alarm{side}-" in alarm), alarm)
+
+
+def _cause(activity: Mapping[str, Any]) -> str:
+    """In fewer words than AWS's, where an alarm was it."""
+    text = str(activity["Cause"])
+    found = _BY_ALARM.fullmatch(text)
+    return f"{found['policy']}: alarm {_short(found['alarm'])} is in {found['state']}" if found else text
 
 
 def _activity_row(activity: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
@@ -95,7 +109,7 @@ def _activity_row(activity: Mapping[str, Any], now: datetime) -> tuple[str, ...]
     if activity["StatusCode"] in ("Failed", "Unfulfilled") and not reasons:
         what = activity.get("StatusMessage", what)
     status = "not scaled" if reasons else activity["StatusCode"]
-    return age(activity["StartTime"], now), status, what, activity["Cause"]
+    return age(activity["StartTime"], now), status, what, _cause(activity)
 
 
 _NUMBERS = dict.fromkeys(("MinCapacity", "MaxCapacity", "CurrentCapacity"), "?")
