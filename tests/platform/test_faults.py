@@ -86,8 +86,7 @@ def test_a_worker_that_is_killed_under_load_is_replaced(platform: Running, smoll
             "a replacement serves",
         )
         load.more(10)
-    assert set(load.outcomes) <= {"answered", "424", "429"}, load.outcomes
-    assert load.outcomes.total() - load.num_answered <= 6, load.outcomes
+    assert set(load.outcomes) <= {"answered", "429"}, load.outcomes
     delete_endpoint(platform, "killed")
 
 
