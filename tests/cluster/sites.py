@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import pytest
+
 from headrace.cluster.launcher import Handle, Launcher, Observation, Phase, Room, StartPending, WorkerSpec
 from headrace.cluster.local import LocalLauncher
 from headrace.cluster.processes import ProcessId, process_id
@@ -21,6 +23,8 @@ from headrace.cluster.worker_logs import WorkerLogs
 
 STUB = (sys.executable, "-S", "-P", str(Path(__file__).parent / "stub_worker.py"))
 WAIT_S = 60.0
+LONG = pytest.mark.timeout(400)
+"""Another process of the suite may have the one cluster that there is at a time."""
 SMALL = Room(num_cpus=0.1)
 
 

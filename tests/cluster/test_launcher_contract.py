@@ -13,9 +13,9 @@ import pytest_asyncio
 from headrace.cluster.launcher import Handle, LaunchFailed, Phase, WorkerSpec
 from headrace.cluster.processes import is_running
 
-from .sites import WAIT_S, Site, local_site, ray_site, seen_as, spec, started, until
+from .sites import LONG, WAIT_S, Site, local_site, ray_site, seen_as, spec, started, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), LONG]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["local", "ray"])

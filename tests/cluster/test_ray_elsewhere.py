@@ -17,10 +17,11 @@ import pytest
 
 from headrace.cluster.launcher import LaunchFailed, Phase, Room
 
-from .ray_nodes import OBJECT_STORE_BYTES, only_one
-from .sites import WAIT_S, ray_site, seen_as, spec, started
+from .ray_nodes import OBJECT_STORE_BYTES
+from .sites import LONG, WAIT_S, ray_site, seen_as, spec, started
 
 pytest.importorskip("ray")
+pytestmark = LONG
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def ray_started(folder: Path, address: str, *flags: str) -> Iterator[str]:
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "GRPC_ENABLE_FORK_SUPPORT": "0", **access(folder)}
     if not address.startswith("127."):
         environment.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
-    with only_one(), (folder / "log").open("wb") as log:
+    with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
         try:
             deadline_s = time.monotonic() + WAIT_S

@@ -17,9 +17,10 @@ from headrace.cluster.ray_launcher import RayLauncher
 from headrace.cluster.ray_messages import Connection
 
 from .listening import descendants, listening
-from .sites import STUB, WAIT_S, ray_launcher, seen_as, spec, started, until
+from .sites import LONG, STUB, WAIT_S, ray_launcher, seen_as, spec, started, until
 
 pytest.importorskip("ray")
+pytestmark = LONG
 
 SECRET = "sesame"
 

@@ -15,10 +15,10 @@ from headrace.cluster.ray_link import ClusterAway
 
 from .listening import descendants, listening
 from .ray_nodes import MEMORY_BYTES, Nodes
-from .sites import Site, ray_launcher, ray_site, seen_as, spec, started, until
+from .sites import LONG, Site, ray_launcher, ray_site, seen_as, spec, started, until
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), LONG]
 
 GIB = 1 << 30
 

@@ -10,13 +10,14 @@ import pytest
 from headrace.cluster.processes import ProcessId, is_running, process_id
 from tests.cluster.listening import descendants
 from tests.cluster.ray_nodes import Nodes, ray_nodes
+from tests.cluster.sites import LONG
 
 from .running import IMAGE, Running, until, up
 from .test_end_to_end import WAIT, answered, delete_endpoint, make_endpoint
 from .test_faults import Load, described
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, LONG]
 
 
 @pytest.fixture(scope="module")
