@@ -130,8 +130,9 @@ def _counts(variant: Variant, version: Version, view: EndpointView, record: Reco
     desired = _desired_of(variant, version, view)
     if variant.model is not None:
         return _ready_of(variant, version, record), desired.count
-    hosts = len(record.status.get("instances", {}).get(variant.name, [])) if _is_up(state) else 0
-    return hosts, _desired_hosts(desired, _config_of(variant, version), hosts)
+    hosts: list[Json] = record.status.get("instances", {}).get(variant.name, []) if _is_up(state) else []
+    staying = sum(one.get("leaving_s") is None for one in hosts)
+    return len(hosts), _desired_hosts(desired, _config_of(variant, version), staying)
 
 
 def _ready_of(variant: Variant, version: Version, record: Record) -> int:
@@ -140,10 +141,10 @@ def _ready_of(variant: Variant, version: Version, record: Record) -> int:
     return ready
 
 
-def _desired_hosts(desired: Variant, config: Json, present: int) -> int:
-    """Instances of a host of components: as many as were asked for, or as there are if they come and go by need."""
+def _desired_hosts(desired: Variant, config: Json, staying: int) -> int:
+    """Instances of a host of components: as many as were asked for, or as stay if they come and go by need."""
     is_managed = (config.get("ManagedInstanceScaling") or {}).get("Status") == "ENABLED"
-    return present if is_managed and present else desired.instances
+    return staying if is_managed and staying else desired.instances
 
 
 def _desired_of(variant: Variant, version: Version, view: EndpointView) -> Variant:

@@ -98,9 +98,12 @@ class Scene:
         found = self.seen(name)
         return found["InferenceComponentStatus"], found["RuntimeConfig"]["CurrentCopyCount"]
 
-    def num_instances(self) -> int:
+    def counts(self) -> dict[str, Any]:
         (variant,) = describe_endpoint(self.context, {"EndpointName": "ep"})["ProductionVariants"]
-        return int(variant["CurrentInstanceCount"])
+        return dict(variant)
+
+    def num_instances(self) -> int:
+        return int(self.counts()["CurrentInstanceCount"])
 
     def record(self, name: str) -> Record:
         found = self.store.get(Kind.INFERENCE_COMPONENT, name)
@@ -114,7 +117,7 @@ class Scene:
         routed = route_from_json(route.spec).components
         return Counter({one.name: sum(len(fleet.replicas) for fleet in one.route.fleets) for one in routed})
 
-    async def settle(self, seconds: float = 15.0, *, pause_s: float = 0.5) -> None:
+    async def settle(self, seconds: float = 8.0, *, pause_s: float = 0.5) -> None:
         """Passes, and time between them."""
         for _ in range(int(seconds / pause_s)):
             self.clock.advance(pause_s)

@@ -72,6 +72,25 @@ def test_no_more_instances_go_at_a_time_than_the_step_allows() -> None:
     assert numbers == [3, 2]
 
 
+def test_an_update_takes_another_instance_for_its_batch_and_gives_it_back() -> None:
+    world = HostWorld()
+    world.add("a", 4)
+    world.settle()
+    assert len(world.instances) == 1
+    size = {"Type": "COPY_COUNT", "Value": 2}
+    rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": size, "WaitIntervalInSeconds": 0}}
+    world.components["a"].update(component_config(count=4, name="b"), GOOD, rolling)
+    for _ in range(120):
+        world.step(0.5)
+        assert world.serving("a") >= 4
+    assert (world.components["a"].state, world.components["a"].reason) == (State.IN_SERVICE, "")
+    assert world.components["a"].stable == 2
+    assert len(world.instances) == 2
+    world.settle(COOLDOWN_S + 120)
+    assert len(world.instances) == 1
+    assert world.serving("a") == 4
+
+
 def test_never_fewer_than_the_least_remain() -> None:
     world = HostWorld(variant=managed(least=2, step=4))
     world.add("a", 4, gpus=4)

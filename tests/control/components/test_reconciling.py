@@ -69,13 +69,16 @@ async def test_copies_move_together_under_consolidation(scene: Scene, *, is_mort
         scene.scale(name, 2)
     await scene.settle(280, pause_s=5)
     assert scene.num_instances() == 2
+    desired = set[int]()
     for number in range(80):
         await scene.settle(1)
         if is_mortal and number % 3 == 0:
             scene.reconciler = reconciler_of(scene.store, scene.machine, clock=scene.clock)
         assert scene.status("a")[1] >= 2
+        desired.add(scene.counts()["DesiredInstanceCount"])
         assert scene.status("b")[1] >= 2
     assert scene.num_instances() == 1
+    assert desired == {1, 2}
     assert scene.copies() == {"a": 2, "b": 2}
     assert len(list(scene.machine.living())) == 4
     before = scene.store.revision()
