@@ -36,6 +36,30 @@ def test_what_is_no_trace_is_refused_by_line(tmp_path, text):
         read_trace(write(tmp_path, text))
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"time;requests\n0;1\n", "'time;requests'; wanted: time and, perhaps, requests, separated by commas"),
+        (b"\xff\xfet\x00i\x00m\x00e\x00", "is no text in UTF-8"),
+        (b"time,requests\n0,5\n60,\n", "line 3 has time '60', requests ''; wanted"),
+        (b"time,requests\n0,5\n60\n", "line 3 has time '60', requests None; wanted"),
+        (b"time\n1764000000000\n1764006000000\n", "milliseconds"),
+    ],
+)
+def test_what_other_programs_write_is_refused_in_words(tmp_path, content, words):
+    path = tmp_path / "trace.csv"
+    path.write_bytes(content)
+    with pytest.raises(InvalidRequest, match=words):
+        read_trace(path)
+
+
+def test_a_trace_that_excel_wrote_is_read(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_bytes(b"\xef\xbb\xbftime,requests\r\n0,60\r\n60,30\r\n")
+    assert sum(read_trace(path).requests) == pytest.approx(90)
+
+
 def test_a_day_is_simulated_shown_and_written(tmp_path):
     path = write(tmp_path, example_trace())
     page, table = tmp_path / "day.html", tmp_path / "day-out.csv"

@@ -16,6 +16,8 @@ from headrace.scaling.simulation import Result
 
 MAX_STEPS = 32 * 86_400 // STEP_S
 """A month: longer ones are mistakes in the units of time."""
+_MAX_TIME_S = 1e11
+"""The year 5138: times behind it are in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,25 +38,46 @@ def read_trace(path: Path) -> Trace:
     Raises:
         InvalidRequest: It is no such file; the text names the line.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file)
-        if "time" not in (rows.fieldnames or ()):
-            raise InvalidRequest(f"{path} has the columns {rows.fieldnames}; wanted: time and, perhaps, requests.")
-        try:
-            found = sorted(_row(row, f"{path}, line {rows.line_num}") for row in rows)
-        except csv.Error as exc:
-            raise InvalidRequest(f"{path}, line {rows.line_num}: {exc}.") from exc
-    if not found:
-        raise InvalidRequest(f"{path} has no requests.")
+    columns, found = _rows(path)
     start_s, last_s = found[0][0] // STEP_S * STEP_S, found[-1][0]
     if last_s - start_s > MAX_STEPS * STEP_S:
-        raise InvalidRequest(f"{path} spans {(last_s - start_s) / 86_400:,.0f} days; at most 32 can be simulated.")
-    if "requests" not in (rows.fieldnames or ()):
+        hint = " Its times look like milliseconds; wanted: seconds." if start_s > _MAX_TIME_S else ""
+        raise InvalidRequest(
+            f"{path} spans {(last_s - start_s) / 86_400:,.0f} days; at most 32 can be simulated.{hint}"
+        )
+    if "requests" not in columns:
         return Trace(start_s=start_s, requests=_spread([(time_s, time_s, count) for time_s, count in found], start_s))
     times = [time_s for time_s, _ in found]
     ends = [*times[1:], last_s + (last_s - times[-2] if len(times) > 1 else STEP_S)]
     spans = [(time_s, end_s, count) for (time_s, count), end_s in zip(found, ends, strict=True)]
     return Trace(start_s=start_s, requests=_spread(spans, start_s))
+
+
+def _rows(path: Path) -> tuple[Sequence[str], list[tuple[float, float]]]:
+    """
+    Names of the columns, and time and number of requests of each row, by time.
+
+    A mark of the byte order, which Excel writes, is passed over.
+    """
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file)
+        try:
+            columns = rows.fieldnames or ()
+            if not columns:
+                raise InvalidRequest(f"{path} is empty; wanted: a line with the columns time and, perhaps, requests.")
+            if "time" not in columns:
+                raise InvalidRequest(
+                    f"{path} has the columns {', '.join(map(repr, columns))}; "
+                    "wanted: time and, perhaps, requests, separated by commas."
+                )
+            found = sorted(_row(row, f"{path}, line {rows.line_num}") for row in rows)
+        except csv.Error as exc:
+            raise InvalidRequest(f"{path}, line {rows.line_num}: {exc}.") from exc
+        except UnicodeDecodeError as exc:
+            raise InvalidRequest(f"{path} is no text in UTF-8 ({exc.reason}); wanted: a CSV file.") from exc
+    if not found:
+        raise InvalidRequest(f"{path} has no requests.")
+    return columns, found
 
 
 def _spread(spans: Sequence[tuple[float, float, float]], start_s: float) -> tuple[float, ...]:
@@ -79,9 +102,10 @@ def _row(row: dict[str, str], where: str) -> tuple[float, float]:
     try:
         text = row["time"].strip()
         time_s = float(text) if text.replace(".", "", 1).isdigit() else utc_s(text)
-        count = float(row.get("requests") or 1)
-    except (ValueError, AttributeError):
-        raise InvalidRequest(f"{where} is {row}; wanted: a time, in seconds or ISO, and a number.") from None
+        count = float(row["requests"]) if "requests" in row else 1.0
+    except (ValueError, AttributeError, TypeError):
+        said = ", ".join(f"{name} {value!r}" for name, value in row.items() if name in {"time", "requests"})
+        raise InvalidRequest(f"{where} has {said}; wanted: a time, in seconds or ISO, and a number.") from None
     if not (math.isfinite(count) and count >= 0):
         raise InvalidRequest(f"{where}: requests is {count}; wanted: 0 or more.")
     return time_s, count
