@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.cluster.processes import ProcessId, is_running, process_id
+from headrace.cluster.processes import ProcessId, is_running, is_session_running, process_id
 from tests.cluster.listening import descendants
 from tests.cluster.ray_nodes import Nodes, ray_nodes
 from tests.cluster.sites import LONG
@@ -17,7 +17,7 @@ from .test_end_to_end import WAIT, answered, delete_endpoint, make_endpoint
 from .test_faults import Load, described
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.model, LONG]
+pytestmark = LONG
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,7 @@ def handles(running: Running) -> dict[str, dict[str, object]]:
     return {folder.name: handle for folder, handle in found.items() if not (folder / "report.json").exists()}
 
 
+@pytest.mark.model
 def test_a_lost_node_and_a_killed_platform_lose_no_endpoint(nodes: Nodes, tmp_path: Path, smollm2_path: Path) -> None:
     env = {"HEADRACE_HOME": str(tmp_path / "home")}
     running = up(tmp_path / "data", "--cluster", nodes.address, env=env)
@@ -69,6 +70,7 @@ def test_a_lost_node_and_a_killed_platform_lose_no_endpoint(nodes: Nodes, tmp_pa
         assert following.stop() == 0, following.log()
 
 
+@pytest.mark.model
 def test_a_cluster_of_its_own_outlives_a_killed_platform_and_ends_with_one_that_is_stopped(
     tmp_path: Path, smollm2_path: Path
 ) -> None:
@@ -95,3 +97,13 @@ def test_a_cluster_of_its_own_outlives_a_killed_platform_and_ends_with_one_that_
         assert following.stop() == 0, following.log()
     assert not [process for process in (head, *processes) if is_running(process)]
     assert not (folder / "ray").exists()
+
+
+def test_a_platform_that_is_stopped_before_its_cluster_is_there_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "ray" / "state.json"
+    running = up(tmp_path / "data", "--cluster", "ray")
+    until(lambda: path.exists() and json.loads(path.read_bytes())["process"], "Ray is being started")
+    head = msgspec.convert(json.loads(path.read_bytes())["process"], ProcessId)
+    assert running.stop() == 0, running.log()
+    assert not is_session_running(head)
+    assert not path.parent.exists()

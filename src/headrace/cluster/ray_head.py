@@ -74,6 +74,9 @@ class RayHead:
         self._folder = folder
         self._environment = environment
         self._lock = threading.Lock()
+        self._is_over = False
+        self.is_empty = False
+        """Whether it was started here, and nobody has run anything in it since."""
 
     @property
     def address(self) -> str:
@@ -108,6 +111,8 @@ class RayHead:
         """
         try:
             with self._lock:
+                if self._is_over:
+                    raise HeadFailed("Ray has been ended here.")
                 if not self.is_alive():
                     self._start()
             self._wait(time.monotonic() + patience_s)
@@ -115,8 +120,9 @@ class RayHead:
             raise HeadFailed(f"Ray cannot be started here: {error}.") from error
 
     def end(self) -> bool:
-        """End it and all that runs in it; False if there was none."""
+        """End it and all that runs in it, for good; False if there was none."""
         with self._lock:
+            self._is_over = True
             state = self._state()
             if state is None:
                 return False
@@ -144,6 +150,7 @@ class RayHead:
             **_NO_SPARE_WORKERS,
             **self.access,
         }
+        self.is_empty = True
         process = spawn([*_COMMAND, *_flags(state)], environment, self.log)
         write_value(self._folder / "state.json", replace(state, process=process))
 

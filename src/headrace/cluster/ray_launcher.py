@@ -78,6 +78,7 @@ class RayLauncher:
         self._folder = folder
         self._namespace = connection.namespace
         log = folder.parent / "ray.log"
+        self._head = head
         self._link = RayLink(connection, environment=environment, log=log, connect_s=connect_s, head=head)
         self._command = tuple(command)
         self._node_folder = node_folder
@@ -95,6 +96,8 @@ class RayLauncher:
             ClusterAway: the cluster does not answer now.
         """
         text = await asyncio.to_thread(self._prepare, spec)
+        if self._head is not None:
+            self._head.is_empty = False
         room = msgspec.to_builtins(spec.room or Room(num_cpus=1.0))
         started = await self._link.ask("start", _ASK_S, name=spec.name, order=text, room=room)
         handle = _handle(started)
@@ -134,6 +137,8 @@ class RayLauncher:
 
     async def known(self) -> dict[str, Handle]:
         """All workers of this platform that live on the cluster; what has exited is put away."""
+        if self._head is not None and self._head.is_empty:
+            return {}  # a platform that is stopped meanwhile need not wait until Ray is there
         started: dict[str, Any] = await self._link.ask("known", _KNOWN_S)
         handles = {name: _handle(facts) for name, facts in started.items()}
         seen = await asyncio.gather(*(self.poll(name, handle) for name, handle in handles.items()))
