@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from headrace.cluster.launcher import LaunchFailed, Phase, Room, StartPending
+from headrace.cluster.launcher import NoRoom, Phase, Room, StartPending
 from headrace.cluster.processes import is_running
 from headrace.cluster.ray_link import ClusterAway
 
@@ -53,9 +53,9 @@ async def test_a_worker_asks_for_a_token_and_nobody_beyond_this_machine_reaches_
 async def test_what_fits_on_no_node_is_refused_with_the_numbers(site: Site) -> None:
     room = Room(num_cpus=9, memory_bytes=GIB, is_at_most=False)
     numbers = r"Wanted on one node: 9 CPU and 1 GiB of memory\. Nodes: 2 x 2 CPU and 8 GiB of memory"
-    with pytest.raises(LaunchFailed, match=rf"is large enough for it\. {numbers}"):
+    with pytest.raises(NoRoom, match=rf"is large enough for it\. {numbers}"):
         await site.launcher.start(spec("w", room=room))
-    with pytest.raises(LaunchFailed, match=r"Wanted on one node: 0\.1 CPU and 9 GiB of memory"):
+    with pytest.raises(NoRoom, match=r"Wanted on one node: 0\.1 CPU and 9 GiB of memory"):
         await site.launcher.start(spec("w", room=Room(num_cpus=0.1, memory_bytes=9 * GIB, is_at_most=False)))
     assert await site.launcher.known() == {}
 
@@ -95,7 +95,7 @@ async def test_a_worker_that_asks_for_a_gpu_lands_where_one_is(site: Site, nodes
         with pytest.raises(StartPending, match=r"Wanted on one node: 0\.1 CPU and 1 GPU"):
             await site.launcher.start(spec("waiting", room=room))
         two = Room(num_cpus=0.1, num_accelerators=2, is_at_most=False)
-        with pytest.raises(LaunchFailed, match=r"Wanted on one node: 0\.1 CPU and 2 GPU\. .*1 CPU, 1 GPU and 8 GiB"):
+        with pytest.raises(NoRoom, match=r"Wanted on one node: 0\.1 CPU and 2 GPU\. .*1 CPU, 1 GPU and 8 GiB"):
             await site.launcher.start(spec("two", room=two))
     finally:
         await asyncio.to_thread(nodes.lose, node.node_id)

@@ -139,6 +139,7 @@ async def test_a_worker_that_never_finds_room_fails_with_what_it_waited_for(scen
     assert scene.state() is State.CREATING
     await scene.settle(3)
     assert scene.state() is State.FAILED
+    assert "InsufficientInstanceCapacity" in scene.reason()
     assert "it could not be started within 240 s. No node has room." in scene.reason()
     scene.store.update(scene.endpoint(), is_deleting=True)
     await scene.settle()

@@ -143,3 +143,7 @@ class StartPending(Exception):
 
 class LaunchFailed(Exception):
     """A worker cannot be started; the message is a FailureReason."""
+
+
+class NoRoom(LaunchFailed):
+    """No machine is large enough for it."""

@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from headrace.cluster.launcher import Room
 from headrace.cluster.ray_actor import Keeper, all_nodes
-from headrace.cluster.ray_messages import GONE, PENDING, REFUSED, UNAVAILABLE, Connection, Reply, Request
+from headrace.cluster.ray_messages import GONE, NO_ROOM, PENDING, REFUSED, UNAVAILABLE, Connection, Reply, Request
 from headrace.cluster.ray_room import Capacity, grant, room_words
 
 _NUM_THREADS: Final = 32
@@ -46,6 +46,10 @@ _CALL_S: Final = 5.0
 
 class Refused(Exception):
     """It cannot be done; the message says why."""
+
+
+class TooLarge(Exception):
+    """No node is large enough; the message has the numbers."""
 
 
 class Gone(Exception):
@@ -139,7 +143,7 @@ class Bridge:
             if start.granted is None:
                 with self._lock:
                     self._starts.pop(name, None)
-                raise Refused(f"No node of the cluster is large enough for it. {_words(room, nodes)}")
+                raise TooLarge(f"No node of the cluster is large enough for it. {_words(room, nodes)}")
             self._remove_group(name)
             bundle = _bundle(start.granted)
             start.group = placement_group([bundle], strategy="STRICT_PACK", name=name, lifetime="detached")
@@ -292,6 +296,8 @@ def _answer(bridge: Bridge, request: Request, out: BinaryIO, writing: threading.
         reply = Reply(number=request.number, result=method(**request.arguments))
     except Gone as error:
         reply = Reply(number=request.number, error=GONE, message=str(error))
+    except TooLarge as error:
+        reply = Reply(number=request.number, error=NO_ROOM, message=str(error))
     except Refused as error:
         reply = Reply(number=request.number, error=REFUSED, message=str(error))
     except Pending as error:

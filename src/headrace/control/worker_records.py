@@ -17,6 +17,10 @@ _PING_FAILED = (
     "The primary container for production variant {variant} did not pass the ping health check. "
     "Please check CloudWatch logs for this endpoint."
 )
+_NO_ROOM = (
+    "Unable to provision requested ML compute capacity due to InsufficientInstanceCapacity error. "
+    "Please retry using a different ML instance type or after some time."
+)
 _DOWNLOAD_FAILED = (
     "Failed to download model data for the primary container of production variant {variant}. "
     "Please ensure that there is an object at the location of the model and that it can be read."
@@ -138,10 +142,11 @@ def failed_status(
     why: str,
     is_permanent: bool,
     was_fetching: bool,
+    lacks_room: bool,
     log_tail: Sequence[str],
 ) -> Json:
     """Status after the worker was lost or given up; `why` is a few words, or what the worker said itself."""
-    template = _DOWNLOAD_FAILED if was_fetching else _PING_FAILED
+    template = _NO_ROOM if lacks_room else _DOWNLOAD_FAILED if was_fetching else _PING_FAILED
     reason = failure_text(template.format(variant=record.spec["variant"]), why=why, log_tail=log_tail)
     return {**status, "failed_s": now_s, "failure": reason, "is_permanent": is_permanent}
 

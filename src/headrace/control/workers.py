@@ -14,6 +14,7 @@ from headrace.cluster.launcher import (
     Handle,
     Launcher,
     LaunchFailed,
+    NoRoom,
     Observation,
     Phase,
     StartPending,
@@ -195,7 +196,8 @@ class WorkerHands:
         except (LaunchFailed, AwsError, TimeoutError, OSError) as error:
             why = str(error) or f"it was not started within {_LAUNCHER_PATIENCE_S:g} s"
             status = {**record.status, "phase": Phase.EXITED.value, "phase_since_s": self._clock()}
-            status = await self._failed(record, status, why=why, is_permanent=not isinstance(error, TimeoutError))
+            is_permanent, lacks_room = not isinstance(error, TimeoutError), isinstance(error, NoRoom)
+            status = await self._failed(record, status, why=why, is_permanent=is_permanent, lacks_room=lacks_room)
             self._log.warning("worker.not_started", worker=record.name, why=why)
         else:
             status = launched_status(record, handle, notices=built.notices, now_s=self._clock())
@@ -234,7 +236,9 @@ class WorkerHands:
         record = bench.records[name]
         bench.records[name] = await store_access.write(self._store, record, status=status, is_deleting=is_deleting)
 
-    async def _failed(self, record: Record, status: Json, *, why: str, is_permanent: bool) -> Json:
+    async def _failed(
+        self, record: Record, status: Json, *, why: str, is_permanent: bool, lacks_room: bool = False
+    ) -> Json:
         return failed_status(
             record,
             status,
@@ -242,6 +246,7 @@ class WorkerHands:
             why=why,
             is_permanent=is_permanent and "ready_s" not in status,
             was_fetching=record.status.get("phase") == Phase.FETCHING.value,
+            lacks_room=lacks_room or "waiting" in status,
             log_tail=await self._log_tail(record.name),
         )
 
