@@ -8,10 +8,11 @@ import pytest
 from headrace.control.autoscaling.capacity import read_capacity, write_capacity
 from headrace.control.autoscaling.targets import read_key
 from headrace.monitoring.metrics import Metric
+from headrace.state.records import Kind
 from tests.control.support import SITE
 
 from .support import IDENTITY, World
-from .test_autoscaler import alarm, steps
+from .test_autoscaler import TRACKING, alarm, steps
 
 WORK = Metric(namespace="mine", name="Work")
 
@@ -74,6 +75,26 @@ def test_what_could_not_be_had_is_unfulfilled_and_tried_again_after_a_minute(wor
     assert len(told(world)) == 1
     work(world, 30)
     assert [code for code, _ in told(world)] == ["Unfulfilled", "InProgress"]
+
+
+def test_a_policy_that_cannot_be_read_hinders_no_other(world: World) -> None:
+    """Of a later version, say."""
+    world.register(1, 4)
+    world.put_policy("bad", **TRACKING)
+    tracking = TRACKING["TargetTrackingScalingPolicyConfiguration"]
+    other = {"PredefinedMetricType": "SageMakerVariantInvocationsPerInstance"}
+    config = {**tracking, "PredefinedMetricSpecification": other}
+    alarms = world.put_policy(
+        "good", PolicyType="TargetTrackingScaling", TargetTrackingScalingPolicyConfiguration=config
+    )["Alarms"]
+    (bad,) = (record for record in world.store.list(Kind.SCALING_POLICY) if record.spec["PolicyName"] == "bad")
+    broken = {**tracking, "TargetValue": -1.0}
+    world.store.update(bad, spec={**bad.spec, "TargetTrackingScalingPolicyConfiguration": broken})
+    names = {one["AlarmName"] for one in alarms}
+    world.call("DeleteAlarms", "cloudwatch", AlarmNames=sorted(names))
+    world.scaler.look()
+    assert names <= {record.name for record in world.store.list(Kind.ALARM)}
+    assert world.call("DescribeScalingPolicies", ServiceNamespace="sagemaker")["ScalingPolicies"]
 
 
 def test_less_than_what_could_not_be_had_is_tried_at_once(world: World) -> None:

@@ -1,8 +1,6 @@
 """Keeps the alarms of target-tracking policies as their policies want them, and takes away what belongs to nothing."""
 
-from collections.abc import Set as AbstractSet
-
-from headrace.control.autoscaling.policy_alarms import alarm_specs
+from headrace.control.autoscaling.policy_alarms import alarm_names, alarm_specs
 from headrace.control.autoscaling.removal import remove_policy
 from headrace.control.autoscaling.targets import policy_arn, read_key
 from headrace.control.metrics.alarm_records import new_alarm_status
@@ -34,7 +32,7 @@ def ensure_alarms(store: Store, site: Site, policy: Record, *, now_s: float) -> 
 
 def remove_unwanted(store: Store, site: Site, policy: Record) -> None:
     """Remove what a policy does not want any more: the Low alarm, if it may not scale in."""
-    arn, wanted = policy_arn(site, policy), _wanted(site, policy)
+    arn, wanted = policy_arn(site, policy), alarm_names(policy).values()
     for alarm in store.list(Kind.ALARM):
         if alarm.spec.get("owner") == arn and alarm.name not in wanted:
             store.remove(alarm)
@@ -50,7 +48,7 @@ def remove_orphans(store: Store, site: Site) -> bool:
     policies = store.list(Kind.SCALING_POLICY)
     actions = store.list(Kind.SCHEDULED_ACTION)
     targets = {record.name for record in store.list(Kind.SCALABLE_TARGET)}
-    wanted = {policy_arn(site, policy): _wanted(site, policy) for policy in policies}
+    wanted = {policy_arn(site, policy): alarm_names(policy).values() for policy in policies}
     lost_alarms = [alarm for alarm in alarms if alarm.name not in wanted.get(alarm.spec["owner"], ())]
     lost_policies = [policy for policy in policies if read_key(policy.spec).name not in targets]
     lost_actions = [action for action in actions if read_key(action.spec).name not in targets]
@@ -59,8 +57,3 @@ def remove_orphans(store: Store, site: Site) -> bool:
     for policy in lost_policies:
         remove_policy(store, site, policy)
     return bool(lost_alarms or lost_policies or lost_actions)
-
-
-def _wanted(site: Site, policy: Record) -> AbstractSet[str]:
-    """Names of the alarms that a policy makes."""
-    return alarm_specs(site, policy).keys() if policy.spec["PolicyType"] == "TargetTrackingScaling" else frozenset()

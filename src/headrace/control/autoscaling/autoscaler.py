@@ -46,7 +46,7 @@ class Autoscaler:
         """Before that nothing was measured, as the platform was down."""
         self._alarms = AlarmWatch(store, series)
         self._faults: dict[str, str] = {}
-        """By target's uid: what went wrong in the last pass."""
+        """By the uid of a target or a policy: what went wrong in the last pass."""
         self._log = get_logger()
 
     async def run(self) -> None:
@@ -70,8 +70,7 @@ class Autoscaler:
         is_clean = not remove_orphans(self._store, self._site)
         policies = self._store.list(Kind.SCALING_POLICY)
         for policy in policies:
-            with suppress(Conflict):
-                ensure_alarms(self._store, self._site, policy, now_s=now_s)
+            self._ensure(policy, now_s)
         alarms = self._alarms.look(now_s=now_s)
         targets = self._store.list(Kind.SCALABLE_TARGET)
         is_calm = self._scale(targets, policies, alarms, now_s)
@@ -80,6 +79,17 @@ class Autoscaler:
         if not targets and not alarms:
             return None
         return PERIOD_S - (now_s - _OFFSET_S) % PERIOD_S
+
+    def _ensure(self, policy: Record, now_s: float) -> None:
+        """Have the alarms of one policy; what is wrong with it hinders no other."""
+        try:
+            ensure_alarms(self._store, self._site, policy, now_s=now_s)
+        except Conflict:
+            return
+        except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
+            self._note_fault(policy.uid, error)
+            return
+        self._faults.pop(policy.uid, None)
 
     async def _guarded_pass(self) -> float | None:
         try:

@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace.control.autoscaling.alarm_upkeep import ensure_alarms, remove_unwanted
 from headrace.control.autoscaling.pages import page
-from headrace.control.autoscaling.policy_alarms import TRACKING, alarm_specs, checked_tracking, watched_by
+from headrace.control.autoscaling.policy_alarms import TRACKING, alarm_names, checked_tracking, watched_by
 from headrace.control.autoscaling.removal import children, names_action, remove_policy
 from headrace.control.autoscaling.targets import (
     NAMESPACE,
@@ -103,7 +103,7 @@ def _shown(context: CallContext, record: Record, alarms: Any) -> dict[str, Any]:
 def _alarms(context: CallContext, record: Record, alarms: Any) -> list[Json]:
     """Those that it made, or those of users that name it."""
     if record.spec["PolicyType"] == "TargetTrackingScaling":
-        names = list(alarm_specs(context.site, record))
+        names = list(alarm_names(record).values())
     else:
         arn = policy_arn(context.site, record)
         names = [alarm.name for alarm in alarms if names_action(alarm, arn)]

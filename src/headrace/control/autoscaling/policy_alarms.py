@@ -5,6 +5,7 @@ from typing import Any
 from headrace.control.autoscaling.targets import COMPONENT_DIMENSION, VARIANT_DIMENSION, TargetKey, policy_arn, read_key
 from headrace.control.names import Site
 from headrace.scaling import target_tracking
+from headrace.scaling.target_tracking import Side
 from headrace.state.records import Json, Record
 from headrace.wire.aws.errors import AwsError, validation_error
 
@@ -62,8 +63,19 @@ def watched_by(key: TargetKey, config: Json) -> dict[str, Any]:
     }
 
 
+def alarm_names(record: Record) -> dict[Side, str]:
+    """What the alarms of a policy are called: High, then Low if it may scale in; other policies make none."""
+    if record.spec["PolicyType"] != "TargetTrackingScaling":
+        return {}
+    start, ids = f"TargetTracking-{record.spec['ResourceId']}-Alarm", record.spec["alarms"]
+    names: dict[Side, str] = {"High": f"{start}High-{ids['high']}"}
+    if not record.spec[TRACKING].get("DisableScaleIn"):
+        names["Low"] = f"{start}Low-{ids['low']}"
+    return names
+
+
 def alarm_specs(site: Site, record: Record) -> dict[str, Json]:
-    """What the alarms of a target-tracking policy shall be, by name: High, then Low if it may scale in."""
+    """What the alarms of a target-tracking policy shall be, by name."""
     config = record.spec[TRACKING]
     predefined = (config.get("PredefinedMetricSpecification") or {}).get("PredefinedMetricType")
     specs = target_tracking.alarm_specs(
@@ -80,9 +92,7 @@ def alarm_specs(site: Site, record: Record) -> dict[str, Json]:
         "InsufficientDataActions": [],
         "owner": arn,
     }
-    start, ids = f"TargetTracking-{record.spec['ResourceId']}-Alarm", record.spec["alarms"]
-    names = {side: f"{start}{side}-{ids[side.lower()]}" for side in specs}
-    return {names[side]: {"AlarmName": names[side], **shared, **spec} for side, spec in specs.items()}
+    return {name: {"AlarmName": name, **shared, **specs[side]} for side, name in alarm_names(record).items()}
 
 
 def _predefined(key: TargetKey, predefined: Json) -> dict[str, Any]:
