@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from .running import Running, until
-from .test_sdks import EXAMPLES, started
+from .test_sdks import EXAMPLES, check_all, started
 
 pytestmark = pytest.mark.model
 
@@ -23,10 +23,7 @@ def test_a_component_scales_out_under_load_and_in_without_it(
     platform: Running, shell: dict[str, str], smollm2_path: Path, tmp_path: Path
 ) -> None:
     process = started(sys.executable, EXAMPLES / "components.py", shell, smollm2_path, tmp_path / "components")
-    output, errors = process.communicate(timeout=550)
-    assert process.returncode == 0, f"{output}{errors[-2000:]}{platform.log()[-2000:]}"
-    for piece in PIECES:
-        assert piece in output, output
+    check_all({"components": process}, {"components": PIECES}, platform)
     client = platform.client("sagemaker")
     until(lambda: not client.list_endpoints(NameContains="smollm2-comp")["Endpoints"], "the endpoint is deleted")
     assert not client.list_inference_components()["InferenceComponents"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from .running import Running, clean_environment, until
-from .test_sdks import started
+from .test_sdks import check_all, started
 
 pytestmark = pytest.mark.model
 
@@ -41,11 +41,7 @@ def test_resource_classes_and_the_model_builder_run_and_leave_nothing(
     processes = {
         script.stem: started(sdk3_python, script, shell, smollm2_path, tmp_path / script.stem) for script in scripts
     }
-    for name, process in processes.items():
-        output, errors = process.communicate(timeout=250)
-        assert process.returncode == 0, f"{name}: {errors[-2000:]}{platform.log()[-2000:]}"
-        for piece in PIECES[name]:
-            assert piece in output, name
+    check_all(processes, PIECES, platform)
     client = platform.client("sagemaker")
     for prefix in ("smollm2-resources", "smollm2-sdk3-component", "smollm2-builder"):
         until(lambda part=prefix: not client.list_endpoints(NameContains=part)["Endpoints"], "endpoints are deleted")
