@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from headrace.cluster.launcher import Phase
-from headrace.control.readiness import Starting, first_of, starting_among, until_one_answers
+from headrace.control.readiness import Rest, Starting, starting_among, until_one_answers
 from headrace.state.records import Kind, Record
 
 NOBODY = Starting("http://127.0.0.1:1", 0.0)
@@ -70,23 +70,40 @@ async def test_a_worker_that_is_not_well_yet_is_asked_again_later_and_later() ->
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_a_change_ends_the_wait_and_leaves_no_task() -> None:
-    changed = asyncio.Event()
+async def test_what_ends_a_rest_and_that_it_leaves_no_task() -> None:
+    changed, rest = asyncio.Event(), Rest(clock=time.time)
     before = asyncio.all_tasks()
-    waiting = asyncio.ensure_future(first_of(changed, (NOBODY,), clock=time.time))
-    await asyncio.sleep(0)
-    changed.set()
-    await waiting
-    assert asyncio.all_tasks() == before
+
+    async def taken(end: Callable[[], None], pause_s: float = 3600.0) -> None:
+        resting = asyncio.ensure_future(rest.take(changed, pause_s))
+        await asyncio.sleep(0)
+        end()
+        async with asyncio.timeout(10):
+            await resting
+        changed.clear()
+        assert asyncio.all_tasks() == before
+
+    rest.starting = (NOBODY,)
+    await taken(changed.set)
+    await taken(rest.end)
+    await taken(lambda: None, pause_s=0.01)
     async with server() as up, asyncio.timeout(10):
-        await first_of(asyncio.Event(), (up,), clock=time.time)
-    assert asyncio.all_tasks() == before
+        rest.starting = (up,)
+        await rest.take(changed, 3600.0)
 
 
-async def test_a_wait_that_is_given_up_leaves_no_task() -> None:
-    before = asyncio.all_tasks()
-    waiting = asyncio.ensure_future(first_of(asyncio.Event(), (NOBODY,), clock=time.time))
+async def test_somebody_who_speaks_during_a_look_is_heard_after_it() -> None:
+    rest = Rest(clock=time.time)
+    rest.end()
+    async with asyncio.timeout(10):
+        await rest.take(asyncio.Event(), 3600.0)
+
+
+async def test_a_rest_that_is_given_up_leaves_no_task() -> None:
+    before, rest = asyncio.all_tasks(), Rest(clock=time.time)
+    rest.starting = (NOBODY,)
+    resting = asyncio.ensure_future(rest.take(asyncio.Event(), 3600.0))
     await asyncio.sleep(0)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+    resting.cancel()
+    await asyncio.gather(resting, return_exceptions=True)
     assert asyncio.all_tasks() == before

@@ -175,6 +175,19 @@ def test_who_is_known_to_be_silent_is_asked_no_more(patient: Running) -> None:
     assert num_found <= 2, "once, and once more if a second has passed"
 
 
+def test_somebody_is_told_to_look_once_for_each_that_is_silent(patient: Running) -> None:
+    told: list[None] = []
+    patient.gateway.on_silence(lambda: told.append(None))
+    dead = [gone(patient), gone(patient)]
+    patient.put(route(variant("AllTraffic", [one.url for one in dead])))
+    with ThreadPoolExecutor(6) as pool:
+        asking = [pool.submit(patient.client.post, PATHS[0], content=b"x") for _ in range(6)]
+        patient.until(lambda: patient.gateway.held == {"ep": 6}, "all are held")
+        assert len(told) == 2
+        patient.put(route(variant("AllTraffic", [patient.worker().url])))
+        assert {one.result(20).status_code for one in asking} == {200}
+
+
 def test_whose_session_it_was_is_not_waited_for(patient: Running) -> None:
     async def open_session(exchange: Exchange) -> None:
         exchange.whole(b"hi", **{"x-amzn-sagemaker-session-id": "s1; Expires=2099-01-01T00:00:00Z"})

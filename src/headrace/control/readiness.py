@@ -1,8 +1,9 @@
 """
-Tells at once that a worker that starts has come up: requests that are held for it do not wait for the next look.
+The reconciler's rest between two looks, and what ends it early.
 
-Only `/ping` is asked, of those that start; the reconciler's next pass decides. The longer one has taken, the less often
-it is asked: after a few seconds the reconciler's own looks are as good.
+One thing is that a worker that starts has come up: requests that are held for it do not wait for the next look. Only
+`/ping` is asked, of those that start; the reconciler's next pass decides. The longer one has taken, the less often it
+is asked: after a few seconds the reconciler's own looks are as good.
 """
 
 import asyncio
@@ -55,14 +56,28 @@ async def until_one_answers(starting: Sequence[Starting], *, clock: Callable[[],
     await asyncio.get_running_loop().create_future()
 
 
-async def first_of(changed: asyncio.Event, starting: Sequence[Starting], *, clock: Callable[[], float]) -> None:
-    """Wait until `changed` is set, or one of these workers answers."""
-    waiting: set[asyncio.Future[Any]] = {asyncio.ensure_future(changed.wait())}
-    if starting:
-        waiting.add(asyncio.ensure_future(until_one_answers(starting, clock=clock)))
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for one in waiting:
-            one.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+class Rest:
+    """The pause between two looks of the reconciler; used by the event loop's thread."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._ended = asyncio.Event()
+        self.starting: Sequence[Starting] = ()
+        """Workers that were starting at the last look: one that answers ends it."""
+
+    def end(self) -> None:
+        """Look now, or again after the look that is under way: somebody has found a worker that does not answer."""
+        self._ended.set()
+
+    async def take(self, changed: asyncio.Event, pause_s: float) -> None:
+        """Rest until `changed` is set, a worker answers, somebody says so, or `pause_s` is over."""
+        waiting: set[asyncio.Future[Any]] = {asyncio.ensure_future(one.wait()) for one in (changed, self._ended)}
+        if self.starting:
+            waiting.add(asyncio.ensure_future(until_one_answers(self.starting, clock=self._clock)))
+        try:
+            await asyncio.wait(waiting, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            self._ended.clear()

@@ -23,7 +23,7 @@ from headrace.control.log_reader import LogReader
 from headrace.control.names import Site, arn_of
 from headrace.control.plan import Action, Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_orphans, plan_removal
 from headrace.control.progress import ready_key, status_json, view_endpoint
-from headrace.control.readiness import Starting, first_of, starting_among
+from headrace.control.readiness import Rest, starting_among
 from headrace.control.reading import UnreadableRecord, read_endpoint
 from headrace.control.store_access import Snapshot
 from headrace.control.worker_reading import unreadable_reason
@@ -86,8 +86,8 @@ class Reconciler:
         self._hands = WorkerHands(
             store=store, launcher=launcher, logs=logs, defaults=defaults, limits=self._limits, clock=clock
         )
-        self._starting: Sequence[Starting] = ()
-        """Workers that were starting at the last look."""
+        self.rest = Rest(clock=clock)
+        """Between two looks."""
         self._swept_s: float | None = None
         self._orphans: dict[str, Handle] = {}
         self._faults: dict[str, str] = {}
@@ -105,9 +105,7 @@ class Reconciler:
                 except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
                     self._note_fault(None, error)
                     pause_s = WATCH_PAUSE_S
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s):
-                        await first_of(changed, self._starting, clock=self._clock)
+                await self.rest.take(changed, pause_s)
                 await asyncio.sleep(_BURST_S)
 
     async def pass_once(self) -> float:
@@ -115,7 +113,7 @@ class Reconciler:
         snapshot = await store_access.read_all(self._store)
         alive = await self._alive_if_due(snapshot)
         snapshot = await self._look(snapshot, alive)
-        self._starting = starting_among(snapshot.workers)
+        self.rest.starting = starting_among(snapshot.workers)
         workers = snapshot.workers_by_endpoint()
         endpoints = {record.uid: record for record in snapshot.endpoints}
         pauses = await asyncio.gather(

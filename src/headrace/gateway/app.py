@@ -133,6 +133,10 @@ class Gateway:
         """Endpoint → requests that wait for one of its replicas."""
         return self._service.forwarder.holding.of_endpoints()
 
+    def on_silence(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when a replica takes no connections any more: somebody should look at it."""
+        self._service.forwarder.on_silence = listener
+
     def publish_backlogs(self) -> None:
         """Tell how many asynchronous invocations wait; to be called every ten seconds."""
         if self._async is not None:

@@ -122,6 +122,8 @@ class Forwarder:
             max_in_all=config.max_held_in_all,
         )
         """Requests that wait for a replica."""
+        self.on_silence: Callable[[], None] = lambda: None
+        """Called when a replica is found to be silent that was not before."""
         self._silences = Silences(on_end=self.holding.look)
         self.loads.on_leave(self.holding.look)
         table.on_change(self._forget_gone)
@@ -209,8 +211,9 @@ class Forwarder:
     def _failed(self, replica: Replica, failure: UpstreamFailed, journey: _Journey) -> None:
         facts = {"endpoint": journey.endpoint, "worker": replica.worker, "reason": str(failure)}
         get_logger().warning("worker.silent", **facts)
-        if isinstance(failure, NotConnected):
+        if isinstance(failure, NotConnected) and replica not in self._silences:
             self._silences.note(replica)
+            self.on_silence()
         journey.failed(replica.worker, failure)
         if isinstance(failure, BrokenInHead):
             raise self._texts.no_answer(journey.endpoint)

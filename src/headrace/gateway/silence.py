@@ -1,8 +1,8 @@
 """
 Workers that took no connection: nobody asks them for a while, if there is somebody else or one may be waited for.
 
-The reconciler sees a worker that died within a second; until then its replica is in the route. A worker is left alone
-for a second, and twice as long each time that it is found silent again, so that a machine that is gone and swallows
+The reconciler sees soon that a worker has died; until then its replica is in the route. A worker is left alone for a
+second, and twice as long each time that it is found silent again, so that a machine that is gone and swallows
 connections costs few requests their time. Used by the event loop's thread.
 """
 

@@ -115,6 +115,7 @@ def assemble(
     reconciler = Reconciler(
         store=store, launcher=cluster.launcher, logs=logs, site=site, defaults=defaults, loads=lambda: gateway.loads
     )
+    gateway.on_silence(reconciler.rest.end)
     control = ControlApp(store, site=site, logs=logs, own_images=own_images, is_strict=settings.strict, series=series)
     s3 = S3Proxy(storage)
     doors = _doors(gateway, control, s3, health=_health(settings, storage), components=partial(read_overview, store))
