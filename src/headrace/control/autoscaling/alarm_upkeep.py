@@ -1,5 +1,8 @@
 """Keeps the alarms of target-tracking policies as their policies want them, and takes away what belongs to nothing."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 from headrace.control.autoscaling.policy_alarms import alarm_names, alarm_specs
 from headrace.control.autoscaling.removal import remove_policy
 from headrace.control.autoscaling.targets import policy_arn, read_key
@@ -9,9 +12,35 @@ from headrace.state.records import AlreadyExists, Kind, Record
 from headrace.state.store import Store
 
 
-def ensure_alarms(store: Store, site: Site, policy: Record, *, now_s: float) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """All that autoscaling keeps, as it was at one time."""
+
+    alarms: Sequence[Record]
+    policies: Sequence[Record]
+    actions: Sequence[Record]
+    """Scheduled ones."""
+    targets: Sequence[Record]
+
+
+def read_holdings(store: Store) -> Holdings:
+    """Read parents after their children: one that is missing then is gone, and not merely younger."""
+    alarms, policies, actions = (store.list(kind) for kind in (Kind.ALARM, Kind.SCALING_POLICY, Kind.SCHEDULED_ACTION))
+    return Holdings(alarms=alarms, policies=policies, actions=actions, targets=store.list(Kind.SCALABLE_TARGET))
+
+
+def ensure_alarms(
+    store: Store, site: Site, policy: Record, *, find: Callable[[str], Record | None], now_s: float
+) -> None:
     """
     Make the alarms of a target-tracking policy, or bring them up to date; other policies have none.
+
+    Args:
+        store: to write to.
+        site: of the platform.
+        policy: the policy.
+        find: gives an alarm by its name.
+        now_s: seconds since 1970.
 
     Raises:
         Conflict: somebody else wrote one at the same moment.
@@ -19,7 +48,7 @@ def ensure_alarms(store: Store, site: Site, policy: Record, *, now_s: float) -> 
     if policy.spec["PolicyType"] != "TargetTrackingScaling":
         return
     for name, spec in alarm_specs(site, policy).items():
-        old = store.get(Kind.ALARM, name)
+        old = find(name)
         if old is None:
             try:
                 status = new_alarm_status(name, now_s=now_s)
@@ -38,20 +67,14 @@ def remove_unwanted(store: Store, site: Site, policy: Record) -> None:
             store.remove(alarm)
 
 
-def remove_orphans(store: Store, site: Site) -> bool:
-    """
-    Remove alarms that no policy wants, policies and actions whose target is gone; says whether there were any.
-
-    Parents are read after their children: one that is missing then is gone, and not merely younger.
-    """
-    alarms = [alarm for alarm in store.list(Kind.ALARM) if alarm.spec.get("owner")]
-    policies = store.list(Kind.SCALING_POLICY)
-    actions = store.list(Kind.SCHEDULED_ACTION)
-    targets = {record.name for record in store.list(Kind.SCALABLE_TARGET)}
-    wanted = {policy_arn(site, policy): alarm_names(policy).values() for policy in policies}
-    lost_alarms = [alarm for alarm in alarms if alarm.name not in wanted.get(alarm.spec["owner"], ())]
-    lost_policies = [policy for policy in policies if read_key(policy.spec).name not in targets]
-    lost_actions = [action for action in actions if read_key(action.spec).name not in targets]
+def remove_orphans(store: Store, site: Site, held: Holdings) -> bool:
+    """Remove alarms that no policy wants, policies and actions whose target is gone; says whether there were any."""
+    targets = {record.name for record in held.targets}
+    wanted = {policy_arn(site, policy): alarm_names(policy).values() for policy in held.policies}
+    made = [alarm for alarm in held.alarms if alarm.spec.get("owner")]
+    lost_alarms = [alarm for alarm in made if alarm.name not in wanted.get(alarm.spec["owner"], ())]
+    lost_policies = [policy for policy in held.policies if read_key(policy.spec).name not in targets]
+    lost_actions = [action for action in held.actions if read_key(action.spec).name not in targets]
     for record in (*lost_alarms, *lost_actions):
         store.remove(record)
     for policy in lost_policies:

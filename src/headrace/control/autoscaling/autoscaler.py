@@ -8,11 +8,11 @@ Without alarms and targets it sleeps until somebody makes one.
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from headrace.control.autoscaling.activities import drop_old
-from headrace.control.autoscaling.alarm_upkeep import ensure_alarms, remove_orphans
+from headrace.control.autoscaling.alarm_upkeep import Holdings, ensure_alarms, read_holdings, remove_orphans
 from headrace.control.autoscaling.alarm_watch import AlarmWatch, Watched
 from headrace.control.autoscaling.target_pass import Around, TargetPass
 from headrace.control.autoscaling.targets import read_key
@@ -67,23 +67,23 @@ class Autoscaler:
     def look(self) -> float | None:
         """One pass, in this thread; blocks for a moment (the store)."""
         now_s = self._clock()
-        is_clean = not remove_orphans(self._store, self._site)
-        policies = self._store.list(Kind.SCALING_POLICY)
-        for policy in policies:
-            self._ensure(policy, now_s)
-        alarms = self._alarms.look(now_s=now_s)
-        targets = self._store.list(Kind.SCALABLE_TARGET)
-        is_calm = self._scale(targets, policies, alarms, now_s)
-        if not (is_calm and is_clean):
+        held = read_holdings(self._store)
+        if remove_orphans(self._store, self._site, held):
             return _RETRY_S
-        if not targets and not alarms:
+        known = {alarm.name: alarm for alarm in held.alarms}
+        for policy in held.policies:
+            self._ensure(policy, known, now_s)
+        alarms = self._alarms.look(now_s=now_s)
+        if not self._scale(held, alarms, now_s):
+            return _RETRY_S
+        if not held.targets and not alarms:
             return None
         return PERIOD_S - (now_s - _OFFSET_S) % PERIOD_S
 
-    def _ensure(self, policy: Record, now_s: float) -> None:
+    def _ensure(self, policy: Record, known: Mapping[str, Record], now_s: float) -> None:
         """Have the alarms of one policy; what is wrong with it hinders no other."""
         try:
-            ensure_alarms(self._store, self._site, policy, now_s=now_s)
+            ensure_alarms(self._store, self._site, policy, find=known.get, now_s=now_s)
         except Conflict:
             return
         except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
@@ -102,17 +102,14 @@ class Autoscaler:
         self._faults.pop("", None)
         return pause_s
 
-    def _scale(
-        self, targets: Sequence[Record], policies: Sequence[Record], alarms: Sequence[Watched], now_s: float
-    ) -> bool:
+    def _scale(self, held: Holdings, alarms: Sequence[Watched], now_s: float) -> bool:
         """Look at all targets; says whether none has to be looked at again at once."""
-        if not targets:
+        if not held.targets:
             return True
-        policies_of = _by_target(policies)
-        actions_of = _by_target(self._store.list(Kind.SCHEDULED_ACTION))
+        policies_of, actions_of = _by_target(held.policies), _by_target(held.actions)
         activities_of = _by_target(self._store.list(Kind.SCALING_ACTIVITY))
         is_calm = True
-        for target in targets:
+        for target in held.targets:
             around = Around(
                 policies=policies_of[target.name],
                 actions=actions_of[target.name],

@@ -1,6 +1,7 @@
 """PutScalingPolicy, DeleteScalingPolicy, DescribeScalingPolicies, GetPredictiveScalingForecast."""
 
 import uuid
+from functools import partial
 from typing import Any
 
 from headrace.control.autoscaling.alarm_upkeep import ensure_alarms, remove_unwanted
@@ -44,7 +45,8 @@ def put_scaling_policy(context: CallContext, params: dict[str, Any]) -> dict[str
     else:
         record = context.store.update(record, spec=spec)
         remove_unwanted(context.store, context.site, record)
-    ensure_alarms(context.store, context.site, record, now_s=context.now_s)
+    find = partial(context.store.get, Kind.ALARM)
+    ensure_alarms(context.store, context.site, record, find=find, now_s=context.now_s)
     return {"PolicyARN": policy_arn(context.site, record), "Alarms": _alarms(context, record, ())}
 
 
