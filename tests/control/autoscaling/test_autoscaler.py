@@ -82,7 +82,7 @@ def test_a_constant_load_is_met_once_and_for_all(world: World) -> None:
     world.register(1, 20)
     world.put_policy(**TRACKING)
     world.load = lambda serving: 26.0 / max(1, serving)
-    world.pass_time(3600)
+    world.pass_time(2000)
     assert world.capacities == [1, 7]
 
 
@@ -90,7 +90,7 @@ def test_a_capacity_at_its_maximum_says_so_once(world: World) -> None:
     world.register(1, 2)
     world.put_policy(**TRACKING)
     world.load = lambda _serving: 50.0
-    world.pass_time(1800)
+    world.pass_time(900)
     assert world.capacities[-1] == 2
     told = [one for one in world.activities(with_not_scaled=True) if "NotScaledReasons" in one]
     assert [one["NotScaledReasons"] for one in told] == [[{"Code": "AlreadyAtMaxCapacity", "MaxCapacity": 2}]]
