@@ -18,7 +18,7 @@ from headrace.gateway.objects import ObjectFailed
 from headrace.state.routes import AsyncOutput
 
 from .conftest import Running, running
-from .routes import route, variant
+from .routes import component, route, variant
 from .workers import Exchange
 
 OUTPUT = AsyncOutput(output_path="s3://out/results/", failure_path="s3://out/failures", max_concurrent_per_replica=2)
@@ -123,6 +123,13 @@ def test_an_endpoint_that_is_not_asynchronous_says_so(gateway):
         response = bare.client.post("/endpoints/ep/async-invocations", content=b"x")
         assert response.status_code == 503
         assert "object storage" in response.text
+
+
+def test_an_endpoint_of_components_takes_none_as_none_can_be_named(gateway, objects):
+    gateway.put(route(variant(), components=[component("c", ["http://127.0.0.1:1"])], async_output=OUTPUT))
+    with pytest.raises(ClientError, match="its models are inference components"):
+        gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
+    assert not objects.puts
 
 
 def test_a_failure_is_told_where_the_client_looks_for_it(gateway, objects):

@@ -20,6 +20,7 @@ from headrace.gateway.holding import REMIND_S
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.objects import ObjectFailed, ObjectStore
 from headrace.gateway.request import Invocation
+from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import Service
 from headrace.gateway.table import RouteTable
 from headrace.gateway.upstream import WorkerRequest
@@ -253,7 +254,8 @@ def pending_of(route: Route, invocation: Invocation, body: bytes, *, now_s: floa
     What to keep of a request.
 
     Raises:
-        AwsError: the endpoint is not an asynchronous one, or the request has not one input.
+        AwsError: the endpoint is not an asynchronous one, its models cannot be named, or the request has not one
+            input.
     """
     output = route.async_output
     if output is None:
@@ -261,6 +263,12 @@ def pending_of(route: Route, invocation: Invocation, body: bytes, *, now_s: floa
             "ValidationError",
             f"Endpoint {route.endpoint} does not take asynchronous invocations: its configuration has no "
             "AsyncInferenceConfig.",
+        )
+    if is_for_components(route):  # it would wait for a replica until its time is over
+        raise AwsError(
+            "ValidationError",
+            f"Endpoint {route.endpoint} does not take asynchronous invocations: its models are inference components, "
+            "and InvokeEndpointAsync cannot name one. Use InvokeEndpoint, or an endpoint whose variants have models.",
         )
     members = invocation.members
     input_uri = members.get("InputLocation")
