@@ -1,5 +1,6 @@
 """Components over boto3, with played workers."""
 
+import re
 import time
 from typing import Any
 
@@ -97,7 +98,17 @@ def test_several_components_share_the_instances_and_log_apart(platform: Platform
 def test_a_copy_without_room_fails_and_says_why(platform: Platform) -> None:
     client = ready(platform)
     component(client, "c", copies=5, need={**NEED, "NumberOfAcceleratorDevicesRequired": 1})
-    assert "There is not enough hardware resources" in until(client, "c", "Failed")["FailureReason"]
+    reason = until(client, "c", "Failed")["FailureReason"]
+    assert "There is not enough hardware resources" in reason
+    assert re.search(r"One more copy needs .* 1 accelerators and \d+ MB; no instance has that left", reason)
+    assert "1 of at most 1 instances of type ml.p3.8xlarge, with 32 CPU cores, 4 accelerators and 249856 MB" in reason
+    assert "together they hold 4 copies" in reason
+
+
+def test_a_copy_larger_than_an_instance_is_told_in_whole_numbers(platform: Platform) -> None:
+    client = ready(platform)
+    component(client, "c", need={"MinMemoryRequiredInMb": 999_999_999})
+    assert "0 accelerators and 999999999 MB; an instance of" in until(client, "c", "Failed")["FailureReason"]
 
 
 def test_managed_instances_grow_to_fit() -> None:

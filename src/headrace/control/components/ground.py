@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.control.components.consolidation import all_staying
-from headrace.control.components.placement import Placed, Resources, Strategy, choose_instance, too_large
+from headrace.control.components.placement import Placed, Resources, Strategy, choose_instance, told, too_large
 from headrace.control.components.pool import HostInstance, PoolRules, kept_instances
 from headrace.state.routes import RoutingStrategy
 
@@ -66,8 +66,10 @@ class Ground:
         if not need.fits_in(self.whole):
             return f"{_NO_ROOM} {too_large(need, self.instance_type)}"
         return (
-            f"{_NO_ROOM} {len(self.instances)} of at most {self.rules.most} instances of type {self.instance_type} "
-            f"hold {len(self.placed) + len(self.trial)} copies. Ask for fewer, or for more instances."
+            f"{_NO_ROOM} One more copy needs {told(need)}; no instance has that left. There are "
+            f"{len(self.instances)} of at most {self.rules.most} instances of type {self.instance_type}, with "
+            f"{told(self.whole)} each; together they hold {len(self.placed) + len(self.trial)} copies, those of other "
+            "components too. Ask for fewer or smaller copies, or for more instances."
         )
 
     def kept(self, now_s: float) -> list[HostInstance]:

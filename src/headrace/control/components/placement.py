@@ -78,13 +78,15 @@ def read_strategy(specification: Json) -> Strategy:
     return "BINPACK" if chosen == "BINPACK" else "SPREAD"
 
 
+def told(amount: Resources) -> str:
+    """CPU cores, accelerators and memory, in words."""
+    return f"{amount.cpus:g} CPU cores, {amount.accelerators:g} accelerators and {amount.memory_mb:.0f} MB"
+
+
 def too_large(need: Resources, instance_type: str) -> str:
     """What to say when not even an empty instance has what a copy needs."""
     whole = resources_of_type(instance_type)
-    return (
-        f"A copy needs {need.cpus:g} CPU cores, {need.accelerators:g} accelerators and {need.memory_mb:g} MB; an "
-        f"instance of type {instance_type} has {whole.cpus:g}, {whole.accelerators:g} and {whole.memory_mb:g} MB."
-    )
+    return f"A copy needs {told(need)}; an instance of type {instance_type} has {told(whole)}."
 
 
 def choose_instance(
