@@ -6,6 +6,7 @@ that it is fetching), `exit` (a code, at once), `deaf` (ignores SIGTERM), `child
 answers 200 while the file `healthy` is in its folder.
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -13,6 +14,9 @@ import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+"""As real workers end with their keeper. Source: Linux `prctl(2)`."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -32,6 +36,8 @@ def main() -> None:
     path = Path(sys.argv[1])
     assignment = json.loads(path.read_text())
     asked = json.loads(assignment["spec"]["environment"].get("STUB", "{}"))
+    if assignment["parent"]:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     Handler.folder = path.parent
     if asked.get("deaf"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
