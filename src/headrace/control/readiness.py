@@ -16,8 +16,14 @@ from headrace.cluster.local import ping
 from headrace.control.worker_records import handle_of
 from headrace.state.records import Record
 
+BUSY_PAUSE_S = 0.2
+"""Between two looks while something is under way."""
+WATCH_PAUSE_S = 0.5
+"""Between two looks at workers that serve."""
+IDLE_PAUSE_S = 10.0
+"""With nothing to watch; a write to the store ends every pause."""
 SHORTEST_S = 0.025
-"""Between two questions."""
+"""Between two questions to workers that start."""
 PART = 0.05
 """Of the time that it has taken so far is waited before the next question: so much longer may a start take by us."""
 EACH_S = 0.002

@@ -1,0 +1,217 @@
+"""One pass of the reconciler over one endpoint and the inference components on it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from headrace.control import store_access
+from headrace.control.components.host import Component, HostPlan, instances_json, plan_host, read_instances
+from headrace.control.components.seen import alarm_reason, copies_by_component, placed_copies, see_component
+from headrace.control.deployment import Outside
+from headrace.control.faults import WORDS, Faults
+from headrace.control.fleet import Limits, num_ready
+from headrace.control.leftovers import Leftovers
+from headrace.control.names import Site, arn_of
+from headrace.control.plan import Action, Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_removal
+from headrace.control.progress import ready_key, status_json, view_endpoint
+from headrace.control.readiness import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S
+from headrace.control.reading import UnreadableRecord, read_endpoint
+from headrace.control.store_access import Snapshot
+from headrace.control.worker_records import notices_of, view_worker
+from headrace.control.workers import Bench, WorkerHands, new_instance_id
+from headrace.core.telemetry import get_logger
+from headrace.state.records import Conflict, Json, Kind, Record
+from headrace.state.routes import route_to_json
+from headrace.state.store import Store
+
+
+class EndpointPass:
+    """The same for all endpoints."""
+
+    def __init__(
+        self,
+        store: Store,
+        hands: WorkerHands,
+        leftovers: Leftovers,
+        faults: Faults,
+        *,
+        site: Site,
+        limits: Limits,
+        loads: Callable[[], Mapping[str, int]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._hands = hands
+        self._leftovers = leftovers
+        self._faults = faults
+        self._site = site
+        self._limits = limits
+        self._loads = loads
+        self._clock = clock
+        self._log = get_logger()
+
+    async def run(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
+        """
+        Plan, act and record once; returns after how many seconds to look again.
+
+        Raises:
+            UnreadableRecord: that of the endpoint.
+            Conflict: somebody wrote meanwhile: look again.
+        """
+        now_s = self._clock()
+        components = snapshot.components_by_endpoint().get(record.uid, [])
+        copies = copies_by_component(workers)
+        own = copies.pop("", [])
+        plan = self._plan(record, own, snapshot, now_s=now_s)
+        loads = self._loads()
+        seen = {
+            one.uid: self._see(one, copies.get(one.uid, []), snapshot, deleting_s=record.deleting_s, loads=loads)
+            for one in components
+        }
+        hosted = self._plan_hosted(record, plan, seen, copies, now_s=now_s)
+        # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
+        route = replace(plan.route, components=hosted.routes) if plan.route is not None else None
+        published = route_to_json(route) if route is not None else None
+        await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, published)
+        if plan.deployment is not None:
+            record = await self._record(record, plan, own, more=instances_json(hosted))
+        is_last = not components and not any(copies.values())
+        actions = plan if is_last else replace(plan, actions=_without_removal(plan))
+        pauses = [await self._act(record, actions, own)]
+        for one in components:
+            its_own = copies.pop(one.uid, [])
+            if seen[one.uid] is None:
+                pauses.append(await self._unreadable(one, record, its_own))
+            else:
+                pauses.append(await self._component(one, hosted.plans[one.name], its_own))
+        pauses += [await self._leftovers.end_workers(orphans) for orphans in copies.values()]
+        return min(pauses)
+
+    def _plan(self, record: Record, workers: Sequence[Record], snapshot: Snapshot, *, now_s: float) -> Plan:
+        """What to do for an endpoint itself; to delete it, its record need not be readable."""
+        loads = self._loads()
+        seen = [view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers]
+        if record.deleting_s is not None:
+            return plan_removal(record.deleting_s, seen, now_s=now_s, limits=self._limits)
+        view = read_endpoint(record)
+        return plan_endpoint(
+            view,
+            seen,
+            endpoint_arn=arn_of(self._site, Kind.ENDPOINT, view.name),
+            now_s=now_s,
+            limits=self._limits,
+            outside=Outside(alarm=alarm_reason(view, snapshot.alarms)),
+        )
+
+    def _see(
+        self,
+        record: Record,
+        copies: Sequence[Record],
+        snapshot: Snapshot,
+        *,
+        deleting_s: float | None,
+        loads: Mapping[str, int],
+    ) -> Component | None:
+        """An inference component; None: its record cannot be read, which is its own matter."""
+        try:
+            seen = see_component(record, copies, ringing=snapshot.alarms, deleting_s=deleting_s, loads=loads)
+        except UnreadableRecord as error:
+            self._faults.note(record, error)
+            return None
+        self._faults.clear(record)
+        return seen
+
+    def _plan_hosted(
+        self,
+        record: Record,
+        plan: Plan,
+        components: Mapping[str, Component | None],
+        copies: Mapping[str, Sequence[Record]],
+        *,
+        now_s: float,
+    ) -> HostPlan:
+        return plan_host(
+            plan.deployment,
+            [one for one in components.values() if one is not None],
+            instances={} if plan.deployment is None else read_instances(record.status),
+            endpoint_arn=arn_of(self._site, Kind.ENDPOINT, record.name),
+            now_s=now_s,
+            limits=self._limits,
+            new_id=new_instance_id,
+            strangers=[
+                copy
+                for uid, one in components.items()
+                if one is None
+                for copy in placed_copies(uid, copies.get(uid, [])).values()
+            ],
+        )
+
+    async def _unreadable(self, record: Record, endpoint: Record, workers: Sequence[Record]) -> float:
+        """A component whose record cannot be read: its copies are left alone until it is deleted."""
+        deleting_s = record.deleting_s if record.deleting_s is not None else endpoint.deleting_s
+        if deleting_s is None:
+            return IDLE_PAUSE_S
+        seen = [view_worker(worker) for worker in workers]
+        removal = plan_removal(deleting_s, seen, now_s=self._clock(), limits=self._limits)
+        return await self._component(record, removal, workers)
+
+    async def _component(self, record: Record, plan: Plan, workers: Sequence[Record]) -> float:
+        """One inference component; another one's conflict is not its own."""
+        try:
+            if plan.deployment is not None:
+                record = await self._record(record, plan, workers)
+            return await self._act(record, plan, workers, component=record)
+        except Conflict:
+            return BUSY_PAUSE_S
+
+    async def _act(
+        self,
+        record: Record,
+        plan: Plan,
+        workers: Sequence[Record],
+        *,
+        component: Record | None = None,
+    ) -> float:
+        """Do what was planned for an endpoint or a component; returns after how many seconds to look again."""
+        bench = Bench(component=component, records={worker.name: worker for worker in workers})
+        if plan.deployment is not None:
+            bench.view, bench.versions = view_endpoint(record), plan.deployment.versions
+        for action in plan.actions:
+            if isinstance(action, RemoveEndpoint):
+                await store_access.remove(self._store, record)
+                self._log.info(f"{WORDS[record.kind]}.removed", **{WORDS[record.kind]: record.name})
+            else:
+                await self._hands.act(bench, action)
+        if is_settled(plan, [view_worker(worker) for worker in workers]):
+            return WATCH_PAUSE_S if workers else IDLE_PAUSE_S
+        return BUSY_PAUSE_S
+
+    async def _record(
+        self, record: Record, plan: Plan, workers: Sequence[Record], *, more: Json | None = None
+    ) -> Record:
+        """Write how far the endpoint, or the component, is."""
+        assert plan.deployment is not None
+        deployment, state = plan.deployment, plan.deployment.progress.state.value
+        seen = [view_worker(worker) for worker in workers]
+        ready = {
+            ready_key(one.name, generation): num_ready(seen, (one.name, generation))
+            for generation, version in deployment.versions.items()
+            for one in version.variants
+        }
+        if record.status.get("progress", {}).get("state") != state:
+            reason = deployment.progress.failure_reason.partition("\n")[0]
+            word = WORDS[record.kind]
+            self._log.info(f"{word}.changed", **{word: record.name}, state=state, reason=reason)
+        status = status_json(deployment.progress, deployment.versions, ready, notices_of(workers))
+        return await store_access.write(self._store, record, status={**status, **(more or {})})
+
+    async def run_deletions(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
+        """Of the components of an endpoint whose record cannot be read; all else is left alone."""
+        components, copies = snapshot.components_by_endpoint().get(record.uid, []), copies_by_component(workers)
+        return min(
+            [await self._unreadable(one, record, copies.get(one.uid, [])) for one in components] or [IDLE_PAUSE_S]
+        )
+
+
+def _without_removal(plan: Plan) -> tuple[Action, ...]:
+    """An endpoint waits for its components to go."""
+    return tuple(action for action in plan.actions if not isinstance(action, RemoveEndpoint))
