@@ -76,7 +76,7 @@ async def test_64_streams_give_the_bytes_of_each_request_alone(server: Served) -
 async def test_neither_prefix_cache_nor_preemption_changes_an_answer(
     dtype: str, kv_mib: int, smollm2_path: Path, tmp_path: Path
 ) -> None:
-    bodies = [{**body, "max_tokens": 200, "ignore_eos": True} for body in requests(10)]
+    bodies = [{**body, "max_tokens": 120, "ignore_eos": True} for body in requests(10)]
     plain = ["--dtype", dtype, "--served-model-name", "smollm2", "--max-model-len", "1024"]
     roomy = serve(smollm2_path, tmp_path, *plain, "--no-enable-prefix-caching")
     try:
