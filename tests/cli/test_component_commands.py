@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from headrace.cli.components import needs_text
 from headrace.cli.endpoints import describe, list_endpoints
 from headrace.cli.logs import logs
+from headrace.cli.scale import scale
 from headrace.state.records import Kind
 from tests.control.components.test_api import component, host, model, until
 from tests.control.support import Platform, running_platform
@@ -88,3 +89,13 @@ def test_a_need_is_told_in_words() -> None:
         "1 accelerators, 2048 MB of memory"
     )
     assert needs_text({}) == ""
+
+
+def test_a_component_is_scaled_and_not_the_instances_below_it(hosting: Platform) -> None:
+    refused = run(scale, hosting, "ep", "--min", "0", "--max", "2")
+    assert refused.exit_code == 2
+    assert "each is scaled by itself: headrace scale big … (there are big, chat)" in refused.output
+    targets = hosting.client("application-autoscaling").describe_scalable_targets(ServiceNamespace="sagemaker")
+    assert targets["ScalableTargets"] == []
+    assert run(scale, hosting, "chat", "--min", "1", "--max", "2").exit_code == 0
+    assert run(scale, hosting, "chat", "--off").exit_code == 0

@@ -79,6 +79,7 @@ def scale(  # noqa: PLR0913 -- its options
                 raise UserFailed("Both --min and --max are wanted; --describe shows what is set, --off ends it.")
             if minimum > maximum:
                 raise UserFailed(f"--min is {minimum} and --max {maximum}; wanted: --min not above --max.")
+            _refuse_host(platform, name, identity)
             _register(platform, identity, minimum=minimum, maximum=maximum, target=target, idle_s=idle_s)
             click.echo(
                 f"{name} is scaled between {minimum} and {maximum}, {target:g} requests at a time for each. "
@@ -163,6 +164,24 @@ def _component_identity(platform: Platform, name: str) -> dict[str, str]:
             ) from error
         raise
     return _names(f"inference-component/{name}", _COMPONENT)
+
+
+def _refuse_host(platform: Platform, name: str, identity: dict[str, str]) -> None:
+    """
+    Instances that carry inference components have no requests of their own: the policies would see none, ever.
+
+    Raises:
+        UserFailed: components stand on the endpoint; the text names them.
+    """
+    if identity["ScalableDimension"] != _VARIANT:
+        return
+    found = platform.sagemaker.list_inference_components(EndpointNameEquals=name, SortBy="Name", SortOrder="Ascending")
+    names = [one["InferenceComponentName"] for one in found["InferenceComponents"]]
+    if names:
+        raise UserFailed(
+            f"The models of {name} are inference components, and each is scaled by itself: headrace scale {names[0]} … "
+            f"(there are {', '.join(names)}). Instances follow with ManagedInstanceScaling."
+        )
 
 
 def _names(resource_id: str, dimension: str) -> dict[str, str]:
