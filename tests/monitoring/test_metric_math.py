@@ -96,6 +96,7 @@ def test_each_rule_on_two_series_with_a_gap(expression: str, wanted: list[float 
         ("1 + 1", "not a time series"),
         ("SUM(m1)", "not a time series"),
         ("SEARCH('x', 'Sum', 60)", "SEARCH is not supported"),
+        ('SELECT AVG(CPUUtilization) FROM "AWS/SageMaker"', "Metrics Insights queries"),
         ("RATE(m1, 2)", "does not take 2"),
         ("FILL(m1, NEVER)", "no query"),
         ("METRICS(3)", "in quotes"),

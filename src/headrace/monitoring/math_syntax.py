@@ -80,6 +80,8 @@ def parse(expression: str) -> Node:
     """
     if len(expression) > MAX_CHARACTERS:
         raise BadExpression(f"The expression has {len(expression)} characters; at most {MAX_CHARACTERS} are taken.")
+    if re.match(r"\s*select\s+\w", expression, re.IGNORECASE):
+        raise BadExpression("Metrics Insights queries (SELECT …) are not supported. Name the metrics with MetricStat.")
     return _Parser(expression).whole()
 
 
