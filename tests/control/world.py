@@ -95,6 +95,8 @@ class World:
     num_made: int = 0
     alarm: str = ""
     """Why an alarm that is watched during updates speaks against them; empty: none does."""
+    no_room: str = ""
+    """Why missing workers have no place; empty: they have one."""
     busy: dict[str, int] = field(default_factory=dict)
     """Worker -> requests that run on it."""
 
@@ -148,7 +150,7 @@ class World:
             endpoint_arn=ARN,
             now_s=self.now_s,
             limits=self.limits,
-            outside=Outside(alarm=self.alarm),
+            outside=Outside(alarm=self.alarm, no_room=self.no_room),
         )
         self.take(plan)
         return plan

@@ -95,7 +95,11 @@ def advance(
 def traffic_fraction(deployment: Deployment) -> float:
     """The target's part of the traffic, 0 to 1."""
     progress, target = deployment.progress, deployment.target
-    if target is None or progress.stable is None or progress.state is not State.UPDATING:
+    if target is None or progress.stable is None:
+        return 0.0
+    if is_rolling_back(deployment):
+        return _passed_fraction(progress, target)
+    if progress.state is not State.UPDATING:
         return 0.0
     steps = target.rollout.steps
     if progress.stage is Stage.TERMINATING:
@@ -113,19 +117,47 @@ def wanted_workers(deployment: Deployment) -> dict[FleetKey, int]:
     wanted: dict[FleetKey, int] = {}
     if stable is not None:
         wanted |= {(one.name, stable.generation): one.count for one in stable.variants}
+    if target is not None and is_rolling_back(deployment):
+        kept = _passed_fraction(progress, target)
+        wanted = _without_part(wanted, _fraction_at(target, _step_back(progress, target)))
+        return wanted | {(one.name, target.generation): _part_of(one.count, kept) for one in target.variants}
     if target is None or progress.state not in (State.CREATING, State.UPDATING):
         return wanted
     if stable is not None and target.rollout.kind == "rolling":
-        passed = _passed_fraction(progress, target)
-        wanted = {fleet: count - math.floor(count * passed + _EPSILON) for fleet, count in wanted.items()}
+        wanted = _without_part(wanted, _passed_fraction(progress, target))
     return wanted | _target_capacity(deployment, target)
+
+
+def is_rolling_back(deployment: Deployment) -> bool:
+    """Whether a rolling update is taken back: its workers serve until the old ones are there again; none is made."""
+    target = deployment.target
+    return target is not None and target.rollout.kind == "rolling" and deployment.progress.state is State.ROLLING_BACK
+
+
+def _without_part(wanted: Mapping[FleetKey, int], part: float) -> dict[FleetKey, int]:
+    return {fleet: count - math.floor(count * part + _EPSILON) for fleet, count in wanted.items()}
+
+
+def _part_of(count: int, part: float) -> int:
+    return math.ceil(count * part - _EPSILON)
 
 
 def _passed_fraction(progress: Progress, target: Version) -> float:
     """The part of a rolling update whose traffic has moved for good."""
-    if progress.stage is Stage.TERMINATING:
-        return 1.0
-    return target.rollout.steps[progress.step - 1] if progress.step else 0.0
+    return 1.0 if progress.stage is Stage.TERMINATING else _fraction_at(target, progress.step)
+
+
+def _fraction_at(target: Version, num_steps: int) -> float:
+    """The new version's part after so many steps."""
+    return target.rollout.steps[num_steps - 1] if num_steps else 0.0
+
+
+def _step_back(progress: Progress, target: Version) -> int:
+    """How many steps of a rolling update are left when the next batch of old workers is there again."""
+    least = _passed_fraction(progress, target) - target.rollout.rollback_part - _EPSILON
+    return next(
+        step for step in range(progress.step + 1) if step >= progress.step - 1 or _fraction_at(target, step) >= least
+    )
 
 
 def _target_capacity(deployment: Deployment, target: Version) -> dict[FleetKey, int]:
@@ -133,7 +165,7 @@ def _target_capacity(deployment: Deployment, target: Version) -> dict[FleetKey, 
     part = 1.0
     if deployment.stable is not None and target.rollout.kind == "rolling":
         part = target.rollout.steps[deployment.progress.step]
-    return {(one.name, target.generation): math.ceil(one.count * part - _EPSILON) for one in target.variants}
+    return {(one.name, target.generation): _part_of(one.count, part) for one in target.variants}
 
 
 def _advance_once(
@@ -147,7 +179,7 @@ def _advance_once(
         case State.UPDATING:
             return _roll_out(deployment, workers, now_s, limits, outside)
         case State.ROLLING_BACK:
-            return _roll_back(deployment, workers, now_s, limits)
+            return _roll_back(deployment, workers, now_s, limits, outside)
         case _:
             return deployment
 
@@ -223,12 +255,20 @@ def _next_stage(deployment: Deployment, rollout: Rollout, now_s: float) -> Deplo
     return _in_stage(deployment, Stage.TERMINATING, progress.step, now_s)
 
 
-def _roll_back(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> Deployment:
-    progress, stable = deployment.progress, deployment.stable
+def _roll_back(
+    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, outside: Outside
+) -> Deployment:
+    """The old fleet again, in batches if the new one came so, and if there is room for both meanwhile."""
+    progress, stable, target = deployment.progress, deployment.stable, deployment.target
     assert stable is not None
-    if _has_capacity(wanted_workers(deployment), workers):
+    wanted = {fleet: count for fleet, count in wanted_workers(deployment).items() if fleet[1] == stable.generation}
+    if target is not None and progress.step and outside.no_room:
+        return _in_stage(deployment, Stage.PROVISIONING, 0, now_s)
+    if _has_capacity(wanted, workers):
+        if target is not None and progress.step:
+            return _in_stage(deployment, Stage.PROVISIONING, _step_back(progress, target), now_s)
         return _settled(deployment, stable, now_s, failure_reason=progress.failure_reason)
-    if limits.waited_s(progress.since_s, now_s) <= 2 * stable.startup_bound_s + limits.slack_s:
+    if limits.waited_s(progress.stage_since_s, now_s) <= 2 * stable.startup_bound_s + limits.slack_s:
         return deployment
     stuck = replace(progress, state=State.UPDATE_ROLLBACK_FAILED, since_s=now_s, target=None)
     return Deployment(progress=stuck, versions={stable.generation: stable})
@@ -252,8 +292,12 @@ def _in_stage(deployment: Deployment, stage: Stage, step: int, now_s: float) -> 
 
 
 def _rolling_back(deployment: Deployment, reason: str, now_s: float) -> Deployment:
-    progress = replace(deployment.progress, state=State.ROLLING_BACK, since_s=now_s, failure_reason=reason)
-    return replace(deployment, progress=replace(progress, fallback=None))
+    progress, target = deployment.progress, deployment.target
+    step = 0
+    if target is not None and target.rollout.kind == "rolling":
+        step = len(target.rollout.steps) if progress.stage is Stage.TERMINATING else progress.step
+    begun = replace(progress, state=State.ROLLING_BACK, since_s=now_s, failure_reason=reason, fallback=None)
+    return _in_stage(replace(deployment, progress=begun), Stage.PROVISIONING, step, now_s)
 
 
 def _settled(deployment: Deployment, version: Version, now_s: float, *, failure_reason: str = "") -> Deployment:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.cluster.launcher import Phase
-from headrace.control.deployment import NOTHING, Deployment, Outside, advance, take_up, wanted_workers
+from headrace.control.deployment import NOTHING, Deployment, Outside, advance, is_rolling_back, take_up, wanted_workers
 from headrace.control.fleet import (
     FleetKey,
     Limits,
@@ -201,6 +201,8 @@ def _fill(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, l
         Launch(worker=worker.name) for worker in workers if worker.is_wanted and worker.phase is None
     ]
     for fleet, count in sorted(wanted_workers(deployment).items()):
+        if is_rolling_back(deployment) and fleet[1] == deployment.progress.target:
+            continue
         missing = count - sum(one.is_wanted and not one.is_leaving for one in workers if one.fleet == fleet)
         if missing > 0 and now_s >= restart_at_s(workers, fleet, now_s=now_s, limits=limits):
             actions.extend([Start(variant=fleet[0], generation=fleet[1])] * missing)

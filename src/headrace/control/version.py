@@ -64,6 +64,8 @@ class Rollout:
     """After the last step, before the old workers go."""
     max_s: float | None = None
     """Longest time for all of it; then it is rolled back."""
+    rollback_part: float = 1.0
+    """rolling: this part of the workers comes back at a time, above 0 and at most 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,12 +176,13 @@ def read_rollout(deployment: Json, *, num_workers: int) -> Rollout:
         num_workers: of the new version, of which an INSTANCE_COUNT is a part.
     """
     if rolling := deployment.get("RollingUpdatePolicy"):
-        part = _part(rolling["MaximumBatchSize"], num_workers)
+        part, back = _part(rolling["MaximumBatchSize"], num_workers), rolling.get("RollbackMaximumBatchSize")
         return Rollout(
             kind="rolling",
             steps=_even_steps(part),
             wait_s=float(rolling.get("WaitIntervalInSeconds", 0)),
             max_s=_optional_s(rolling.get("MaximumExecutionTimeoutInSeconds")),
+            rollback_part=_part(back, num_workers) if back else 1.0,
         )
     policy: Json = deployment.get("BlueGreenUpdatePolicy") or {}
     routing: Json = policy.get("TrafficRoutingConfiguration") or {}
