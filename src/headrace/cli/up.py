@@ -29,9 +29,9 @@ def up(**overrides: Any) -> None:
     """
     Run a local SageMaker: boto3, the SageMaker SDK and the AWS CLI work against it unchanged.
 
-    One port speaks sagemaker, sagemaker-runtime, logs, sts, iam, s3 and OpenAI; models run as processes on this
-    machine. Records and objects are kept in the data folder. Ctrl-C stops the platform and its workers; the next start
-    brings the endpoints back.
+    One port speaks sagemaker, sagemaker-runtime, application-autoscaling, cloudwatch, logs, sts, iam, s3 and OpenAI;
+    models run as processes on this machine. Records and objects are kept in the data folder. Ctrl-C stops the platform
+    and its workers; the next start brings the endpoints back.
     """
     settings = load_platform_settings(overrides, os.environ)
     from headrace.platform.life import run_platform
