@@ -75,6 +75,20 @@ def test_openais_clients_name_a_component_as_the_model_or_in_the_path(gateway):
     assert a.asked[0].path == "/v1/chat/completions"
 
 
+def test_a_name_of_several_means_the_endpoint_with_models_then_the_component_then_the_host(gateway):
+    plain, hidden, own = gateway.worker(chat), gateway.worker(chat), gateway.worker(chat)
+    gateway.put(
+        route(HOST, components=[component("same", [hidden.url]), component("ep", [own.url])]),
+        route(variant("AllTraffic", [plain.url]), endpoint="same", uid="uid-2"),
+    )
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="-", timeout=WAIT_S) as client:
+        assert [model.id for model in client.models.list()] == ["same", "ep"]
+        assert client.models.retrieve("ep").id == "ep"
+        for model in ("same", "ep"):
+            client.chat.completions.create(model=model, messages=MESSAGES)
+    assert (len(plain.asked), len(hidden.asked), len(own.asked)) == (1, 0, 1)
+
+
 def test_a_worker_that_asks_for_a_token_gets_it(gateway):
     worker = gateway.worker()
     gateway.put(route(variant("AllTraffic", [worker.url], token="secret")))

@@ -117,15 +117,17 @@ def models_page(routes: Sequence[Route], path: str) -> bytes:
         NotFound: any other path.
         ModelNotFound: there is nothing of that name.
     """
-    models = [model for route in routes for model in _models(route)]
+    models: dict[str, dict[str, object]] = {}
+    for route in sorted(routes, key=is_for_components):  # whom a name means, as in a request
+        for model in _names(route):
+            models.setdefault(model, _model(model, route))
     if path == "/v1/models":
-        return to_json({"object": "list", "data": models})
+        return to_json({"object": "list", "data": list(models.values())})
     if not path.startswith("/v1/models/"):
         raise NotFound(f"There is nothing at {path}.")
     name = path.removeprefix("/v1/models/")
-    for model in models:
-        if model["id"] == name:
-            return to_json(model)
+    if name in models:
+        return to_json(models[name])
     raise _no_model(name)
 
 
@@ -158,10 +160,10 @@ async def answer_openai(
 
 
 async def _place_of(service: Service, model: str) -> tuple[str, str | None]:
-    """Endpoint and inference component of a name; an endpoint goes first."""
+    """Endpoint and inference component of a name: an endpoint with models of its own goes first, a host last."""
     with suppress(AwsError):
-        await service.forwarder.route(model)
-        return model, None
+        if not is_for_components(await service.forwarder.route(model)):
+            return model, None
     endpoint = service.forwarder.endpoint_of(model)
     return (model, None) if endpoint is None else (endpoint, model)
 
@@ -284,6 +286,9 @@ def _no_model(name: str) -> HeadraceError:
     )
 
 
-def _models(route: Route) -> list[dict[str, object]]:
-    names = [one.name for one in route.components] if is_for_components(route) else [route.endpoint]
-    return [{"id": name, "object": "model", "created": int(route.created_s), "owned_by": "headrace"} for name in names]
+def _names(route: Route) -> list[str]:
+    return [one.name for one in route.components] if is_for_components(route) else [route.endpoint]
+
+
+def _model(name: str, route: Route) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": int(route.created_s), "owned_by": "headrace"}
