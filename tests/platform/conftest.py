@@ -8,6 +8,8 @@ import pytest
 
 from .running import Running, clean_environment, up
 
+SDK_BUCKET = "sagemaker-us-east-1-000000000000"
+
 
 @pytest.fixture(scope="session")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
@@ -26,7 +28,9 @@ def endpoint(platform: Running, smollm2_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def shell(platform: Running) -> dict[str, str]:
-    """The environment of a shell after `eval "$(headrace env)"`."""
+    """The environment of a shell after `eval "$(headrace env)"`, and the bucket that SDKs would make in it."""
+    # NOTE: several SDK 2.x scripts that start together see that it is not there, and all but one fail to make it.
+    platform.client("s3").create_bucket(Bucket=SDK_BUCKET)
     script = platform.headrace("env", "--url", platform.url).stdout + "\nenv -0"
     done = subprocess.run(["bash", "-c", script], env=clean_environment(), capture_output=True, check=True)
     lines = done.stdout.decode().split("\0")
