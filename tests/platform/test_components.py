@@ -76,6 +76,11 @@ def test_a_component_is_deployed_and_removed_from_a_shell(scene: Scene) -> None:
     assert done.returncode == 0, done.stderr
     assert "1 copies ready" in done.stderr
     assert scene.ask("shelled", "shell-host")["name"] == "shelled"
+    for flags in ((), ("--stream",)):
+        asked = scene.running.headrace("invoke", "shelled", "{}", "--raw", *flags, "--url", scene.running.url)
+        assert '"shelled"' in asked.stdout, asked.stderr
+    nobody = scene.running.headrace("invoke", "shell-host", "{}", "--url", scene.running.url)
+    assert "Inference Component Name header is required" in nobody.stderr
     arn = scene.seen("shelled")["InferenceComponentArn"]
     scene.sagemaker.add_tags(ResourceArn=arn, Tags=[{"Key": "team", "Value": "blue"}])
     tags = {one["Key"]: one["Value"] for one in scene.sagemaker.list_tags(ResourceArn=arn)["Tags"]}

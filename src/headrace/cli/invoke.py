@@ -2,13 +2,14 @@
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from headrace.cli.answer_text import AnswerText, text_of_value
 from headrace.cli.group import Examples, Failed, UserFailed
-from headrace.cli.platform_client import error_of, find_platform, platform_option, told
+from headrace.cli.platform_client import Platform, error_of, find_platform, platform_option, told
 from headrace.cli.terminal import write_text
 
 _READ_TIMEOUT_S = 600.0
@@ -40,7 +41,7 @@ def invoke(
     target_variant: str | None,
 ) -> None:
     """
-    Send PROMPT to the endpoint NAME and print its answer; `-` reads the prompt from standard input.
+    Send PROMPT to the endpoint or inference component NAME and print its answer; `-` reads it from standard input.
 
     A prompt that is a JSON object is sent as it is; any other text becomes `{"inputs": …, "parameters": …}`, which TGI
     and LMI images understand, and is not repeated in the answer unless `-p return_full_text=true` asks for it.
@@ -52,10 +53,29 @@ def invoke(
     asked = {"EndpointName": name, "Body": body, "ContentType": "application/json", **more}
     with told():
         client = platform.client("sagemaker-runtime", read_timeout_s=_READ_TIMEOUT_S)
+        call = client.invoke_endpoint_with_response_stream if is_streamed else client.invoke_endpoint
+        response = _answered(platform, call, asked)
         if is_streamed:
-            _print_stream(client.invoke_endpoint_with_response_stream(**asked), raw=raw)
+            _print_stream(response, raw=raw)
         else:
-            _print_whole(client.invoke_endpoint(**asked), raw=raw)
+            _print_whole(response, raw=raw)
+
+
+def _answered(platform: Platform, call: Callable[..., dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
+    """The answer of the endpoint; where there is none, or it only hosts components, of the component of that name."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return call(**asked)
+    except ClientError as error:
+        if error_of(error)[0] != "ValidationError":
+            raise
+        name = asked["EndpointName"]
+        try:
+            component = platform.sagemaker.describe_inference_component(InferenceComponentName=name)
+        except ClientError:
+            raise error from None
+    return call(**{**asked, "EndpointName": component["EndpointName"], "InferenceComponentName": name})
 
 
 def request_body(text: str, parameters: tuple[str, ...], *, is_streamed: bool) -> bytes:

@@ -75,7 +75,10 @@ class LogTail:
         names = [one["InferenceComponentName"] for one in components_of(self._platform, self._name)]
         if names:
             return f"The endpoint {self._name} hosts inference components, which log apart: {', '.join(names)}."
-        return f"There is no log of an endpoint or inference component called {self._name}. `headrace ls` lists them."
+        return (
+            f"There is no log of an endpoint or inference component called {self._name}. `headrace ls` lists them; "
+            "one at zero has no log, as workers that are scaled in take theirs along."
+        )
 
     def _new(self, events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for event in events:
