@@ -113,6 +113,9 @@ def test_nobody_waits_for_ever(waker):
             assert answer.status_code == 503
             assert answer.headers["retry-after"] == "1"
             assert "had no instance that could answer for 0.05 s" in answer.text
+        gateway.put(route(variant("AllTraffic"), components=[component("c", [])]))
+        answer = gateway.client.post(PATHS[0], content=b"{}", headers={"X-Amzn-SageMaker-Inference-Component": "c"})
+        assert "Inference component c of endpoint ep had no copy that could answer for 0.05 s" in answer.text
 
 
 def test_the_time_of_the_model_begins_when_it_is_there(waker):

@@ -91,11 +91,14 @@ class ErrorTexts:
             f"Endpoint {endpoint} is being started, and as many requests as may wait for it do. Try again later.",
         )
 
-    def waited_too_long(self, endpoint: str) -> AwsError:
+    def waited_too_long(self, endpoint: str, component: str | None = None) -> AwsError:
         """No replica came. Nothing ran: SDKs may repeat it."""
+        missing = f"Endpoint {endpoint} had no instance"
+        if component is not None:
+            missing = f"Inference component {component} of endpoint {endpoint} had no copy"
         return NoCapacity(
             "ServiceUnavailable",
-            f"Endpoint {endpoint} had no instance that could answer for {self._config.hold_timeout_s:g} s. "
+            f"{missing} that could answer for {self._config.hold_timeout_s:g} s. "
             "Look at its status and its log, and try again.",
         )
 

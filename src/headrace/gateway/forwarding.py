@@ -289,7 +289,7 @@ class Forwarder:
         except RoomFull:
             error = self._texts.too_many_wait(journey.endpoint)
         except TimeoutError:
-            error = self._texts.waited_too_long(journey.endpoint)
+            error = self._texts.waited_too_long(journey.endpoint, journey.wanted.component)
         else:
             return
         raise self._unanswered(journey) if journey.num_broken else error

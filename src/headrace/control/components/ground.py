@@ -68,8 +68,8 @@ class Ground:
         return (
             f"{_NO_ROOM} One more copy needs {told(need)}; no instance has that left. There are "
             f"{len(self.instances)} of at most {self.rules.most} instances of type {self.instance_type}, with "
-            f"{told(self.whole)} each; together they hold {len(self.placed) + len(self.trial)} copies, those of other "
-            "components too. Ask for fewer or smaller copies, or for more instances."
+            f"{told(self.whole)} each; together they have room for {len(self.placed) + len(self.trial)} copies, those "
+            "of other components counted. Ask for fewer or smaller copies, or for more instances."
         )
 
     def kept(self, now_s: float) -> list[HostInstance]:
