@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -108,11 +107,14 @@ def spec(name: str, *, room: Room = SMALL, **asked: object) -> WorkerSpec:
 
 async def started(launcher: Launcher, wanted: WorkerSpec) -> Handle:
     """Start a worker, as long as it takes."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            with suppress(StartPending):
-                return await launcher.start(wanted)
-            await asyncio.sleep(0.02)
+    deadline_s, waits_for = time.monotonic() + WAIT_S, ""
+    while time.monotonic() < deadline_s:
+        try:
+            return await launcher.start(wanted)
+        except StartPending as error:
+            waits_for = str(error)
+        await asyncio.sleep(0.02)
+    raise AssertionError(waits_for)
 
 
 async def seen_as(launcher: Launcher, name: str, handle: Handle, phase: Phase) -> Observation:

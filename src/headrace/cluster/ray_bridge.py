@@ -123,14 +123,19 @@ class Bridge:
         if answers:
             ray.wait([*answers.values()], num_returns=len(answers), timeout=_CALL_S)
         found: dict[str, dict[str, Any]] = {}
+        used = {*names}
         for name, answer in answers.items():
             try:
                 started = ray.get(answer, timeout=0)
                 if "refusal" not in started:
                     found[name] = self._with_memory(started)
+            except ActorDiedError:
+                # NOTE: the reservation of a lost node goes before all others until it is given back.
+                self._forget_actor(name)
+                used.discard(name)
             except RayError:
                 self._forget_actor(name)
-        self._give_back_reservations({*names})
+        self._give_back_reservations(used)
         return found
 
     def _placed(self, name: str, start: _Start, room: Room) -> Capacity:
