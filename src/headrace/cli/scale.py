@@ -184,6 +184,23 @@ def _refuse_host(platform: Platform, name: str, identity: dict[str, str]) -> Non
         )
 
 
+def _refuse_twin(client: Any, identity: dict[str, str], target: float) -> None:
+    """
+    Somebody's own policy tracks the same metric: only one may, and theirs is not replaced, nor are its bounds.
+
+    Raises:
+        UserFailed: there is one; the text names it.
+    """
+    key, metric = "TargetTrackingScalingPolicyConfiguration", "PredefinedMetricSpecification"
+    wanted = tracking(identity, target)[metric]
+    for policy in client.describe_scaling_policies(**identity)["ScalingPolicies"]:
+        if policy["PolicyName"] != LOAD_POLICY and policy.get(key, {}).get(metric) == wanted:
+            raise UserFailed(
+                f"The policy {policy['PolicyName']} tracks {wanted['PredefinedMetricType']} of "
+                f"{identity['ResourceId']} already, and nothing was changed. Delete it first (--off ends all scaling of it)."
+            )
+
+
 def _names(resource_id: str, dimension: str) -> dict[str, str]:
     return {"ServiceNamespace": "sagemaker", "ResourceId": resource_id, "ScalableDimension": dimension}
 
@@ -192,6 +209,7 @@ def _register(
     platform: Platform, identity: dict[str, str], *, minimum: int, maximum: int, target: float, idle_s: int | None
 ) -> None:
     client, cloudwatch = platform.client("application-autoscaling"), platform.client("cloudwatch")
+    _refuse_twin(client, identity, target)
     client.register_scalable_target(**identity, MinCapacity=minimum, MaxCapacity=maximum)
     client.put_scaling_policy(
         **identity,

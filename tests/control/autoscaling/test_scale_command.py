@@ -3,9 +3,10 @@
 import json
 
 import pytest
+from botocore.exceptions import ClientError
 from click.testing import CliRunner, Result
 
-from headrace.cli.scale import scale
+from headrace.cli.scale import scale, tracking
 from tests.control.support import Platform
 from tests.control.test_endpoints import make_config
 
@@ -79,3 +80,23 @@ def test_what_cannot_be_is_said_in_a_sentence(endpoint: Platform, arguments: tup
     done = run(endpoint, *arguments)
     assert done.exit_code == 2
     assert message in done.output
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_policy_of_ones_own_on_the_same_metric_is_kept_with_its_bounds(endpoint: Platform) -> None:
+    client = endpoint.client("application-autoscaling")
+    identity = {
+        "ServiceNamespace": "sagemaker",
+        "ResourceId": "endpoint/e/variant/AllTraffic",
+        "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
+    }
+    client.register_scalable_target(**identity, MinCapacity=2, MaxCapacity=9)
+    put = {"PolicyType": "TargetTrackingScaling", "TargetTrackingScalingPolicyConfiguration": tracking(identity, 7)}
+    client.put_scaling_policy(**identity, PolicyName="mine", **put)
+    done = run(endpoint, "e", "--min", "0", "--max", "3")
+    assert done.exit_code == 2
+    assert "The policy mine tracks SageMakerVariantConcurrentRequestsPerModelHighResolution" in done.output
+    (target,) = client.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]
+    assert (target["MinCapacity"], target["MaxCapacity"]) == (2, 9)
+    with pytest.raises(ClientError, match="There is mine: put that one, or delete it first"):
+        client.put_scaling_policy(**identity, PolicyName="twin", **put)

@@ -168,7 +168,10 @@ def _refuse_twin(context: CallContext, key: TargetKey, spec: Json) -> None:
         is_tracking = other.spec["PolicyType"] == "TargetTrackingScaling"
         is_other = other.spec["PolicyName"] != spec["PolicyName"]
         if is_tracking and is_other and watched_by(key, other.spec[TRACKING]) == watched:
-            raise validation_error("Only one TargetTrackingScaling policy for a given metric specification is allowed.")
+            raise validation_error(
+                "Only one TargetTrackingScaling policy for a given metric specification is allowed. "
+                f"There is {other.spec['PolicyName']}: put that one, or delete it first."
+            )
 
 
 def _create(context: CallContext, key: TargetKey, spec: Json) -> Record:
