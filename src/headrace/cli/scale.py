@@ -197,7 +197,8 @@ def _refuse_twin(client: Any, identity: dict[str, str], target: float) -> None:
         if policy["PolicyName"] != LOAD_POLICY and policy.get(key, {}).get(metric) == wanted:
             raise UserFailed(
                 f"The policy {policy['PolicyName']} tracks {wanted['PredefinedMetricType']} of "
-                f"{identity['ResourceId']} already, and nothing was changed. Delete it first (--off ends all scaling of it)."
+                f"{identity['ResourceId']} already, and nothing was changed. "
+                "Delete it first (--off ends all scaling of it)."
             )
 
 
