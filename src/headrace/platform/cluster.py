@@ -15,7 +15,7 @@ from headrace.core.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSe
 from headrace.core.telemetry import get_logger
 from headrace.platform.folders import DataFolder
 
-_NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "ray[client]"))
+_NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "headrace[ray]"))
 """Module, what it is of, and how to get it; the second one only for `ray://`."""
 
 
