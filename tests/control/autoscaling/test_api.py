@@ -208,6 +208,37 @@ def test_a_tracking_policy_that_makes_no_sense_is_refused(client: Any, config: d
         )
 
 
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ({"Id": "e", "Expression": "q/c"}, "no query with the id 'q'"),
+        ({"Id": "e", "Expression": "SEARCH('x', 'Sum', 60)"}, "SEARCH is not supported"),
+        ({"Id": "e", "Expression": "1"}, "not a time series"),
+        ({"Id": "Big", "Expression": "Big"}, "not matching the expected pattern"),
+        (
+            {"Id": "m", "MetricStat": {"Metric": {"Namespace": "n", "MetricName": "m"}, "Stat": "Avg"}},
+            "The value Avg for parameter Stat of the query m is not supported",
+        ),
+    ],
+)
+def test_metrics_that_cloudwatch_would_refuse_are_refused_with_the_policy(
+    client: Any, cloudwatch: Any, query: dict[str, Any], message: str
+) -> None:
+    client.register_scalable_target(**IDENTITY, MinCapacity=1, MaxCapacity=2)
+    with pytest.raises(client.exceptions.ValidationException, match=message):
+        client.put_scaling_policy(
+            **IDENTITY,
+            PolicyName="p",
+            PolicyType="TargetTrackingScaling",
+            TargetTrackingScalingPolicyConfiguration={
+                "TargetValue": 1.0,
+                "CustomizedMetricSpecification": {"Metrics": [query]},
+            },
+        )
+    assert client.describe_scaling_policies(ServiceNamespace="sagemaker")["ScalingPolicies"] == []
+    assert cloudwatch.describe_alarms()["MetricAlarms"] == []
+
+
 def test_predictive_scaling_is_refused_by_name(client: Any) -> None:
     client.register_scalable_target(**IDENTITY, MinCapacity=1, MaxCapacity=2)
     with pytest.raises(ClientError, match="PredictiveScaling is not supported by Headrace"):

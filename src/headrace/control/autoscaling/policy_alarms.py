@@ -3,6 +3,7 @@
 from typing import Any
 
 from headrace.control.autoscaling.targets import COMPONENT_DIMENSION, VARIANT_DIMENSION, TargetKey, policy_arn, read_key
+from headrace.control.metrics.alarm_rules import check_alarm
 from headrace.control.names import Site
 from headrace.scaling import target_tracking
 from headrace.scaling.target_tracking import Side
@@ -76,13 +77,7 @@ def alarm_names(record: Record) -> dict[Side, str]:
 
 def alarm_specs(site: Site, record: Record) -> dict[str, Json]:
     """What the alarms of a target-tracking policy shall be, by name."""
-    config = record.spec[TRACKING]
-    predefined = (config.get("PredefinedMetricSpecification") or {}).get("PredefinedMetricType")
-    specs = target_tracking.alarm_specs(
-        target_tracking.policy_from_json(config),
-        watched_by(read_key(record.spec), config),
-        is_high_resolution=predefined in target_tracking.HIGH_RESOLUTION,
-    )
+    specs = _specs(read_key(record.spec), record.spec[TRACKING])
     arn = policy_arn(site, record)
     shared = {
         "AlarmDescription": f"DO NOT EDIT OR DELETE. For TargetTrackingScaling policy {arn}.",
@@ -93,6 +88,15 @@ def alarm_specs(site: Site, record: Record) -> dict[str, Json]:
         "owner": arn,
     }
     return {name: {"AlarmName": name, **shared, **specs[side]} for side, name in alarm_names(record).items()}
+
+
+def _specs(key: TargetKey, config: Json) -> dict[Side, Json]:
+    predefined = (config.get("PredefinedMetricSpecification") or {}).get("PredefinedMetricType")
+    return target_tracking.alarm_specs(
+        target_tracking.policy_from_json(config),
+        watched_by(key, config),
+        is_high_resolution=predefined in target_tracking.HIGH_RESOLUTION,
+    )
 
 
 def _predefined(key: TargetKey, predefined: Json) -> dict[str, Any]:
@@ -145,4 +149,8 @@ def checked_tracking(key: TargetKey, config: Json) -> None:
         target_tracking.policy_from_json(config)
     except ValueError as error:
         raise AwsError("ValidationException", str(error)) from error
-    watched_by(key, config)
+    for spec in _specs(key, config).values():
+        try:
+            check_alarm(spec)  # CloudWatch would refuse the alarm, and the policy would never act
+        except AwsError as error:
+            raise validation_error(str(error)) from error
