@@ -58,6 +58,15 @@ def test_nohup_keeps_the_platform_running(tmp_path: Path) -> None:
     assert running.stop() == 0, running.log()
 
 
+def test_a_signal_that_comes_twice_at_once_ends_the_platform_in_order(tmp_path: Path) -> None:
+    running = up(tmp_path / "data")
+    for number in (signal.SIGTERM, signal.SIGINT):  # as from a wrapper and its group; two alike could become one
+        running.process.send_signal(number)
+    assert running.process.wait(timeout=60) == 0, running.log()
+    assert "platform.stopped" in running.log()
+    assert "platform.killed" not in running.log()
+
+
 def test_an_embedded_server_that_dies_is_started_again(tmp_path: Path) -> None:
     running = up(tmp_path / "data")
     try:

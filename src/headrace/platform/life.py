@@ -35,6 +35,8 @@ from headrace.state.sql import SqlStore, open_store
 
 _STORAGE_PATIENCE_S = 3.0
 _WORKER_GRACE_S = 10.0
+_TWICE_S = 0.5
+"""Signals that are not further apart are one: `timeout`, shells and supervisors tell the process and its group."""
 """Between SIGTERM and SIGKILL for workers, whose requests have ended already."""
 
 
@@ -108,6 +110,7 @@ class _Life:
         self._on_ready = on_ready
         self._env = env
         self._stop = asyncio.Event()
+        self._told_s = 0.0
 
     async def live(self) -> int:
         """From the first signal handler to the exit code."""
@@ -159,11 +162,15 @@ class _Life:
             stopping.cancel()
 
     def _on_signal(self, number: int) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._stop.is_set() and now_s - self._told_s < _TWICE_S:
+            return
         if self._stop.is_set() and number != signal.SIGHUP:  # which comes twice: from the shell and from the kernel
             get_logger().warning("platform.killed", signal=signal.Signals(number).name)
             sys.stderr.flush()
             os._exit(128 + number)
         self._stop.set()
+        self._told_s = now_s
         if number == signal.SIGHUP:
             _let_go_of_terminal()
         get_logger().info("platform.stopping", signal=signal.Signals(number).name)
