@@ -38,7 +38,11 @@ def test_an_instance_type_is_a_share_of_this_machine_or_decided_where_the_worker
     [
         ("ray", "ray", "cluster is 'ray', and Ray is not installed: `pip install 'headrace[ray]'`"),
         ("10.0.0.1:6379", "ray", "cluster is '10.0.0.1:6379', and Ray is not installed"),
-        ("ray://h:1", "grpc", "cluster is 'ray://h:1', and Ray's client is not installed: `pip install 'headrace[ray]'`"),
+        (
+            "ray://h:1",
+            "grpc",
+            "cluster is 'ray://h:1', and Ray's client is not installed: `pip install 'headrace[ray]'",
+        ),
     ],
 )
 def test_what_is_not_installed_is_said(tmp_path: Path, cluster: str, missing: str, said: str) -> None:
