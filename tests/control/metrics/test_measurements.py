@@ -1,6 +1,7 @@
 """Measurements that are put and read by boto3, in all three protocols."""
 
 import gzip
+import math
 import time
 import urllib.error
 import urllib.request
@@ -109,7 +110,17 @@ def test_a_body_that_cannot_be_inflated_is_refused(cloud: Platform, body):
     [
         ({}, "MissingParameter", "MetricData.member.1.Value"),
         ({"Value": 1.0, "Values": [1.0]}, "InvalidParameterCombination", "mutually exclusive"),
-        ({"Value": float("nan")}, "InvalidParameterValue", "nan"),
+        (
+            {"Value": float("nan")},
+            "InvalidParameterValue",
+            r"value NaN for parameter MetricData.member.1.Value is invalid",
+        ),
+        (
+            {"Value": float("inf")},
+            "InvalidParameterValue",
+            r"value Infinity for parameter MetricData.member.1.Value is",
+        ),
+        ({"Values": [1.0, -math.inf]}, "InvalidParameterValue", r"value -Infinity for parameter \S+1.Values is"),
         ({"Value": 2.0**361}, "InvalidParameterValue", "MetricData.member.1.Value"),
         ({"Values": [1.0, 2.0], "Counts": [1.0]}, "InvalidParameterValue", "same size"),
         ({"Values": [1.0], "Counts": [-1.0]}, "InvalidParameterValue", "negative"),

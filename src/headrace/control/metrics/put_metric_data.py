@@ -1,5 +1,6 @@
 """PutMetricData: measurements of one's own."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -52,7 +53,8 @@ def _measured(context: CallContext, namespace: str, datum: Json, number: int) ->
     if given == ["StatisticValues"]:
         return metric, _of_statistics(datum["StatisticValues"], f"{where}.StatisticValues", at_s=at_s, unit=unit)
     if given == ["Value"]:
-        return metric, _of_values([datum["Value"]], [1.0], where, at_s=at_s, unit=unit)
+        value = _in_bounds(datum["Value"], f"{where}.Value")
+        return metric, _of_values([value], [1.0], where, at_s=at_s, unit=unit)
     counts = datum.get("Counts", [1.0] * len(datum["Values"]))
     return metric, _of_values(datum["Values"], counts, where, at_s=at_s, unit=unit)
 
@@ -104,5 +106,12 @@ def _of_statistics(given: Json, where: str, *, at_s: float, unit: str) -> Point:
 
 def _in_bounds(value: float, where: str) -> float:
     if not -_MAX_VALUE <= value <= _MAX_VALUE:
-        raise invalid_value(f"The value {value} for parameter {where} is invalid.")
+        raise invalid_value(f"The value {_written(value)} for parameter {where} is invalid.")
     return float(value)
+
+
+def _written(value: float) -> str:
+    """As AWS writes what is no number."""
+    if math.isnan(value):
+        return "NaN"
+    return f"{value}".replace("inf", "Infinity")
