@@ -24,7 +24,7 @@ EXAMPLES = """
 headrace scale chat --min 1 --max 4                  between one and four, 4 requests at a time for each
 headrace scale chat --min 0 --max 2 --idle-s 300     to zero after five minutes without a request
 headrace scale chat --describe                       bounds, policies, and what happened
-headrace scale chat --off                            as it is now, from now on
+headrace scale chat --off                            as it is now, from now on; own policies stay
 """
 
 
@@ -45,7 +45,7 @@ headrace scale chat --off                            as it is now, from now on
 )
 @click.option("--variant", help="Which variant of the endpoint.  [default: the only one]")
 @click.option("--describe", "is_describing", is_flag=True, help="Show what is set and what happened; change nothing.")
-@click.option("--off", "is_off", is_flag=True, help="Stop scaling; the capacity stays as it is.")
+@click.option("--off", "is_off", is_flag=True, help="Take back what this command made; the capacity stays as it is.")
 @click.option("--json", "as_json", is_flag=True, help="With --describe: print JSON.")
 def scale(  # noqa: PLR0913 -- its options
     *,
@@ -72,8 +72,7 @@ def scale(  # noqa: PLR0913 -- its options
         if is_describing:
             _describe(platform, identity, as_json=as_json)
         elif is_off:
-            _switch_off(platform, identity)
-            click.echo(f"{name} is not scaled any more.")
+            click.echo(_switch_off(platform, identity, name))
         else:
             if minimum is None or maximum is None:
                 raise UserFailed("Both --min and --max are wanted; --describe shows what is set, --off ends it.")
@@ -184,7 +183,7 @@ def _refuse_host(platform: Platform, name: str, identity: dict[str, str]) -> Non
         )
 
 
-def _refuse_twin(client: Any, identity: dict[str, str], target: float) -> None:
+def _refuse_twin(platform: Platform, client: Any, identity: dict[str, str], target: float) -> None:
     """
     Somebody's own policy tracks the same metric: only one may, and theirs is not replaced, nor are its bounds.
 
@@ -197,8 +196,9 @@ def _refuse_twin(client: Any, identity: dict[str, str], target: float) -> None:
         if policy["PolicyName"] != LOAD_POLICY and policy.get(key, {}).get(metric) == wanted:
             raise UserFailed(
                 f"The policy {policy['PolicyName']} tracks {wanted['PredefinedMetricType']} of "
-                f"{identity['ResourceId']} already, and nothing was changed. "
-                "Delete it first (--off ends all scaling of it)."
+                f"{identity['ResourceId']} already, and nothing was changed. Delete it first: "
+                f"aws application-autoscaling delete-scaling-policy --policy-name {policy['PolicyName']} "
+                f"{_as_flags(platform, identity)}"
             )
 
 
@@ -210,7 +210,7 @@ def _register(
     platform: Platform, identity: dict[str, str], *, minimum: int, maximum: int, target: float, idle_s: int | None
 ) -> None:
     client, cloudwatch = platform.client("application-autoscaling"), platform.client("cloudwatch")
-    _refuse_twin(client, identity, target)
+    _refuse_twin(platform, client, identity, target)
     client.register_scalable_target(**identity, MinCapacity=minimum, MaxCapacity=maximum)
     client.put_scaling_policy(
         **identity,
@@ -248,22 +248,70 @@ def _idle_alarm(identity: dict[str, str]) -> str:
 
 def _drop_idle(client: Any, cloudwatch: Any, identity: dict[str, str]) -> None:
     """Without --idle-s there shall be no idle policy, also if there was one."""
+    cloudwatch.delete_alarms(AlarmNames=[_idle_alarm(identity)])
+    _delete_policy(client, identity, IDLE_POLICY)
+
+
+def _delete_policy(client: Any, identity: dict[str, str], name: str) -> None:
+    """Also if there is none."""
     from botocore.exceptions import ClientError
 
-    cloudwatch.delete_alarms(AlarmNames=[_idle_alarm(identity)])
     try:
-        client.delete_scaling_policy(**identity, PolicyName=IDLE_POLICY)
+        client.delete_scaling_policy(**identity, PolicyName=name)
     except ClientError as error:
         if error_of(error)[0] != "ObjectNotFoundException":
             raise
 
 
-def _switch_off(platform: Platform, identity: dict[str, str]) -> None:
+def _switch_off(platform: Platform, identity: dict[str, str], name: str) -> str:
+    """
+    Take away what `headrace scale` made, and the scalable target if nothing else hangs on it; tells what is left.
+
+    Raises:
+        UserFailed: it is not scaled, or only by what somebody else put there.
+    """
+    client = platform.client("application-autoscaling")
+    made, left = _policies_and_schedules(client, identity)
+    if not left:
+        platform.client("cloudwatch").delete_alarms(AlarmNames=[_idle_alarm(identity)])
+        _deregister(client, identity)
+        return f"{name} is not scaled any more."
+    kept = (
+        f"Left is what `headrace scale` did not make: {', '.join(left)}. To end that too: "
+        f"aws application-autoscaling deregister-scalable-target {_as_flags(platform, identity)}"
+    )
+    if not made:
+        raise UserFailed(f"`headrace scale` has no policy on {identity['ResourceId']}, and nothing was changed. {kept}")
+    platform.client("cloudwatch").delete_alarms(AlarmNames=[_idle_alarm(identity)])
+    for policy in made:
+        _delete_policy(client, identity, policy)
+    return f"{name} is not scaled by `headrace scale` any more; its bounds stay. {kept}"
+
+
+def _as_flags(platform: Platform, identity: dict[str, str]) -> str:
+    """Which platform and which target, for the AWS CLI."""
+    return (
+        f"--endpoint-url {platform.url} --service-namespace {identity['ServiceNamespace']} "
+        f"--resource-id {identity['ResourceId']} --scalable-dimension {identity['ScalableDimension']}"
+    )
+
+
+def _policies_and_schedules(client: Any, identity: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Names of the policies that `headrace scale` made, and what else there is, in words."""
+    pages = client.get_paginator("describe_scaling_policies").paginate(**identity)
+    policies = [one["PolicyName"] for page in pages for one in page["ScalingPolicies"]]
+    pages = client.get_paginator("describe_scheduled_actions").paginate(**identity)
+    schedules = [one["ScheduledActionName"] for page in pages for one in page["ScheduledActions"]]
+    own = (LOAD_POLICY, IDLE_POLICY)
+    others = [f"policy {name}" for name in policies if name not in own]
+    return [name for name in policies if name in own], [*others, *(f"scheduled action {name}" for name in schedules)]
+
+
+def _deregister(client: Any, identity: dict[str, str]) -> None:
     from botocore.exceptions import ClientError
 
-    platform.client("cloudwatch").delete_alarms(AlarmNames=[_idle_alarm(identity)])
     try:
-        platform.client("application-autoscaling").deregister_scalable_target(**identity)
+        client.deregister_scalable_target(**identity)
     except ClientError as error:
         if error_of(error)[0] == "ObjectNotFoundException":
             raise UserFailed(f"{identity['ResourceId']} is not scaled.") from error

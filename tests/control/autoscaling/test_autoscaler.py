@@ -1,6 +1,7 @@
 """The autoscaler through hours of a clock that the test moves."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -207,6 +208,22 @@ def test_a_suspended_schedule_is_passed_over_for_good(world: World) -> None:
     world.pass_time(1200)
     world.call("RegisterScalableTarget", **IDENTITY, SuspendedState={"ScheduledScalingSuspended": False})
     world.pass_time(600)
+    assert world.capacities == [1]
+
+
+def test_a_time_that_is_past_is_kept_and_never_runs(world: World) -> None:
+    world.register(1, 10)
+    world.pass_time(30)
+    world.call(
+        "PutScheduledAction",
+        **IDENTITY,
+        ScheduledActionName="late",
+        Schedule=f"at({datetime.fromtimestamp(world.now_s - 5, UTC):%Y-%m-%dT%H:%M:%S})",
+        ScalableTargetAction={"MinCapacity": 4},
+    )
+    world.pass_time(600)
+    (action,) = world.call("DescribeScheduledActions", ServiceNamespace="sagemaker")["ScheduledActions"]
+    assert action["ScheduledActionName"] == "late"
     assert world.capacities == [1]
 
 

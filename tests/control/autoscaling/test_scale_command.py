@@ -10,6 +10,12 @@ from headrace.cli.scale import scale, tracking
 from tests.control.support import Platform
 from tests.control.test_endpoints import make_config
 
+IDENTITY = {
+    "ServiceNamespace": "sagemaker",
+    "ResourceId": "endpoint/e/variant/AllTraffic",
+    "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
+}
+
 
 def run(platform: Platform, *arguments: str) -> Result:
     return CliRunner().invoke(scale, [*arguments, "--url", platform.url])
@@ -85,11 +91,7 @@ def test_what_cannot_be_is_said_in_a_sentence(endpoint: Platform, arguments: tup
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_policy_of_ones_own_on_the_same_metric_is_kept_with_its_bounds(endpoint: Platform) -> None:
     client = endpoint.client("application-autoscaling")
-    identity = {
-        "ServiceNamespace": "sagemaker",
-        "ResourceId": "endpoint/e/variant/AllTraffic",
-        "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
-    }
+    identity = IDENTITY
     client.register_scalable_target(**identity, MinCapacity=2, MaxCapacity=9)
     put = {"PolicyType": "TargetTrackingScaling", "TargetTrackingScalingPolicyConfiguration": tracking(identity, 7)}
     client.put_scaling_policy(**identity, PolicyName="mine", **put)
@@ -100,3 +102,29 @@ def test_a_policy_of_ones_own_on_the_same_metric_is_kept_with_its_bounds(endpoin
     assert (target["MinCapacity"], target["MaxCapacity"]) == (2, 9)
     with pytest.raises(ClientError, match="There is mine: put that one, or delete it first"):
         client.put_scaling_policy(**identity, PolicyName="twin", **put)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_off_leaves_what_somebody_else_made_and_tells_how_to_end_it(endpoint: Platform) -> None:
+    client = endpoint.client("application-autoscaling")
+    assert run(endpoint, "e", "--min", "1", "--max", "3", "--idle-s", "60").exit_code == 0
+    step = {"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": 1}
+    steps = {"AdjustmentType": "ChangeInCapacity", "StepAdjustments": [step]}
+    client.put_scaling_policy(
+        **IDENTITY, PolicyName="mine", PolicyType="StepScaling", StepScalingPolicyConfiguration=steps
+    )
+    client.put_scheduled_action(
+        **IDENTITY, ScheduledActionName="night", Schedule="rate(1 day)", ScalableTargetAction={"MaxCapacity": 1}
+    )
+    done = run(endpoint, "e", "--off")
+    assert done.exit_code == 0, done.output
+    assert "did not make: policy mine, scheduled action night." in done.output
+    line = f"deregister-scalable-target --endpoint-url {endpoint.url} --service-namespace sagemaker --resource-id "
+    assert f"{line}{IDENTITY['ResourceId']} --scalable-dimension {IDENTITY['ScalableDimension']}" in done.output
+    (policy,) = client.describe_scaling_policies(ServiceNamespace="sagemaker")["ScalingPolicies"]
+    (action,) = client.describe_scheduled_actions(ServiceNamespace="sagemaker")["ScheduledActions"]
+    (target,) = client.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]
+    assert (policy["PolicyName"], action["ScheduledActionName"], target["MaxCapacity"]) == ("mine", "night", 3)
+    assert endpoint.client("cloudwatch").describe_alarms()["MetricAlarms"] == []
+    again = run(endpoint, "e", "--off")
+    assert (again.exit_code, "nothing was changed" in again.output) == (2, True)
