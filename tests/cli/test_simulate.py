@@ -162,3 +162,16 @@ def test_what_a_request_does_at_zero_can_be_chosen(tmp_path, at_zero, lost, held
     options = [str(path), "--target", "4", "--min", "0", "--at-zero", at_zero, "--json"]
     found = json.loads(CliRunner().invoke(simulate_day, options, catch_exceptions=False).output)
     assert (found["lost"], found["held"]) == (lost, held)
+
+
+def test_large_numbers_are_written_out_and_the_step_is_told(tmp_path):
+    path, page, table = tmp_path / "t.csv", tmp_path / "page.html", tmp_path / "out.csv"
+    path.write_text("time,requests\n0,2000000000\n600,4000000000\n", encoding="utf-8")
+    options = [str(path), "--target", "4", "--html", str(page), "--csv", str(table)]
+    output = CliRunner().invoke(simulate_day, options, catch_exceptions=False).output
+    assert "max 6,666,667/s" in output
+    assert "in steps of 10 s; the autoscaler decides once in each" in output
+    drawn = page.read_text(encoding="utf-8")
+    assert ">6,666,667<" in drawn
+    assert "in steps of 10 s" in drawn
+    assert not any("e+" in text for text in (output, drawn, table.read_text(encoding="utf-8")))

@@ -60,7 +60,7 @@ def simulate_day(
     """
     Run the requests of TRACE (CSV: time,requests) under a scaling policy; show copies, queue and latency.
 
-    Nothing is started: a model of the fleet answers, the platform's own code decides.
+    Nothing is started: a model of the fleet answers, the platform's own code decides, once in each step of 10 s.
     """
     if example:
         click.echo(example_trace(), nl=False)

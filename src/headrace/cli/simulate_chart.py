@@ -13,6 +13,9 @@ WIDTH, HEIGHT, LEFT, GAP = 960, 130, 70, 44
 COLORS = ("#4c78a8", "#f58518")
 """Of the first run and of the one that it is compared with."""
 
+_WHOLE_FROM = 1000
+"""From here on digits behind the point tell nothing."""
+
 Runs = Sequence[tuple[str, Result]]
 """What is compared: a name and what came of it; one or two."""
 
@@ -41,8 +44,14 @@ def terminal_chart(runs: Runs, *, width: int) -> str:
         for number, heights in enumerate(found):
             label = name if len(found) == 1 else f"{name} {number + 1}"
             bars = "".join(BARS[math.ceil(height / top * (len(BARS) - 1))] for height in heights)
-            lines.append(f"{label:<10}{bars} max {max(heights, default=0.0):,.4g}{unit}")
+            lines.append(f"{label:<10}{bars} max {amount(max(heights, default=0.0))}{unit}")
+    lines.append(f"{'':<10}in steps of {STEP_S} s; the autoscaler decides once in each")
     return "\n".join(lines)
+
+
+def amount(value: float) -> str:
+    """For people: four digits, and never an exponent for what is large."""
+    return f"{value:,.0f}" if value >= _WHOLE_FROM else f"{value:.4g}"
 
 
 def html_page(runs: Runs, *, title: str, rows: Sequence[tuple[str, ...]]) -> str:
@@ -64,7 +73,7 @@ def html_page(runs: Runs, *, title: str, rows: Sequence[tuple[str, ...]]) -> str
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
         "<style>body{font:14px system-ui;margin:2em;max-width:1000px}td,th{padding:2px 12px;text-align:left}"
         "svg text{font:12px system-ui}</style>"
-        f"<h1>{escape(title)}</h1>{_table(rows)}<p>{legend}</p>"
+        f"<h1>{escape(title)}</h1>{_table(rows)}<p>{legend}in steps of {STEP_S} s</p>"
         f'<svg viewBox="0 0 {LEFT + WIDTH + 20} {height}" role="img" aria-label="Requests, copies, queue, latency">'
         f"{''.join(plots)}{_axis(first, height)}</svg>"
         f"{''.join(_activities(name, result) for name, result in runs)}</html>\n"
@@ -91,7 +100,7 @@ def _plot(panel: Panel, index: int) -> str:
     lines = "".join(_line(heights, top, base, color) for heights, color in zip(found, COLORS, strict=False))
     return (
         f'<text x="{LEFT}" y="{base - HEIGHT - 8}">{name}{f" ({unit})" if unit else ""}</text>'
-        f'<text x="{LEFT - 8}" y="{base - HEIGHT + 10}" text-anchor="end">{top:,.4g}</text>'
+        f'<text x="{LEFT - 8}" y="{base - HEIGHT + 10}" text-anchor="end">{amount(top)}</text>'
         f'<text x="{LEFT - 8}" y="{base}" text-anchor="end">0</text>{lines}'
     )
 

@@ -19,6 +19,9 @@ MAX_STEPS = 32 * 86_400 // STEP_S
 _MAX_TIME_S = 1e11
 """The year 5138: times behind it are in milliseconds."""
 
+_WHOLE_FROM = 1e5
+"""From here on a number of requests is written without digits behind the point."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
@@ -133,15 +136,20 @@ def result_csv(result: Result) -> str:
         writer.writerow(
             [
                 f"{tick.time_s:.0f}",
-                f"{tick.requests:.6g}",
+                _number(tick.requests),
                 tick.desired,
                 tick.serving,
-                f"{tick.queue:.6g}",
+                _number(tick.queue),
                 latency,
-                f"{tick.lost:.6g}",
+                _number(tick.lost),
             ]
         )
     return out.getvalue()
+
+
+def _number(value: float) -> str:
+    """Six digits, and never an exponent for what is large."""
+    return f"{value:.0f}" if value >= _WHOLE_FROM else f"{value:.6g}"
 
 
 def thinned(values: Sequence[float], num: int) -> list[float]:
