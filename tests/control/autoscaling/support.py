@@ -32,9 +32,11 @@ INVOCATIONS = Metric(namespace="AWS/SageMaker", name="InvocationsPerInstance", d
 
 @dataclass
 class World:
-    """An endpoint `e` with a variant `a`; its workers come as soon as time passes."""
+    """An endpoint with one variant; its workers come as soon as time passes."""
 
     count: int = 1
+    endpoint: str = "e"
+    variant: str = "a"
     now_s: float = START_S
     room: int = 1000
     """Workers that find a place."""
@@ -49,17 +51,31 @@ class World:
         self.store = open_store("sqlite://", now_s=lambda: self.now_s)
         self.scaler = Autoscaler(store=self.store, series=self.series, site=SITE, clock=lambda: self.now_s)
         variant = {
-            "VariantName": "a",
+            "VariantName": self.variant,
             "ModelName": "m",
             "InstanceType": "ml.m5.large",
             "InitialInstanceCount": self.count,
         }
         config = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
         version = version_json(
-            generation=1, config=config, models={"m": {}}, desired={"a": asked_capacity(variant)}, deployment={}
+            generation=1,
+            config=config,
+            models={"m": {}},
+            desired={self.variant: asked_capacity(variant)},
+            deployment={},
         )
-        self.store.create(Kind.ENDPOINT, "e", spec={"asked": 1, "version": version})
+        self.store.create(Kind.ENDPOINT, self.endpoint, spec={"asked": 1, "version": version})
         self.reconcile()
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What names the variant where it is scaled."""
+        return {**IDENTITY, "ResourceId": f"endpoint/{self.endpoint}/variant/{self.variant}"}
+
+    def metric(self, name: str) -> Metric:
+        """One of the variant."""
+        dimensions = (("EndpointName", self.endpoint), ("VariantName", self.variant))
+        return Metric(namespace=CONCURRENCY.namespace, name=name, dimensions=dimensions)
 
     def call(self, operation: str, service: str = "application-autoscaling", **params: Any) -> dict[str, Any]:
         """Ask as a client does."""
@@ -74,10 +90,10 @@ class World:
         return handler_of(service, operation)(context, params)
 
     def register(self, minimum: int = 1, maximum: int = 10, **more: Any) -> None:
-        self.call("RegisterScalableTarget", **IDENTITY, MinCapacity=minimum, MaxCapacity=maximum, **more)
+        self.call("RegisterScalableTarget", **self.identity, MinCapacity=minimum, MaxCapacity=maximum, **more)
 
     def put_policy(self, name: str = "p", **config: Any) -> dict[str, Any]:
-        return self.call("PutScalingPolicy", **IDENTITY, PolicyName=name, **config)
+        return self.call("PutScalingPolicy", **self.identity, PolicyName=name, **config)
 
     def activities(self, *, with_not_scaled: bool = False) -> list[dict[str, Any]]:
         """Oldest first."""
@@ -88,7 +104,7 @@ class World:
 
     def reconcile(self) -> None:
         """Give the endpoint all workers that it wants."""
-        record = self.store.get(Kind.ENDPOINT, "e")
+        record = self.store.get(Kind.ENDPOINT, self.endpoint)
         if record is None:
             return
         for _ in range(3):
@@ -101,13 +117,13 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         """Measure, scale, reconcile, every ten seconds."""
-        key = read_key(IDENTITY)
+        key = read_key(self.identity)
         for _ in range(int(seconds // 10)):
             self.now_s += 10
             capacity = read_capacity(self.store, key)
             value = self.load(capacity.in_service if capacity is not None else 0)
             if value is not None:
-                self.series.put(CONCURRENCY, value, now_s=self.now_s - 5)
+                self.series.put(self.metric(CONCURRENCY.name), value, now_s=self.now_s - 5)
             self.scaler.look()
             self.reconcile()
             after = read_capacity(self.store, key)
@@ -123,7 +139,7 @@ class World:
         return [
             WorkerView(
                 name=f"w{number}",
-                variant="a",
+                variant=self.variant,
                 generation=generation,
                 created_s=START_S,
                 phase=Phase.READY,

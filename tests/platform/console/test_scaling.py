@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     with played_world() as played:
-        assert played.capacities == [1, 3, 1], played.capacities
+        assert played.capacities == [1, 2, 3, 2, 1], played.capacities
         yield played
 
 
@@ -27,25 +27,25 @@ def world() -> Iterator[World]:
 def page(driver: webdriver.Chrome, platform: FakePlatform, world: World) -> Console:
     """The timeline of the last hour."""
     show(platform, world)
-    opened = Console(driver, platform, "#/e/scaling")
+    opened = Console(driver, platform, "#/chat/scaling")
     opened.find("#scaling-range option[value='3600']").click()
     opened.until(lambda: opened.all(".timeline .mark.out"), "the timeline of the hour")
     return opened
 
 
 def test_one_axis_shows_capacity_metric_alarms_and_activities(page: Console) -> None:
-    assert page.text("#scaling-facts") == "Scaled between 1 and 3 instances by load and idle"
+    assert page.text("#scaling-facts") == "Scaled between 1 and 3 instances by chat-load and chat-quiet"
     titles = [one.text for one in page.all(".timeline .lane-title")]
-    words = ("Capacity", "ConcurrentRequestsPerModel", "Twice as many", "Alarms", "Activities")
+    words = ("Capacity", "ConcurrentRequestsPerModel", "Requests a minute", "Alarms", "Activities")
     assert all(title.startswith(word) for title, word in zip(titles, words, strict=True)), titles
     assert "instances that serve" in titles[0]
     assert "average over 10 s" in titles[1]
     assert "every 1 min" in titles[2]
-    assert [one.text for one in page.all(".timeline .rule-word")] == ["min 1", "max 3", "target 4", "threshold 0.5"]
+    assert [one.text for one in page.all(".timeline .rule-word")] == ["min 1", "max 3", "target 4", "threshold 1"]
     for line in ("serving", "desired", "measured"):
         assert all(one.get_attribute("d") for one in page.all(f".timeline path.{line}")), line
-    assert len(page.all(".timeline .mark.out")) == len(page.all(".timeline .mark.in")) == 1
-    assert {one.text for one in page.all(".timeline .number")} == {"3", "1"}
+    assert len(page.all(".timeline .mark.out")) == len(page.all(".timeline .mark.in")) == 2
+    assert {one.text for one in page.all(".timeline .number")} == {"1", "2", "3"}
     assert page.all(".timeline .band-OK")
     assert page.all(".timeline .band-INSUFFICIENT_DATA")
     assert page.all(".timeline .band-ALARM")
@@ -62,7 +62,7 @@ def test_marks_stand_where_capacity_changes(page: Console) -> None:
         return [jumps, [...document.querySelectorAll(".mark.out, .mark.in")].map(placeOf).sort((a, b) => a - b)];
     """
     jumps, marks = page.run(script)  # type: ignore[misc]
-    assert len(jumps) == len(marks) == 2
+    assert len(jumps) == len(marks) == 4
     width_of_look = page.find(".timeline").size["width"] / 360
     assert all(abs(jump - mark) <= 2 * width_of_look for jump, mark in zip(jumps, marks, strict=True)), (jumps, marks)
 
@@ -73,9 +73,9 @@ def test_activities_are_told_by_keyboard_and_in_a_table(page: Console) -> None:
     chart.send_keys(Keys.HOME, Keys.ARROW_DOWN)
     told = page.text("#timeline .card")
     assert "Scaled out" in told
-    assert "Setting desired instance count to 3." in told
+    assert "Setting desired instance count to 2." in told
     assert "Successful" in told
-    assert "in state ALARM triggered policy load" in told
+    assert "in state ALARM triggered policy chat-load" in told
     assert "High ALARM" in told
     assert page.all(".mark.out.near")
     chart.send_keys(Keys.END, Keys.ARROW_LEFT)
@@ -125,7 +125,7 @@ def test_a_longer_time_has_means_and_sums_keep_their_period(page: Console) -> No
     chart.send_keys(Keys.HOME, Keys.ARROW_DOWN)
     told = page.text("#timeline .card").splitlines()
     assert "Scaled out" in page.text("#timeline .card")
-    assert 1 < float(told[1].split()[0]) < 3, told
+    assert 1 < float(told[1].split()[0]) < 2, told
 
 
 def test_where_nothing_scales_the_command_is_told(driver: webdriver.Chrome, platform: FakePlatform) -> None:
