@@ -13,6 +13,7 @@ import uvicorn
 from botocore.config import Config
 
 from headrace.cluster.fake import FakeLauncher, FakeMachine
+from headrace.cluster.platform_logs import EndedLog
 from headrace.control.app import ControlApp
 from headrace.control.fleet import Limits
 from headrace.control.names import Site
@@ -51,6 +52,10 @@ class ListedLogs:
 
     lines: dict[str, list[Line]] = field(default_factory=dict)
     """By worker; those of `""` are every worker's."""
+    kept: dict[str, EndedLog] = field(default_factory=dict)
+    """By worker, in the order of their ends."""
+    fault: OSError | None = None
+    """Why nothing can be kept."""
 
     def write(self, *messages: str, worker: str = "", begin_ms: int = 1_700_000_000_000) -> None:
         found = self.lines.setdefault(worker, [])
@@ -79,6 +84,28 @@ class ListedLogs:
 
     def size_bytes(self, worker: str) -> int:
         return sum(len(one.message) for one in self.lines.get(worker, self.lines.get("", [])))
+
+    def ended(self) -> Sequence[EndedLog]:
+        return list(self.kept.values())
+
+    def keep(self, worker: str, *, log_group: str, log_stream: str, created_s: float) -> None:
+        if self.fault is not None:
+            raise self.fault
+        lines = self.read(worker)
+        if lines and worker not in self.kept:
+            self.kept[worker] = EndedLog(
+                worker=worker,
+                log_group=log_group,
+                log_stream=log_stream,
+                created_ms=int(created_s * 1000),
+                ended_ms=lines[-1].timestamp_ms,
+                first_ms=lines[0].timestamp_ms,
+                last_ms=lines[-1].timestamp_ms,
+            )
+
+    def drop(self, workers: Sequence[str]) -> None:
+        for worker in workers:
+            del self.kept[worker]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,3 +116,74 @@ def test_what_cannot_be_read_is_an_invalid_parameter(logs: Any, params: dict[str
 )
 def test_a_pattern_fits(pattern: str, line: str, *, fits: bool) -> None:
     assert read_pattern(pattern).fits(line) is fits
+
+
+def end(platform: Platform, number: int, *, created_s: float = 0.5) -> None:
+    """The worker's log is kept, its record goes."""
+    record = platform.store.get(Kind.WORKER, f"w{number}")
+    assert record is not None
+    platform.logs.keep(
+        record.name, log_group=record.spec["log_group"], log_stream=record.spec["log_stream"], created_s=created_s
+    )
+    platform.store.remove(record)
+
+
+def test_streams_outlive_their_workers(logs: Any, still_platform: Platform) -> None:
+    before = logs.filter_log_events(logGroupName=GROUP)["events"]
+    stream = {"logGroupName": GROUP, "logStreamName": "AllTraffic/i-1"}
+    token = logs.get_log_events(**stream, startFromHead=True, limit=2)["nextForwardToken"]
+    end(still_platform, 1)
+    assert logs.filter_log_events(logGroupName=GROUP)["events"] == before
+    assert messages(logs.get_log_events(**stream, nextToken=token)) == ["five"]
+    ended, _ = logs.describe_log_streams(logGroupName=GROUP)["logStreams"]
+    assert (ended["logStreamName"], ended["creationTime"], ended["lastEventTimestamp"]) == ("AllTraffic/i-1", 500, 1002)
+    newest_first = logs.describe_log_streams(logGroupName=GROUP, orderBy="LastEventTime", descending=True)
+    assert [one["logStreamName"] for one in newest_first["logStreams"]] == ["AllTraffic/i-1", "b/i-2"]
+    end(still_platform, 2)  # the endpoint is gone
+    (group,) = logs.describe_log_groups()["logGroups"]
+    assert (group["logGroupName"], group["creationTime"]) == (GROUP, 500)
+    assert messages(logs.filter_log_events(logGroupName=GROUP, startTime=1002)) == ["five"]
+
+
+def test_pages_go_over_the_end_of_a_worker(logs: Any, still_platform: Platform) -> None:
+    found: list[str] = []
+    page: dict[str, Any] = {}
+    while not found or "nextToken" in page:
+        token = {"nextToken": page["nextToken"]} if page else {}
+        page = logs.filter_log_events(logGroupName=GROUP, limit=1, **token)
+        found += messages(page)
+        if len(found) == 2:
+            end(still_platform, 1, created_s=still_platform.store.list(Kind.WORKER)[0].created_s)
+    assert found == ["one", "two", "three error", "four error", "five"]
+
+
+def test_pages_of_many_ended_streams_name_only_those_that_are_not_done(still_platform: Platform) -> None:
+    for number in range(60):
+        add_worker(still_platform, number)
+        still_platform.logs.write(f"{number} a", f"{number} b", worker=f"w{number}", begin_ms=1000 + number * 10)
+        end(still_platform, number, created_s=1 + number / 100)
+    client = still_platform.client("logs")
+    pages = list(
+        client.get_paginator("filter_log_events").paginate(logGroupName=GROUP, PaginationConfig={"PageSize": 7})
+    )
+    assert [text for page in pages for text in messages(page)] == [
+        f"{number} {part}" for number in range(60) for part in "ab"
+    ]
+    assert max(len(page.get("nextToken", "")) for page in pages) < 200
+
+
+def test_logs_of_ended_workers_can_be_removed(logs: Any, still_platform: Platform) -> None:
+    stream = {"logGroupName": GROUP, "logStreamName": "AllTraffic/i-1"}
+    with pytest.raises(logs.exceptions.OperationAbortedException, match="worker"):
+        logs.delete_log_stream(**stream)
+    end(still_platform, 1)
+    with pytest.raises(logs.exceptions.OperationAbortedException, match="workers"):
+        logs.delete_log_group(logGroupName=GROUP)
+    logs.delete_log_stream(**stream)
+    with pytest.raises(logs.exceptions.ResourceNotFoundException, match="log stream does not exist"):
+        logs.get_log_events(**stream)
+    end(still_platform, 2)
+    logs.delete_log_group(logGroupName=GROUP)
+    with pytest.raises(logs.exceptions.ResourceNotFoundException, match="log group does not exist"):
+        logs.delete_log_group(logGroupName=GROUP)
+    assert logs.describe_log_groups()["logGroups"] == []

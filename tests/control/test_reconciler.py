@@ -371,3 +371,31 @@ async def test_running_ends_with_its_task_and_leaves_the_workers(scene: Scene) -
         await task
     (name,) = scene.living()
     assert scene.machine.look(name).phase is Phase.READY
+
+
+async def test_logs_outlive_workers_and_their_endpoint(scene: Scene) -> None:
+    scene.logs.write("hello")
+    scene.ask(count=2)
+    await scene.settle()
+    workers = {record.name: record for record in scene.store.list(Kind.WORKER)}
+    scene.store.update(scene.endpoint(), is_deleting=True)
+    await scene.settle()
+    assert scene.store.list(Kind.WORKER) == []
+    assert {ended.worker for ended in scene.logs.ended()} == set(workers)
+    for ended in scene.logs.ended():
+        record = workers[ended.worker]
+        assert ended.log_group == record.spec["log_group"]
+        assert ended.log_stream == record.spec["log_stream"]
+        assert ended.created_ms == int(record.created_s * 1000)
+
+
+async def test_a_log_that_cannot_be_kept_keeps_no_worker(scene: Scene) -> None:
+    scene.logs.write("hello")
+    scene.logs.fault = OSError(28, "No space left on device")
+    scene.ask()
+    await scene.settle()
+    scene.store.update(scene.endpoint(), is_deleting=True)
+    await scene.settle()
+    assert scene.store.get(Kind.ENDPOINT, "e") is None
+    assert scene.machine.workers == {}
+    assert scene.logs.ended() == []

@@ -77,7 +77,7 @@ class LogTail:
             return f"The endpoint {self._name} hosts inference components, which log apart: {', '.join(names)}."
         return (
             f"There is no log of an endpoint or inference component called {self._name}. `headrace ls` lists them; "
-            "one at zero has no log, as workers that are scaled in take theirs along."
+            "one whose workers never ran, or ended more than seven days ago, has no log."
         )
 
     def _new(self, events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -1,5 +1,7 @@
 """
-How the `logs` API and the reconciler read what workers wrote. `cluster.worker_logs` implements it; tests bring a list.
+How the `logs` API and the reconciler read, and keep, what workers wrote.
+
+`cluster.platform_logs` implements it; tests bring a list.
 
 A position is a place in a worker's log (a number that only grows, also when the file behind it is cut). Reading goes on
 at the position that the last event named, forwards or backwards.
@@ -7,6 +9,8 @@ at the position that the last event named, forwards or backwards.
 
 from collections.abc import Sequence
 from typing import Protocol
+
+from headrace.cluster.platform_logs import EndedLog
 
 
 class LogEvent(Protocol):
@@ -62,4 +66,25 @@ class LogReader(Protocol):
 
     def size_bytes(self, worker: str) -> int:
         """What its log holds now."""
+        ...
+
+    def ended(self) -> Sequence[EndedLog]:
+        """The logs of workers that are no more."""
+        ...
+
+    def drop(self, workers: Sequence[str]) -> None:
+        """Remove the logs of such workers."""
+        ...
+
+
+class LogKeeper(LogReader, Protocol):
+    """What the reconciler needs besides."""
+
+    def keep(self, worker: str, *, log_group: str, log_stream: str, created_s: float) -> None:
+        """
+        Let the log of a worker outlive it, before its folder goes; may be called again.
+
+        Raises:
+            OSError: it cannot be kept.
+        """
         ...

@@ -1,20 +1,17 @@
 """
-The part of CloudWatch Logs that reads: DescribeLogGroups, DescribeLogStreams, FilterLogEvents, GetLogEvents.
+The part of CloudWatch Logs that reads, and removes what workers left behind.
 
-A group is an endpoint, a stream one of its workers, named as SageMaker names them. What a worker wrote is there until
-its endpoint is deleted (failed workers: the newest few).
+A group is an endpoint or a component, a stream one of its workers, named as SageMaker names them. What a worker wrote
+outlives it, and its endpoint too, bounded in size and age (`cluster.platform_logs`).
 """
 
-import base64
-import heapq
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from headrace.control.context import CallContext
 from headrace.control.log_filter import LineFilter, read_pattern
 from headrace.control.log_reader import LogEvent
-from headrace.state.records import Kind, Record
+from headrace.control.log_streams import LogStream, Reading, all_streams, lines_of, read_token
 from headrace.wire.aws.errors import AwsError
 
 _MAX_EVENTS = 10_000
@@ -22,14 +19,13 @@ _MAX_ANSWER_CHARACTERS = 1_000_000
 """Source: CloudWatch Logs, FilterLogEvents: an answer has at most 1 MB."""
 _MAX_SCANNED = 200_000
 """Lines that one call looks at; a pattern that seldom fits goes on with `nextToken`."""
-_BLOCK = 1000
 
 
 def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DescribeLogGroups."""
-    groups: dict[str, list[Record]] = {}
-    for worker in context.store.list(Kind.WORKER):
-        groups.setdefault(worker.spec["log_group"], []).append(worker)
+    groups: dict[str, list[LogStream]] = {}
+    for stream in all_streams(context):
+        groups.setdefault(stream.group, []).append(stream)
     prefix, part = params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "").lower()
     found = sorted(name for name in groups if name.startswith(prefix) and part in name.lower())
     page, token = _page(found, params)
@@ -38,41 +34,37 @@ def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[st
 
 def describe_log_streams(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DescribeLogStreams."""
-    workers = _workers(context, params)
-    prefix = params.get("logStreamNamePrefix", "")
-    streams = [_stream(context, one) for one in workers if one.spec["log_stream"].startswith(prefix)]
-    by_time = params.get("orderBy") == "LastEventTime"
-    streams.sort(
-        key=lambda one: (one.get("lastEventTimestamp", 0) if by_time else 0, one["logStreamName"]),
-        reverse=params.get("descending", False),
-    )
+    prefix, is_descending = params.get("logStreamNamePrefix", ""), params.get("descending", False)
+    streams = [one for one in _streams(context, params) if one.name.startswith(prefix)]
+    if params.get("orderBy") == "LastEventTime":
+        last_ms = {one.worker: (_times_ms(context, one) or (0, 0))[1] for one in streams}
+        streams.sort(key=lambda one: (last_ms[one.worker], one.name), reverse=is_descending)
+    else:
+        streams.sort(key=lambda one: one.name, reverse=is_descending)
     page, token = _page(streams, params)
-    return {"logStreams": page, **token}
+    return {"logStreams": [_stream(context, one) for one in page], **token}
 
 
 def filter_log_events(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """FilterLogEvents: the lines of several streams, in the order of their times."""
-    workers = _chosen(_workers(context, params), params)
+    streams = _chosen(_streams(context, params), params)
     wanted = read_pattern(params.get("filterPattern", ""))
-    positions = _read_token(params.get("nextToken"))
-    lines = heapq.merge(
-        *(_lines(context, worker, params, positions.get(worker.name)) for worker in workers),
-        key=lambda line: (line[0].timestamp_ms, line[1].name),
-    )
-    events, is_more = _take(lines, wanted, positions, limit=params.get("limit", _MAX_EVENTS))
+    reading = _read_token(params.get("nextToken"))
+    lines = lines_of(context, streams, params, reading)
+    events, is_more = _take(lines, wanted, reading, limit=params.get("limit", _MAX_EVENTS))
     answer: dict[str, Any] = {"events": events, "searchedLogStreams": []}
     if is_more:
-        answer["nextToken"] = _token(positions)
+        answer["nextToken"] = reading.token()
     return answer
 
 
 def get_log_events(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """GetLogEvents: one stream, forwards or backwards; at its end the token stays the same."""
-    worker = _worker(_workers(context, params), params["logStreamName"])
+    stream = _named(_streams(context, params), params["logStreamName"])
     direction, position = _read_place(params.get("nextToken"))
     is_forward = direction == "f" if direction else params.get("startFromHead", False)
     events = context.logs.read(
-        worker.name,
+        stream.worker,
         start_ms=params.get("startTime"),
         end_ms=params.get("endTime"),
         position=position,
@@ -89,23 +81,45 @@ def get_log_events(context: CallContext, params: dict[str, Any]) -> dict[str, An
     }
 
 
+def delete_log_group(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """DeleteLogGroup: what ended workers wrote; a group whose workers are there still is theirs."""
+    streams = _streams(context, params)
+    if any(not stream.is_ended for stream in streams):
+        raise AwsError("OperationAbortedException", f"{params['logGroupName']} has workers that write to it.")
+    context.logs.drop([stream.worker for stream in streams])
+    return {}
+
+
+def delete_log_stream(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """DeleteLogStream: that of an ended worker."""
+    stream = _named(_streams(context, params), params["logStreamName"])
+    if not stream.is_ended:
+        raise AwsError("OperationAbortedException", f"The worker of {stream.name} is there and may write to it.")
+    context.logs.drop([stream.worker])
+    return {}
+
+
 def _take(
-    lines: Iterator[tuple[LogEvent, Record]], wanted: LineFilter, positions: dict[str, int], *, limit: int
+    lines: Iterator[tuple[LogEvent, LogStream]], wanted: LineFilter, reading: Reading, *, limit: int
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Events until an answer is full, `positions` brought forward, and whether there is more."""
+    """Events until an answer is full, `reading` brought forward, and whether there is more."""
     events: list[dict[str, Any]] = []
     room = _MAX_ANSWER_CHARACTERS
-    for number, (event, worker) in enumerate(lines):
+    for number, (event, stream) in enumerate(lines):
         is_fitting = wanted.fits(event.message)
         if len(events) >= limit or number >= _MAX_SCANNED or (is_fitting and events and room < len(event.message)):
             return events, True
-        positions[worker.name] = event.next_position
+        reading.positions[stream.worker] = event.next_position
         if is_fitting:
             room -= len(event.message)
-            stream = worker.spec["log_stream"]
-            identity = f"{worker.name}:{event.position:020d}"
+            identity = f"{stream.worker}:{event.position:020d}"
             events.append(
-                {**_event(event), "logStreamName": stream, "ingestionTime": event.timestamp_ms, "eventId": identity}
+                {
+                    **_event(event),
+                    "logStreamName": stream.name,
+                    "ingestionTime": event.timestamp_ms,
+                    "eventId": identity,
+                }
             )
     return events, False
 
@@ -114,80 +128,67 @@ def _event(event: LogEvent) -> dict[str, Any]:
     return {"timestamp": event.timestamp_ms, "message": event.message or " "}
 
 
-def _lines(
-    context: CallContext, worker: Record, params: dict[str, Any], position: int | None
-) -> Iterator[tuple[LogEvent, Record]]:
-    """All lines of a worker within the times, a block at a time."""
-    while True:
-        block = context.logs.read(
-            worker.name,
-            start_ms=params.get("startTime"),
-            end_ms=params.get("endTime"),
-            position=position,
-            limit=_BLOCK,
-        )
-        for event in block:
-            yield event, worker
-        if len(block) < _BLOCK:
-            return
-        position = block[-1].next_position
-
-
-def _chosen(workers: list[Record], params: dict[str, Any]) -> list[Record]:
+def _chosen(streams: list[LogStream], params: dict[str, Any]) -> list[LogStream]:
     names, prefix = params.get("logStreamNames"), params.get("logStreamNamePrefix", "")
     if names and prefix:
         raise _invalid("Both logStreamNames and logStreamNamePrefix were given. Give one of them.")
     if names:
-        return [_worker(workers, name) for name in dict.fromkeys(names)]
-    return [worker for worker in workers if worker.spec["log_stream"].startswith(prefix)]
+        return [_named(streams, name) for name in dict.fromkeys(names)]
+    return [stream for stream in streams if stream.name.startswith(prefix)]
 
 
-def _workers(context: CallContext, params: dict[str, Any]) -> list[Record]:
-    """The workers of a log group."""
+def _streams(context: CallContext, params: dict[str, Any]) -> list[LogStream]:
+    """The streams of a log group."""
     group = params.get("logGroupName") or params.get("logGroupIdentifier", "")
     if not group:
         raise _invalid("Neither logGroupName nor logGroupIdentifier was given. Give one of them.")
     group = group.partition(":log-group:")[2].removesuffix(":*") or group
-    found = [worker for worker in context.store.list(Kind.WORKER) if worker.spec["log_group"] == group]
+    found = [stream for stream in all_streams(context) if stream.group == group]
     if not found:
         raise AwsError("ResourceNotFoundException", "The specified log group does not exist.")
     return found
 
 
-def _worker(workers: list[Record], stream: str) -> Record:
-    found = next((worker for worker in workers if worker.spec["log_stream"] == stream), None)
+def _named(streams: list[LogStream], name: str) -> LogStream:
+    found = next((stream for stream in streams if stream.name == name), None)
     if found is None:
         raise AwsError("ResourceNotFoundException", "The specified log stream does not exist.")
     return found
 
 
-def _group(context: CallContext, name: str, workers: list[Record]) -> dict[str, Any]:
+def _group(context: CallContext, name: str, streams: list[LogStream]) -> dict[str, Any]:
     arn = _group_arn(context, name)
     return {
         "logGroupName": name,
-        "creationTime": int(min(worker.created_s for worker in workers) * 1000),
+        "creationTime": min(stream.created_ms for stream in streams),
         "metricFilterCount": 0,
         "arn": f"{arn}:*",
         "logGroupArn": arn,
-        "storedBytes": sum(context.logs.size_bytes(worker.name) for worker in workers),
+        "storedBytes": sum(context.logs.size_bytes(stream.worker) for stream in streams),
         "logGroupClass": "STANDARD",
     }
 
 
-def _stream(context: CallContext, worker: Record) -> dict[str, Any]:
-    name = worker.spec["log_stream"]
-    stream: dict[str, Any] = {
-        "logStreamName": name,
-        "creationTime": int(worker.created_s * 1000),
-        "arn": f"{_group_arn(context, worker.spec['log_group'])}:log-stream:{name}",
-        "storedBytes": context.logs.size_bytes(worker.name),
+def _stream(context: CallContext, stream: LogStream) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "logStreamName": stream.name,
+        "creationTime": stream.created_ms,
+        "arn": f"{_group_arn(context, stream.group)}:log-stream:{stream.name}",
+        "storedBytes": context.logs.size_bytes(stream.worker),
     }
-    first = context.logs.read(worker.name, limit=1)
-    last = context.logs.read(worker.name, limit=1, is_backward=True)
-    if first and last:
-        times = {"firstEventTimestamp": first[0].timestamp_ms, "lastEventTimestamp": last[-1].timestamp_ms}
-        stream |= {**times, "lastIngestionTime": last[-1].timestamp_ms}
-    return stream
+    if times_ms := _times_ms(context, stream):
+        first_ms, last_ms = times_ms
+        found |= {"firstEventTimestamp": first_ms, "lastEventTimestamp": last_ms, "lastIngestionTime": last_ms}
+    return found
+
+
+def _times_ms(context: CallContext, stream: LogStream) -> tuple[int, int] | None:
+    """Of the first and of the last line; None if there is none."""
+    if stream.times_ms is not None:
+        return stream.times_ms
+    first = context.logs.read(stream.worker, limit=1)
+    last = context.logs.read(stream.worker, limit=1, is_backward=True)
+    return (first[0].timestamp_ms, last[-1].timestamp_ms) if first and last else None
 
 
 def _group_arn(context: CallContext, name: str) -> str:
@@ -204,24 +205,11 @@ def _page(things: list[Any], params: dict[str, Any]) -> tuple[list[Any], dict[st
     return things[begin:end], {"nextToken": str(end)} if end < len(things) else {}
 
 
-def _token(positions: dict[str, int]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(positions).encode()).decode()
-
-
-def _read_token(token: str | None) -> dict[str, int]:
-    if token is None:
-        return {}
+def _read_token(token: str | None) -> Reading:
     try:
-        positions = json.loads(base64.urlsafe_b64decode(token.encode()))
-    except (ValueError, RecursionError):
-        positions = None
-    if not isinstance(positions, dict) or not all(_is_position(value) for value in positions.values()):
-        raise _invalid("The specified nextToken is invalid.")
-    return positions
-
-
-def _is_position(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        return Reading() if token is None else read_token(token)
+    except ValueError:
+        raise _invalid("The specified nextToken is invalid.") from None
 
 
 def _read_place(token: str | None) -> tuple[str, int | None]:

@@ -19,7 +19,7 @@ from headrace.control.endpoint_pass import EndpointPass
 from headrace.control.faults import Faults
 from headrace.control.fleet import Limits
 from headrace.control.leftovers import Leftovers
-from headrace.control.log_reader import LogReader
+from headrace.control.log_reader import LogKeeper
 from headrace.control.names import Site
 from headrace.control.readiness import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S, Rest, starting_among
 from headrace.control.reading import UnreadableRecord
@@ -44,7 +44,7 @@ class Reconciler:
         *,
         store: Store,
         launcher: Launcher,
-        logs: LogReader,
+        logs: LogKeeper,
         site: Site,
         defaults: WorkerDefaults,
         limits: Limits | None = None,
@@ -57,7 +57,7 @@ class Reconciler:
         Args:
             store: what is asked, and where it is written what is.
             launcher: starts and stops workers.
-            logs: for the reasons of failures.
+            logs: for the reasons of failures; they outlive their workers.
             site: account and region.
             defaults: of workers.
             limits: how patient to be.

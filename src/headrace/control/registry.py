@@ -49,6 +49,8 @@ OPERATIONS: dict[tuple[str, str], Handler] = {
     ("sagemaker", "AddTags"): tags_api.add_tags,
     ("sagemaker", "ListTags"): tags_api.list_tags,
     ("sagemaker", "DeleteTags"): tags_api.delete_tags,
+    ("logs", "DeleteLogGroup"): logs_api.delete_log_group,
+    ("logs", "DeleteLogStream"): logs_api.delete_log_stream,
     ("logs", "DescribeLogGroups"): logs_api.describe_log_groups,
     ("logs", "DescribeLogStreams"): logs_api.describe_log_streams,
     ("logs", "FilterLogEvents"): logs_api.filter_log_events,

@@ -22,7 +22,7 @@ from headrace.cluster.launcher import (
 )
 from headrace.control import store_access
 from headrace.control.fleet import Limits
-from headrace.control.log_reader import LogReader
+from headrace.control.log_reader import LogKeeper
 from headrace.control.plan import Action, Drain, Forget, GiveUp, Launch, RemoveEndpoint, Start, Stop
 from headrace.control.progress import EndpointView
 from headrace.control.version import Version
@@ -74,7 +74,7 @@ class WorkerHands:
         *,
         store: Store,
         launcher: Launcher,
-        logs: LogReader,
+        logs: LogKeeper,
         defaults: WorkerDefaults,
         limits: Limits,
         clock: Callable[[], float],
@@ -224,13 +224,27 @@ class WorkerHands:
             await self._write(bench, name, status={**record.status, "stopping_s": self._clock()})
 
     async def _forget(self, bench: Bench, name: str) -> None:
-        """Remove what is left of a worker; a folder that cannot be removed does not keep its record."""
+        """Remove what is left of a worker but its log; a folder that cannot be removed does not keep its record."""
+        await self._keep_log(bench.records[name])
         try:
             async with asyncio.timeout(_LAUNCHER_PATIENCE_S):
                 await self._launcher.forget(name)
         except Exception as error:  # noqa: BLE001 -- an edge: deletion must end
             self._log.warning("worker.folder_kept", worker=name, error=repr(error))
         await store_access.remove(self._store, bench.records.pop(name))
+
+    async def _keep_log(self, record: Record) -> None:
+        spec = record.spec
+        try:
+            await asyncio.to_thread(
+                self._logs.keep,
+                record.name,
+                log_group=spec["log_group"],
+                log_stream=spec["log_stream"],
+                created_s=record.created_s,
+            )
+        except (OSError, ValueError) as error:
+            self._log.warning("worker.log_not_kept", worker=record.name, error=repr(error))
 
     async def _write(self, bench: Bench, name: str, *, status: Json | None = None, is_deleting: bool = False) -> None:
         record = bench.records[name]

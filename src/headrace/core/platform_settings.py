@@ -104,6 +104,12 @@ class PlatformSettings:
     file that grows larger keeps them for a shorter time.
     """
 
+    logs_mib: int = setting(rules.integer(0, 1_000_000), 256)
+    """
+    Size that the logs of workers that were scaled in, replaced or deleted may take in `data_dir`, about, in MiB. They
+    are kept for seven days, the newest ones of a larger amount; 0 keeps none.
+    """
+
     log_format: str = setting(rules.choice("auto", "console", "json"), "auto")
     """Form of the log. `auto` is `console` on a terminal, else `json`."""
 

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from headrace import __version__
+from headrace.cluster.platform_logs import PlatformLogs
 from headrace.cluster.this_host import this_host
-from headrace.cluster.worker_logs import WorkerLogs
 from headrace.control.app import ControlApp
 from headrace.control.autoscaling.autoscaler import Autoscaler
 from headrace.control.autoscaling.waker import Waker
@@ -91,7 +91,7 @@ def assemble(
     own_images = _own_images(settings, folder)
     host = this_host()
     cluster = make_cluster(settings, folder, env, host=host)
-    logs = WorkerLogs(folder.workers)
+    logs = PlatformLogs(folder.workers, folder.ended_logs, max_bytes=settings.logs_mib * MIB)
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
     waker = Waker(store, site=site)
     series = FileSeries(folder.metrics, max_bytes=settings.metrics_mib * MIB)

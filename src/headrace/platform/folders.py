@@ -35,6 +35,11 @@ class DataFolder:
         return self.root / "workers"
 
     @property
+    def ended_logs(self) -> Path:
+        """The logs of workers that are no more."""
+        return self.root / "ended-logs"
+
+    @property
     def artifacts(self) -> Path:
         """Model files that were fetched, shared by workers."""
         return self.root / "artifacts"
