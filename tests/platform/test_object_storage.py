@@ -1,10 +1,8 @@
 """The embedded S3 server through the platform's proxy, with boto3, as SDKs use it; and its life."""
 
-import asyncio
 import base64
 import hashlib
 import os
-import signal
 import socket
 import zlib
 from collections.abc import Iterator
@@ -19,7 +17,6 @@ from botocore.exceptions import ClientError
 
 from headrace.core.errors import SettingsError
 from headrace.platform.object_storage import (
-    EmbeddedStorage,
     ExternalStorage,
     NoStorage,
     ObjectStorage,
@@ -31,7 +28,6 @@ from headrace.platform.s3_proxy import S3Proxy
 
 from .serving import serving
 
-needs_weed = pytest.mark.skipif(find_weed(os.environ) is None, reason="SeaweedFS is not installed (extra s3)")
 MIB = 1024 * 1024
 
 
@@ -245,87 +241,6 @@ def test_a_client_that_asks_first_is_told_to_go_on(s3: Proxied) -> None:
         connection.sendall(b"abc")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
     assert s3.get("asked") == b"abc"
-
-
-@needs_weed
-async def test_it_comes_back_with_its_objects_after_a_kill(tmp_path: Path) -> None:
-    storage = make_storage(None, tmp_path, "us-east-1", os.environ)
-    assert isinstance(storage, EmbeddedStorage)
-    await storage.start()
-    try:
-        access = await storage.ready()
-        client = client_of(access)
-        await asyncio.to_thread(client.create_bucket, Bucket="bucket")
-        await asyncio.to_thread(client.put_object, Bucket="bucket", Key="key", Body=b"content")
-        os.kill(storage.pid, signal.SIGKILL)
-        while storage.state == "ready":
-            await asyncio.sleep(0.05)
-        again = await storage.ready()
-        assert again == access
-        response = await asyncio.to_thread(client.get_object, Bucket="bucket", Key="key")
-        with response["Body"] as body:
-            assert body.read() == b"content"
-        client.close()
-    finally:
-        await storage.stop()
-
-
-@needs_weed
-async def test_the_next_platform_finds_the_one_that_was_left(tmp_path: Path) -> None:
-    first = make_storage(None, tmp_path, "us-east-1", os.environ)
-    assert isinstance(first, EmbeddedStorage)
-    await first.start()
-    access = await first.ready()
-    pid = first.pid
-    await first.stop(keep=True)
-    second = make_storage(None, tmp_path, "us-east-1", os.environ)
-    assert isinstance(second, EmbeddedStorage)
-    await second.start()
-    try:
-        assert await second.ready() == access
-        assert second.pid == pid
-    finally:
-        await second.stop()
-    assert not Path(f"/proc/{pid}").exists()
-    port = access.endpoint_url.rpartition(":")[2]
-    assert not Path(f"/tmp/seaweedfs-s3-{port}.sock").exists()
-
-
-@needs_weed
-async def test_a_port_that_somebody_took_is_replaced(tmp_path: Path) -> None:
-    first = make_storage(None, tmp_path, "us-east-1", os.environ)
-    await first.start()
-    access = await first.ready()
-    client = client_of(access)
-    await asyncio.to_thread(client.create_bucket, Bucket="bucket")
-    await asyncio.to_thread(client.put_object, Bucket="bucket", Key="key", Body=b"content")
-    client.close()
-    await first.stop()
-    port = int(access.endpoint_url.rpartition(":")[2])
-    with socket.create_server(("127.0.0.1", port)):
-        second = make_storage(None, tmp_path, "us-east-1", os.environ)
-        await second.start()
-        try:
-            moved = await second.ready()
-            assert moved.endpoint_url != access.endpoint_url
-            client = client_of(moved)
-            response = await asyncio.to_thread(client.get_object, Bucket="bucket", Key="key")
-            with response["Body"] as body:
-                assert body.read() == b"content"
-            client.close()
-        finally:
-            await second.stop()
-
-
-def client_of(access: S3Access) -> Any:
-    return boto3.client(
-        "s3",
-        endpoint_url=access.endpoint_url,
-        region_name="us-east-1",
-        aws_access_key_id=access.access_key,
-        aws_secret_access_key=access.secret_key,
-        config=Config(retries={"mode": "standard", "total_max_attempts": 3}, proxies={}),
-    )
 
 
 def test_without_a_storage_the_answer_says_how_to_get_one() -> None:

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import URLError
 
@@ -20,6 +21,7 @@ import msgspec
 
 from headrace.cluster.processes import ProcessId, is_running, kill_session, reap, send_signal, spawn
 from headrace.platform.s3_access import S3Access
+from headrace.platform.s3_signing import UNSIGNED_PAYLOAD, signed_headers
 
 _LISTENERS = (
     *("s3", "s3_grpc", "master", "master_grpc", "volume", "volume_grpc"),
@@ -99,10 +101,16 @@ class Seaweed:
             self._write_state(state)
 
     def start(self) -> None:
-        """Start it, unless it runs already. Raises `OSError` if the program cannot be run."""
+        """
+        Start it, unless it runs already, on the ports that it had; those that only it uses are replaced when taken.
+
+        Raises:
+            OSError: the program cannot be run, or somebody else has taken the port that clients know.
+        """
         assert self._state is not None, "prepare first"
         if self.is_alive():
             return
+        self._replace_taken_ports(self._state)
         data = self._folder / "data"
         data.mkdir(exist_ok=True)
         self.log_path.write_bytes(b"")
@@ -115,6 +123,13 @@ class Seaweed:
         process = spawn([self._binary, *_flags(data, self._state.ports)], environment, self.log_path)
         self._write_state(replace(self._state, process=process))
 
+    def _replace_taken_ports(self, state: _State) -> None:
+        """While it was down, anybody could take one: then it would end at once, for as long as that lasts."""
+        if not _is_free(state.ports["s3"]):
+            raise OSError(f"port {state.ports['s3']}, which its clients know, is taken by another program")
+        if not all(_is_free(port) for port in state.ports.values()):
+            self._write_state(replace(state, ports={**_free_ports(), "s3": state.ports["s3"]}))
+
     def is_alive(self) -> bool:
         """Whether the process of the state runs: the one that was started here, or by an earlier platform."""
         if self._state is None or self._state.process is None:
@@ -123,13 +138,29 @@ class Seaweed:
         return is_running(self._state.process)
 
     def answers(self) -> bool:
-        """Whether the S3 listener says that it is well."""
-        assert self._state is not None, "prepare first"
+        """
+        Whether it lists its buckets: S3 and what lies behind it are up.
+
+        The request is signed: another server that has taken the port does not know the keys.
+        """
+        assert self.access is not None, "prepare first"
+        host = self.access.endpoint_url.removeprefix("http://")
+        signed = signed_headers(
+            self.access,
+            method="GET",
+            host=host,
+            path="/",
+            query="",
+            headers={},
+            payload_hash=UNSIGNED_PAYLOAD,
+            now_s=time.time(),
+        )
+        request = urllib.request.Request(f"http://{host}/", headers=signed)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(f"http://127.0.0.1:{self._state.ports['s3']}/healthz", timeout=_PROBE_TIMEOUT_S) as answer:
+            with opener.open(request, timeout=_PROBE_TIMEOUT_S) as answer:
                 return bool(answer.status == 200)
-        except (URLError, OSError):
+        except (URLError, OSError, HTTPException):
             return False
 
     def end(self) -> None:

@@ -1,0 +1,184 @@
+"""The life of the embedded S3 server: killed, left behind, found again, and with strangers on its ports."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from headrace.platform.object_storage import EmbeddedStorage, find_weed, make_storage
+from headrace.platform.s3_access import S3Access
+from headrace.platform.seaweed import Seaweed
+
+needs_weed = pytest.mark.skipif(find_weed(os.environ) is None, reason="SeaweedFS is not installed (extra s3)")
+
+WAIT_S = 20.0
+
+
+@needs_weed
+async def test_it_comes_back_with_its_objects_after_a_kill(tmp_path: Path) -> None:
+    storage = make_storage(None, tmp_path, "us-east-1", os.environ)
+    assert isinstance(storage, EmbeddedStorage)
+    await storage.start()
+    try:
+        access = await storage.ready()
+        client = client_of(access)
+        await asyncio.to_thread(client.create_bucket, Bucket="bucket")
+        await asyncio.to_thread(client.put_object, Bucket="bucket", Key="key", Body=b"content")
+        os.kill(storage.pid, signal.SIGKILL)
+        while storage.state == "ready":
+            await asyncio.sleep(0.05)
+        again = await storage.ready()
+        assert again == access
+        response = await asyncio.to_thread(client.get_object, Bucket="bucket", Key="key")
+        with response["Body"] as body:
+            assert body.read() == b"content"
+        client.close()
+    finally:
+        await storage.stop()
+
+
+@needs_weed
+async def test_it_comes_back_although_somebody_took_its_inner_ports(tmp_path: Path) -> None:
+    """The address that clients have is the same, and so are the objects."""
+    storage = make_storage(None, tmp_path, "us-east-1", os.environ)
+    assert isinstance(storage, EmbeddedStorage)
+    await storage.start()
+    try:
+        access = await storage.ready()
+        client = client_of(access)
+        await asyncio.to_thread(client.create_bucket, Bucket="bucket")
+        await asyncio.to_thread(client.put_object, Bucket="bucket", Key="key", Body=b"content")
+        ports = json.loads((tmp_path / "state.json").read_bytes())["ports"]
+        os.kill(storage.pid, signal.SIGKILL)
+        with taken(*(port for name, port in ports.items() if name != "s3")):
+            while storage.state == "ready":
+                await asyncio.sleep(0.05)
+            assert await storage.ready() == access
+            response = await asyncio.to_thread(client.get_object, Bucket="bucket", Key="key")
+            with response["Body"] as body:
+                assert body.read() == b"content"
+        client.close()
+    finally:
+        await storage.stop()
+
+
+@needs_weed
+async def test_a_stranger_on_the_port_that_clients_know_is_named_and_outwaited(tmp_path: Path) -> None:
+    storage = make_storage(None, tmp_path, "us-east-1", os.environ)
+    assert isinstance(storage, EmbeddedStorage)
+    await storage.start()
+    try:
+        access = await storage.ready()
+        port = int(access.endpoint_url.rpartition(":")[2])
+        os.kill(storage.pid, signal.SIGKILL)
+        with taken(port):
+            deadline_s = time.monotonic() + WAIT_S
+            while f"port {port}, which its clients know, is taken by another program" not in storage.state:
+                assert time.monotonic() < deadline_s, storage.state
+                await asyncio.sleep(0.05)
+        assert await storage.ready() == access
+    finally:
+        await storage.stop()
+
+
+@needs_weed
+async def test_another_server_on_its_port_is_not_taken_for_it(tmp_path: Path) -> None:
+    """Both say at /healthz that they are well."""
+    (tmp_path / "one").mkdir()
+    storage = make_storage(None, tmp_path / "one", "us-east-1", os.environ)
+    await storage.start()
+    try:
+        await storage.ready()
+        state = json.loads((tmp_path / "one" / "state.json").read_bytes())
+        (tmp_path / "two").mkdir()
+        (tmp_path / "two" / "state.json").write_text(json.dumps({**state, "secret_key": "another"}))
+        mistaken = Seaweed("weed", tmp_path / "two", region="us-east-1", new_secret=str)
+        mistaken.prepare()
+        assert mistaken.access is not None
+        assert mistaken.access.endpoint_url == (await storage.ready()).endpoint_url
+        assert not await asyncio.to_thread(mistaken.answers)
+    finally:
+        await storage.stop()
+
+
+@needs_weed
+async def test_the_next_platform_finds_the_one_that_was_left(tmp_path: Path) -> None:
+    first = make_storage(None, tmp_path, "us-east-1", os.environ)
+    assert isinstance(first, EmbeddedStorage)
+    await first.start()
+    access = await first.ready()
+    pid = first.pid
+    await first.stop(keep=True)
+    second = make_storage(None, tmp_path, "us-east-1", os.environ)
+    assert isinstance(second, EmbeddedStorage)
+    await second.start()
+    try:
+        assert await second.ready() == access
+        assert second.pid == pid
+    finally:
+        await second.stop()
+    assert not Path(f"/proc/{pid}").exists()
+    port = access.endpoint_url.rpartition(":")[2]
+    assert not Path(f"/tmp/seaweedfs-s3-{port}.sock").exists()
+
+
+@needs_weed
+async def test_a_port_that_somebody_took_is_replaced(tmp_path: Path) -> None:
+    first = make_storage(None, tmp_path, "us-east-1", os.environ)
+    await first.start()
+    access = await first.ready()
+    client = client_of(access)
+    await asyncio.to_thread(client.create_bucket, Bucket="bucket")
+    await asyncio.to_thread(client.put_object, Bucket="bucket", Key="key", Body=b"content")
+    client.close()
+    await first.stop()
+    port = int(access.endpoint_url.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)):
+        second = make_storage(None, tmp_path, "us-east-1", os.environ)
+        await second.start()
+        try:
+            moved = await second.ready()
+            assert moved.endpoint_url != access.endpoint_url
+            client = client_of(moved)
+            response = await asyncio.to_thread(client.get_object, Bucket="bucket", Key="key")
+            with response["Body"] as body:
+                assert body.read() == b"content"
+            client.close()
+        finally:
+            await second.stop()
+
+
+def client_of(access: S3Access) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=access.endpoint_url,
+        region_name="us-east-1",
+        aws_access_key_id=access.access_key,
+        aws_secret_access_key=access.secret_key,
+        config=Config(retries={"mode": "standard", "total_max_attempts": 3}, proxies={}),
+    )
+
+
+@contextmanager
+def taken(*ports: int) -> Iterator[None]:
+    """Somebody listens on them, as soon as each is free."""
+    with ExitStack() as listeners:
+        for port in ports:
+            deadline_s = time.monotonic() + WAIT_S
+            while True:
+                try:
+                    listeners.enter_context(socket.create_server(("127.0.0.1", port)))
+                    break
+                except OSError:
+                    assert time.monotonic() < deadline_s
+        yield
