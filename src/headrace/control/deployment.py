@@ -6,6 +6,9 @@ The life of an endpoint as a state machine. Pure: what was asked, the workers an
 
 An update walks through the rollout's steps, each PROVISIONING then BAKING, and ends with TERMINATING. Every transient
 state has a deadline. Nothing here decides about single workers: see `plan`.
+
+Copies of a component for which there is no room when it is scaled fail nothing: `version` counts those that have a
+place, `Progress.lacking` the others, and it is scaled again when there is room for some of them.
 """
 
 import math
@@ -14,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from headrace.control.fleet import FleetKey, Limits, WorkerView, hopeless_reason, num_ready
 from headrace.control.progress import EndpointView, Progress, Stage, State
-from headrace.control.version import Rollout, Version, with_desired
+from headrace.control.version import Desired, Rollout, Version, with_desired
 
 _EPSILON = 1e-9
 
@@ -25,6 +28,10 @@ class Outside:
 
     no_room: str = ""
     """Workers that are missing have no place."""
+    num_fitting: int = 0
+    """So many of those that are missing have one."""
+    growth: int = 0
+    """So many that are lacking (`Progress.lacking`) have one now; no more than are lacking."""
     alarm: str = ""
     """An alarm of `AutoRollbackConfiguration` is in ALARM; matters once the new version has traffic."""
 
@@ -68,10 +75,18 @@ def take_up(view: EndpointView, now_s: float) -> Deployment:
         progress, observed=view.asked, state=State.UPDATING, since_s=now_s, stage_since_s=now_s, failure_reason=""
     )
     if asked.generation == progress.stable:
-        scaling = replace(begun, target=None, fallback=stable.desired)
+        scaling = replace(begun, target=None, fallback=stable.desired, lacking=0)
         return Deployment(progress=scaling, versions={asked.generation: asked})
-    rollout = replace(begun, target=asked.generation, stage=Stage.PROVISIONING, step=0, fallback=None)
-    return Deployment(progress=rollout, versions={stable.generation: stable, asked.generation: asked})
+    target = _with_count(asked, min(_count(asked), _count(stable))) if progress.lacking else asked
+    rollout = replace(
+        begun,
+        target=asked.generation,
+        stage=Stage.PROVISIONING,
+        step=0,
+        fallback=None,
+        lacking=_count(asked) - _count(target),
+    )
+    return Deployment(progress=rollout, versions={stable.generation: stable, asked.generation: target})
 
 
 def advance(
@@ -180,6 +195,8 @@ def _advance_once(
             return _roll_out(deployment, workers, now_s, limits, outside)
         case State.ROLLING_BACK:
             return _roll_back(deployment, workers, now_s, limits, outside)
+        case State.IN_SERVICE if deployment.progress.lacking:
+            return _grow(deployment, now_s, outside)
         case _:
             return deployment
 
@@ -209,17 +226,64 @@ def _scale(
     progress, stable = deployment.progress, deployment.stable
     assert stable is not None
     if _has_capacity(wanted_workers(deployment), workers):
-        return _settled(deployment, stable, now_s)
+        return _settled(deployment, stable, now_s, failure_reason=progress.failure_reason)
     reason = hopeless_reason(workers, stable.generation, since_s=progress.since_s, limits=limits)
-    reason = reason or outside.no_room or None
+    if reason is None and outside.no_room:
+        return _cut_down(deployment, stable, workers, outside)
     waited_s = limits.waited_s(progress.since_s, now_s)
     if reason is None and waited_s > 2 * stable.startup_bound_s + limits.slack_s:
         reason = f"The workers that were asked for were not ready after {waited_s:.0f} s."
     if reason is None:
         return deployment
     earlier = with_desired(stable, progress.fallback or stable.desired)
-    reverted = replace(deployment, versions={**deployment.versions, stable.generation: earlier})
+    reverted = Deployment(
+        progress=replace(progress, lacking=0), versions={**deployment.versions, stable.generation: earlier}
+    )
     return _rolling_back(reverted, reason, now_s)
+
+
+def _cut_down(deployment: Deployment, stable: Version, workers: Sequence[WorkerView], outside: Outside) -> Deployment:
+    """Go on with the copies that stand or have a place; the others are lacking."""
+    fleet = (stable.variants[0].name, stable.generation)
+    standing = sum(one.is_wanted and not one.is_leaving for one in workers if one.fleet == fleet)
+    granted = min(_count(stable), standing + outside.num_fitting)
+    lacking = deployment.progress.lacking + _count(stable) - granted
+    return _granted(deployment, stable, granted, lacking=lacking, no_room=outside.no_room)
+
+
+def _grow(deployment: Deployment, now_s: float, outside: Outside) -> Deployment:
+    """Scale a component by those of its lacking copies that have room now; else say why there are none."""
+    progress, stable = deployment.progress, deployment.stable
+    assert stable is not None
+    if outside.growth:
+        begun = replace(progress, state=State.UPDATING, since_s=now_s, stage_since_s=now_s, fallback=stable.desired)
+        lacking, granted = progress.lacking - outside.growth, _count(stable) + outside.growth
+        scaling = replace(deployment, progress=begun)
+        return _granted(scaling, stable, granted, lacking=lacking, no_room=outside.no_room)
+    if progress.failure_reason or not outside.no_room:
+        return deployment
+    return _granted(deployment, stable, _count(stable), lacking=progress.lacking, no_room=outside.no_room)
+
+
+def _granted(deployment: Deployment, stable: Version, count: int, *, lacking: int, no_room: str) -> Deployment:
+    """So many copies of a component have a place, and so many have none."""
+    reason = ""
+    if lacking:
+        reason = f"{no_room} {lacking} of {count + lacking} copies are missing; they start when there is room for them."
+    return Deployment(
+        progress=replace(deployment.progress, lacking=lacking, failure_reason=reason),
+        versions={**deployment.versions, stable.generation: _with_count(stable, count)},
+    )
+
+
+def _count(version: Version) -> int:
+    return sum(one.count for one in version.variants)
+
+
+def _with_count(version: Version, count: int) -> Version:
+    """A component's version with another number of copies; it has one variant."""
+    (variant,) = version.variants
+    return with_desired(version, {variant.name: Desired(weight=variant.weight, count=count)})
 
 
 def _roll_out(
@@ -308,5 +372,6 @@ def _settled(deployment: Deployment, version: Version, now_s: float, *, failure_
         since_s=now_s,
         stable=version.generation,
         failure_reason=failure_reason,
+        lacking=deployment.progress.lacking,
     )
     return Deployment(progress=settled, versions={version.generation: version})

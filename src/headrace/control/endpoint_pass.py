@@ -12,7 +12,7 @@ from headrace.control.fleet import Limits, num_ready
 from headrace.control.leftovers import Leftovers
 from headrace.control.names import Site, arn_of
 from headrace.control.plan import Action, Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_removal
-from headrace.control.progress import ready_key, status_json, view_endpoint
+from headrace.control.progress import Progress, ready_key, status_json, view_endpoint
 from headrace.control.readiness import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S
 from headrace.control.reading import UnreadableRecord, read_endpoint
 from headrace.control.store_access import Snapshot
@@ -197,8 +197,8 @@ class EndpointPass:
             for generation, version in deployment.versions.items()
             for one in version.variants
         }
-        if record.status.get("progress", {}).get("state") != state:
-            reason = deployment.progress.failure_reason.partition("\n")[0]
+        reason = deployment.progress.failure_reason.partition("\n")[0]
+        if _is_news(record, deployment.progress):
             word = WORDS[record.kind]
             self._log.info(f"{word}.changed", **{word: record.name}, state=state, reason=reason)
         status = status_json(deployment.progress, deployment.versions, ready, notices_of(workers))
@@ -210,6 +210,15 @@ class EndpointPass:
         return min(
             [await self._unreadable(one, record, copies.get(one.uid, [])) for one in components] or [IDLE_PAUSE_S]
         )
+
+
+def _is_news(record: Record, progress: Progress) -> bool:
+    """Whether the log tells of it: another state, or something that was asked for could not be had within one pass."""
+    known: Json = record.status.get("progress", {})
+    if known.get("state") != progress.state.value:
+        return True
+    earlier = known.get("observed"), known.get("failure_reason", "")
+    return bool(progress.failure_reason) and earlier != (progress.observed, progress.failure_reason)
 
 
 def _without_removal(plan: Plan) -> tuple[Action, ...]:

@@ -57,6 +57,8 @@ class Progress:
     fallback: dict[str, Desired] | None = None
     """Weights and counts to go back to when new ones cannot be had."""
     failure_reason: str = ""
+    lacking: int = 0
+    """Copies of a component that were asked for and have no room: they come when there is some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

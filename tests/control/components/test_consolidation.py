@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.control.components.consolidation import Tenant, instances_to_empty
-from headrace.control.components.placement import Placed, Resources, Strategy, choose_instance
+from headrace.control.components.placement import Placed, Resources, Strategy, choose_instance, read_need
 from headrace.control.components.pool import PoolRules, read_rules
 from headrace.control.progress import State
-from tests.control.components.world import COOLDOWN_MIN, WHOLE, HostWorld, component_config, managed
+from tests.control.components.world import COOLDOWN_MIN, WHOLE, HostWorld, component_config, managed, placed_of
 from tests.control.world import BROKEN, GOOD, Behaviour
 
 COOLDOWN_S = 60.0 * COOLDOWN_MIN
@@ -332,6 +332,30 @@ class Host(RuleBasedStateMachine):
             self.world.step(seconds)
         after = self.world.status, {name: one.num_made for name, one in self.world.components.items()}
         assert after == before
+        self.nobody_lacks_what_has_room()
+
+    def nobody_lacks_what_has_room(self) -> None:
+        """Unless somebody has lost a copy, which comes first."""
+        world = self.world
+        if sorted(self.settled()) != sorted(world.components):
+            return
+        placed = [copy for one in world.components.values() for copy in placed_of(one).values()]
+        for name, one in world.components.items():
+            progress = one.view.progress
+            assert progress is not None
+            if not progress.lacking:
+                continue
+            assert progress.failure_reason
+            need = read_need(one.view.versions[self.stable(name)].raw["config"]["Specification"])
+            ids = [instance.id for instance in world.instances]
+            assert len(ids) == 3
+            assert choose_instance(name, need, whole=WHOLE, instances=ids, placed=placed, strategy="SPREAD") is None
+
+    def stable(self, name: str) -> int:
+        """Generation that serves."""
+        found = self.world.components[name].stable
+        assert found is not None
+        return found
 
 
 Host.TestCase.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)

@@ -99,7 +99,8 @@ def _scaled_variant(view: EndpointView, key: TargetKey) -> Variant | None:
 def _settled_version(view: EndpointView) -> Version:
     """What was asked for last; if it could not be had and was taken back, what serves instead."""
     progress = view.progress
-    is_seen = progress is not None and progress.observed == view.asked and progress.target is None
-    if is_seen and progress is not None and progress.stable is not None:
-        return view.versions[progress.stable]
-    return view.version
+    if progress is None or progress.observed != view.asked or progress.target is not None:
+        return view.version
+    if progress.stable is None or progress.state is State.UPDATING:
+        return view.version
+    return view.versions[progress.stable]

@@ -8,7 +8,7 @@ They write down what is asked; the reconciler finds it there. `spec` of a compon
 from typing import Any
 
 from headrace.control.components.reading import endpoint_of, is_readable, read_component, variant_of
-from headrace.control.components.runtime import refuse_busy, serving_version, with_copies
+from headrace.control.components.runtime import desired_copies, refuse_busy, serving_version, with_copies
 from headrace.control.components.specs import component_version
 from headrace.control.components.states import component_status
 from headrace.control.context import CallContext, already_exists, tags_of, without
@@ -69,14 +69,13 @@ def update_inference_component(context: CallContext, params: dict[str, Any]) -> 
     endpoint = context.get(Kind.ENDPOINT, record.spec["endpoint"])
     host = _host_of(context, endpoint, record.spec["request"]["VariantName"])
     view = view_endpoint(record)
-    (current,) = serving_version(view).variants
     version = component_version(
         context,
         record.name,
         params,
         host=host,
         generation=view.asked + 1,
-        copies=current.count if copies is None else int(copies),
+        copies=desired_copies(record) if copies is None else int(copies),
     )
     kept = without(record.spec["request"], *_CHANGED)
     request = {**kept, **{member: params[member] for member in _CHANGED if params.get(member)}}

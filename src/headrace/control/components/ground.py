@@ -28,6 +28,8 @@ class Ground:
     placed: list[Placed]
     is_freeing: bool
     """Copies are leaving: there will be more room."""
+    may_grow: bool
+    """Nobody is being changed or lacks a copy that had a place: what is free is for copies that never had one."""
     new_id: Callable[[], str]
     trial: list[Placed] = field(default_factory=list)
     """What was placed for the component that is planned now."""

@@ -2,7 +2,8 @@
 What to do for the components of one endpoint now, and which instances its variants have then. Pure.
 
 Each component is planned as an endpoint is; what is decided here is where the copies that it wants go. A copy that fits
-nowhere waits for those that are leaving; if none is, the deployment that wants it has failed.
+nowhere waits for those that are leaving; if none is, the deployment that wants it has failed, or goes on without it
+(`deployment`). Then it is tried at each pass, as long as all others have what they had.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +17,10 @@ from headrace.control.components.placement import Placed, read_need, read_strate
 from headrace.control.components.pool import HostInstance, PoolRules, first_instances, read_rules
 from headrace.control.components.runtime import serving_version
 from headrace.control.components.specs import specification_of
-from headrace.control.deployment import Deployment, Outside
+from headrace.control.deployment import NOTHING, Deployment, Outside
 from headrace.control.fleet import Limits, WorkerView
 from headrace.control.plan import Action, Drain, GiveUp, Plan, Start, plan_endpoint
-from headrace.control.progress import TRANSIENT, EndpointView, Progress
+from headrace.control.progress import TRANSIENT, EndpointView, Progress, State
 from headrace.control.version import Variant
 from headrace.state.records import Json
 from headrace.state.routes import ComponentRoute
@@ -50,6 +51,17 @@ class Component:
         if self.view.deleting_s is not None or progress is None or progress.observed != self.view.asked:
             return False
         return progress.state not in TRANSIENT
+
+    @property
+    def is_at_rest(self) -> bool:
+        """It is going, or is settled and no copy that had a place is missing."""
+        if self.view.deleting_s is not None:
+            return True
+        if not self.is_settled or self.view.progress is None:
+            return False
+        stable = self.view.progress.stable
+        standing = sum(one.is_wanted for one in self.workers)
+        return stable is None or standing >= self.view.versions[stable].variants[0].count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +199,7 @@ def _ground(
             for one in components
             for worker in one.workers
         ),
+        may_grow=all(one.is_at_rest for one in components),
         new_id=moment.new_id,
     )
 
@@ -224,18 +237,17 @@ def _plan(component: Component, ground: Ground | None, *, endpoint_arn: str, now
     """Plan a component, and once more if what it wants has no place."""
     workers = [_marked(worker, component, ground) for worker in component.workers]
 
-    def planned(no_room: str = "") -> Plan:
-        outside = Outside(no_room=no_room, alarm=component.alarm)
+    def planned(outside: Outside) -> Plan:
         return plan_endpoint(
             component.view,
             workers,
             endpoint_arn=endpoint_arn,
             now_s=now_s,
             limits=limits,
-            outside=outside,
+            outside=replace(outside, alarm=component.alarm),
         )
 
-    plan = planned()
+    plan = planned(_growth(component, ground))
     if ground is None:
         no_start = tuple(action for action in plan.actions if not isinstance(action, Start))
         return replace(plan, actions=no_start)
@@ -245,12 +257,28 @@ def _plan(component: Component, ground: Ground | None, *, endpoint_arn: str, now
         if plan.deployment is not None and plan.deployment.stable and plan.deployment.target:
             why_not += _NO_SPARE_ROOM
         ground.trial.clear()
-        plan = planned(why_not)
+        plan = planned(Outside(no_room=why_not, num_fitting=sum(isinstance(one, Start) for one in actions)))
         actions, _ = _placed_actions(plan, component, ground)
     ground.placed += ground.trial
     ground.trial.clear()
     ground.is_freeing = is_freeing
     return replace(plan, actions=actions)
+
+
+def _growth(component: Component, ground: Ground | None) -> Outside:
+    """How many of the copies that are lacking have room now."""
+    progress = component.view.progress
+    lacking = 0 if progress is None or progress.state is not State.IN_SERVICE else progress.lacking
+    if ground is None or not lacking or not component.is_settled or not ground.may_grow or ground.leaving:
+        return NOTHING
+    specification = specification_of(serving_version(component.view).raw)
+    need, strategy = read_need(specification), read_strategy(specification)
+    num_fitting = 0
+    while num_fitting < lacking and ground.place(component.view.name, need, strategy) is not None:
+        num_fitting += 1
+    no_room = "" if num_fitting == lacking else ground.why_not(need)
+    ground.trial.clear()
+    return Outside(no_room=no_room, num_fitting=num_fitting, growth=num_fitting)
 
 
 def _marked(worker: WorkerView, component: Component, ground: Ground | None) -> WorkerView:
