@@ -90,7 +90,7 @@ def test_who_finds_the_room_full_is_told_to_come_again_and_who_waits_too_long_as
             kinds = {"ServiceUnavailable"} if waiting == WAYS[:2] else {"InternalServerError"}
             late = [one.result(30) for one in held]
             assert {(status, kind, again) for status, kind, _, again in late} == {(503, kinds.pop(), "1")}
-            assert all(f"had no instance that could answer for {HOLD_S:g} s" in text for _, _, text, _ in late)
+            assert all(f"had no copy that could answer for {HOLD_S:g} s" in text for _, _, text, _ in late)
     assert num_held(scene) == 0
 
 

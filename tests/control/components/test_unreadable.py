@@ -46,7 +46,7 @@ async def test_a_component_that_cannot_be_read_hurts_only_itself(scene: Scene, c
     assert [one["InferenceComponentStatus"] for one in listed["InferenceComponents"]] == ["Failed", "InService"]
     scene.create("too-many")
     await scene.settle()
-    assert "hold 4 copies" in scene.seen("too-many")["FailureReason"], "its copies take their room"
+    assert "room for 4 copies" in scene.seen("too-many")["FailureReason"], "its copies take their room"
     scene.delete("broken")
     scene.delete("too-many")
     assert scene.seen("broken")["InferenceComponentStatus"] == "Deleting"
