@@ -76,7 +76,13 @@ class PlatformLogs:
         self._live_logs = WorkerLogs(workers, now_s=now_s)
         self._ended_logs = WorkerLogs(ended, now_s=now_s)
         self._lock = threading.Lock()
-        self._index: dict[str, EndedLog] | None = None
+        self._index: dict[str, EndedLog] = {}
+        """By worker, in the order in which they ended."""
+        self._sizes: dict[str, int] = {}
+        """What each counts, bytes."""
+        self._total = 0
+        """Of all sizes."""
+        self._is_read = False
 
     def read(
         self,
@@ -104,9 +110,9 @@ class PlatformLogs:
     def ended(self) -> Sequence[EndedLog]:
         """All ended logs, in the order in which their workers ended."""
         with self._lock:
-            index = self._read_index()
-            self._make_room(index)
-            return sorted(index.values(), key=_by_end)
+            self._read_index()
+            self._make_room()
+            return list(self._index.values())
 
     def keep(self, worker: str, *, log_group: str, log_stream: str, created_s: float) -> None:
         """
@@ -120,7 +126,7 @@ class PlatformLogs:
         with self._lock:
             if self._max_bytes == 0 or not (files.log.exists() or moving.log.exists()):
                 return
-            index = self._read_index()
+            self._read_index()
             moving.folder.mkdir(mode=0o700, exist_ok=True)
             for source, target in ((files.log_base, moving.log_base), (files.log, moving.log)):
                 with suppress(FileNotFoundError):
@@ -131,15 +137,15 @@ class PlatformLogs:
             write_value(moving.folder / _NOTE, ended)
             self._ended.mkdir(mode=0o700, parents=True, exist_ok=True)
             moving.folder.replace(self._ended / worker)
-            index[worker] = ended
-            self._make_room(index)
+            self._add(ended)
+            self._make_room()
 
     def drop(self, workers: Sequence[str]) -> None:
         """Remove ended logs."""
         with self._lock:
-            index = self._read_index()
+            self._read_index()
             for worker in workers:
-                self._remove(index, worker)
+                self._remove(worker)
 
     def _describe(
         self, worker: str, files: WorkerFiles, *, log_group: str, log_stream: str, created_s: float
@@ -160,12 +166,18 @@ class PlatformLogs:
             last_ms=last[-1].timestamp_ms,
         )
 
-    def _read_index(self) -> dict[str, EndedLog]:
-        """What the folder holds; read once. What is not whole there was being removed."""
-        if self._index is None:
-            self._index = {ended.worker: ended for ended in self._found()}
-            self._make_room(self._index)
-        return self._index
+    def _read_index(self) -> None:
+        """See what the folder holds, once. What is not whole there was being removed."""
+        if not self._is_read:
+            for ended in sorted(self._found(), key=lambda ended: ended.ended_ms):
+                self._add(ended)
+            self._is_read = True
+
+    def _add(self, ended: EndedLog) -> None:
+        size = max(self._ended_logs.size_bytes(ended.worker), MIN_COUNTED_BYTES)
+        self._index[ended.worker] = ended
+        self._sizes[ended.worker] = size
+        self._total += size
 
     def _found(self) -> Iterator[EndedLog]:
         for folder in sorted(self._ended.glob("*/")):
@@ -175,25 +187,20 @@ class PlatformLogs:
             else:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _make_room(self, index: dict[str, EndedLog]) -> None:
-        """Remove what is too old, then the oldest until the rest is small enough."""
+    def _make_room(self) -> None:
+        """Remove what is too old, and the oldest until the rest is small enough."""
         oldest_ms = (self._now_s() - self._max_age_s) * 1000
-        sizes = {worker: max(self._ended_logs.size_bytes(worker), MIN_COUNTED_BYTES) for worker in index}
-        total = sum(sizes.values())
-        for ended in sorted(index.values(), key=_by_end):
-            if ended.ended_ms >= oldest_ms and total <= self._max_bytes:
+        while self._index:
+            first = next(iter(self._index.values()))
+            if first.ended_ms >= oldest_ms and self._total <= self._max_bytes:
                 break
-            total -= sizes[ended.worker]
-            self._remove(index, ended.worker)
+            self._remove(first.worker)
 
-    def _remove(self, index: dict[str, EndedLog], worker: str) -> None:
-        if index.pop(worker, None) is None:
+    def _remove(self, worker: str) -> None:
+        if self._index.pop(worker, None) is None:
             return
+        self._total -= self._sizes.pop(worker)
         try:
             shutil.rmtree(self._ended / worker)
         except OSError as error:
             get_logger().warning("worker.ended_log_not_removed", worker=worker, error=repr(error))
-
-
-def _by_end(ended: EndedLog) -> tuple[int, str]:
-    return ended.ended_ms, ended.worker
