@@ -5,19 +5,23 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import boto3
+import msgspec
 import pytest
 from botocore.config import Config
 
+from headrace.cluster.processes import process_id
 from headrace.platform.object_storage import EmbeddedStorage, find_weed, make_storage
 from headrace.platform.s3_access import S3Access
-from headrace.platform.seaweed import Seaweed
+from headrace.platform.seaweed import LISTENERS, Seaweed
 
 needs_weed = pytest.mark.skipif(find_weed(os.environ) is None, reason="SeaweedFS is not installed (extra s3)")
 
@@ -167,6 +171,59 @@ def client_of(access: S3Access) -> Any:
         aws_secret_access_key=access.secret_key,
         config=Config(retries={"mode": "standard", "total_max_attempts": 3}, proxies={}),
     )
+
+
+NODE = {"Url": "127.0.0.1:1", "Volumes": 1}
+
+
+@pytest.mark.parametrize(
+    ("topology", "is_up"),
+    [
+        ({"DataCenters": [{"Racks": [{"DataNodes": [NODE]}]}]}, True),
+        ({"DataCenters": None}, False),
+        ({"DataCenters": [{"Racks": [{"DataNodes": None}]}]}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_it_is_not_up_before_its_volumes_are(tmp_path: Path, topology: object, is_up: bool) -> None:
+    """S3 answers some seconds before on a busy machine, and has InternalError for every object."""
+    with answering({"Topology": topology}) as port:
+        state = {
+            "access_key": "a",
+            "secret_key": "s",
+            "ports": dict.fromkeys(LISTENERS, port),
+            "process": process_id(os.getpid()),  # it runs: the ports are its own
+        }
+        (tmp_path / "state.json").write_bytes(msgspec.json.encode(state))
+        seaweed = Seaweed("weed", tmp_path, region="us-east-1", new_secret=str)
+        seaweed.prepare()
+        assert seaweed.answers() is is_up
+
+
+@contextmanager
+def answering(document: object) -> Iterator[int]:
+    """A server that says the same to everybody, and its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(document).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import msgspec
@@ -23,10 +24,11 @@ from headrace.cluster.processes import ProcessId, is_running, kill_session, reap
 from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_signing import UNSIGNED_PAYLOAD, signed_headers
 
-_LISTENERS = (
+LISTENERS = (
     *("s3", "s3_grpc", "master", "master_grpc", "volume", "volume_grpc"),
     *("filer", "filer_grpc", "admin", "admin_grpc"),
 )
+"""Each has a port."""
 _ADMIN_GRPC_OFFSET = 10_000
 """Its maintenance worker looks for the admin server's gRPC here, whatever `-admin.port.grpc` says (4.48)."""
 _PORTS = range(16_000, 20_000)
@@ -45,6 +47,24 @@ class _State:
     ports: dict[str, int]
     """By listener."""
     process: ProcessId | None = None
+
+
+class _Rack(msgspec.Struct):
+    """Of a master's topology; empty lists are null."""
+
+    nodes: list[dict[str, Any]] | None = msgspec.field(default=None, name="DataNodes")
+
+
+class _Center(msgspec.Struct):
+    racks: list[_Rack] | None = msgspec.field(default=None, name="Racks")
+
+
+class _Topology(msgspec.Struct):
+    centers: list[_Center] | None = msgspec.field(default=None, name="DataCenters")
+
+
+class _Status(msgspec.Struct):
+    topology: _Topology = msgspec.field(name="Topology")
 
 
 class Seaweed:
@@ -139,11 +159,13 @@ class Seaweed:
 
     def answers(self) -> bool:
         """
-        Whether it lists its buckets: S3 and what lies behind it are up.
+        Whether objects can be read and written: it lists its buckets, and its master has heard of its volumes.
 
-        The request is signed: another server that has taken the port does not know the keys.
+        Volumes are announced up to some five seconds after S3 answers; until then every object is an InternalError.
+        The request to S3 is signed: another server that has taken the port does not know the keys.
         """
-        assert self.access is not None, "prepare first"
+        assert self._state is not None, "prepare first"
+        assert self.access is not None, "it is there with the state"
         host = self.access.endpoint_url.removeprefix("http://")
         signed = signed_headers(
             self.access,
@@ -155,11 +177,9 @@ class Seaweed:
             payload_hash=UNSIGNED_PAYLOAD,
             now_s=time.time(),
         )
-        request = urllib.request.Request(f"http://{host}/", headers=signed)
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=_PROBE_TIMEOUT_S) as answer:
-                return bool(answer.status == 200)
+            _got(f"http://{host}/", signed)
+            return _has_volumes(_got(f"http://127.0.0.1:{self._state.ports['master']}/dir/status", {}))
         except (URLError, OSError, HTTPException):
             return False
 
@@ -184,7 +204,7 @@ class Seaweed:
             state = msgspec.json.decode((self._folder / "state.json").read_bytes(), type=_State)
         except (OSError, msgspec.DecodeError):
             return None
-        return state if set(state.ports) == set(_LISTENERS) else None
+        return state if set(state.ports) == set(LISTENERS) else None
 
     def _write_state(self, state: _State) -> None:
         self._state = state
@@ -195,11 +215,29 @@ class Seaweed:
         partial.replace(self._folder / "state.json")
 
 
+def _got(url: str, headers: dict[str, str]) -> bytes:
+    """The body of an answer that is no error. Raises `OSError` and `HTTPException`."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 -- http, on loopback
+    with opener.open(request, timeout=_PROBE_TIMEOUT_S) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def _has_volumes(status: bytes) -> bool:
+    """Whether a master knows a server of volumes; one without any volume yet counts."""
+    try:
+        topology = msgspec.json.decode(status, type=_Status).topology
+    except msgspec.DecodeError:
+        return False
+    return any(rack.nodes for center in topology.centers or () for rack in center.racks or ())
+
+
 def _flags(data: Path, ports: dict[str, int]) -> list[str]:
     """Loopback only; no admin page, WebDAV, table catalogues; no reports to its makers; buckets as strict as AWS's."""
     listeners = [
         f"-{name.removesuffix('_grpc')}.port{'.grpc' if name.endswith('_grpc') else ''}={ports[name]}"
-        for name in _LISTENERS
+        for name in LISTENERS
     ]
     return [
         "-logtostderr=true",
@@ -237,8 +275,8 @@ def _free_ports() -> dict[str, int]:
     """
     free = (port for port in random.sample(_PORTS, len(_PORTS)) if _is_free(port))
     admin = next((port for port in free if _is_free(port + _ADMIN_GRPC_OFFSET)), None)
-    found = dict(zip(_LISTENERS[:-2], free, strict=False))
-    if admin is None or len(found) < len(_LISTENERS) - 2:
+    found = dict(zip(LISTENERS[:-2], free, strict=False))
+    if admin is None or len(found) < len(LISTENERS) - 2:
         raise OSError(f"No free ports were found between {_PORTS.start} and {_PORTS.stop}.")
     return {**found, "admin": admin, "admin_grpc": admin + _ADMIN_GRPC_OFFSET}
 
