@@ -147,7 +147,7 @@ async def test_a_port_that_somebody_took_is_replaced(tmp_path: Path) -> None:
     client.close()
     await first.stop()
     port = int(access.endpoint_url.rpartition(":")[2])
-    with socket.create_server(("127.0.0.1", port)):
+    with taken(port):
         second = make_storage(None, tmp_path, "us-east-1", os.environ)
         await second.start()
         try:
