@@ -116,6 +116,12 @@ async def test_a_node_that_is_lost_takes_its_workers_along_and_another_one_has_r
     stays = await site.healthy("stays")
     assert lost.facts["node"] != stays.facts["node"], "each has a node of its own"
     process = site.process("lost")
+
+    async def is_log_here() -> bool:
+        await site.launcher.poll("lost", lost)
+        return site.said("lost") == ["last words"]
+
+    await until(is_log_here)  # a log comes by and by, while its worker is watched
     try:
         await asyncio.to_thread(nodes.lose, lost.facts["node"])
         seen = await seen_as(site.launcher, "lost", lost, Phase.EXITED)
