@@ -97,7 +97,7 @@ def ray_launcher(
         environment={**os.environ, **variables},
         command=STUB,
         node_folder=str(folder / "node"),
-        **options,
+        **{"connect_s": WAIT_S, **options},  # loading Ray alone takes long on a busy machine
     )
 
 

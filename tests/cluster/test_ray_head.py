@@ -42,6 +42,7 @@ async def launcher(head: RayHead, tmp_path: Path) -> AsyncIterator[RayLauncher]:
         command=STUB,
         node_folder=str(tmp_path / "node"),
         head=head,
+        connect_s=WAIT_S,  # loading Ray alone takes long on a busy machine
     )
     yield made
     await made.close()
