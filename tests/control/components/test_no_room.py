@@ -1,5 +1,7 @@
 """Copies that were asked for and have no room: those that fit serve, the others come when there is some."""
 
+import io
+
 import pytest
 
 from headrace.control.autoscaling.capacity import read_capacity
@@ -9,6 +11,7 @@ from headrace.control.endpoints_api import update_endpoint, update_weights
 from headrace.control.progress import State
 from headrace.control.readiness import WATCH_PAUSE_S
 from headrace.control.version import HEALTH_TIMEOUT_S
+from headrace.core.telemetry import setup_logging
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import NEED, Scene
 from tests.control.components.world import HostWorld, component_config, managed
@@ -198,15 +201,15 @@ async def test_an_update_keeps_the_number_that_is_described(scene: Scene) -> Non
     assert counts(scene, "c") == ("InService", 1, 1)
 
 
-async def test_a_change_without_room_is_logged_once(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_change_without_room_is_logged_once(scene: Scene) -> None:
     await scene.host()
     scene.create("c", copies=4)
     await scene.settle()
-    capsys.readouterr()
+    log = io.StringIO()
+    setup_logging(format="json", stream=log)
     scene.scale("c", 5)
     await scene.settle(20)
-    said = capsys.readouterr()
-    lines = [line for line in (said.out + said.err).splitlines() if "not enough hardware" in line]
+    lines = [line for line in log.getvalue().splitlines() if "not enough hardware" in line]
     assert len(lines) == 1
     assert "component.changed" in lines[0]
 
