@@ -245,9 +245,9 @@ def test_a_copy_that_is_killed_comes_back(scene: Scene, host: str) -> None:
 
 
 def pids(scene: Scene, host: str, component: str = "hurt") -> set[int]:
-    """Of the copies that answer now; one that was killed may cost a request."""
+    """Of the copies that answer now, asked so often that none is missed by chance; a killed one may cost a request."""
     found = set()
-    for _ in range(6):
+    for _ in range(40):
         with suppress(ClientError):
             found.add(scene.ask(component, host)["pid"])
     return found
