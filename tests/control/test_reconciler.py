@@ -3,91 +3,14 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
-from headrace.cluster.fake import FakeLauncher, FakeMachine, ManualClock, Script, fails_after, ready_after
+from headrace.cluster.fake import FakeLauncher, FakeMachine, Script, fails_after, ready_after
 from headrace.cluster.launcher import Handle, Phase, WorkerSpec
-from headrace.control.fleet import Limits
 from headrace.control.progress import State, view_endpoint, visible_state
-from headrace.control.reconciler import Reconciler
-from headrace.control.version import asked_capacity, version_json
-from headrace.state.records import Kind, Record
-from headrace.state.routes import route_from_json
-from headrace.state.sql import SqlStore, open_store
-from tests.control.support import IMAGE, ListedLogs, reconciler_of
-
-MODELS = {"m": {"ModelName": "m", "PrimaryContainer": {"Image": IMAGE, "Environment": {"HF_MODEL_ID": "smollm2"}}}}
-
-
-@dataclass
-class Scene:
-    """A store, a machine and the time."""
-
-    clock: ManualClock = field(default_factory=ManualClock)
-
-    def __post_init__(self) -> None:
-        self.store: SqlStore = open_store("sqlite://", now_s=self.clock)
-        self.machine = FakeMachine(clock=self.clock, script=lambda _spec: ready_after(3.0, fetch_s=1.0, stop_s=2.0))
-        self.logs = ListedLogs()
-        self.reconciler = self.born()
-
-    def born(self, launcher: FakeLauncher | None = None) -> Reconciler:
-        """Another life of the platform."""
-        return reconciler_of(
-            self.store, self.machine, logs=self.logs, clock=self.clock, limits=Limits(), launcher=launcher
-        )
-
-    def ask(
-        self, name: str = "e", *, count: int = 1, generation: int = 1, deployment: dict[str, Any] | None = None
-    ) -> None:
-        """Create the endpoint, or update it."""
-        config = {
-            "EndpointConfigName": "c",
-            "ProductionVariants": [
-                {"VariantName": "a", "ModelName": "m", "InstanceType": "ml.g5.xlarge", "InitialInstanceCount": count}
-            ],
-        }
-        desired = {"a": asked_capacity(config["ProductionVariants"][0])}
-        version = version_json(
-            generation=generation, config=config, models=MODELS, desired=desired, deployment=deployment
-        )
-        spec: dict[str, Any] = {"asked": generation, "version": version}
-        found = self.store.get(Kind.ENDPOINT, name)
-        if found is None:
-            self.store.create(Kind.ENDPOINT, name, spec=spec)
-        else:
-            self.store.update(found, spec=spec)
-
-    async def settle(self, seconds: float = 10.0, *, pause_s: float = 0.5) -> None:
-        """Passes, and time between them."""
-        for _ in range(int(seconds / pause_s)):
-            self.clock.advance(pause_s)
-            await self.reconciler.pass_once()
-
-    def endpoint(self, name: str = "e") -> Record:
-        found = self.store.get(Kind.ENDPOINT, name)
-        assert found is not None
-        return found
-
-    def state(self, name: str = "e") -> State:
-        return visible_state(view_endpoint(self.endpoint(name)))
-
-    def reason(self, name: str = "e") -> str:
-        progress = view_endpoint(self.endpoint(name)).progress
-        assert progress is not None
-        return progress.failure_reason
-
-    def living(self) -> list[str]:
-        return sorted(worker.spec.name for worker in self.machine.living())
-
-    def replicas(self) -> list[str]:
-        route = self.store.get(Kind.ROUTE, "e")
-        assert route is not None
-        variants = route_from_json(route.spec).variants
-        return [one.worker for variant in variants for fleet in variant.fleets for one in fleet.replicas]
+from headrace.state.records import Kind
+from tests.control.reconciler_scene import Scene
 
 
 @pytest.fixture
@@ -371,31 +294,3 @@ async def test_running_ends_with_its_task_and_leaves_the_workers(scene: Scene) -
         await task
     (name,) = scene.living()
     assert scene.machine.look(name).phase is Phase.READY
-
-
-async def test_logs_outlive_workers_and_their_endpoint(scene: Scene) -> None:
-    scene.logs.write("hello")
-    scene.ask(count=2)
-    await scene.settle()
-    workers = {record.name: record for record in scene.store.list(Kind.WORKER)}
-    scene.store.update(scene.endpoint(), is_deleting=True)
-    await scene.settle()
-    assert scene.store.list(Kind.WORKER) == []
-    assert {ended.worker for ended in scene.logs.ended()} == set(workers)
-    for ended in scene.logs.ended():
-        record = workers[ended.worker]
-        assert ended.log_group == record.spec["log_group"]
-        assert ended.log_stream == record.spec["log_stream"]
-        assert ended.created_ms == int(record.created_s * 1000)
-
-
-async def test_a_log_that_cannot_be_kept_keeps_no_worker(scene: Scene) -> None:
-    scene.logs.write("hello")
-    scene.logs.fault = OSError(28, "No space left on device")
-    scene.ask()
-    await scene.settle()
-    scene.store.update(scene.endpoint(), is_deleting=True)
-    await scene.settle()
-    assert scene.store.get(Kind.ENDPOINT, "e") is None
-    assert scene.machine.workers == {}
-    assert scene.logs.ended() == []

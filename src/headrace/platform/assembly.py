@@ -91,27 +91,13 @@ def assemble(
     own_images = _own_images(settings, folder)
     host = this_host()
     cluster = make_cluster(settings, folder, env, host=host)
+    defaults = _worker_defaults(settings, own_images, cluster, storage, url)
     logs = PlatformLogs(folder.workers, folder.ended_logs, max_bytes=settings.logs_mib * MIB)
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
     waker = Waker(store, site=site)
     series = FileSeries(folder.metrics, max_bytes=settings.metrics_mib * MIB)
     publisher = Publisher(series)
-    wake = None if settings.strict else waker.wake
-    gateway = Gateway(
-        store,
-        _gateway_config(settings, folder),
-        objects=objects,
-        wake=wake,
-        publish=publisher.publish,
-        async_publisher=AsyncPublisher(series),
-    )
-    defaults = WorkerDefaults(
-        share_of=cluster.share_of,
-        own_images=own_images,
-        is_strict=settings.strict,
-        environment=_container_environment(settings, url),
-        s3=storage.access.to_json() if storage.access is not None else {},
-    )
+    gateway = _gateway(settings, folder, store, objects, waker, publisher, series)
     reconciler = Reconciler(
         store=store, launcher=cluster.launcher, logs=logs, site=site, defaults=defaults, loads=lambda: gateway.loads
     )
@@ -154,17 +140,45 @@ def _doors(
     )
 
 
+def _worker_defaults(
+    settings: PlatformSettings, own_images: dict[str, OwnImage], cluster: Cluster, storage: ObjectStorage, url: str
+) -> WorkerDefaults:
+    return WorkerDefaults(
+        share_of=cluster.share_of,
+        own_images=own_images,
+        is_strict=settings.strict,
+        environment=_container_environment(settings, url),
+        s3=storage.access.to_json() if storage.access is not None else {},
+    )
+
+
 def _gate(settings: PlatformSettings, store: Store) -> Gate:
     return Gate(KeyRing(store), is_open=settings.is_open, allowed_hosts=settings.allowed_hosts)
 
 
-def _gateway_config(settings: PlatformSettings, folder: DataFolder) -> GatewayConfig:
-    return GatewayConfig(
+def _gateway(
+    settings: PlatformSettings,
+    folder: DataFolder,
+    store: Store,
+    objects: S3Objects | None,
+    waker: Waker,
+    publisher: Publisher,
+    series: FileSeries,
+) -> Gateway:
+    config = GatewayConfig(
         account=settings.account,
         region=settings.region,
         async_folder=folder.invocations,
         hold_timeout_s=settings.hold_timeout_s,
         max_held=settings.max_held,
+    )
+    return Gateway(
+        store,
+        config,
+        objects=objects,
+        wake=None if settings.strict else waker.wake,
+        publish=publisher.publish,
+        async_publisher=AsyncPublisher(series),
     )
 
 
