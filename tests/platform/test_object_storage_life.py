@@ -26,6 +26,7 @@ from headrace.platform.seaweed import LISTENERS, Seaweed
 needs_weed = pytest.mark.skipif(find_weed(os.environ) is None, reason="SeaweedFS is not installed (extra s3)")
 
 WAIT_S = 20.0
+CONTENT = b"content"
 
 
 @needs_weed
@@ -36,16 +37,13 @@ async def test_it_comes_back_with_its_objects_after_a_kill(tmp_path: Path) -> No
     try:
         access = await storage.ready()
         client = client_of(access)
-        await asyncio.to_thread(client.create_bucket, Bucket="bucket")
-        await asyncio.to_thread(client.put_object, Bucket="bucket", Key="key", Body=b"content")
+        await asyncio.to_thread(keep_object, client)
         os.kill(storage.pid, signal.SIGKILL)
         while storage.state == "ready":
             await asyncio.sleep(0.05)
         again = await storage.ready()
         assert again == access
-        response = await asyncio.to_thread(client.get_object, Bucket="bucket", Key="key")
-        with response["Body"] as body:
-            assert body.read() == b"content"
+        assert await asyncio.to_thread(kept_object, client) == CONTENT
         client.close()
     finally:
         await storage.stop()
@@ -60,17 +58,14 @@ async def test_it_comes_back_although_somebody_took_its_inner_ports(tmp_path: Pa
     try:
         access = await storage.ready()
         client = client_of(access)
-        await asyncio.to_thread(client.create_bucket, Bucket="bucket")
-        await asyncio.to_thread(client.put_object, Bucket="bucket", Key="key", Body=b"content")
+        await asyncio.to_thread(keep_object, client)
         ports = json.loads((tmp_path / "state.json").read_bytes())["ports"]
         os.kill(storage.pid, signal.SIGKILL)
         with taken(*(port for name, port in ports.items() if name != "s3")):
             while storage.state == "ready":
                 await asyncio.sleep(0.05)
             assert await storage.ready() == access
-            response = await asyncio.to_thread(client.get_object, Bucket="bucket", Key="key")
-            with response["Body"] as body:
-                assert body.read() == b"content"
+            assert await asyncio.to_thread(kept_object, client) == CONTENT
         client.close()
     finally:
         await storage.stop()
@@ -142,8 +137,7 @@ async def test_a_port_that_somebody_took_is_replaced(tmp_path: Path) -> None:
     await first.start()
     access = await first.ready()
     client = client_of(access)
-    await asyncio.to_thread(client.create_bucket, Bucket="bucket")
-    await asyncio.to_thread(client.put_object, Bucket="bucket", Key="key", Body=b"content")
+    await asyncio.to_thread(keep_object, client)
     client.close()
     await first.stop()
     port = int(access.endpoint_url.rpartition(":")[2])
@@ -154,12 +148,20 @@ async def test_a_port_that_somebody_took_is_replaced(tmp_path: Path) -> None:
             moved = await second.ready()
             assert moved.endpoint_url != access.endpoint_url
             client = client_of(moved)
-            response = await asyncio.to_thread(client.get_object, Bucket="bucket", Key="key")
-            with response["Body"] as body:
-                assert body.read() == b"content"
+            assert await asyncio.to_thread(kept_object, client) == CONTENT
             client.close()
         finally:
             await second.stop()
+
+
+def keep_object(client: Any) -> None:
+    client.create_bucket(Bucket="bucket")
+    client.put_object(Bucket="bucket", Key="key", Body=CONTENT)
+
+
+def kept_object(client: Any) -> bytes:
+    with client.get_object(Bucket="bucket", Key="key")["Body"] as body:
+        return bytes(body.read())
 
 
 def client_of(access: S3Access) -> Any:
