@@ -22,7 +22,7 @@ SCHEMA = {
     "required": ["name", "age", "tags"],
     "additionalProperties": False,
 }
-JSON = Grammar("json_schema", json.dumps(SCHEMA | {"x-guidance": {"whitespace_flexible": False}}))
+JSON = Grammar("json_schema", json.dumps(SCHEMA))
 
 
 async def test_a_json_schema_is_kept_by_every_choice() -> None:
@@ -58,17 +58,43 @@ async def test_a_grammar_does_not_depend_on_company_or_preemption() -> None:
     assert [answer.text for answer in together] == [answer.text for answer in alone]
 
 
+async def test_one_of_the_choices_is_answered() -> None:
+    choices = ['a "quoted" one', "back\\slash\n", "ü"]
+    async with running(make_engine()) as engine:
+        grammar = Grammar("choice", json.dumps(choices))
+        answers = await ask_all(engine, request("x", n=8, temperature=2.0, seed=1, grammar=grammar))
+    assert {answer.text for answer in answers} <= set(choices)
+    assert len({answer.text for answer in answers}) > 1
+
+
+async def test_a_gbnf_grammar_is_kept() -> None:
+    async with running(make_engine()) as engine:
+        answer = await ask(engine, request("x", grammar=Grammar("ebnf", 'root ::= yes | "no"\nyes ::= "yes" [0-9]')))
+    assert re.fullmatch(r"yes[0-9]|no", answer.text)
+
+
+async def test_a_refusal_names_the_field_of_the_client() -> None:
+    async with running(make_engine()) as engine:
+        with pytest.raises(InvalidRequest) as refused:
+            await ask(engine, request("x", grammar=Grammar("choice", "[]", param="guided_choice")))
+    assert refused.value.param == "guided_choice"
+
+
 @pytest.mark.parametrize(
     "grammar",
     [
         Grammar("regex", "[0-9"),
+        Grammar("choice", '[""]'),
+        Grammar("choice", '{"a": 1}'),
+        Grammar("ebnf", "root ::= missing"),
+        Grammar("ebnf", "root ::= ("),
         Grammar("json_schema", '{"type": "nonsense"}'),
         Grammar("json_schema", '{"type'),
         Grammar("lark", "start: missing"),
         Grammar("json_schema", "x" * 1_000_001),
         Grammar("json_schema", '{"$ref": "#"}'),
     ],
-    ids=["regex", "type", "json", "lark", "size", "loop"],
+    ids=["regex", "empty choice", "choice", "ebnf rule", "ebnf", "type", "json", "lark", "size", "loop"],
 )
 async def test_a_grammar_that_is_not_valid_is_refused(grammar: Grammar) -> None:
     async with running(make_engine()) as engine:

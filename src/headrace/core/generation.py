@@ -26,12 +26,23 @@ class FinishReason(StrEnum):
     """The engine failed in the middle of the answer."""
 
 
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark", "ebnf", "structural_tag"]
+
+
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A constraint on the answer: a JSON schema, a regular expression, any JSON object or a Lark grammar (as text)."""
+    """A constraint on the answer, whatever the client called it."""
 
-    kind: Literal["json_schema", "json_object", "regex", "lark"]
+    kind: GrammarKind
     text: str = ""
+    """
+    JSON for `json_schema` (a schema), `choice` (a list of strings) and `structural_tag` (vLLM's object); the expression
+    for `regex`; the grammar for `lark` and `ebnf` (GBNF, as llama.cpp and xgrammar read it); empty for `json_object`.
+    """
+    whitespace_pattern: str | None = field(default=None, kw_only=True)
+    """JSON only: a regular expression for the white space between tokens. None: a space, or a line break and indent."""
+    param: str = field(default="grammar", kw_only=True, compare=False)
+    """The client's name of the field, for error messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

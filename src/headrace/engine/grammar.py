@@ -7,10 +7,12 @@ by the engine thread only.
 """
 
 import asyncio
+import json
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +20,11 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Grammar
 from headrace.models.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+_WHITESPACE = r"\x20?|\n\x20{0,24}"
+"""Between the tokens of JSON: a space or a line break with indentation. Small models fill `max_tokens` with more."""
 _MAX_COMPILED = 128
 _MAX_GRAMMAR_CHARS = 1_000_000
 _MAX_ERROR_CHARS = 300
@@ -81,7 +88,7 @@ class GrammarCompiler:
             if len(grammar.text) > _MAX_GRAMMAR_CHARS:
                 raise InvalidRequest(
                     f"The grammar has {len(grammar.text)} characters, at most {_MAX_GRAMMAR_CHARS} are taken.",
-                    param="grammar",
+                    param=grammar.param,
                 )
             state = await asyncio.get_running_loop().run_in_executor(self._thread, self._build, grammar)
             self._compiled[grammar] = state
@@ -120,18 +127,51 @@ def _source(grammar: Grammar) -> str:
 
     match grammar.kind:
         case "json_schema":
-            return str(LLMatcher.grammar_from_json_schema(grammar.text))
+            return str(LLMatcher.grammar_from_json_schema(grammar.text, overrides=_json_options(grammar)))
         case "json_object":
-            return str(LLMatcher.grammar_from_json_schema('{"type": "object"}'))
+            return str(LLMatcher.grammar_from_json_schema('{"type": "object"}', overrides=_json_options(grammar)))
         case "regex":
             return str(LLMatcher.grammar_from_regex(grammar.text))
+        case "choice":
+            return _choice_source(grammar)
         case "lark":
             return str(LLMatcher.grammar_from_lark(grammar.text))
+        case "ebnf":
+            return _ebnf_source(grammar)
+        case "structural_tag":
+            raise _invalid(grammar, "structural tags are not supported.")
+
+
+def _json_options(grammar: Grammar) -> "JsonCompileOptions":
+    return {"whitespace_pattern": _WHITESPACE if grammar.whitespace_pattern is None else grammar.whitespace_pattern}
+
+
+def _choice_source(grammar: Grammar) -> str:
+    from llguidance import LLMatcher
+
+    try:
+        choices = msgspec.json.decode(grammar.text, type=list[str])
+    except msgspec.DecodeError as error:
+        raise _invalid(grammar, f"{error}.") from error
+    if not any(choices):
+        raise _invalid(grammar, "expected a list of strings that are not empty.")
+    alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+    return str(LLMatcher.grammar_from_lark(f"start: {alternatives}"))
+
+
+def _ebnf_source(grammar: Grammar) -> str:
+    from llguidance import LLMatcher
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return str(LLMatcher.grammar_from_lark(any_to_lark(grammar.text)))
+    except Exception as error:  # the converter raises Exception itself
+        raise _invalid(grammar, str(error)) from error
 
 
 def _invalid(grammar: Grammar, reason: str) -> InvalidRequest:
     text = f"The {grammar.kind} grammar cannot be used: {_reason(reason)}"
-    return InvalidRequest(text, param="grammar", kind=grammar.kind)
+    return InvalidRequest(text, param=grammar.param, kind=grammar.kind)
 
 
 def _reason(error: str) -> str:

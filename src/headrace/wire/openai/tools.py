@@ -19,11 +19,6 @@ from headrace.wire.framing import to_json
 
 _NAME = re.compile(r"^[a-zA-Z0-9_.-]{1,64}$")
 _DEFINITIONS = ("$defs", "definitions")
-_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""
-Spaces as models learnt them, and no others: a small model would fill its `max_tokens` with white space.
-Source: llguidance `docs/json_schema.md`.
-"""
 
 
 class Function(msgspec.Struct, omit_defaults=True):
@@ -130,7 +125,7 @@ def _parameters(function: Function) -> dict[str, object]:
 
 
 def _schema_grammar(schema: dict[str, object]) -> Grammar:
-    return Grammar("json_schema", to_json({**schema, "x-guidance": _SPACING}).decode())
+    return Grammar("json_schema", to_json(schema).decode())
 
 
 def _required_grammar(tools: Sequence[Tool], max_calls: int | None) -> Grammar:
