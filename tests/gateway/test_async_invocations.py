@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.tracing import TraceContext
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.async_queue import AsyncQueue, capacity_of
 from headrace.gateway.objects import ObjectFailed
@@ -244,6 +245,7 @@ def pending(number: int, *, endpoint: str = "ep", expires_s: float = 100.0) -> P
         accepted_s=0,
         expires_s=expires_s,
         timeout_s=1,
+        trace=TraceContext(request_id=f"request-{number}", inference_id="i"),
     )
 
 

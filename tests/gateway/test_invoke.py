@@ -66,6 +66,7 @@ def test_body_and_headers_go_to_the_worker_and_back(gateway):
         "content-length": "15",
         "x-amzn-sagemaker-forwarded-api": "InvokeEndpoint",
         "x-amzn-sagemaker-custom-attributes": "accept_eula=true",
+        "x-request-id": answer["ResponseMetadata"]["RequestId"],
         "x-amzn-sagemaker-inference-id": "my id",
         "x-amzn-sagemaker-target-variant": "AllTraffic",
         "x-amzn-sagemaker-prefix-aware-id": "app",

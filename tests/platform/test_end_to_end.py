@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,32 @@ def test_openai_clients_name_the_endpoint(platform: Running, endpoint: str) -> N
             model=endpoint, messages=[{"role": "user", "content": "Say hi."}], max_tokens=8, stream=True
         )
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+def test_the_ids_of_a_request_stand_in_the_log_of_the_platform_and_of_the_worker(
+    platform: Running, endpoint: str
+) -> None:
+    runtime, logs = platform.client("sagemaker-runtime"), platform.client("logs")
+    named = {"EndpointName": endpoint, "ContentType": "application/json"}
+    whole = runtime.invoke_endpoint(**named, Body=json.dumps(PROMPT), InferenceId="whole one")
+    whole["Body"].close()
+    streamed = runtime.invoke_endpoint_with_response_stream(
+        **named, Body=json.dumps({**PROMPT, "stream": True}), InferenceId="streamed"
+    )
+    assert list(streamed["Body"])
+
+    def ids(messages: Iterable[str], event: str) -> set[tuple[str, str]]:
+        lines = [json.loads(message) for message in messages if message.startswith("{") and event in message]
+        return {(line["request_id"], line["inference_id"]) for line in lines if line.get("inference_id") in sent}
+
+    def of_worker() -> set[tuple[str, str]]:
+        events = logs.filter_log_events(logGroupName=f"/aws/sagemaker/Endpoints/{endpoint}")["events"]
+        return ids((event["message"] for event in events), "request.finished")
+
+    sent = {"whole one": whole, "streamed": streamed}
+    expected = {(answer["ResponseMetadata"]["RequestId"], name) for name, answer in sent.items()}
+    until(lambda: of_worker() == expected, f"{expected} in the worker's log")
+    assert ids(platform.log().splitlines(), "invocation.finished") == expected
 
 
 def test_what_is_not_there_is_one_sentence(platform: Running) -> None:

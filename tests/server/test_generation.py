@@ -275,7 +275,7 @@ def test_a_client_that_leaves_ends_its_request_in_the_engine(stream):
         echo.until(lambda: echo.backend.aborted, "the abort")
         (record,) = echo.records(1)
         assert echo.backend.stats().num_running == 0
-        assert echo.service.gate.inside == 0
+        echo.until(lambda: echo.service.gate.inside == 0, "the request has left")
     assert (record["status"], record["finish"]) == (499, "disconnected")
 
 

@@ -113,7 +113,7 @@ class Sent:
 
 async def test_pieces_that_come_while_others_wait_stay_behind_them():
     server = Sent()
-    exchange = Exchange(server.send, (), write_piece=server.write)
+    exchange = Exchange(server.send, write_piece=server.write)
     exchange.begin_stream((), keep_alive=b"")
     assert not exchange.put(b"a")
     await exchange.drain()
@@ -134,7 +134,7 @@ async def test_pieces_that_come_while_others_wait_stay_behind_them():
 
 async def test_nothing_waits_for_the_short_way_when_there_is_none():
     server = Sent()
-    exchange = Exchange(server.send, ())
+    exchange = Exchange(server.send)
     exchange.begin_stream((), keep_alive=b"")
     for piece in (b"a", b"b"):
         assert not exchange.put(piece)
@@ -144,7 +144,7 @@ async def test_nothing_waits_for_the_short_way_when_there_is_none():
 
 async def test_a_piece_left_behind_by_a_cancelled_wait_still_goes_first():
     server = Sent()
-    exchange = Exchange(server.send, (), write_piece=server.write)
+    exchange = Exchange(server.send, write_piece=server.write)
     exchange.begin_stream((), keep_alive=b"")
     server.may_send.clear()
     exchange.put(b"a")

@@ -10,10 +10,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
-from uuid import uuid4
 
 from headrace.core.errors import HeadraceError, Internal, Unavailable
 from headrace.core.telemetry import get_logger
+from headrace.core.tracing import bind_to_log, trace_of
 from headrace.gateway import openai, request, streams
 from headrace.gateway.async_invocations import MAX_INLINE_BYTES, AsyncInvocations, pending_of
 from headrace.gateway.async_metrics import AsyncPublisher
@@ -163,7 +163,15 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         down = Downstream(scope, receive, send)
-        record = InvocationRecord(request_id=str(uuid4()), api="", endpoint="", started_s=perf_counter())
+        trace = trace_of(scope)
+        bind_to_log(trace)
+        record = InvocationRecord(
+            request_id=trace.request_id,
+            api="",
+            endpoint="",
+            inference_id=trace.inference_id,
+            started_s=perf_counter(),
+        )
         self.metrics.in_flight += 1
         try:
             await self._route(scope, down, record)
@@ -186,8 +194,7 @@ class Gateway:
         record.api, record.endpoint = api, endpoint
         try:
             _check_method(scope["method"])
-            invocation = request.read(endpoint, api, scope["headers"])
-            record.inference_id = invocation.members.get("InferenceId", "")
+            invocation = request.read(endpoint, api, scope["headers"], trace_of(scope))
             record.attempt = invocation.attempt
             await self._with_body(
                 down, lambda body: self._answer(invocation, body, down, record), is_async=api == "InvokeEndpointAsync"
@@ -200,7 +207,7 @@ class Gateway:
         except _GONE:
             raise
         except Exception:  # noqa: BLE001 -- the edge: a bug of ours is logged once and told to the client
-            get_logger().exception("request.crashed", request_id=record.request_id)
+            get_logger().exception("request.crashed")
             message = f"Something went wrong inside the platform (request {record.request_id}). Try your request again."
             await _tell_failure(AwsError("InternalFailure", message), down, record)
 
@@ -236,7 +243,7 @@ class Gateway:
         except _GONE:
             raise
         except Exception:  # noqa: BLE001 -- the edge: a bug of ours is logged once and told to the client
-            get_logger().exception("request.crashed", request_id=record.request_id)
+            get_logger().exception("request.crashed")
             bug = Internal(f"Something went wrong inside the platform (request {record.request_id}).")
             await openai.fail(bug, down, record)
 
@@ -244,7 +251,7 @@ class Gateway:
         routes = [route for _, route in sorted(self._table.routes.items()) if route.variants]
         body = openai.models_page(routes, path)
         record.status = 200
-        await down.whole(200, [("content-type", "application/json"), ("x-request-id", record.request_id)], body)
+        await down.whole(200, [("content-type", "application/json"), *record.id_headers()], body)
 
     async def _with_body(
         self, down: Downstream, answer: Callable[[bytes], Awaitable[None]], *, is_async: bool = False
@@ -300,7 +307,7 @@ def _check_method(method: str) -> None:
 async def _tell(error: AwsError, down: Downstream, record: InvocationRecord) -> None:
     record.error, record.status = error.code, error.status
     response = calls.render_error("rest-json", error, record.request_id)
-    headers = [*response.headers]
+    headers = [*response.headers, ("x-request-id", record.request_id)]
     if record.variant:
         headers.append(("x-amzn-invoked-production-variant", record.variant))
     if error.code in _COME_AGAIN:

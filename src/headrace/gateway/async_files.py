@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.core.telemetry import get_logger
+from headrace.core.tracing import TraceContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class PendingInvocation:
     """If it has not begun by then, it never does."""
     timeout_s: float
     """Of the invocation itself."""
+    trace: TraceContext = field(default_factory=TraceContext)
+    """Ids of the request that was accepted."""
 
 
 _SUFFIX = ".json"

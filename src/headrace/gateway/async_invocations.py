@@ -7,11 +7,13 @@ Source: botocore sagemaker-runtime InvokeEndpointAsync; SageMaker developer guid
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from uuid import uuid4
 
 from headrace.core.telemetry import get_logger
+from headrace.core.tracing import bind_to_log
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
 from headrace.gateway.async_queue import AsyncQueue, Due
@@ -97,9 +99,9 @@ class AsyncInvocations:
         if len(self._queue) >= self._service.config.max_async_waiting:
             raise self._service.texts.overloaded(f"{len(self._queue)} asynchronous invocations")
         await asyncio.shield(self._keep(pending))  # a client that leaves now does not leave it half accepted
-        record.status = 202
+        record.status, record.inference_id = 202, pending.inference_id
         headers = [
-            ("x-amzn-RequestId", record.request_id),
+            *record.id_headers(),
             ("Content-Type", JSON_CONTENT_TYPE),
             ("X-Amzn-SageMaker-OutputLocation", pending.output_uri),
         ]
@@ -146,6 +148,7 @@ class AsyncInvocations:
             tasks.create_task(self._end(pending, failure=f"Endpoint {pending.endpoint} was deleted."))
 
     async def _run(self, pending: PendingInvocation) -> None:
+        bind_to_log(pending.trace)
         outcome = AsyncOutcome(endpoint=pending.endpoint, accepted_s=pending.accepted_s, began_s=self._now())
         failure = None
         try:
@@ -156,7 +159,7 @@ class AsyncInvocations:
         except (AwsError, ObjectFailed) as error:
             failure = str(error)
         except Exception:  # noqa: BLE001 -- the edge: a bug of ours ends one invocation, not all
-            get_logger().exception("async.crashed", endpoint=pending.endpoint, inference_id=pending.inference_id)
+            get_logger().exception("async.crashed", endpoint=pending.endpoint)
             failure = "Something went wrong inside the platform."
         finally:
             self._queue.ended(pending)
@@ -207,9 +210,11 @@ class AsyncInvocations:
 
     async def _ask(self, pending: PendingInvocation, body: bytes, outcome: AsyncOutcome) -> tuple[bytes, str]:
         service = self._service
-        invocation = Invocation(api="InvokeEndpointAsync", endpoint=pending.endpoint, members=pending.members)
+        invocation = Invocation(
+            api="InvokeEndpointAsync", endpoint=pending.endpoint, members=pending.members, trace=pending.trace
+        )
         record = InvocationRecord(
-            request_id=pending.id,
+            request_id=pending.trace.request_id,
             api=invocation.api,
             endpoint=pending.endpoint,
             inference_id=pending.inference_id,
@@ -275,7 +280,7 @@ def pending_of(route: Route, invocation: Invocation, body: bytes, *, now_s: floa
     if (input_uri is None) == (not body):
         raise AwsError("ValidationError", "Provide exactly one of Body and InputLocation.")
     unique = uuid4().hex
-    inference_id = members.get("InferenceId", unique)
+    inference_id = invocation.trace.inference_id or unique
     name = members.get("Filename", f"{inference_id}.out")
     folders = [output.output_path, members.get("S3OutputPathExtension", "")]
     failure_uri = None
@@ -294,4 +299,5 @@ def pending_of(route: Route, invocation: Invocation, body: bytes, *, now_s: floa
         accepted_s=now_s,
         expires_s=now_s + float(members.get("RequestTTLSeconds", DEFAULT_TTL_S)),
         timeout_s=float(members.get("InvocationTimeoutSeconds", DEFAULT_TIMEOUT_S)),
+        trace=replace(invocation.trace, inference_id=inference_id),
     )

@@ -57,6 +57,10 @@ class InvocationRecord:
     is_gone: bool = False
     """The client hung up before the end."""
 
+    def id_headers(self) -> tuple[tuple[str, str], ...]:
+        """The request's id, as SDKs of AWS and as all others look for it."""
+        return (("x-amzn-RequestId", self.request_id), ("x-request-id", self.request_id))
+
     @property
     def total_s(self) -> float:
         """From the request's head to its last byte."""

@@ -28,6 +28,7 @@ from headrace.core.errors import (
     PayloadTooLarge,
     Unavailable,
 )
+from headrace.core.tracing import trace_of
 from headrace.gateway import request as runtime_request
 from headrace.gateway.answer import Answer, AnswerBroken
 from headrace.gateway.downstream import Downstream, Scope
@@ -42,7 +43,7 @@ from headrace.wire.framing import SSE_CONTENT_TYPE, to_json
 from headrace.wire.openai.errors import error_body, render_error
 
 _ENDPOINT_PATH = re.compile(r"^/endpoints/([^/]+)(?:/inference-components/([^/]+))?/openai(/v1/.+)$")
-_PASSED_ON = ("content-type", "cache-control", "retry-after", "x-request-id")
+_PASSED_ON = ("content-type", "cache-control", "retry-after")
 _ERRORS: dict[str, type[HeadraceError]] = {
     "ServiceUnavailable": Unavailable,
     "ThrottlingException": Busy,
@@ -149,7 +150,7 @@ async def answer_openai(
     except AwsError:
         raise _no_model(endpoint) from None
     try:
-        invocation = runtime_request.read(endpoint, "InvokeEndpoint", scope["headers"])
+        invocation = runtime_request.read(endpoint, "InvokeEndpoint", scope["headers"], trace_of(scope))
         if component is not None:
             members = {**invocation.members, "InferenceComponentName": component}
             invocation = replace(invocation, members=members)
@@ -177,7 +178,7 @@ async def fail(error: HeadraceError, down: Downstream, record: InvocationRecord)
         return
     reply = render_error(error)
     record.status = reply.status
-    headers = [("x-request-id", record.request_id), ("content-type", reply.content_type), *reply.headers]
+    headers = [*record.id_headers(), ("content-type", reply.content_type), *reply.headers]
     if isinstance(error, EngineFailed):
         headers.append(("x-should-retry", "false"))  # obeyed by OpenAI's clients: the model would run again
     elif isinstance(error, Unavailable):
@@ -249,8 +250,8 @@ async def _beat(service: Service, body: bytes, down: Downstream, record: Invocat
         return
     if not down.is_started:  # it may be held again, when the replica that came has gone
         record.status = 200
-        headers = [("content-type", SSE_CONTENT_TYPE), ("cache-control", "no-cache")]
-        await down.start(200, [*headers, ("x-amzn-RequestId", record.request_id)])
+        headers = [("content-type", SSE_CONTENT_TYPE), ("cache-control", "no-cache"), *record.id_headers()]
+        await down.start(200, headers)
     while True:
         if not down.put(b": a replica is being started\n\n"):
             await down.drain()

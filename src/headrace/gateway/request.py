@@ -12,6 +12,7 @@ from typing import Literal
 
 from botocore.model import StructureShape
 
+from headrace.core.tracing import TraceContext
 from headrace.wire.aws import scalars, services, validation
 
 Api = Literal["InvokeEndpoint", "InvokeEndpointWithResponseStream", "InvokeEndpointAsync"]
@@ -22,7 +23,8 @@ _APIS: dict[str, Api] = {
     "invocations-response-stream": "InvokeEndpointWithResponseStream",
     "async-invocations": "InvokeEndpointAsync",
 }
-_NOT_FORWARDED = frozenset({"EndpointName", "Body", "ContentType", "Accept"})
+_NOT_FORWARDED = frozenset({"EndpointName", "Body", "ContentType", "Accept", "InferenceId"})
+"""They reach the worker in another way, or not at all."""
 _OURS = frozenset(
     {"InputLocation", "S3OutputPathExtension", "Filename", "RequestTTLSeconds", "InvocationTimeoutSeconds"}
 )
@@ -39,6 +41,8 @@ class Invocation:
     endpoint: str
     members: dict[str, str] = field(default_factory=dict)
     """The API's input members that came in headers, by their names in botocore's model."""
+    trace: TraceContext = field(default_factory=TraceContext)
+    """Its ids."""
     attempt: str = ""
     """`amz-sdk-request` of an SDK: which attempt this is."""
 
@@ -63,7 +67,7 @@ class Invocation:
             for member, value in self.members.items()
             if member not in _NOT_FORWARDED and member not in _OURS
         )
-        return tuple(headers)
+        return (*headers, *self.trace.headers())
 
 
 def match(path: str) -> tuple[str, Api] | None:
@@ -72,7 +76,7 @@ def match(path: str) -> tuple[str, Api] | None:
     return None if found is None else (found[1], _APIS[found[2]])
 
 
-def read(endpoint: str, api: Api, headers: RawHeaders) -> Invocation:
+def read(endpoint: str, api: Api, headers: RawHeaders, trace: TraceContext) -> Invocation:
     """
     Read and check the head of a request.
 
@@ -93,7 +97,7 @@ def read(endpoint: str, api: Api, headers: RawHeaders) -> Invocation:
     shape = _input_shape(api)
     values = {name: scalars.from_text(text, shape.members[name], name) for name, text in members.items()}
     validation.check(operation, {"EndpointName": endpoint, "Body": b"", **values})
-    return Invocation(api=api, endpoint=endpoint, members=members, attempt=attempt)
+    return Invocation(api=api, endpoint=endpoint, members=members, trace=trace, attempt=attempt)
 
 
 @cache

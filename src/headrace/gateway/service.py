@@ -148,7 +148,7 @@ class Service:
         self, invocation: Invocation, record: InvocationRecord, headers: Mapping[str, str]
     ) -> dict[str, str]:
         """The response headers that all APIs have."""
-        told = {"x-amzn-RequestId": record.request_id, "x-Amzn-Invoked-Production-Variant": record.variant}
+        told = {**dict(record.id_headers()), "x-Amzn-Invoked-Production-Variant": record.variant}
         if "x-amzn-sagemaker-custom-attributes" in headers:
             told["X-Amzn-SageMaker-Custom-Attributes"] = headers["x-amzn-sagemaker-custom-attributes"]
         told |= self.sessions.take_note(

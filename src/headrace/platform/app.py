@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.core.errors import Forbidden, PayloadTooLarge, Unauthorized
 from headrace.core.telemetry import get_logger
+from headrace.core.tracing import bind_to_log, trace_of
 from headrace.platform.access import STRANGER_CODE, Gate, is_openai
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.http_request import BodyTooLarge, read_body, replay, request_of, send_response
@@ -57,6 +58,7 @@ class PlatformApp:
         """Answer one request."""
         if scope["type"] != "http":
             return
+        bind_to_log(trace_of(scope))
         request = request_of(scope)
         try:
             self._gate.check_page(request)

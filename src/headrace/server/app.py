@@ -12,6 +12,7 @@ from headrace.server.errors import EXCEPTION_HANDLERS
 from headrace.server.openai_routes import openai_routes
 from headrace.server.origins import RefuseStrangers
 from headrace.server.pages import page_routes
+from headrace.server.request_ids import RequestIds
 from headrace.server.sagemaker import sagemaker_routes
 from headrace.server.service import Service
 from headrace.server.tgi_routes import tgi_routes
@@ -50,6 +51,7 @@ def _routes(service: Service) -> list[Route]:
 def _middleware(settings: ServerSettings) -> list[Middleware]:
     is_private = is_loopback(settings.host) and settings.api_key is None
     middleware = [
+        Middleware(RequestIds),
         Middleware(RefuseStrangers, allowed=settings.cors_allow_origins, names_are_trusted=not is_private),
     ]
     if settings.cors_allow_origins:

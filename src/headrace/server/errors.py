@@ -9,6 +9,7 @@ from starlette.types import ExceptionHandler, Send
 
 from headrace.core.errors import HeadraceError, Internal, NotFound
 from headrace.core.telemetry import get_logger
+from headrace.core.tracing import REQUEST_ID, trace_of
 from headrace.wire.dialect import ErrorReply
 from headrace.wire.openai.errors import render_error as render_openai_error
 from headrace.wire.tgi.errors import render_error as render_tgi_error
@@ -60,7 +61,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _bug(request: Request, error: Exception) -> Response:
     get_logger().error("request.crashed", path=request.url.path, exc_info=error)
-    return response_of(render_error_for(request.url.path, Internal("Something went wrong inside the server.")))
+    request_id = trace_of(request.scope).request_id
+    bug = Internal(f"Something went wrong inside the server (request {request_id}).")
+    response = response_of(render_error_for(request.url.path, bug))
+    response.headers[REQUEST_ID] = request_id  # outside of all middleware
+    return response
 
 
 EXCEPTION_HANDLERS: dict[object, ExceptionHandler] = {

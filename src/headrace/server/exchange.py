@@ -27,7 +27,6 @@ class Exchange:
     def __init__(
         self,
         send: Send,
-        common_headers: Headers,
         *,
         keep_alive_s: float = KEEP_ALIVE_S,
         write_piece: WritePiece | None = None,
@@ -38,7 +37,6 @@ class Exchange:
         self._sending = asyncio.Lock()
         self.keep_alive_s = keep_alive_s
         """How long a stream may be silent."""
-        self._common = common_headers
         self._head: Headers = ()
         self._keep_alive = b""
         self._last_sent_s = 0.0
@@ -50,7 +48,7 @@ class Exchange:
 
     def begin_stream(self, headers: Headers, *, keep_alive: bytes) -> None:
         """Get a stream ready; its head goes out with the first piece, so that an error may still have a status."""
-        self._head = (*self._common, *headers)
+        self._head = headers
         self._keep_alive = keep_alive
         self._last_sent_s = perf_counter()
 
@@ -84,7 +82,7 @@ class Exchange:
 
     async def whole(self, status: int, body: bytes, headers: Headers) -> None:
         """Send a response in one go."""
-        await self._start(status, (*self._common, *headers, ("content-length", str(len(body)))))
+        await self._start(status, (*headers, ("content-length", str(len(body)))))
         self.is_finished = True
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 

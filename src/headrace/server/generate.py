@@ -15,11 +15,12 @@ from starlette.types import Receive, Scope, Send
 from headrace.core.errors import HeadraceError, Internal
 from headrace.core.generation import Chunk
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
+from headrace.core.tracing import trace_of
 from headrace.engine.backend import Backend
 from headrace.server.exchange import Exchange, Headers, watching
 from headrace.server.http_protocol import piece_writer
 from headrace.server.limits import ClientGone, read_body
-from headrace.server.service import Service, new_request_id
+from headrace.server.service import Service
 from headrace.wire.answers import Collector, failure_of
 from headrace.wire.dialect import Dialect, ParsedRequest, StreamRenderer, Timings
 
@@ -51,15 +52,12 @@ class GenerationRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         record = RequestRecord(
-            request_id=new_request_id(), route=self._route, dialect=self._dialect.name, started_s=perf_counter()
+            request_id=trace_of(scope).request_id,
+            route=self._route,
+            dialect=self._dialect.name,
+            started_s=perf_counter(),
         )
-        request_id = _client_request_id(scope) or record.request_id
-        exchange = Exchange(
-            send,
-            (("x-request-id", request_id),),
-            keep_alive_s=self._service.keep_alive_s,
-            write_piece=piece_writer(scope),
-        )
+        exchange = Exchange(send, keep_alive_s=self._service.keep_alive_s, write_piece=piece_writer(scope))
         try:
             await self._answer(scope, receive, exchange, record)
         except asyncio.CancelledError:
@@ -95,7 +93,7 @@ class GenerationRoute:
         except ClientGone:
             record.finish = "disconnected"
         except Exception:  # noqa: BLE001 -- the edge: a bug of ours is logged once and told to the client
-            get_logger().exception("request.crashed", request_id=record.request_id)
+            get_logger().exception("request.crashed")
             bug = Internal(f"Something went wrong inside the server (request {record.request_id}).")
             await _tell(bug, dialect, answer, exchange, record)
 
@@ -236,12 +234,3 @@ async def _tell(
         for piece in answer.renderer.error(error):
             exchange.put(piece)
         await exchange.finish()
-
-
-def _client_request_id(scope: Scope) -> str | None:
-    """The client's own id, to be given back; only if it is harmless in a header and a log."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and 0 < len(value) <= 128:
-            text = value.decode("latin-1")
-            return text if text.isascii() and text.isprintable() else None
-    return None

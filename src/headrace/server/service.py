@@ -7,7 +7,6 @@ The backend comes after the server listens (loading takes a while, health checks
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable
 from enum import StrEnum
 from typing import TypeVar
@@ -112,8 +111,3 @@ class Service:
         return RequestContext(
             request_id=request_id, created_s=int(time.time()), model=self.backend.info, limits=self.limits
         )
-
-
-def new_request_id() -> str:
-    """An id that no other request has."""
-    return uuid.uuid4().hex

@@ -13,11 +13,12 @@ from starlette.routing import Route
 
 from headrace.core.errors import InvalidRequest, NotFound
 from headrace.core.generation import ChatPrompt
+from headrace.core.tracing import trace_of
 from headrace.server.dialects import tgi_dialect, tgi_version
 from headrace.server.generate import GenerationRoute
 from headrace.server.limits import read_body
 from headrace.server.pages import is_browser, page
-from headrace.server.service import Phase, Service, new_request_id
+from headrace.server.service import Phase, Service
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.tgi.dialect import Route as TgiRoute
 from headrace.wire.tgi.pages import (
@@ -90,7 +91,7 @@ class _TgiPages:
     async def chat_tokenize(self, request: Request) -> Response:
         """The tokens of a chat, after the chat template."""
         body = await self._body(request)
-        context = self._service.context(new_request_id())
+        context = self._service.context(trace_of(request.scope).request_id)
         parsed = await self._service.understand(body, lambda body: OpenAIChat().parse(body, context))
         prompt = parsed.requests[0].prompt
         if not isinstance(prompt, ChatPrompt):
