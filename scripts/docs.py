@@ -22,7 +22,7 @@ from headrace.cli.reference import cli_page
 from headrace.control.registry import OPERATIONS
 from headrace.core import errors
 from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.core.container_meanings import Fills, Meaning, NoEffect
+from headrace.core.container_meanings import Fills, Meaning, NoEffect, Requires
 from headrace.core.container_model_config import MODEL_CONFIG
 from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.core.exposition import families
@@ -77,6 +77,8 @@ def meaning_text(meaning: Meaning) -> str:
             return f"sets `{flag_name(meaning.field)}`"
         case NoEffect():
             return f"no effect: {meaning.why}"
+        case Requires():
+            return f"only {', '.join(f'`{value}`' for value in meaning.values)}: anything else stops the start"
     return f"read by {meaning.by}"
 
 
@@ -86,7 +88,9 @@ def container_names_page() -> Iterator[str]:
     yield "Headrace reads the configuration that people already have for the containers of SageMaker, TGI, LMI (DJL),"
     yield "vLLM and TorchServe."
     yield "A name is obeyed, or accepted with a warning that says why it has no effect."
-    yield "An unknown `option.*` or `OPTION_*` warns with the nearest known name.\n"
+    yield "A value that asks for what this server does not do (another task, a custom handler) is refused at the start."
+    yield "An unknown `option.*` or `OPTION_*` warns with the nearest known name."
+    yield "All variables that begin with `NEURON_` have no effect: no Neuron device or compiler is used.\n"
     tables: tuple[tuple[str, dict[str, Meaning], str], ...] = (
         ("Environment variables", ENVIRONMENT, "{}"),
         ("`option.*` in `serving.properties`, `OPTION_*` in the environment", OPTIONS, "option.{}"),

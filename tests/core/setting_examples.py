@@ -18,6 +18,7 @@ EXAMPLES = {
     "max_prompt_tokens": ("1024", 1024),
     "max_num_seqs": ("16", 16),
     "max_num_batched_tokens": ("512", 512),
+    "max_kv_cache_tokens": ("8192", 8192),
     "max_draft_tokens": ("4", 4),
     "rolling_batch": ("auto", "auto"),
     "output_formatter": ("jsonlines", "jsonlines"),

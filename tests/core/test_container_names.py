@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.core.container_meanings import Fills, NoEffect, UsedElsewhere
+from headrace.core.container_meanings import BATCHERS, Fills, NoEffect, Requires, UsedElsewhere
 from headrace.core.container_model_config import MODEL_CONFIG
 from headrace.core.container_names import parse_properties
 from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
@@ -63,6 +63,13 @@ def test_every_foreign_name_is_obeyed_or_told_about(kind, name, key, meaning):
         settings, notices = load_one(kind, name, text, **({} if meaning.field == "model" else MODEL))
         assert getattr(settings, meaning.field) == wanted
         assert [notice.kind for notice in notices] == ["obeyed"]
+    elif isinstance(meaning, Requires):
+        with pytest.raises(SettingsError) as refused:
+            load_one(kind, name, "surprise", **MODEL)
+        assert refused.value.message.startswith(f"{name} is 'surprise'; expected one of {meaning.values[0]}")
+        assert [load_one(kind, name, value.upper(), **MODEL)[1] for value in meaning.values] == [[]] * len(
+            meaning.values
+        )
     else:
         settings, notices = load_one(kind, name, "surprise", **MODEL)
         assert replace(settings, dialect="tgi-3") == load_settings(MODEL, {}, container=True)[0]
@@ -136,7 +143,8 @@ def test_the_settings_of_the_llama2_article_work_unchanged():
         2048,
     )
     assert settings.dialect == "tgi-3"
-    assert {notice.name for notice in notices if notice.kind == "ignored"} == {"SM_NUM_GPUS", "MAX_BATCH_TOTAL_TOKENS"}
+    assert settings.max_kv_cache_tokens == 8192
+    assert {notice.name for notice in notices if notice.kind == "ignored"} == {"SM_NUM_GPUS"}
 
 
 def test_the_serving_properties_of_the_articles_work_unchanged():
@@ -209,12 +217,72 @@ def test_new_tokens_beat_a_length_in_a_model_config():
         ({}, {"option.max_rolling_batch_sise": "4"}, "option.max_rolling_batch_size"),
         ({"SM_VLLM_MAX_MODEL_LENGTH": "4"}, {}, "SM_VLLM_MAX_MODEL_LEN"),
         ({"SERVING_JOB_QUEUE_SIZ": "4"}, {}, "SERVING_JOB_QUEUE_SIZE"),
+        ({}, {"option.max_rolling_batch": "32"}, "option.max_rolling_batch_size"),
+        ({"OPTION_MAX_ROLLING_BATCH": "32"}, {}, "OPTION_MAX_ROLLING_BATCH_SIZE"),
+        ({}, {"option.max_rolling_batch_prefill": "32"}, "option.max_rolling_batch_prefill_tokens"),
+        ({}, {"option.rolling_batch_size": "32"}, "option.max_rolling_batch_size"),
+        ({}, {"option.tensor_parallel": "2"}, "option.tensor_parallel_degree"),
+        ({}, {"option.maxRollingBatchSize": "2"}, "option.max_rolling_batch_size"),
+        ({}, {"option.model-id": "m"}, "option.model_id"),
     ],
 )
 def test_an_unknown_option_is_told_about_with_the_nearest_known_name(env, properties, near):
     (notice,) = load_settings(MODEL, env, properties)[1]
     assert notice.kind == "unknown"
     assert notice.message.endswith(f"Did you mean {near}?")
+
+
+@pytest.mark.parametrize("name", ["option.xyz", "OPTION_MAX", "SM_VLLM_FOO", "option.a_b"])
+def test_a_name_that_is_like_no_other_gets_no_hint(name):
+    env, properties = ({name: "1"}, {}) if name.isupper() else ({}, {name: "1"})
+    (notice,) = load_settings(MODEL, env, properties)[1]
+    assert notice.message == f"{name} is not known here and has no effect."
+
+
+@pytest.mark.parametrize("value", [*BATCHERS, "Disabled", "DISABLE", "vLLM"])
+@pytest.mark.parametrize("form", ["environment", "properties"])
+def test_every_rolling_batch_that_lmi_took_is_served(form, value):
+    given = {"OPTION_ROLLING_BATCH": value}, {"option.rolling_batch": value}
+    env, properties = (given[0], {}) if form == "environment" else ({}, given[1])
+    settings, (notice,) = load_settings(MODEL, env, properties)
+    assert settings.rolling_batch in ("auto", "native")
+    assert settings.max_num_seqs is None
+    assert ("max_num_seqs=1 runs one at a time" in notice.message) == value.lower().startswith("disable")
+
+
+def test_a_batch_total_below_one_context_stops_the_start_with_both_names():
+    with pytest.raises(SettingsError, match="expected room for at least one whole context") as refused:
+        load_settings(MODEL, {"MAX_TOTAL_TOKENS": "4096", "MAX_BATCH_TOTAL_TOKENS": "2048"})
+    assert "max_model_len is 4096 (MAX_TOTAL_TOKENS)" in refused.value.message
+    assert "max_kv_cache_tokens is 2048 (MAX_BATCH_TOTAL_TOKENS)" in refused.value.message
+
+
+def test_variables_of_neuron_are_told_about():
+    env = {"NEURON_RT_NUM_CORES": "24", "NEURON_CC_FLAGS": "--model-type=transformer", "NEURONX_CACHE": "on"}
+    settings, notices = load_settings(MODEL, {**env, "OPTION_N_POSITIONS": "2048"})
+    assert settings.max_model_len == 2048
+    ignored = {notice.name: notice.message for notice in notices if notice.kind == "ignored"}
+    assert set(ignored) == set(env)
+    assert all("no Neuron device or compiler is used" in message for message in ignored.values())
+
+
+@pytest.mark.parametrize(
+    ("env", "properties"),
+    [
+        ({}, {"option.entryPoint": "djl_python.stable-diffusion"}),
+        ({}, {"option.entryPoint": "djl_python.sentence_embedding"}),
+        ({}, {"option.entryPoint": "model.py"}),
+        ({"OPTION_ENTRYPOINT": "https://example.com/model.py"}, {}),
+        ({"DJL_ENTRY_POINT": "handler.py"}, {}),
+        ({"HF_TASK": "feature-extraction"}, {}),
+        ({"OPTION_TASK": "text_embedding"}, {}),
+    ],
+)
+def test_what_is_not_text_generation_is_refused_by_name(env, properties):
+    ((name, value),) = (env or properties).items()
+    with pytest.raises(SettingsError) as refused:
+        load_settings(MODEL, env, properties)
+    assert refused.value.message.startswith(f"{name} is {value!r}; expected one of ")
 
 
 def test_names_that_mean_other_things_on_a_persons_machine_are_read_in_containers_only():

@@ -74,6 +74,12 @@ async def test_answers_do_not_depend_on_company_cache_chunks_or_preemption(
     assert [essence(answer) for answer in squeezed] == alone
 
 
+async def test_the_kv_cache_holds_no_more_tokens_than_it_is_given(smollm2_path: Path, cache_dir: Path) -> None:
+    async with engine_on(smollm2_path, cache_dir, max_model_len=None, max_kv_cache_tokens=600) as engine:
+        assert engine.stats().num_blocks * engine.stats().block_tokens == 576
+        assert engine.info.max_model_len == 600 - 600 % 32
+
+
 def repetitive_requests() -> list[GenerationRequest]:
     copied = "The lock was dug in 1643. It was made of oak and leaked. In 1781 a flood broke it. "
     wanted = [chat(f"Copy this text word for word: {copied}", max_new_tokens=50, logprobs=2)]

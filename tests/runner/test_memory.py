@@ -78,6 +78,26 @@ def test_a_model_that_does_not_fit_is_refused_with_the_sum():
     assert caught.value.facts["available_bytes"] == 1 << 20
 
 
+@pytest.mark.parametrize(("tokens", "held"), [(100_000, 1024), (512, 512), (300, 288), (287, 256), (256, 256)])
+def test_a_bound_in_tokens_is_kept_to_whatever_memory_there_is(tokens, held):
+    assert plan(small_spec(), max_kv_cache_tokens=tokens).num_blocks * 32 == held
+    assert plan(small_spec(), max_kv_cache_tokens=tokens, kv_cache_bytes=1 << 30).num_blocks * 32 <= max(tokens, 256)
+
+
+def test_one_context_fits_into_as_many_tokens_where_neither_is_whole_blocks():
+    assert plan(small_spec(), max_model_len=100, max_kv_cache_tokens=100).num_blocks == 4
+    with pytest.raises(InsufficientMemory, match="max_kv_cache_tokens"):
+        plan(small_spec(), max_model_len=200, max_kv_cache_tokens=100)
+
+
+def test_a_limit_below_what_is_free_bounds_the_plan_and_is_named_where_it_is_too_low():
+    limited = plan(small_spec(), max_num_seqs=4000, max_memory_bytes=64 << 20)
+    assert limited == plan(small_spec(), max_num_seqs=4000, available_bytes=64 << 20)
+    assert plan(small_spec(), max_memory_bytes=2 * GIB) == plan(small_spec())
+    with pytest.raises(InsufficientMemory, match=r"the 1 MiB that max_memory_bytes allows\. Raise it, lower"):
+        plan(small_spec(), max_memory_bytes=1 << 20)
+
+
 def test_other_block_sizes_are_refused():
     with pytest.raises(SettingsError, match="32 tokens"):
         plan(small_spec(), block_tokens=16)

@@ -168,7 +168,14 @@ def test_tokenize_gives_ids_and_places():
 )
 def test_info_has_the_fields_of_its_version(version, has, has_not):
     info = json.loads(
-        render_info(MODEL, version=version, limits=Limits(), max_concurrent_requests=128, server_version="0.1.0")
+        render_info(
+            MODEL,
+            version=version,
+            limits=Limits(),
+            kv_cache_tokens=8192,
+            max_concurrent_requests=128,
+            server_version="0.1.0",
+        )
     )
     assert has <= info.keys()
     assert not has_not & info.keys()

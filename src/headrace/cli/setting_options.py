@@ -26,6 +26,8 @@ ENGINE_SETTINGS = (
     "max_num_seqs",
     "max_num_batched_tokens",
     "kv_cache_bytes",
+    "max_kv_cache_tokens",
+    "max_memory_bytes",
     "threads",
     "isa",
     "enable_prefix_caching",

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import click
 
 from headrace.cli.group import Examples
 from headrace.core.errors import SettingsError
+from headrace.core.near_names import near_name
 
 if TYPE_CHECKING:
     from headrace.cluster.worker import Prepared
@@ -93,8 +93,8 @@ def _options(options: dict[str, str]) -> dict[str, object]:
     for option, value in options.items():
         name = option.lstrip("-").replace("-", "_")
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            near = near_name(name, known, cutoff=0.6)
+            hint = f" Did you mean {near}?" if near else ""
             raise SettingsError(f"{option!r} of the image is no setting of `headrace serve`.{hint}", name=name)
         read[name] = value
     return read

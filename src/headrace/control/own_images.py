@@ -12,12 +12,12 @@ Own images: what the user wrote down about images that Headrace does not know. P
 
 import shlex
 import tomllib
-from difflib import get_close_matches
 from reprlib import repr as short
 from typing import Any
 
 from headrace.control.images import OwnImage
 from headrace.core.errors import SettingsError
+from headrace.core.near_names import near_name
 from headrace.core.setting_values import read_value
 from headrace.core.settings import setting_names, setting_rule
 
@@ -48,8 +48,8 @@ def _image(table: Any, *, where: str) -> OwnImage:
         raise SettingsError(f"{where} is not a table; wanted: {_EXAMPLE}.", name="images")
     for key in table:
         if key not in _KEYS:
-            near = get_close_matches(key, _KEYS, n=1)
-            hint = f" Did you mean {near[0]}?" if near else f" Known are {', '.join(_KEYS)}."
+            near = near_name(key, _KEYS, cutoff=0.6)
+            hint = f" Did you mean {near}?" if near else f" Known are {', '.join(_KEYS)}."
             raise SettingsError(f"{where}: {key} is not known.{hint}", name="images")
     command = _command(table.get("command"), where=where)
     if command and ("dialect" in table or "options" in table):
@@ -101,7 +101,7 @@ def _texts(value: Any, *, where: str) -> dict[str, str]:
 def _check_option(name: str, value: str, *, where: str) -> None:
     """Refuse now what `headrace serve` would refuse in every worker."""
     if name not in setting_names():
-        near = get_close_matches(name, setting_names(), n=1)
-        hint = f" Did you mean {near[0]}?" if near else " `headrace serve --help` lists them."
+        near = near_name(name, setting_names(), cutoff=0.6)
+        hint = f" Did you mean {near}?" if near else " `headrace serve --help` lists them."
         raise SettingsError(f"{where}: {name} is no setting of `headrace serve`.{hint}", name="images")
     read_value(setting_rule(name), value, name=name, source=f"{where}: {name}")

@@ -1,7 +1,8 @@
 """
 What a foreign setting can mean here, how its value is converted, and the reasons why some have no effect.
 
-A name is obeyed (`Fills`), has no effect (`NoEffect`, with the reason) or is read by a library (`UsedElsewhere`).
+A name is obeyed (`Fills`), has no effect (`NoEffect`, with the reason), is refused unless it asks for what happens
+anyway (`Requires`) or is read by a library (`UsedElsewhere`).
 The tables `container_options` and `container_env` are made of these.
 """
 
@@ -36,13 +37,23 @@ class NoEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class Requires:
+    """The name is accepted with the values that ask for what happens anyway; any other value stops the start."""
+
+    values: tuple[str, ...]
+    """In lower case."""
+    why: str
+    """A sentence: what happens, and what to do instead."""
+
+
+@dataclass(frozen=True, slots=True)
 class UsedElsewhere:
     """A library that we use reads the name itself."""
 
     by: str
 
 
-Meaning = Fills | NoEffect | UsedElsewhere
+Meaning = Fills | NoEffect | Requires | UsedElsewhere
 
 
 def by_value(wanted: str, values: Mapping[str, Converted]) -> Callable[[str], Converted]:
@@ -136,13 +147,17 @@ _KV_DTYPES: dict[str, Converted] = {
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_e4m3fn"), ("int8", "8-bit KV is int8 on a CPU")),
 }
 _OTHER_ENGINE = "that engine is not part of this server; its own continuous batching takes its place"
+_NOT_DISABLED = (
+    "requests are batched continuously all the same, which changes no answer; max_num_seqs=1 runs one at a time"
+)
 BATCHERS: dict[str, Converted] = {
     "auto": ("auto", ""),
     "native": ("native", ""),
     **dict.fromkeys(
-        ("vllm", "lmi-dist", "lmi-dist-v2", "scheduler", "trtllm", "neuronx", "deepspeed"), ("auto", _OTHER_ENGINE)
+        ("vllm", "lmi-dist", "lmi-dist-v2", "lmi_dist", "scheduler", "trtllm", "neuronx", "deepspeed"),
+        ("auto", _OTHER_ENGINE),
     ),
-    "disable": ("auto", "batching cannot be turned off; ask for max_num_seqs=1 to run one request at a time"),
+    **dict.fromkeys(("disable", "disabled"), ("auto", _NOT_DISABLED)),
 }
 LOG_LEVELS: dict[str, Converted] = {
     "10": ("debug", ""),
@@ -164,6 +179,8 @@ NOT_SPLIT = NoEffect(
     "one process runs the model on the CPU, it is not split over devices", ("1", "max", "auto", "false")
 )
 NO_GPU = NoEffect("there is no GPU memory to manage; the KV cache is sized by kv_cache_bytes")
+NO_NEURON = NoEffect("no Neuron device or compiler is used: the model runs on the CPU")
+TEXT_GENERATION = "This server generates text and nothing else; deploy the model with a server made for its task."
 NO_CODE = NoEffect("code that comes with a checkpoint is never run", ("false", "0"))
 NO_CUSTOM_CODE = NoEffect("custom handlers are not run by this version")
 NO_TIMEOUT = NoEffect("a request is never cut by the clock; a client that goes away ends it")

@@ -2,7 +2,8 @@
 Settings that come in the names of other model servers: SageMaker, TGI, LMI (DJL), vLLM and TorchServe containers.
 
 The tables `core.container_options`, `core.container_model_config` and `core.container_env` say for each name what
-happens: it is obeyed (it fills one of our fields, its value converted) or it has no effect here, with the reason.
+happens: it is obeyed (it fills one of our fields, its value converted), it has no effect here, with the reason, or it
+is refused unless its value asks for what happens anyway.
 Nothing is dropped in silence: `read_container_names` gives a notice for every name that was found, unless its value
 asks for what happens anyway.
 
@@ -12,14 +13,23 @@ and `sagemaker-entrypoint.sh`; the AWS vLLM container.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
 
 from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.core.container_meanings import NO_CUSTOM_CODE, QUANTIZE, Fills, Meaning, NoEffect, UsedElsewhere
+from headrace.core.container_meanings import (
+    NO_CUSTOM_CODE,
+    NO_NEURON,
+    QUANTIZE,
+    Fills,
+    Meaning,
+    NoEffect,
+    Requires,
+    UsedElsewhere,
+)
 from headrace.core.container_model_config import MODEL_CONFIG
 from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.core.errors import SettingsError
+from headrace.core.near_names import near_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,8 @@ def read_container_names(
             continue
         if found.meaning is None:
             notices.append(_unknown(found))
+        elif isinstance(found.meaning, Requires):
+            _check_value(found, found.meaning)
         elif isinstance(found.meaning, NoEffect):
             if found.raw.strip().lower() not in found.meaning.quiet:
                 notices.append(Notice(found.name, "ignored", f"{found.name} has no effect: {found.meaning.why}."))
@@ -171,6 +183,8 @@ def _environment(env: Mapping[str, str], *, container: bool) -> Iterator[_Found]
             key = name.removeprefix("SERVING_").lower()
             known = {key.lower(): meaning for key, meaning in PROPERTIES.items()}
             yield _Found(name, env[name], known.get(key), True, known, "SERVING_{}")
+        elif name.startswith("NEURON_"):
+            yield _Found(name, env[name], NO_NEURON)
     for name, meaning in ENVIRONMENT.items():
         if name in env and (container or name not in GENERAL_NAMES):
             yield _Found(name, env[name], meaning)
@@ -179,6 +193,12 @@ def _environment(env: Mapping[str, str], *, container: bool) -> Iterator[_Found]
 def _exact_first(found: Iterable[_Found]) -> list[_Found]:
     """A quantiser says more about the weights than a dtype beside it."""
     return sorted(found, key=lambda one: one.meaning is not QUANTIZE)
+
+
+def _check_value(found: _Found, meaning: Requires) -> None:
+    if found.raw.strip().lower() not in meaning.values:
+        expected = f"expected one of {', '.join(meaning.values)}"
+        raise SettingsError(f"{found.name} is {found.raw.strip()!r}; {expected}. {meaning.why}", name=found.name)
 
 
 def _obey(found: _Found, meaning: Fills, values: dict[str, tuple[str, str]], notices: list[Notice]) -> None:
@@ -198,7 +218,7 @@ def _obey(found: _Found, meaning: Fills, values: dict[str, tuple[str, str]], not
 def _unknown(found: _Found) -> Notice:
     family = found.family or {}
     style = str.upper if found.name.isupper() else str
-    spelled = {key: found.spelling.format(style(key)) for key in family}
-    near = get_close_matches(found.name, spelled.values(), n=1, cutoff=0.75)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    key = found.name[len(found.spelling.removesuffix("{}")) :]
+    near = near_name(key, family)
+    hint = f" Did you mean {found.spelling.format(style(near))}?" if near else ""
     return Notice(found.name, "unknown", f"{found.name} is not known here and has no effect.{hint}")

@@ -6,11 +6,14 @@ Every command that has settings refuses a bad value, and an unknown variable, in
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any
 
 from headrace.core.errors import SettingsError
+from headrace.core.near_names import near_name
 from headrace.core.setting_rules import Rule
+
+_LOOSE = 0.6
+"""Closeness of a hint in an error, where a far one does no harm."""
 
 
 def flag_name(name: str) -> str:
@@ -46,8 +49,8 @@ def read_value(rule: Rule, raw: str, *, name: str, source: str, is_own: bool = T
         return rule.read(raw)
     except ValueError:
         shown = "a value that cannot be read" if rule.is_secret else repr(raw)
-        near = get_close_matches(raw.strip().lower(), rule.choices, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        near = near_name(raw.strip(), rule.choices, cutoff=_LOOSE)
+        hint = f" Did you mean {near}?" if near else ""
         via = "" if is_own else f" (read as {flag_name(name)})"
         message = f"{source} is {shown}{via}; wanted: {rule.wanted}.{hint}"
         raise SettingsError(message, name=name, source=source) from None
@@ -84,8 +87,8 @@ def read_environment(
         if foreign_prefix is not None and variable.startswith(foreign_prefix):
             continue
         if variable not in known:
-            near = get_close_matches(variable, known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else f" `{command} --help` lists the settings."
+            near = near_name(variable.removeprefix(prefix), rules, cutoff=_LOOSE)
+            hint = f" Did you mean {prefix}{near.upper()}?" if near else f" `{command} --help` lists the settings."
             raise SettingsError(f"{variable} is not a setting.{hint}", name=variable)
         if raw.strip():
             name = known[variable]

@@ -110,6 +110,18 @@ class ServerSettings:
     kv_cache_bytes: int | None = setting(rules.size(), None)
     """Size of the KV cache. Default: what is left of the memory this process may use."""
 
+    max_kv_cache_tokens: int | None = setting(rules.integer(1), None)
+    """
+    Most tokens that the KV cache holds, of all sequences together, whatever memory there is; rounded down to whole
+    blocks of 32. Default: no limit but memory.
+    """
+
+    max_memory_bytes: int | None = setting(rules.size(), None)
+    """
+    Memory that this server may plan with: weights, workspace, KV cache and the rest of the process. A model that does
+    not fit is refused before it is loaded. Default: what is free.
+    """
+
     threads: int | None = setting(rules.integer(1), None)
     """Threads of a step. Default: the physical cores this process may use."""
 
@@ -289,6 +301,14 @@ def _check_together(settings: ServerSettings) -> None:
             f"max_prompt_tokens is {prompt} and max_model_len is {longest}; the prompt must leave room for at least "
             "one token of the answer. Lower the first or raise the second.",
             name="max_prompt_tokens",
+        )
+    kv_tokens = settings.max_kv_cache_tokens
+    if longest is not None and kv_tokens is not None and longest > kv_tokens:
+        raise SettingsError(
+            f"max_model_len is {longest} (MAX_TOTAL_TOKENS) and max_kv_cache_tokens is {kv_tokens} "
+            "(MAX_BATCH_TOTAL_TOKENS); expected room for at least one whole context in the KV cache. Lower the first "
+            "or raise the second.",
+            name="max_kv_cache_tokens",
         )
     is_open = not is_loopback(settings.host) and settings.api_key is None
     if is_open and not settings.allow_anonymous and not settings.container:

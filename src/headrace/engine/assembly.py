@@ -112,7 +112,10 @@ def _one_of(name: str, asked: str, known: tuple[str, ...]) -> str:
 
 def _max_model_len(config: EngineConfig, spec: ModelSpec) -> int:
     if config.max_model_len is None:
-        return min(spec.max_positions, DEFAULT_MAX_MODEL_LEN)
+        bound = config.max_kv_cache_tokens or DEFAULT_MAX_MODEL_LEN
+        return min(
+            spec.max_positions, DEFAULT_MAX_MODEL_LEN, max(bound - bound % BLOCK_TOKENS, min(bound, BLOCK_TOKENS))
+        )
     if config.max_model_len > spec.max_positions and spec.rope.kind != "dynamic":
         raise SettingsError(
             f"max_model_len is {config.max_model_len}, but the model was made for {spec.max_positions} positions. "
@@ -138,7 +141,9 @@ def _load_runner(config: EngineConfig, model: Model, limits: EngineLimits, progr
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         kv_cache_bytes=config.kv_cache_bytes,
+        max_kv_cache_tokens=config.max_kv_cache_tokens,
         available_bytes=available_memory_bytes(),
+        max_memory_bytes=config.max_memory_bytes,
     )
     return load_native_runner(
         model.spec,

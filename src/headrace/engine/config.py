@@ -31,6 +31,10 @@ class EngineConfig:
     """Tokens of one step."""
     kv_cache_bytes: int | None = None
     """None: enough for `max_num_seqs` whole contexts, if so much memory is free."""
+    max_kv_cache_tokens: int | None = None
+    """Upper bound of the KV cache, whatever memory there is; None: no bound."""
+    max_memory_bytes: int | None = None
+    """Memory to plan with; None: what is free."""
     enable_prefix_caching: bool = True
     max_draft_tokens: int = 8
     """Most tokens that a sequence guesses and verifies in one step, where that pays; 0: none."""

@@ -54,13 +54,16 @@ def plan_memory(  # noqa: PLR0913 - each is a setting of its own
     max_num_batched_tokens: int,
     kv_cache_bytes: int | None,
     available_bytes: int,
+    max_kv_cache_tokens: int | None = None,
+    max_memory_bytes: int | None = None,
     threads: int | None = None,
 ) -> MemoryPlan:
     """
     Decide the size of the KV cache.
 
     Without `kv_cache_bytes` it holds `max_num_seqs` whole contexts, or as many blocks as fit into nine tenths of
-    what is available. It always holds at least one whole context.
+    what is available, which is `max_memory_bytes` at most. It holds no more than `max_kv_cache_tokens`, and always at
+    least one whole context.
 
     Raises:
         InsufficientMemory: with the sum and what to change.
@@ -80,11 +83,15 @@ def plan_memory(  # noqa: PLR0913 - each is a setting of its own
     workspace_bytes = _native.workspace_bytes(config, native_limits(limits), threads or default_threads())
     block_bytes = _native.kv_block_bytes(config)
     blocks_of_one = -(-max_model_len // block_tokens)
+    available_bytes = min(available_bytes, max_memory_bytes or available_bytes)
     room = available_bytes - _reserve(available_bytes) - weights_bytes - workspace_bytes
     if kv_cache_bytes is None:
         num_blocks = max(min(blocks_of_one * max_num_seqs, room // block_bytes), blocks_of_one)
     else:
         num_blocks = kv_cache_bytes // block_bytes
+    if max_kv_cache_tokens is not None:
+        rounded_up = -(-max_kv_cache_tokens // block_tokens)
+        num_blocks = min(num_blocks, max(max_kv_cache_tokens // block_tokens, min(rounded_up, blocks_of_one)))
     plan = MemoryPlan(
         weights_bytes=weights_bytes,
         workspace_bytes=workspace_bytes,
@@ -95,11 +102,11 @@ def plan_memory(  # noqa: PLR0913 - each is a setting of its own
         total_bytes=weights_bytes + workspace_bytes + num_blocks * block_bytes,
         available_bytes=available_bytes,
     )
-    _check(plan, blocks_of_one, max_model_len)
+    _check(plan, blocks_of_one, max_model_len, is_limited=available_bytes == max_memory_bytes)
     return plan
 
 
-def _check(plan: MemoryPlan, blocks_of_one: int, max_model_len: int) -> None:
+def _check(plan: MemoryPlan, blocks_of_one: int, max_model_len: int, *, is_limited: bool) -> None:
     facts = {
         "weights_bytes": plan.weights_bytes,
         "workspace_bytes": plan.workspace_bytes,
@@ -110,16 +117,16 @@ def _check(plan: MemoryPlan, blocks_of_one: int, max_model_len: int) -> None:
         needed = blocks_of_one * plan.block_bytes
         raise InsufficientMemory(
             f"The KV cache has {_mib(plan.kv_cache_bytes)}, one context of {max_model_len} tokens needs "
-            f"{_mib(needed)}. Raise kv_cache_bytes or lower max_model_len.",
+            f"{_mib(needed)}. Raise kv_cache_bytes or max_kv_cache_tokens, or lower max_model_len.",
             **facts,
         )
     if plan.total_bytes + _reserve(plan.available_bytes) > plan.available_bytes:
         raise InsufficientMemory(
             f"Weights {_mib(plan.weights_bytes)} + workspace {_mib(plan.workspace_bytes)} + KV cache "
             f"{_mib(plan.kv_cache_bytes)} = {_mib(plan.total_bytes)}, and {_mib(_reserve(plan.available_bytes))} for "
-            f"the rest of the process, do not fit into the {_mib(plan.available_bytes)} that are available. Lower "
-            "max_model_len, kv_cache_bytes or max_num_batched_tokens, or take a smaller dtype (w8a8, w4a8) or kv_dtype "
-            "(int8).",
+            f"the rest of the process, do not fit into the {_mib(plan.available_bytes)} that "
+            f"{'max_memory_bytes allows. Raise it, lower' if is_limited else 'are available. Lower'} max_model_len, "
+            "kv_cache_bytes or max_num_batched_tokens, or take a smaller dtype (w8a8, w4a8) or kv_dtype (int8).",
             **facts,
         )
 

@@ -18,6 +18,8 @@ def engine_config(settings: ServerSettings) -> EngineConfig:
         "max_num_seqs": settings.max_num_seqs,
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "kv_cache_bytes": settings.kv_cache_bytes,
+        "max_kv_cache_tokens": settings.max_kv_cache_tokens,
+        "max_memory_bytes": settings.max_memory_bytes,
         "enable_prefix_caching": settings.enable_prefix_caching,
         "max_draft_tokens": settings.max_draft_tokens,
         "max_queued_requests": settings.max_concurrent_requests,

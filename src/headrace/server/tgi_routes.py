@@ -73,10 +73,12 @@ class _TgiPages:
 
     async def info(self, _request: Request) -> Response:
         """What is served, and its limits."""
+        stats = self._service.stats()
         body = render_info(
             self._service.backend.info,
             version=tgi_version(self._service.settings),
             limits=self._service.limits,
+            kv_cache_tokens=stats.num_blocks * stats.block_tokens,
             max_concurrent_requests=self._service.settings.max_concurrent_requests,
             server_version=package_version("headrace"),
         )

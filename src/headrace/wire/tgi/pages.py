@@ -45,7 +45,13 @@ def render_chat_tokenize(text: str, spans: Iterable[TextSpan]) -> bytes:
 
 
 def render_info(
-    model: ModelInfo, *, version: Version, limits: Limits, max_concurrent_requests: int, server_version: str
+    model: ModelInfo,
+    *,
+    version: Version,
+    limits: Limits,
+    kv_cache_tokens: int,
+    max_concurrent_requests: int,
+    server_version: str,
 ) -> bytes:
     """The body of `/info`."""
     common: dict[str, object] = {
@@ -79,7 +85,7 @@ def render_info(
             "max_input_length": model.max_prompt_tokens,
             "max_total_tokens": model.max_model_len,
             "waiting_served_ratio": 1.2,
-            "max_batch_total_tokens": model.max_model_len * model.max_num_seqs,
+            "max_batch_total_tokens": kv_cache_tokens,
             "max_waiting_tokens": 20,
             "validation_workers": 1,
             **about_server,
