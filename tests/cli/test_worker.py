@@ -16,8 +16,8 @@ def no_fetching(uri: str) -> Path:
     raise AssertionError(f"{uri} should not be fetched")
 
 
-def settings_of(env=None, *, folder: Path | None = None, fetch=no_fetching, threads=None, **options: str):
-    spec = WorkerSpec(name="w", options=options, threads=threads)
+def settings_of(env=None, *, folder: Path | None = None, fetch=no_fetching, threads=None, memory=None, **options: str):
+    spec = WorkerSpec(name="w", options=options, threads=threads, memory_bytes=memory)
     prepared = Prepared(spec=spec, port=PORT, model_folder=folder, fetch_model=fetch, tell=lambda _: None)
     return worker_settings(prepared, env or {})
 
@@ -39,7 +39,9 @@ def test_the_environment_means_what_it_means_in_a_container() -> None:
 
 def test_the_image_and_the_share_of_the_host_are_stronger() -> None:
     env = {"HF_MODEL_ID": "org/model", "HEADRACE_PORT": "1", "HEADRACE_HOST": "0.0.0.0", "HEADRACE_THREADS": "64"}
-    settings, _ = settings_of(env, threads=2, **{"dialect": "lmi-0.26", "--served-model-name": "llm"})
+    env["HEADRACE_MAX_MEMORY_BYTES"] = "64GiB"
+    settings, _ = settings_of(env, threads=2, memory=1 << 30, **{"dialect": "lmi-0.26", "--served-model-name": "llm"})
+    assert settings.max_memory_bytes == 1 << 30
     assert (settings.host, settings.port, settings.threads) == ("127.0.0.1", PORT, 2)
     assert (settings.dialect, settings.served_model_name) == ("lmi-0.26", "llm")
 

@@ -72,7 +72,7 @@ def test_a_type_that_fits_is_honoured_without_a_word() -> None:
 
 def test_what_a_host_does_not_have_is_said() -> None:
     share = share_of_host("ml.g5.12xlarge", SMALL)
-    assert (share.threads, share.memory_bytes) == (2, 8 * GIB)
+    assert (share.threads, share.memory_bytes) == (2, 192 * GIB)
     said = " ".join(share.notices)
     assert "4 x NVIDIA A10G" in said
     assert "48 vCPUs, this host has 2" in said
@@ -81,6 +81,7 @@ def test_what_a_host_does_not_have_is_said() -> None:
 
 def test_an_unknown_type_may_use_the_host_and_is_told() -> None:
     assert share_of_host("ml.future.xlarge", SMALL).threads == 2
+    assert share_of_host("ml.future.xlarge", SMALL).memory_bytes is None
     assert "not in the table" in share_of_host("ml.future.xlarge", SMALL).notices[0]
     assert share_of_host("", SMALL).notices == ()
 

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.cluster.instance_types import HostShare
 from headrace.cluster.launcher import ArtifactSource, Room
 from headrace.control.images import OwnImage
-from headrace.control.version import read_rollout, read_version
+from headrace.control.version import Version, read_rollout, read_version
 from headrace.control.worker_records import failure_text
-from headrace.control.worker_specs import WorkerDefaults, artifacts_of, build_worker, room_of
+from headrace.control.worker_specs import WorkerDefaults, artifacts_of, build_worker, limits_of, room_of
 from tests.control.support import IMAGE, share_of
 
 S3_PREFIX = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
@@ -90,12 +91,63 @@ def test_a_worker_has_all_that_its_container_and_its_variant_say() -> None:
 def test_the_room_of_a_worker_is_a_share_of_a_type_or_what_its_component_needs(
     instance_type: str, asked: dict[str, Any] | None, room: Room | None
 ) -> None:
-    variant = {"VariantName": "v", "ModelName": "m", "InstanceType": instance_type}
+    assert room_of(version_of(asked), instance_type) == room
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("asked", "threads", "memory_bytes"),
+    [
+        (None, 4, 8 * GIB),
+        ({}, 4, 8 * GIB),
+        ({"NumberOfCpuCoresRequired": 2, "MinMemoryRequiredInMb": 512}, 2, GIB // 2),
+        ({"NumberOfCpuCoresRequired": 0.5, "MinMemoryRequiredInMb": 512}, 1, GIB // 2),
+        ({"NumberOfCpuCoresRequired": 1.5, "MinMemoryRequiredInMb": 512}, 2, GIB // 2),
+        ({"NumberOfCpuCoresRequired": 64, "MinMemoryRequiredInMb": 40960}, 4, 8 * GIB),
+        ({"MinMemoryRequiredInMb": 512, "MaxMemoryRequiredInMb": 1024}, 4, GIB),
+        ({"NumberOfAcceleratorDevicesRequired": 1, "MinMemoryRequiredInMb": 512}, 4, 8 * GIB),
+        (
+            {
+                "NumberOfAcceleratorDevicesRequired": 1,
+                "MinMemoryRequiredInMb": 512,
+                "MaxMemoryRequiredInMb": 1024,
+            },
+            4,
+            GIB,
+        ),
+    ],
+)
+def test_a_copy_has_the_cores_and_memory_that_its_component_asks_for_at_most_those_of_its_instance(
+    asked: dict[str, Any] | None, threads: int, memory_bytes: int
+) -> None:
+    limits = limits_of(version_of(asked), HostShare(threads=4, memory_bytes=8 * GIB))
+    assert (limits.threads, limits.memory_bytes) == (threads, memory_bytes)
+    unknown = limits_of(version_of(asked), HostShare(threads=None, memory_bytes=None))
+    assert (unknown.threads is None) == (not (asked or {}).get("NumberOfCpuCoresRequired"))
+
+
+def test_limits_reach_the_worker_and_an_own_command_is_said_to_have_no_memory_limit() -> None:
+    version = version_of({"NumberOfCpuCoresRequired": 2, "MinMemoryRequiredInMb": 512})
+    defaults = WorkerDefaults(
+        share_of=lambda _name: HostShare(threads=4, memory_bytes=8 * GIB),
+        own_images={"own": OwnImage(command=("serve", "{port}"))},
+    )
+    built = build_worker("w", version=version, variant_name="v", defaults=defaults)
+    assert (built.spec.threads, built.spec.memory_bytes) == (2, GIB // 2)
+    assert any("memory of an own image's command is not bounded" in notice for notice in built.notices)
+
+
+def version_of(asked: dict[str, Any] | None) -> Version:
+    """A version with one variant; of an inference component, where something is asked for."""
+    variant = {"VariantName": "v", "ModelName": "m", "InstanceType": "ml.m5.large"}
     config: dict[str, Any] = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
     if asked is not None:
         config["Specification"] = {"ComputeResourceRequirements": asked}
-    version = read_version({"generation": 1, "config": config, "models": {"m": {}}})
-    assert room_of(version, instance_type) == room
+    return read_version(
+        {"generation": 1, "config": config, "models": {"m": {"PrimaryContainer": {"Image": "own", "Environment": {}}}}}
+    )
 
 
 def test_the_first_choice_of_a_pool_is_taken() -> None:

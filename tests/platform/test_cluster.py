@@ -28,7 +28,7 @@ def test_an_instance_type_is_a_share_of_this_machine_or_decided_where_the_worker
     assert local.share_of("ml.g5.xlarge").threads == 2
     assert "the model runs on the CPU" in local.share_of("ml.g5.xlarge").notices[0]
     share = ray.share_of("ml.g5.xlarge")
-    assert (share.threads, share.memory_bytes, share.notices) == (None, None, ())
+    assert (share.threads, share.memory_bytes, share.notices) == (None, 16 << 30, ())
     assert "one CPU is reserved" in ray.share_of("ml.unheard.of").notices[0]
     assert made(tmp_path, "10.0.0.1:6379").head is None
 

@@ -1,6 +1,7 @@
 """Requests at zero on a real platform with the real small model: they wait, one copy wakes, and none is lost."""
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -144,6 +145,29 @@ def napper(platform: Running, smollm2_path: Path) -> Iterator[Running]:
     sagemaker.delete_inference_component(InferenceComponentName="napper")
     until(lambda: not sagemaker.list_inference_components()["InferenceComponents"], "the component is gone")
     sagemaker.delete_endpoint(EndpointName="naps")
+
+
+def test_a_model_that_does_not_fit_into_its_components_memory_fails_with_the_sum(napper: Running) -> None:
+    sagemaker = napper.client("sagemaker")
+    need = {"NumberOfCpuCoresRequired": 1, "MinMemoryRequiredInMb": 128, "MaxMemoryRequiredInMb": 128}
+    sagemaker.create_inference_component(
+        InferenceComponentName="tight",
+        EndpointName="naps",
+        VariantName="v",
+        Specification={"ModelName": "napper", "ComputeResourceRequirements": need},
+        RuntimeConfig={"CopyCount": 1},
+    )
+
+    def failure() -> str:
+        return str(sagemaker.describe_inference_component(InferenceComponentName="tight").get("FailureReason", ""))
+
+    try:
+        until(failure, "the component has failed")
+        assert re.search(
+            r"Weights \d+ MiB \+ workspace .* do not fit into the 128 MiB that max_memory_bytes", failure()
+        )
+    finally:
+        sagemaker.delete_inference_component(InferenceComponentName="tight")
 
 
 def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> None:

@@ -68,6 +68,8 @@ def worker_settings(prepared: "Prepared", env: Mapping[str, str]) -> "tuple[Serv
     }
     if prepared.spec.threads is not None:
         overrides["threads"] = str(prepared.spec.threads)
+    if prepared.spec.memory_bytes is not None:
+        overrides.setdefault("max_memory_bytes", str(prepared.spec.memory_bytes))
     settings, notices = gather_settings(overrides, env, model_folder=prepared.model_folder or _NO_FOLDER)
     if settings.model.startswith(_OBJECTS):
         settings = replace(

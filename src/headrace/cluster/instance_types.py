@@ -107,7 +107,7 @@ class HostShare:
     threads: int | None
     """None: decided where the worker starts."""
     memory_bytes: int | None
-    """What the type has, at most what is here. Nothing enforces it: workers of a host share its memory."""
+    """What the type has: bounds what the worker plans with, beside what is free when it loads. None: no bound."""
     notices: tuple[str, ...] = ()
     """What could not be honoured, in sentences."""
 
@@ -133,7 +133,7 @@ def find_instance_type(name: str) -> InstanceType | None:
 
 def share_of_host(name: str, host: Host) -> HostShare:
     """
-    What an instance of a type is here: as many cores and as much memory as it has, at most all.
+    What an instance of a type is here: as many cores as it has, at most all, and as much memory.
 
     Cores are not divided between workers: those that are idle leave theirs to the others.
     """
@@ -141,18 +141,19 @@ def share_of_host(name: str, host: Host) -> HostShare:
     if kind is None:
         why = f"{name} is not in the table of instance types: the worker may use the whole host." if name else ""
         notices = (why,) if why else ()
-        return HostShare(threads=host.num_cores, memory_bytes=host.memory_bytes, notices=notices)
+        return HostShare(threads=host.num_cores, memory_bytes=None, notices=notices)
     return HostShare(
         threads=min(kind.vcpus, host.num_cores),
-        memory_bytes=min(kind.memory_bytes, host.memory_bytes),
+        memory_bytes=kind.memory_bytes,
         notices=tuple(_missing(kind, host)),
     )
 
 
 def share_of_cluster(name: str) -> HostShare:
     """What an instance of a type is on a cluster: what the node has where it is placed, which nobody knows yet."""
-    if not name or find_instance_type(name) is not None:
-        return HostShare(threads=None, memory_bytes=None)
+    kind = find_instance_type(name)
+    if not name or kind is not None:
+        return HostShare(threads=None, memory_bytes=kind.memory_bytes if kind else None)
     why = f"{name} is not in the table of instance types: one CPU is reserved for the worker."
     return HostShare(threads=None, memory_bytes=None, notices=(why,))
 

@@ -54,6 +54,7 @@ class WorkerSpec:
     threads: int | None = None
     """CPU threads: its share of this host."""
     memory_bytes: int | None = None
+    """Memory that its model server may plan with; nothing bounds the command of an own image. None: what is free."""
     room: Room | None = None
     """None: that of one CPU."""
     s3: Json = field(default_factory=dict, repr=False)

@@ -1,5 +1,6 @@
 """From a model and a variant, as they were asked for, to a worker that can be started. Pure."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -70,6 +71,7 @@ def build_worker(name: str, *, version: Version, variant_name: str, defaults: Wo
     container = container_of(version.raw["models"][variant.model])
     image = image_profile(container, own_images=defaults.own_images, is_strict=defaults.is_strict)
     share = defaults.share_of(variant.instance_type)
+    limits = limits_of(version, share)
     spec = WorkerSpec(
         name=name,
         artifacts=artifacts_of(container),
@@ -77,12 +79,52 @@ def build_worker(name: str, *, version: Version, variant_name: str, defaults: Wo
         options=image.options,
         command=image.command,
         artifact_timeout_s=variant.download_timeout_s,
-        threads=share.threads,
-        memory_bytes=share.memory_bytes,
+        threads=limits.threads,
+        memory_bytes=limits.memory_bytes,
         room=room_of(version, variant.instance_type),
         s3=defaults.s3,
     )
-    return BuiltWorker(spec=spec, notices=(*image.notices, *share.notices, *notices_of_variant(version, variant_name)))
+    notices = [*image.notices, *share.notices, *notices_of_variant(version, variant_name)]
+    if image.command and limits.is_asked:
+        notices.append("The memory of an own image's command is not bounded; it finds its cores in OMP_NUM_THREADS.")
+    return BuiltWorker(spec=spec, notices=tuple(notices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits:
+    """What bounds a worker on its machine."""
+
+    threads: int | None
+    """None: decided where it starts."""
+    memory_bytes: int | None
+    """None: what is free there."""
+    is_asked: bool = False
+    """By its inference component; otherwise it is the share of an instance."""
+
+
+def limits_of(version: Version, share: HostShare) -> WorkerLimits:
+    """
+    Return the threads and the memory of a worker: those of its inference component, at most those of its instance.
+
+    `MaxMemoryRequiredInMb` is the limit, `MinMemoryRequiredInMb` without it. With accelerators the latter is none: it
+    is the memory of the host then, and on AWS the model lies in that of the accelerators.
+    """
+    specification: Json | None = version.raw["config"].get("Specification")
+    if specification is None:
+        return WorkerLimits(threads=share.threads, memory_bytes=share.memory_bytes)
+    need = read_need(specification)
+    most_mb = (specification.get("ComputeResourceRequirements") or {}).get("MaxMemoryRequiredInMb")
+    asked_mb = most_mb or (0 if need.accelerators else need.memory_mb)
+    return WorkerLimits(
+        threads=_least(share.threads, math.ceil(need.cpus)),
+        memory_bytes=_least(share.memory_bytes, round(asked_mb * _MIB)),
+        is_asked=bool(need.cpus or asked_mb),
+    )
+
+
+def _least(whole: int | None, asked: int) -> int | None:
+    """The smaller of a share and what is asked for; 0 asks for nothing less than the share."""
+    return min(whole or asked, asked) if asked else whole
 
 
 def room_of(version: Version, instance_type: str) -> Room | None:

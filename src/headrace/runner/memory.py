@@ -16,6 +16,10 @@ _MIB: Final = 1 << 20
 _RESERVE_SHARE: Final = 0.1
 _MAX_RESERVE_BYTES: Final = 1 << 30
 _NO_LIMIT_BYTES: Final = 1 << 62
+_LIMITED: Final = (
+    "max_memory_bytes allows (of a platform's worker: the memory of its inference component or instance type). Raise it "
+    "or lower"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +129,8 @@ def _check(plan: MemoryPlan, blocks_of_one: int, max_model_len: int, *, is_limit
             f"Weights {_mib(plan.weights_bytes)} + workspace {_mib(plan.workspace_bytes)} + KV cache "
             f"{_mib(plan.kv_cache_bytes)} = {_mib(plan.total_bytes)}, and {_mib(_reserve(plan.available_bytes))} for "
             f"the rest of the process, do not fit into the {_mib(plan.available_bytes)} that "
-            f"{'max_memory_bytes allows. Raise it, lower' if is_limited else 'are available. Lower'} max_model_len, "
-            "kv_cache_bytes or max_num_batched_tokens, or take a smaller dtype (w8a8, w4a8) or kv_dtype (int8).",
+            f"{_LIMITED if is_limited else 'are available. Lower'} max_model_len, kv_cache_bytes or "
+            "max_num_batched_tokens, or take a smaller dtype (w8a8, w4a8) or kv_dtype (int8).",
             **facts,
         )
 
