@@ -1,7 +1,7 @@
 """
 Write the generated pages of `docs/` and the README's tree, from the code.
 
-Settings, names of other servers, metrics, errors, the command line, operations of AWS.
+Settings, names of other servers, metrics, errors, the command line, operations of AWS, fields of requests.
 
 python scripts/docs.py            write them
 python scripts/docs.py --check    exit 1 if one of them is not what the code says
@@ -10,10 +10,12 @@ python scripts/docs.py --check    exit 1 if one of them is not what the code say
 import argparse
 import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import botocore
 from prometheus_client import Metric
@@ -34,6 +36,14 @@ from headrace.core.setting_values import flag_name
 from headrace.gateway.exposition import families as gateway_families
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.wire.aws import coverage
+from headrace.wire.lmi.parameters import PARAMETER_FIELDS as LMI_FIELDS
+from headrace.wire.openai.chat import FIELDS as CHAT_FIELDS
+from headrace.wire.openai.completions import FIELDS as COMPLETIONS_FIELDS
+from headrace.wire.tgi.parameters import PARAMETER_FIELDS as TGI_FIELDS
+from headrace.wire.torchserve.dialect import PARAMETER_FIELDS as TORCHSERVE_FIELDS
+
+if TYPE_CHECKING:
+    from headrace.wire.fields import FieldTable
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -205,6 +215,37 @@ def coverage_page() -> Iterator[str]:
 INVOCATIONS = ("InvokeEndpoint", "InvokeEndpointAsync", "InvokeEndpointWithResponseStream")
 """The gateway's."""
 
+
+def fields_page() -> Iterator[str]:
+    """What happens to each field of a request, by dialect."""
+    yield "# Fields of requests\n"
+    yield "What changes the answer is applied or refused by name. A refused field may be null, false, empty or have the"
+    yield "value in brackets. Fields that are not listed have no effect; the server's log names them.\n"
+    tables: tuple[tuple[str, FieldTable], ...] = (
+        ("OpenAI chat completions", CHAT_FIELDS),
+        ("OpenAI completions", COMPLETIONS_FIELDS),
+        ("TGI: `parameters`", TGI_FIELDS),
+        ("LMI: `parameters`", LMI_FIELDS),
+        ("TorchServe: `parameters`", TORCHSERVE_FIELDS),
+    )
+    for title, table in tables:
+        yield f"## {title}\n"
+        yield f"Applied: {_code_list(table.applied)}.\n"
+        if table.no_effect:
+            yield f"Taken without effect: {_code_list(table.no_effect)}.\n"
+        yield "| refused | because |"
+        yield "|---|---|"
+        for name in sorted(table.refused):
+            refused = table.refused[name]
+            neutral = "" if refused.neutral is None else f" (`{json.dumps(refused.neutral)}`)"
+            yield f"| `{name}`{neutral} | {escape(refused.reason)} |"
+        yield ""
+
+
+def _code_list(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "settings.md": settings_page,
     "container-names.md": container_names_page,
@@ -212,6 +253,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "errors.md": errors_page,
     "cli.md": cli_page,
     "coverage.md": coverage_page,
+    "dialects/fields.md": fields_page,
 }
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from headrace.core.generation import Chunk, Finish, FinishReason, ModelInfo, Token, TokenLogprob
 from headrace.wire.answers import Collector
 from headrace.wire.dialect import Dialect, Limits, ParsedRequest, RequestContext
+from headrace.wire.openai.envelope import system_fingerprint
 
 MODEL = ModelInfo(
     name="smol",
@@ -25,6 +26,7 @@ MODEL = ModelInfo(
     has_chat_template=True,
     created_s=5,
 )
+FINGERPRINT = b'"system_fingerprint":"fp_%b",' % system_fingerprint(MODEL).removeprefix("fp_").encode()
 CONTEXT = RequestContext(request_id="r1", created_s=7, model=MODEL, limits=Limits(max_best_of=3))
 
 EOS = Token(2, "</s>", -0.125, special=True, raw=b"</s>")

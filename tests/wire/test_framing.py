@@ -12,9 +12,10 @@ from headrace.wire.framing import (
     decode_body,
     field_names,
     json_line,
+    raw_fields,
+    shortened_names,
     sse_event,
     to_json,
-    unknown_fields,
 )
 
 
@@ -38,7 +39,7 @@ def test_what_a_client_wrote_is_quoted_in_short():
     with pytest.raises(InvalidRequest) as caught:
         decode_body(b'{"inner": {"number": 3}, "kind": "%b"}' % (b"x" * 10_000), msgspec.json.Decoder(Choosy))
     assert len(caught.value.message) < 300
-    names = unknown_fields(b"{" + b",".join(b'"%d%b": 1' % (i, b"x" * 1000) for i in range(1000)) + b"}", ["a"])
+    names = shortened_names(f"{i}{'x' * 1000}" for i in range(1000))
     assert len(names) == 20
     assert max(map(len, names)) < 300
 
@@ -85,7 +86,7 @@ def test_a_wrong_field_is_named_with_its_path(body, param, text):
 
 
 def test_unknown_fields_are_named():
-    assert unknown_fields(b'{"b": 1, "a": 2, "c": 3}', ("a",)) == ("b", "c")
+    assert {name: bytes(raw) for name, raw in raw_fields(b'{"b": [ 1], "a": 2}').items()} == {"b": b"[ 1]", "a": b"2"}
     assert field_names(b"[1]") == frozenset()
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,9 +17,11 @@ from headrace.core.errors import (
 )
 from headrace.core.generation import ChatPrompt, Chunk, FinishReason, Grammar
 from headrace.wire.openai.chat import OpenAIChat, parse_chat_prompt
+from headrace.wire.openai.envelope import system_fingerprint
 from headrace.wire.openai.models import render_model, render_models
 from tests.wire.samples import (
     CONTEXT,
+    FINGERPRINT,
     MODEL,
     answer,
     body,
@@ -58,7 +61,9 @@ def messages_of(*messages):
 
 def test_golden_answer():
     assert whole(chat(), answer(" a", " b")) == (
-        b'{"id":"chatcmpl-r1","object":"chat.completion","created":7,"model":"smol","choices":[{"index":0,'
+        b'{"id":"chatcmpl-r1","object":"chat.completion","created":7,"model":"smol",'
+        + FINGERPRINT
+        + b'"choices":[{"index":0,'
         b'"message":{"role":"assistant","content":" a b","refusal":null},"logprobs":null,"finish_reason":"stop"}],'
         b'"usage":{"prompt_tokens":4,"completion_tokens":3,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":0}}}'
     )
@@ -67,7 +72,9 @@ def test_golden_answer():
 def test_golden_stream():
     parsed = chat(stream=True)
     start = (
-        b'data: {"id":"chatcmpl-r1","object":"chat.completion.chunk","created":7,"model":"smol","choices":[{"index":0,'
+        b'data: {"id":"chatcmpl-r1","object":"chat.completion.chunk","created":7,"model":"smol",'
+        + FINGERPRINT
+        + b'"choices":[{"index":0,'
     )
     assert streamed(parsed, answer(" a", reason=FinishReason.LENGTH)) == [
         start + b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n',
@@ -186,7 +193,7 @@ def test_response_formats_become_grammars(response_format, grammar):
     ("fields", "param", "text"),
     [
         ({"messages": []}, "messages", "empty array"),
-        ({"chat_template": "{{ messages }}"}, "chat_template", "not taken from requests"),
+        ({"chat_template": "{{ messages }}"}, "chat_template", "not supported: a template is a program"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "needs content"),
         ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role", "invalid enum value 'king'"),
         (
@@ -210,7 +217,7 @@ def test_response_formats_become_grammars(response_format, grammar):
         (
             {"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}},
             "tool_choice",
-            "cannot be combined",
+            "'response_format' and 'tool_choice' both constrain the answer",
         ),
         ({"continue_final_message": True}, "continue_final_message", "not supported"),
     ],
@@ -275,3 +282,29 @@ def test_models_are_listed_under_all_their_names():
     assert json.loads(render_model(MODEL, "alias", ["alias"]))["max_model_len"] == 2048
     with pytest.raises(ModelNotFound):
         render_model(MODEL, "other")
+
+
+def test_the_fingerprint_changes_with_the_model_and_its_format_only():
+    again = replace(MODEL, created_s=9, max_num_seqs=1)
+    assert system_fingerprint(again) == system_fingerprint(MODEL)
+    changed = [replace(MODEL, **{name: "other"}) for name in ("name", "revision", "dtype", "kv_dtype", "device")]
+    assert len({system_fingerprint(model) for model in (MODEL, *changed)}) == 6
+    assert re.fullmatch("fp_[0-9a-f]{10}", system_fingerprint(MODEL))
+
+
+def test_the_effort_of_reasoning_reaches_the_chat_template():
+    def values(**fields):
+        return chat(**fields).requests[0].prompt.template_values
+
+    assert values() == {}
+    assert values(reasoning_effort="low") == {"reasoning_effort": "low", "enable_thinking": True}
+    assert values(reasoning_effort="none")["enable_thinking"] is False
+    assert values(reasoning_effort="low", chat_template_kwargs={"enable_thinking": False})["enable_thinking"] is False
+
+
+def test_top_logprobs_have_the_limit_of_the_server():
+    status, error = refusal(logprobs=True, top_logprobs=20)
+    assert (status, error["param"]) == (400, "top_logprobs")
+    assert error["message"] == (
+        "Invalid 'top_logprobs': integer above maximum value. Expected a value <= 5, but got 20 instead."
+    )

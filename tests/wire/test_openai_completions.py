@@ -3,10 +3,10 @@ import json
 import pytest
 from openai.types import Completion
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import ContextTooLong, HeadraceError, PromptTooLong
 from headrace.core.generation import Chunk, FinishReason, Grammar, Token
 from headrace.wire.openai.completions import OpenAICompletions
-from tests.wire.samples import EOS, answer, finish, parse, sse_objects, streamed, token, whole
+from tests.wire.samples import EOS, FINGERPRINT, answer, finish, parse, sse_objects, streamed, token, whole
 
 DIALECT = OpenAICompletions()
 
@@ -25,7 +25,8 @@ def refusal(**fields):
 def test_golden_answer():
     assert whole(parse(DIALECT, prompt="hi", model="smol"), answer(" a", " b")) == (
         b'{"id":"cmpl-r1","object":"text_completion","created":7,"model":"smol",'
-        b'"choices":[{"index":0,"text":" a b","logprobs":null,"finish_reason":"stop"}],'
+        + FINGERPRINT
+        + b'"choices":[{"index":0,"text":" a b","logprobs":null,"finish_reason":"stop"}],'
         b'"usage":{"prompt_tokens":4,"completion_tokens":3,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":0}}}'
     )
 
@@ -33,7 +34,8 @@ def test_golden_answer():
 def test_golden_stream():
     parsed = parse(DIALECT, prompt="hi", stream=True, stream_options={"include_usage": True})
     assert parsed.reply.content_type == "text/event-stream"
-    head = b'data: {"id":"cmpl-r1","object":"text_completion","created":7,"model":"smol","choices":['
+    head = b'data: {"id":"cmpl-r1","object":"text_completion","created":7,"model":"smol",'
+    head += FINGERPRINT + b'"choices":['
     assert streamed(parsed, answer(" a", reason=FinishReason.LENGTH)) == [
         head + b'{"index":0,"text":" a","logprobs":null,"finish_reason":"length"}],"usage":null}\n\n',
         head + b'],"usage":{"prompt_tokens":4,"completion_tokens":1,"total_tokens":5,'
@@ -176,12 +178,16 @@ def test_the_openai_client_s_types_fit():
         ({"prompt": [[1], []]}, "prompt", "empty array"),
         ({"prompt": [49152]}, "prompt", "Expected a value <= 49151"),
         ({"prompt": ["a"] * 129}, "prompt", "at most 128 answers"),
-        ({"suffix": "x"}, "suffix", "does not support"),
+        ({"suffix": "x"}, "suffix", "not supported"),
         ({"temperature": 2.5}, "temperature", "Expected a value <= 2, but got 2.5"),
         ({"temperature": -1}, "temperature", "Expected a value >= 0"),
+        ({"n": 4}, "n", "Expected a value <= 3, but got 4"),
+        ({"best_of": 4}, "best_of", "Expected a value <= 3, but got 4"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "Expected a value <= 8, but got 9"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "at most 4 stop sequences, but got 5"),
         ({"n": 0}, "n", "integer below minimum value. Expected a value >= 1, but got 0"),
         ({"max_tokens": -1}, "max_tokens", "Expected a value >= 0"),
-        ({"logprobs": 21}, "logprobs", "Expected a value <= 20"),
+        ({"logprobs": 6}, "logprobs", "Expected a value <= 5, but got 6"),
         ({"logit_bias": {"x": 1}}, "logit_bias", "got 'x'"),
         ({"logit_bias": {"99999999": 1}}, "logit_bias", "got '99999999'"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5", "Expected a value <= 100"),
@@ -192,7 +198,7 @@ def test_the_openai_client_s_types_fit():
         ({"stream_options": {"include_usage": True}}, "stream_options", "only allowed when 'stream' is enabled"),
         ({"guided_json": "{"}, "guided_json", "not valid JSON"),
         ({"guided_choice": []}, "guided_choice", "at least one"),
-        ({"guided_regex": "a", "guided_choice": ["b"]}, None, "only one of"),
+        ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "Send only one of them"),
         ({"stream": "yes"}, "stream", "expected `bool | null`, got `str`"),
     ],
 )
@@ -205,9 +211,19 @@ def test_bad_values_are_refused_in_openai_s_form(fields, param, text):
 
 
 def test_unknown_fields_are_taken_and_named():
-    assert parse(DIALECT, prompt="hi", use_beam_search=False, foo=1).ignored == ("foo", "use_beam_search")
+    assert parse(DIALECT, prompt="hi", use_beam_search=False, foo=1, prompt_cache_key="k").ignored == (
+        "foo",
+        "prompt_cache_key",
+    )
 
 
 def test_no_prompt_is_an_error():
     with pytest.raises(HeadraceError, match="`prompt` is missing"):
         parse(DIALECT, model="smol")
+
+
+def test_a_too_long_prompt_is_called_a_prompt():
+    reply = DIALECT.render_error(PromptTooLong(prompt_tokens=9, max_prompt_tokens=5))
+    assert b"However, your prompt resulted in 9 tokens. Please reduce the length of the prompt." in reply.body
+    reply = DIALECT.render_error(ContextTooLong(prompt_tokens=9, max_new_tokens=3, max_total_tokens=10))
+    assert b"(9 in the prompt, 3 in the completion)" in reply.body

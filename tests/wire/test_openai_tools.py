@@ -11,7 +11,7 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Chunk, FinishReason
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, TextDelta, ToolStream
-from headrace.wire.openai.tools import NamedChoice, NamedFunction, Tool, ToolPlan, plan_tools
+from headrace.wire.openai.tools import NamedFunction, Tool, ToolChoice, ToolPlan, plan_tools
 from tests.wire.samples import answer, cut, finish, parse, sse_objects, streamed, token, whole
 
 TREE = {
@@ -175,7 +175,7 @@ def test_one_call_at_most_where_they_are_not_parallel():
 
 
 def test_a_named_call_is_its_arguments():
-    plan = plan_tools(decoded(), NamedChoice(function=NamedFunction(name="weather")), parallel=True)
+    plan = plan_tools(decoded(), ToolChoice(function=NamedFunction(name="weather")), parallel=True)
     assert accepts(grammar_of(plan), '{"city": "Bern"}')
     assert not accepts(grammar_of(plan), '{"city": 3}')
     assert read(plan, ['{"city"', ': "Bern"}']) == ("", [("weather", '{"city": "Bern"}')])

@@ -50,7 +50,6 @@ class Service:
             max_best_of=settings.max_best_of,
             max_stop_sequences=settings.max_stop_sequences,
             max_top_n_tokens=settings.max_top_n_tokens,
-            max_logprobs=max(settings.max_top_n_tokens, 20),
             default_max_new_tokens=settings.default_max_new_tokens,
         )
         self.metrics = Metrics(stats=self.stats, info=self.info, in_flight=lambda: self.gate.inside)

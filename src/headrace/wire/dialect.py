@@ -34,13 +34,10 @@ class Limits:
     """What a server allows one request to ask for."""
 
     max_best_of: int = 2
-    """Candidates of one prompt in the TGI and LMI dialects."""
+    """Candidates of one prompt: `n` and `best_of`."""
     max_stop_sequences: int = 4
-    """Stop strings in the TGI dialect."""
     max_top_n_tokens: int = 5
-    """Alternatives per token in the TGI dialect."""
-    max_logprobs: int = 20
-    """Alternatives per token in the other dialects."""
+    """Alternatives per token: `top_n_tokens`, `logprobs` and `top_logprobs`."""
     max_choices: int = 128
     """Answers of one HTTP request: prompts times `n`."""
     default_max_new_tokens: int = 50

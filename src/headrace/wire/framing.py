@@ -104,18 +104,22 @@ def refusing_deep_nesting() -> Iterator[None]:
         raise MalformedBody("The body is nested too deep.") from error
 
 
+def raw_fields(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """The fields at the top of a JSON object, undecoded; empty when the body is anything else."""
+    try:
+        return _decode_fields(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
 def field_names(body: bytes) -> frozenset[str]:
     """The names at the top of a JSON object; empty when the body is anything else."""
-    try:
-        return frozenset(_decode_fields(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return frozenset()
+    return frozenset(raw_fields(body))
 
 
-def unknown_fields(body: bytes, known: Iterable[str]) -> tuple[str, ...]:
-    """Top-level names in the body that a struct does not have, sorted; of very many or very long ones the beginning."""
-    names = heapq.nsmallest(_MAX_UNKNOWN_FIELDS, field_names(body).difference(known))
-    return tuple(shortened(name) for name in names)
+def shortened_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Names that a client sent, sorted, for the log; of very many or very long ones the beginning."""
+    return tuple(shortened(name) for name in heapq.nsmallest(_MAX_UNKNOWN_FIELDS, names))
 
 
 def shortened(text: str) -> str:

@@ -12,9 +12,18 @@ import msgspec
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import GenerationRequest
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
-from headrace.wire.framing import decode_body, unknown_fields
+from headrace.wire.fields import check_nested
+from headrace.wire.framing import decode_body, refusing_deep_nesting
 from headrace.wire.lmi.errors import render_error
-from headrace.wire.lmi.parameters import NO_EFFECT, LmiBody, LmiParameters, Version, prompts_of, sampling_params
+from headrace.wire.lmi.parameters import (
+    BODY_FIELDS,
+    PARAMETER_FIELDS,
+    LmiBody,
+    LmiParameters,
+    Version,
+    prompts_of,
+    sampling_params,
+)
 from headrace.wire.lmi.reply import LmiReply
 from headrace.wire.lmi.tokens import LmiOptions
 
@@ -47,6 +56,7 @@ class Lmi:
         """The same version with other settings."""
         return replace(self, formatter=formatter, tgi_compat=tgi_compat)
 
+    @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
         Understand a body with `inputs`.
@@ -56,6 +66,7 @@ class Lmi:
             NotFound: a LoRA adapter was named.
         """
         decoded = decode_body(body, _decoder)
+        ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         parameters = decoded.parameters or LmiParameters()
         prompts = prompts_of(decoded, context)
         is_batch = isinstance(decoded.inputs, list)
@@ -89,12 +100,11 @@ class Lmi:
             )
             for number, prompt in enumerate(prompts)
         )
-        ignored = (f"parameters.{name}" for name in NO_EFFECT if getattr(parameters, name) is not None)
         return ParsedRequest(
             requests=requests,
             stream=stream,
             reply=LmiReply(options),
-            ignored=(*unknown_fields(body, LmiBody.__struct_fields__), *ignored),
+            ignored=ignored,
         )
 
     def render_error(self, error: HeadraceError) -> ErrorReply:

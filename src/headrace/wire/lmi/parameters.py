@@ -11,7 +11,17 @@ import msgspec
 
 from headrace.core.errors import InvalidRequest, NotFound
 from headrace.core.generation import SamplingParams
+from headrace.wire.constraints import ConstraintFields, read_constraint
 from headrace.wire.dialect import RequestContext
+from headrace.wire.fields import (
+    MISPLACED_CONSTRAINTS,
+    NO_BEAM_SEARCH,
+    SAMPLING_NO_EFFECT,
+    SAMPLING_REFUSED,
+    FieldTable,
+    Refused,
+    struct_fields,
+)
 from headrace.wire.framing import shortened
 from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
 
@@ -19,11 +29,8 @@ Version = Literal["0.25", "0.26", "0.27", "17"]
 
 DEFAULT_MAX_NEW_TOKENS = 30
 
-NO_EFFECT = ("watermark", "early_stopping", "length_penalty", "len_penalty", "spaces_between_special_tokens")
-"""Parameters that containers take and that change nothing here."""
 
-
-class LmiParameters(msgspec.Struct):
+class LmiParameters(ConstraintFields):
     """`parameters`; a null is the same as a field that is not there."""
 
     do_sample: bool | None = None
@@ -58,11 +65,6 @@ class LmiParameters(msgspec.Struct):
     num_beams: int | None = None
     beam_width: int | None = None
     truncate: int | None = None
-    watermark: bool | None = None
-    early_stopping: bool | None = None
-    length_penalty: float | None = None
-    len_penalty: float | None = None
-    spaces_between_special_tokens: bool | None = None
 
     @property
     def num_candidates(self) -> int:
@@ -83,6 +85,14 @@ class LmiBody(msgspec.Struct):
     stream: bool | None = None
     adapters: str | list[str] | None = None
     model: str | None = None
+
+
+BODY_FIELDS = FieldTable(applied=struct_fields(LmiBody), refused=MISPLACED_CONSTRAINTS)
+PARAMETER_FIELDS = FieldTable(
+    applied=struct_fields(LmiParameters),
+    refused={**SAMPLING_REFUSED, "watermark": Refused("text is not watermarked")},
+    no_effect=SAMPLING_NO_EFFECT | {"len_penalty"},
+)
 
 
 def prompts_of(body: LmiBody, context: RequestContext) -> tuple[str, ...]:
@@ -140,6 +150,7 @@ def sampling_params(
         n=parameters.num_candidates,
         logprobs=parameters.num_top if wants_tokens else None,
         prompt_logprobs=_prompt_logprobs(parameters),
+        grammar=read_constraint(parameters, prefix="parameters."),
     )
 
 
@@ -181,9 +192,9 @@ def _check(parameters: LmiParameters, context: RequestContext) -> None:
         ("min_new_tokens", 0, None),
         ("min_length", 0, None),
         ("truncate", 1, context.model.max_prompt_tokens),
-        ("top_n_tokens", 0, limits.max_logprobs),
-        ("logprobs", 0, limits.max_logprobs),
-        ("prompt_logprobs", 0, limits.max_logprobs),
+        ("top_n_tokens", 0, limits.max_top_n_tokens),
+        ("logprobs", 0, limits.max_top_n_tokens),
+        ("prompt_logprobs", 0, limits.max_top_n_tokens),
         ("n", 1, limits.max_best_of),
         ("best_of", 1, limits.max_best_of),
     ):
@@ -193,7 +204,7 @@ def _check(parameters: LmiParameters, context: RequestContext) -> None:
             raise InvalidRequest(f"`{name}` must be > 0. Given: 0", param=name)
     for name in ("num_beams", "beam_width"):
         if (getattr(parameters, name) or 1) != 1:
-            raise InvalidRequest(f"`{name}` must be 1: beam search is not supported.", param=name)
+            raise InvalidRequest(f"`{name}` must be 1: {NO_BEAM_SEARCH}.", param=name)
     for token_id in parameters.stop_token_ids or ():
         _check_range("stop_token_ids", token_id, 0, context.model.vocab_size - 1)
     stops = [*(parameters.stop_sequences or ()), *(parameters.stop if isinstance(parameters.stop, list) else ())]

@@ -1,17 +1,19 @@
 """`POST /v1/chat/completions`: the body and how it becomes a generation request."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import msgspec
 
 from headrace.core.errors import HeadraceError, InvalidRequest
-from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
+from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
+from headrace.wire.constraints import refuse_two
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
-from headrace.wire.framing import decode_body, refusing_deep_nesting, unknown_fields
+from headrace.wire.fields import FieldTable, struct_fields
+from headrace.wire.framing import decode_body, refusing_deep_nesting
 from headrace.wire.openai.chat_reply import ChatOptions, ChatReply
 from headrace.wire.openai.envelope import Envelope
 from headrace.wire.openai.errors import render_error
+from headrace.wire.openai.fields import CHAT_REFUSED, NO_EFFECT
 from headrace.wire.openai.messages import Message, template_messages
 from headrace.wire.openai.parameters import (
     CommonFields,
@@ -21,24 +23,8 @@ from headrace.wire.openai.parameters import (
     include_usage,
     is_stream,
     sampling_params,
-    schema_grammar,
 )
-from headrace.wire.openai.tools import NamedChoice, Tool, ToolPlan, plan_tools, template_tools
-
-
-class JsonSchemaFormat(msgspec.Struct):
-    """`response_format.json_schema`."""
-
-    schema: dict[str, object] | bool | None = None
-    name: str | None = None
-    strict: bool | None = None
-
-
-class ResponseFormat(msgspec.Struct):
-    """`response_format`."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchemaFormat | None = None
+from headrace.wire.openai.tools import Tool, ToolChoice, ToolPlan, plan_tools, template_tools
 
 
 class ChatBody(CommonFields, kw_only=True):
@@ -49,16 +35,15 @@ class ChatBody(CommonFields, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
-    chat_template: str | None = None
     chat_template_kwargs: dict[str, object] | None = None
+    reasoning_effort: str | float | None = None
     add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
 
 
 _decoder = msgspec.json.Decoder(ChatBody)
+FIELDS = FieldTable(applied=struct_fields(ChatBody), refused=CHAT_REFUSED, no_effect=NO_EFFECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +68,14 @@ class OpenAIChat:
         """
         fields = decode_body(body, _decoder)
         check_model(fields, context)
+        ignored = FIELDS.check(body)
         stream = is_stream(fields)
         plan = plan_tools(fields.tools, fields.tool_choice, parallel=fields.parallel_tool_calls is not False)
         sampling = _sampling(fields, context, plan)
         envelope = Envelope(
             id=f"chatcmpl-{context.request_id}",
             created_s=context.created_s,
-            model=context.model.name,
+            model=context.model,
             framing=self.framing,
             stream=stream,
             include_usage=include_usage(fields),
@@ -111,12 +97,12 @@ class OpenAIChat:
             requests=(request,),
             stream=stream,
             reply=ChatReply(options),
-            ignored=unknown_fields(body, ChatBody.__struct_fields__),
+            ignored=ignored,
         )
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
         """`{"error": {...}}`."""
-        return render_error(error)
+        return render_error(error, prompt="messages")
 
 
 @refusing_deep_nesting()
@@ -128,54 +114,39 @@ def parse_chat_prompt(body: bytes) -> ChatPrompt:
         InvalidRequest: in OpenAI's words.
     """
     fields = decode_body(body, _decoder)
+    FIELDS.check(body)
     return chat_prompt(fields, plan_tools(fields.tools, fields.tool_choice, parallel=True))
 
 
 def chat_prompt(fields: ChatBody, plan: ToolPlan) -> ChatPrompt:
     """The messages and tools for the chat template."""
-    if fields.continue_final_message:
-        text = "Invalid 'continue_final_message': it is not supported. Leave it out."
-        raise InvalidRequest(text, param="continue_final_message")
-    if fields.chat_template is not None:
-        # A template is a program: loops in it could keep the server busy for ever.
-        text = "Invalid 'chat_template': templates are not taken from requests. Start the server with --chat-template."
-        raise InvalidRequest(text, param="chat_template")
     shows_tools = bool(fields.tools) and plan.mode != "none"
     return ChatPrompt(
         messages=template_messages(fields.messages),
         tools=template_tools(fields.tools or ()) if shows_tools else None,
         add_generation_prompt=fields.add_generation_prompt is not False,
-        template_values=fields.chat_template_kwargs or {},
+        template_values={**_reasoning(fields.reasoning_effort), **(fields.chat_template_kwargs or {})},
     )
+
+
+def _reasoning(effort: str | float | None) -> dict[str, object]:
+    """The names by which chat templates know how much to reason, if at all. Source: vLLM `build_chat_params`."""
+    return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
 
 def _sampling(fields: ChatBody, context: RequestContext, plan: ToolPlan) -> SamplingParams:
     for name in ("max_tokens", "max_completion_tokens"):
         check_range(name, getattr(fields, name), low=1)
-    check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_logprobs)
+    check_range("top_logprobs", fields.top_logprobs, low=0, high=context.limits.max_top_n_tokens)
     if fields.top_logprobs and not fields.logprobs:
         text = "Invalid 'top_logprobs': it is only allowed when 'logprobs' is true."
         raise InvalidRequest(text, param="top_logprobs")
     given = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
     sampling = sampling_params(fields, context, max_new_tokens=given)
-    wanted = _response_grammar(fields.response_format)
-    if plan.grammar is not None and (wanted or sampling.grammar) is not None:
-        text = "Invalid 'tool_choice': a forced call cannot be combined with 'response_format' or 'guided_*'."
-        raise InvalidRequest(text, param="tool_choice")
+    if plan.grammar is not None and sampling.grammar is not None:
+        raise refuse_two(sampling.grammar.param.split(".")[0], "tool_choice")
     return replace(
         sampling,
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
-        grammar=plan.grammar or wanted or sampling.grammar,
+        grammar=plan.grammar or sampling.grammar,
     )
-
-
-def _response_grammar(response_format: ResponseFormat | None) -> Grammar | None:
-    if response_format is None or response_format.type == "text":
-        return None
-    if response_format.type == "json_object":
-        return Grammar("json_object")
-    json_schema = response_format.json_schema
-    if json_schema is None or json_schema.schema is None:
-        param = "response_format.json_schema.schema"
-        raise InvalidRequest(f"Missing required parameter: '{param}'.", param=param)
-    return schema_grammar(json_schema.schema, param="response_format.json_schema.schema")

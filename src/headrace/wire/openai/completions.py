@@ -7,10 +7,12 @@ import msgspec
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import GenerationRequest, SamplingParams
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
-from headrace.wire.framing import decode_body, refusing_deep_nesting, unknown_fields
+from headrace.wire.fields import FieldTable, struct_fields
+from headrace.wire.framing import decode_body, refusing_deep_nesting
 from headrace.wire.openai.completions_reply import CompletionsOptions, CompletionsReply
 from headrace.wire.openai.envelope import Envelope
 from headrace.wire.openai.errors import render_error
+from headrace.wire.openai.fields import COMPLETIONS_REFUSED, NO_EFFECT
 from headrace.wire.openai.parameters import (
     CommonFields,
     Framing,
@@ -31,13 +33,13 @@ class CompletionsBody(CommonFields, kw_only=True):
     """The body of `/v1/completions`."""
 
     prompt: str | list[str | int | list[int]]
-    suffix: str | None = None
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
 
 
 _decoder = msgspec.json.Decoder(CompletionsBody)
+FIELDS = FieldTable(applied=struct_fields(CompletionsBody), refused=COMPLETIONS_REFUSED, no_effect=NO_EFFECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +64,14 @@ class OpenAICompletions:
         """
         fields = decode_body(body, _decoder)
         check_model(fields, context)
+        ignored = FIELDS.check(body)
         stream = is_stream(fields)
-        if fields.suffix:
-            raise InvalidRequest("This model does not support the 'suffix' parameter.", param="suffix")
         prompts = _prompts(fields.prompt, context)
         sampling = _sampling(fields, context, stream=stream, prompts=prompts)
         envelope = Envelope(
             id=f"cmpl-{context.request_id}",
             created_s=context.created_s,
-            model=context.model.name,
+            model=context.model,
             framing=self.framing,
             stream=stream,
             include_usage=include_usage(fields),
@@ -95,22 +96,22 @@ class OpenAICompletions:
             ),
             stream=stream,
             reply=CompletionsReply(options),
-            ignored=unknown_fields(body, CompletionsBody.__struct_fields__),
+            ignored=ignored,
         )
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
         """`{"error": {...}}`."""
-        return render_error(error)
+        return render_error(error, prompt="prompt")
 
 
 def _sampling(
     fields: CompletionsBody, context: RequestContext, *, stream: bool, prompts: list[Prompt]
 ) -> SamplingParams:
     check_range("max_tokens", fields.max_tokens, low=0)
-    check_range("logprobs", fields.logprobs, low=0, high=context.limits.max_logprobs)
+    check_range("logprobs", fields.logprobs, low=0, high=context.limits.max_top_n_tokens)
     max_new_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
     sampling = sampling_params(fields, context, max_new_tokens=max_new_tokens)
-    check_range("best_of", fields.best_of, low=sampling.n, high=context.limits.max_choices)
+    check_range("best_of", fields.best_of, low=sampling.n, high=context.limits.max_best_of)
     if stream and fields.best_of is not None and fields.best_of > sampling.n:
         raise InvalidRequest("Invalid 'best_of': it cannot be combined with 'stream'.", param="best_of")
     candidates = max(sampling.n, fields.best_of or 1)

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from importlib.metadata import version as package_version
 
 from headrace.core.errors import HeadraceError
-from headrace.core.generation import Finish, FinishReason
+from headrace.core.generation import Finish, FinishReason, ModelInfo
 from headrace.wire.answers import Usage
 from headrace.wire.dialect import Timings
 from headrace.wire.framing import (
@@ -30,7 +33,7 @@ class Envelope:
 
     id: str
     created_s: int
-    model: str
+    model: ModelInfo
     framing: Framing
     stream: bool
     include_usage: bool
@@ -79,10 +82,23 @@ class Envelope:
         return SSE_KEEP_ALIVE if self.framing == "sse" else b""
 
     def _head(self, kind: str) -> dict[str, object]:
-        return {"id": self.id, "object": kind, "created": self.created_s, "model": self.model}
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created_s,
+            "model": self.model.name,
+            "system_fingerprint": system_fingerprint(self.model),
+        }
 
     def _framed(self, data: bytes) -> bytes:
         return sse_event(data) if self.framing == "sse" else json_line(data)
+
+
+@lru_cache(maxsize=16)
+def system_fingerprint(model: ModelInfo) -> str:
+    """What the answer to a seed depends on, besides the request: weights, their formats, kernels and our version."""
+    facts = (model.name, model.revision, model.dtype, model.kv_dtype, model.device, package_version("headrace"))
+    return f"fp_{sha256(repr(facts).encode()).hexdigest()[:10]}"
 
 
 def usage_object(usage: Usage) -> dict[str, object]:

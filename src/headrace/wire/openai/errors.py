@@ -14,31 +14,34 @@ from headrace.wire.dialect import ErrorReply, retry_headers
 from headrace.wire.framing import to_json
 
 
-def error_body(error: HeadraceError) -> bytes:
-    """The JSON object for an error, in a body and in a stream."""
+def error_body(error: HeadraceError, *, prompt: str = "messages") -> bytes:
+    """The JSON object for an error, in a body and in a stream; `prompt` is the field that was too long."""
     param = error.param if isinstance(error, InvalidRequest) else None
     if isinstance(error, ModelNotFound):
         param = "model"
-    return to_json({"error": {"message": _message(error), "type": _type(error), "param": param, "code": _code(error)}})
+    return to_json(
+        {"error": {"message": _message(error, prompt), "type": _type(error), "param": param, "code": _code(error)}}
+    )
 
 
-def render_error(error: HeadraceError) -> ErrorReply:
+def render_error(error: HeadraceError, *, prompt: str = "messages") -> ErrorReply:
     """The whole response for an error before the first byte."""
-    return ErrorReply(status=error.http_status, body=error_body(error), headers=retry_headers(error))
+    body = error_body(error, prompt=prompt)
+    return ErrorReply(status=error.http_status, body=body, headers=retry_headers(error))
 
 
-def _message(error: HeadraceError) -> str:
+def _message(error: HeadraceError, prompt: str) -> str:
     """OpenAI's words where clients match on them (`maximum context length`)."""
     if isinstance(error, ContextTooLong):
         return (
             f"This model's maximum context length is {error.max_total_tokens} tokens. However, you requested "
-            f"{error.prompt_tokens + error.max_new_tokens} tokens ({error.prompt_tokens} in the messages, "
-            f"{error.max_new_tokens} in the completion). Please reduce the length of the messages or completion."
+            f"{error.prompt_tokens + error.max_new_tokens} tokens ({error.prompt_tokens} in the {prompt}, "
+            f"{error.max_new_tokens} in the completion). Please reduce the length of the {prompt} or completion."
         )
     if isinstance(error, PromptTooLong):
         return (
             f"This model's maximum context length is {error.max_prompt_tokens} tokens for the prompt. However, your "
-            f"messages resulted in {error.prompt_tokens} tokens. Please reduce the length of the messages."
+            f"{prompt} resulted in {error.prompt_tokens} tokens. Please reduce the length of the {prompt}."
         )
     return error.message
 

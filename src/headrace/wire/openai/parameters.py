@@ -1,8 +1,8 @@
 """
 What completions and chat completions have in common: sampling fields, their ranges, the model's name.
 
-The names are OpenAI's and vLLM's extra ones. Unknown fields are accepted and named in the log, as vLLM does.
-Source: OpenAI API reference; vLLM `entrypoints/openai/protocol.py`.
+The names are OpenAI's, vLLM's and SGLang's. `openai.fields` says what happens to the others.
+Source: OpenAI API reference; vLLM `entrypoints/openai/*/protocol.py`; SGLang `entrypoints/openai/protocol.py`.
 """
 
 from typing import Literal
@@ -10,9 +10,9 @@ from typing import Literal
 import msgspec
 
 from headrace.core.errors import InvalidRequest, ModelNotFound
-from headrace.core.generation import Grammar, SamplingParams
+from headrace.core.generation import SamplingParams
+from headrace.wire.constraints import ConstraintFields, read_constraint
 from headrace.wire.dialect import RequestContext
-from headrace.wire.framing import to_json
 from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
 
 Framing = Literal["sse", "jsonlines"]
@@ -23,9 +23,10 @@ class StreamOptions(msgspec.Struct):
     """`stream_options`."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
-class CommonFields(msgspec.Struct, kw_only=True):
+class CommonFields(ConstraintFields, kw_only=True):
     """Fields of both bodies; a null is the same as a field that is not there."""
 
     model: str | None = None
@@ -49,13 +50,11 @@ class CommonFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool | None = None
+    no_stop_trim: bool | None = None
+    """SGLang's name for the same."""
     skip_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     cache_salt: str | None = None
-    guided_json: str | dict[str, object] | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
 
 
 def check_model(fields: CommonFields, context: RequestContext) -> None:
@@ -77,11 +76,14 @@ def is_stream(fields: CommonFields) -> bool:
     Whether a stream was asked for.
 
     Raises:
-        InvalidRequest: `stream_options` without `stream`.
+        InvalidRequest: `stream_options` without `stream`, or an option that is not supported.
     """
     if fields.stream_options is not None and not fields.stream:
         text = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidRequest(text, param="stream_options")
+    if fields.stream_options is not None and fields.stream_options.continuous_usage_stats:
+        param = "stream_options.continuous_usage_stats"
+        raise InvalidRequest(f"'{param}' is not supported: usage comes in the last chunk. Leave it out.", param=param)
     return bool(fields.stream)
 
 
@@ -98,6 +100,7 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
         InvalidRequest: a value out of range, in OpenAI's words.
     """
     _check_ranges(fields, context)
+    check_range("min_tokens", fields.min_tokens, low=0, high=max_new_tokens)
     top_p = 1.0 if fields.top_p is None else fields.top_p
     temperature = 1.0 if fields.temperature is None else fields.temperature
     return SamplingParams(
@@ -113,13 +116,13 @@ def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_to
         frequency_penalty=fields.frequency_penalty or 0.0,
         logit_bias=_logit_bias(fields, context),
         seed=None if fields.seed is None else fields.seed & LARGEST_SEED,
-        stop=_stop(fields.stop),
+        stop=_stop(fields.stop, context),
         stop_token_ids=_stop_token_ids(fields, context),
-        include_stop=bool(fields.include_stop_str_in_output),
+        include_stop=bool(fields.include_stop_str_in_output or fields.no_stop_trim),
         ignore_eos=bool(fields.ignore_eos),
         skip_special_tokens=fields.skip_special_tokens is not False,
         n=1 if fields.n is None else fields.n,
-        grammar=_guided(fields),
+        grammar=read_constraint(fields),
     )
 
 
@@ -146,34 +149,16 @@ def check_range(
         raise InvalidRequest(f"Invalid '{name}': {wanted}, but got {value} instead.", param=name)
 
 
-def schema_grammar(schema: object, *, param: str) -> Grammar:
-    """
-    A JSON schema, given as an object or as text, as a grammar.
-
-    Raises:
-        InvalidRequest: it is neither.
-    """
-    if isinstance(schema, str):
-        try:
-            schema = msgspec.json.decode(schema)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise InvalidRequest(f"Invalid '{param}': not valid JSON: {error}.", param=param) from error
-    if not isinstance(schema, dict | bool):
-        raise InvalidRequest(f"Invalid '{param}': a JSON schema must be an object.", param=param)
-    return Grammar("json_schema", to_json(schema).decode())
-
-
 def _check_ranges(fields: CommonFields, context: RequestContext) -> None:
     check_range("temperature", fields.temperature, low=0, high=2)
     check_range("top_p", fields.top_p, low=0, high=1)
-    check_range("n", fields.n, low=1, high=context.limits.max_choices)
+    check_range("n", fields.n, low=1, high=context.limits.max_best_of)
     check_range("presence_penalty", fields.presence_penalty, low=-2, high=2)
     check_range("frequency_penalty", fields.frequency_penalty, low=-2, high=2)
     check_range("top_k", fields.top_k, low=-1)
     check_range("min_p", fields.min_p, low=0, high=1)
     check_range("typical_p", fields.typical_p, above=0, high=1)
     check_range("repetition_penalty", fields.repetition_penalty, above=0)
-    check_range("min_tokens", fields.min_tokens, low=0)
     check_range("truncate_prompt_tokens", fields.truncate_prompt_tokens, low=1, high=context.model.max_prompt_tokens)
 
 
@@ -188,8 +173,12 @@ def _logit_bias(fields: CommonFields, context: RequestContext) -> dict[int, floa
     return biases
 
 
-def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+def _stop(stop: str | list[str] | None, context: RequestContext) -> tuple[str, ...]:
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    most = context.limits.max_stop_sequences
+    if len(stops) > most:
+        wanted = f"Expected at most {most} stop sequences"
+        raise InvalidRequest(f"Invalid 'stop': {wanted}, but got {len(stops)}.", param="stop")
     if "" in stops:
         raise InvalidRequest("Invalid 'stop': a stop sequence must not be empty.", param="stop")
     return stops
@@ -199,22 +188,3 @@ def _stop_token_ids(fields: CommonFields, context: RequestContext) -> tuple[int,
     for token_id in fields.stop_token_ids or ():
         check_range("stop_token_ids", token_id, low=0, high=context.model.vocab_size - 1)
     return tuple(fields.stop_token_ids or ())
-
-
-def _guided(fields: CommonFields) -> Grammar | None:
-    """VLLM's `guided_*`: at most one of them."""
-    grammars: list[Grammar] = []
-    if fields.guided_json is not None:
-        grammars.append(schema_grammar(fields.guided_json, param="guided_json"))
-    if fields.guided_regex is not None:
-        grammars.append(Grammar("regex", fields.guided_regex))
-    if fields.guided_grammar is not None:
-        grammars.append(Grammar("lark", fields.guided_grammar))
-    if fields.guided_choice is not None:
-        choices = " | ".join(to_json(choice).decode() for choice in fields.guided_choice if choice)
-        if not choices:
-            raise InvalidRequest("Invalid 'guided_choice': give at least one string.", param="guided_choice")
-        grammars.append(Grammar("lark", f"start: {choices}"))
-    if len(grammars) > 1:
-        raise InvalidRequest("Give only one of guided_json, guided_regex, guided_choice and guided_grammar.")
-    return grammars[0] if grammars else None

@@ -7,9 +7,9 @@ template taught it, and `openai.tool_stream` finds the calls in it.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,7 +18,6 @@ from headrace.core.generation import Grammar
 from headrace.wire.framing import to_json
 
 _NAME = re.compile(r"^[a-zA-Z0-9_.-]{1,64}$")
-_DEFINITIONS = ("$defs", "definitions")
 
 
 class Function(msgspec.Struct, omit_defaults=True):
@@ -43,14 +42,19 @@ class NamedFunction(msgspec.Struct):
     name: str
 
 
-class NamedChoice(msgspec.Struct):
-    """`{"type": "function", "function": {"name": ...}}`."""
+class AllowedTools(msgspec.Struct):
+    """`tool_choice.allowed_tools`."""
 
-    function: NamedFunction
-    type: Literal["function"] = "function"
+    mode: Literal["auto", "required"]
+    tools: list["ToolChoice"]
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedChoice
+class ToolChoice(msgspec.Struct):
+    """`{"type": "function", "function": {"name": ...}}` or `{"type": "allowed_tools", "allowed_tools": {...}}`."""
+
+    type: Literal["function", "allowed_tools"] = "function"
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,35 +73,74 @@ class ToolPlan:
 NO_TOOLS = ToolPlan(mode="none")
 
 
-def plan_tools(
-    tools: Sequence[Tool] | None, choice: Literal["none", "auto", "required"] | NamedChoice | None, *, parallel: bool
-) -> ToolPlan:
+def plan_tools(tools: Sequence[Tool] | None, choice: str | ToolChoice | None, *, parallel: bool) -> ToolPlan:
     """
     Decide how the tools are used.
 
+    Args:
+        tools: What the model may call.
+        choice: `none`, `auto`, `required`, the name of a function (TGI's form) or an object.
+        parallel: Several calls in one answer are allowed.
+
     Raises:
-        InvalidRequest: a name that is no name, twice the same, or a choice that is not among the tools.
+        InvalidRequest: A name that is no name, twice the same, or a choice that is not among the tools.
     """
+    wish = _wish(choice)
     if not tools:
-        if isinstance(choice, NamedChoice) or choice == "required":
+        if wish.mode in {"named", "required"} or wish.names is not None:
             text = "Invalid 'tool_choice': it is only allowed when 'tools' are given."
             raise InvalidRequest(text, param="tool_choice")
         return NO_TOOLS
     names = _checked_names(tools)
-    if choice == "none":
-        return NO_TOOLS
-    max_calls = None if parallel else 1
-    if isinstance(choice, NamedChoice):
-        function = next((tool.function for tool in tools if tool.function.name == choice.function.name), None)
-        if function is None:
-            text = f"Invalid 'tool_choice': the function '{choice.function.name}' is not among the tools."
+    for name in wish.names or ():
+        if name not in names:
+            text = f"Invalid 'tool_choice': the function '{name[:80]}' is not among the tools."
             raise InvalidRequest(text, param="tool_choice")
-        return ToolPlan(
-            mode="named", names=names, named=function.name, max_calls=1, grammar=_schema_grammar(_parameters(function))
-        )
+    allowed = names if wish.names is None else frozenset(wish.names)
+    offered = {number: tool.function for number, tool in enumerate(tools) if tool.function.name in allowed}
+    max_calls = None if parallel else 1
+    if wish.mode == "named":
+        ((number, function),) = offered.items()
+        grammar = _schema_grammar(_parameters(function), param=f"tools[{number}].function.parameters")
+        return ToolPlan(mode="named", names=names, named=function.name, max_calls=1, grammar=grammar)
+    if wish.mode == "required":
+        grammar = _schema_grammar(_calls_schema(offered.values(), max_calls), param="tools")
+        return ToolPlan(mode="required", names=allowed, max_calls=max_calls, grammar=grammar)
+    return NO_TOOLS if wish.mode == "none" else ToolPlan(mode="auto", names=allowed, max_calls=max_calls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """`tool_choice`, whatever its form."""
+
+    mode: Literal["none", "auto", "required", "named"]
+    names: tuple[str, ...] | None = None
+    """The functions that may be called; None: all of them."""
+
+
+def _wish(choice: str | ToolChoice | None) -> _Wish:
+    if choice is None or choice == "auto":
+        return _Wish("auto")
+    if choice == "none":
+        return _Wish("none")
     if choice == "required":
-        return ToolPlan(mode="required", names=names, max_calls=max_calls, grammar=_required_grammar(tools, max_calls))
-    return ToolPlan(mode="auto", names=names, max_calls=max_calls)
+        return _Wish("required")
+    if isinstance(choice, str):
+        return _Wish("named", (choice,))
+    if choice.type == "function":
+        return _Wish("named", (_name_of(choice, "tool_choice"),))
+    if choice.allowed_tools is None or not choice.allowed_tools.tools:
+        param = "tool_choice.allowed_tools"
+        raise InvalidRequest(f"Invalid '{param}': expected a mode and at least one tool.", param=param)
+    allowed = choice.allowed_tools
+    place = "tool_choice.allowed_tools.tools"
+    return _Wish(allowed.mode, tuple(_name_of(tool, f"{place}[{i}]") for i, tool in enumerate(allowed.tools)))
+
+
+def _name_of(choice: ToolChoice, param: str) -> str:
+    if choice.function is None:
+        raise InvalidRequest(f"Missing required parameter: '{param}.function.name'.", param=f"{param}.function.name")
+    return choice.function.name
 
 
 def template_tools(tools: Sequence[Tool]) -> tuple[dict[str, object], ...]:
@@ -124,54 +167,37 @@ def _parameters(function: Function) -> dict[str, object]:
     return {"type": "object", **(function.parameters or {})}
 
 
-def _schema_grammar(schema: dict[str, object]) -> Grammar:
-    return Grammar("json_schema", to_json(schema).decode())
+def _schema_grammar(schema: dict[str, object], *, param: str) -> Grammar:
+    return Grammar("json_schema", to_json(schema).decode(), param=param)
 
 
-def _required_grammar(tools: Sequence[Tool], max_calls: int | None) -> Grammar:
+def _calls_schema(functions: Iterable[Function], max_calls: int | None) -> dict[str, object]:
+    """The schema of an array of calls. Each function's own schema is a definition, and its references lead there."""
     definitions: dict[str, object] = {}
     calls = []
-    for tool in tools:
-        arguments = _with_lifted_definitions(_parameters(tool.function), tool.function.name, definitions)
+    for function in functions:
+        place = f"#/$defs/{function.name}"
+        definitions[function.name] = _with_moved_root(_parameters(function), place)
         calls.append(
             {
                 "type": "object",
-                "properties": {"name": {"const": tool.function.name}, "arguments": arguments},
+                "properties": {"name": {"const": function.name}, "arguments": {"$ref": place}},
                 "required": ["name", "arguments"],
                 "additionalProperties": False,
             }
         )
-    schema: dict[str, object] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
-    if max_calls is not None:
-        schema["maxItems"] = max_calls
-    if definitions:
-        schema["$defs"] = definitions
-    return _schema_grammar(schema)
+    schema: dict[str, object] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}, "$defs": definitions}
+    return schema if max_calls is None else {**schema, "maxItems": max_calls}
 
 
-def _with_lifted_definitions(
-    schema: dict[str, object], tool_name: str, definitions: dict[str, object]
-) -> dict[str, object]:
-    """The schema with its definitions moved to the common root, where `#/...` references look for them."""
-
-    def moved(value: object) -> object:
-        if isinstance(value, list):
-            return [moved(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        result = {key: moved(item) for key, item in value.items()}
-        reference = value.get("$ref")
-        if isinstance(reference, str):
-            for place in _DEFINITIONS:
-                result["$ref"] = reference.replace(f"#/{place}/", f"#/$defs/{tool_name}:", 1)
-                if result["$ref"] != reference:
-                    break
-        return result
-
-    for place in _DEFINITIONS:
-        found = schema.get(place)
-        if isinstance(found, dict):
-            definitions.update({f"{tool_name}:{name}": moved(definition) for name, definition in found.items()})
-    kept = moved({key: value for key, value in schema.items() if key not in _DEFINITIONS})
-    assert isinstance(kept, dict)
-    return kept
+def _with_moved_root(value: Any, place: str) -> Any:
+    """The schema with its references to `#` leading to `place`."""
+    if isinstance(value, list):
+        return [_with_moved_root(item, place) for item in value]
+    if not isinstance(value, dict):
+        return value
+    moved = {key: _with_moved_root(item, place) for key, item in value.items()}
+    reference = value.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        moved["$ref"] = place + reference[1:]
+    return moved

@@ -8,9 +8,17 @@ import msgspec
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import GenerationRequest
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
-from headrace.wire.framing import decode_body, refusing_deep_nesting, unknown_fields
+from headrace.wire.fields import check_nested
+from headrace.wire.framing import decode_body, refusing_deep_nesting
 from headrace.wire.tgi.errors import render_error
-from headrace.wire.tgi.parameters import GenerateBody, GenerateParameters, Version, sampling_params, without_newer
+from headrace.wire.tgi.parameters import (
+    BODY_FIELDS,
+    PARAMETER_FIELDS,
+    GenerateBody,
+    GenerateParameters,
+    Version,
+    sampling_params,
+)
 from headrace.wire.tgi.reply import TgiOptions, TgiReply
 
 Route = Literal["compat", "generate", "generate_stream"]
@@ -50,10 +58,8 @@ class Tgi:
             NotFound: a LoRA adapter was named.
         """
         decoded = decode_body(body, _decoder)
+        ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         parameters = decoded.parameters or GenerateParameters()
-        unknown: tuple[str, ...] = ()
-        if self.version == "1.0":
-            parameters, unknown = without_newer(parameters)
         stream = self.route == "generate_stream" or (self.route == "compat" and bool(decoded.stream))
         sampling = sampling_params(
             parameters,
@@ -70,16 +76,11 @@ class Tgi:
             sampling=sampling,
             truncate_prompt_tokens=parameters.truncate,
         )
-        watermark = ("parameters.watermark",) if parameters.watermark else ()
         return ParsedRequest(
             requests=(request,),
             stream=stream,
             reply=TgiReply(self._options(decoded.inputs, parameters, stream=stream)),
-            ignored=(
-                *unknown_fields(body, GenerateBody.__struct_fields__),
-                *(f"parameters.{name}" for name in unknown),
-                *watermark,
-            ),
+            ignored=ignored,
         )
 
     def render_error(self, error: HeadraceError) -> ErrorReply:

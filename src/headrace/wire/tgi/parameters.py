@@ -10,8 +10,10 @@ import msgspec
 
 from headrace.core.errors import InvalidRequest, NotFound
 from headrace.core.generation import Grammar, SamplingParams
+from headrace.wire.constraints import ConstraintFields, read_constraint
 from headrace.wire.dialect import Limits
-from headrace.wire.framing import shortened, to_json
+from headrace.wire.fields import MISPLACED_CONSTRAINTS, SAMPLING_REFUSED, FieldTable, Refused, struct_fields
+from headrace.wire.framing import shortened
 from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
 
 Version = Literal["1.0", "3"]
@@ -20,14 +22,7 @@ DEFAULT_MAX_NEW_TOKENS: dict[Version, int | None] = {"1.0": 20, "3": None}
 """3.x: the rest of the context."""
 
 
-class GrammarField(msgspec.Struct):
-    """`{"type": "json" | "regex" | "json_schema", "value": ...}`."""
-
-    type: Literal["json", "regex", "json_schema"]
-    value: object
-
-
-class GenerateParameters(msgspec.Struct):
+class GenerateParameters(ConstraintFields):
     """`parameters`; a null is the same as a field that is not there."""
 
     best_of: int | None = None
@@ -42,12 +37,10 @@ class GenerateParameters(msgspec.Struct):
     return_full_text: bool | None = None
     stop: list[str] | None = None
     truncate: int | None = None
-    watermark: bool | None = None
     details: bool | None = None
     decoder_input_details: bool | None = None
     seed: int | None = None
     top_n_tokens: int | None = None
-    grammar: GrammarField | None = None
     adapter_id: str | None = None
 
 
@@ -59,14 +52,11 @@ class GenerateBody(msgspec.Struct):
     stream: bool | None = None
 
 
-ADDED_AFTER_1_0 = ("frequency_penalty", "grammar", "adapter_id")
-"""1.0.3 does not know these and ignores them."""
-
-
-def without_newer(parameters: GenerateParameters) -> tuple[GenerateParameters, tuple[str, ...]]:
-    """The parameters as TGI 1.0.3 reads them, and the names that it does not know."""
-    unknown = tuple(name for name in ADDED_AFTER_1_0 if getattr(parameters, name) is not None)
-    return msgspec.structs.replace(parameters, **dict.fromkeys(unknown)), unknown
+BODY_FIELDS = FieldTable(applied=struct_fields(GenerateBody), refused=MISPLACED_CONSTRAINTS)
+PARAMETER_FIELDS = FieldTable(
+    applied=struct_fields(GenerateParameters),
+    refused={**SAMPLING_REFUSED, "watermark": Refused("text is not watermarked")},
+)
 
 
 def sampling_params(
@@ -102,7 +92,7 @@ def sampling_params(
         n=best_of,
         logprobs=top_n if wants_tokens else None,
         prompt_logprobs=0 if parameters.decoder_input_details else None,
-        grammar=_grammar(parameters.grammar),
+        grammar=_grammar(parameters),
     )
 
 
@@ -176,26 +166,11 @@ def _check_counts(parameters: GenerateParameters, *, limits: Limits, max_input_t
         raise _wrong("truncate", text)
 
 
-def _grammar(field: GrammarField | None) -> Grammar | None:
-    if field is None:
-        return None
-    value = field.value
-    if field.type == "regex":
-        if not isinstance(value, str):
-            raise _wrong("grammar", "grammar is not valid: a `regex` grammar takes a string")
-        return Grammar("regex", value)
-    if field.type == "json_schema" and isinstance(value, dict):
-        value = value.get("schema")
-    if isinstance(value, str):
-        try:
-            value = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise _wrong("grammar", f"grammar is not valid: {error}") from error
-    if not isinstance(value, dict):
-        raise _wrong("grammar", "grammar is not valid: a JSON schema is an object")
-    if "properties" not in value:
-        raise _wrong("grammar", "grammar is not valid: Grammar must have a 'properties' field")
-    return Grammar("json_schema", to_json(value).decode())
+def _grammar(parameters: GenerateParameters) -> Grammar | None:
+    try:
+        return read_constraint(parameters, prefix="parameters.")
+    except InvalidRequest as error:
+        raise _wrong(error.param or "parameters.grammar", f"grammar is not valid: {error.message}") from error
 
 
 def _wrong(param: str, text: str) -> InvalidRequest:

@@ -11,14 +11,25 @@ import msgspec
 
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import GenerationRequest, SamplingParams
+from headrace.wire.constraints import ConstraintFields, read_constraint
 from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
-from headrace.wire.framing import MalformedBody, decode_body, field_names, unknown_fields
+from headrace.wire.fields import (
+    MISPLACED_CONSTRAINTS,
+    NO_BEAM_SEARCH,
+    SAMPLING_NO_EFFECT,
+    SAMPLING_REFUSED,
+    FieldTable,
+    Refused,
+    check_nested,
+    struct_fields,
+)
+from headrace.wire.framing import MalformedBody, decode_body, field_names, refusing_deep_nesting
 from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
 from headrace.wire.torchserve.errors import render_error
 from headrace.wire.torchserve.words import WordReply
 
 
-class TorchServeParameters(msgspec.Struct):
+class TorchServeParameters(ConstraintFields):
     """`parameters` of a JSON body: the names that handlers hand on to `generate`."""
 
     max_new_tokens: int | None = None
@@ -43,6 +54,22 @@ class TorchServeBody(msgspec.Struct):
     """Accepted: the answer comes in words either way."""
 
 
+BODY_FIELDS = FieldTable(applied=struct_fields(TorchServeBody), refused=MISPLACED_CONSTRAINTS)
+PARAMETER_FIELDS = FieldTable(
+    applied=struct_fields(TorchServeParameters),
+    refused={
+        **SAMPLING_REFUSED,
+        "num_beams": Refused(NO_BEAM_SEARCH, 1),
+        "num_return_sequences": Refused("there is one answer", 1),
+        "no_repeat_ngram_size": Refused("repetition is not forbidden; use 'repetition_penalty'", 0),
+        "bad_words_ids": Refused("words cannot be banned"),
+        "max_length": Refused("the prompt is not counted; use 'max_new_tokens'"),
+        "typical_p": Refused("use 'top_p'", 1),
+        "min_p": Refused("use 'top_p'", 0),
+        "penalty_alpha": Refused("there is no contrastive search", 0),
+    },
+    no_effect=SAMPLING_NO_EFFECT,
+)
 _decoder = msgspec.json.Decoder(TorchServeBody)
 _text_decoder = msgspec.json.Decoder(str)
 
@@ -62,6 +89,7 @@ class TorchServe:
         """`torchserve`."""
         return "torchserve"
 
+    @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
         Understand a body.
@@ -74,7 +102,7 @@ class TorchServe:
         if "inputs" in field_names(body):
             decoded = decode_body(body, _decoder)
             prompt, parameters = decoded.inputs, decoded.parameters or parameters
-            ignored = unknown_fields(body, TorchServeBody.__struct_fields__)
+            ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         else:
             prompt = _text(body)
         if not prompt.strip():
@@ -117,4 +145,5 @@ def _sampling(parameters: TorchServeParameters, *, default_max_new_tokens: int) 
         repetition_penalty=1.0 if parameters.repetition_penalty is None else parameters.repetition_penalty,
         seed=None if parameters.seed is None else parameters.seed & LARGEST_SEED,
         stop=tuple(parameters.stop or ()),
+        grammar=read_constraint(parameters, prefix="parameters."),
     )

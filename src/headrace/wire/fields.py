@@ -1,0 +1,112 @@
+"""
+What happens to each field that a dialect's request struct does not have: refused by name, or without effect.
+
+A field that changes the answer and is not applied is an error, never ignored. Fields without effect, and those that
+no origin knows, are named in the log.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.core.errors import InvalidRequest
+from headrace.wire.constraints import ConstraintFields
+from headrace.wire.framing import raw_fields, shortened_names
+
+_decode = msgspec.json.Decoder().decode
+_MEANS_NOTHING: tuple[object, ...] = (None, False, [], {}, "")
+"""Values with which a field that is off by default is still off."""
+
+_LONGEST_NEUTRAL_BYTES = 64
+"""Longer values are not neutral; they may be nested too deep to look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A field that is not supported."""
+
+    reason: str
+    neutral: object = None
+    """The value, besides null, false and empty ones, that asks for what happens anyway."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldTable:
+    """The fields of one JSON object in a request."""
+
+    applied: frozenset[str]
+    refused: Mapping[str, Refused] = field(default_factory=dict)
+    no_effect: frozenset[str] = frozenset()
+    """Accepted: they are about tracing, routing, caching or speed, or about a part that is refused anyway."""
+
+    def check(self, body: bytes | msgspec.Raw, *, prefix: str = "") -> tuple[str, ...]:
+        """
+        Return the names in the object that have no effect, for the log.
+
+        Raises:
+            InvalidRequest: A field that is refused has a value that matters.
+        """
+        others = {name: raw for name, raw in raw_fields(body).items() if name not in self.applied}
+        for name, refused in self.refused.items():
+            if name in others and _matters(others[name], refused):
+                param = f"{prefix}{name}"
+                raise InvalidRequest(f"'{param}' is not supported: {refused.reason}. Leave it out.", param=param)
+        return shortened_names(f"{prefix}{name}" for name in others if name not in self.refused)
+
+
+def check_nested(body: bytes, body_fields: FieldTable, parameter_fields: FieldTable) -> tuple[str, ...]:
+    """
+    Check a body whose `parameters` are an object of their own; return the names without effect, for the log.
+
+    Raises:
+        InvalidRequest: A field that is refused has a value that matters.
+    """
+    ignored = body_fields.check(body)
+    parameters = raw_fields(body).get("parameters")
+    return ignored if parameters is None else (*ignored, *parameter_fields.check(parameters, prefix="parameters."))
+
+
+def struct_fields(*structs: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the names of the fields of request structs."""
+    return frozenset(name for struct in structs for name in struct.__struct_encode_fields__)
+
+
+def refuse_all(names: Iterable[str], reason: str) -> dict[str, Refused]:
+    """Return an entry with the same reason for each of the names."""
+    return {name: Refused(reason) for name in names}
+
+
+def _matters(raw: msgspec.Raw, refused: Refused) -> bool:
+    if len(bytes(raw)) > _LONGEST_NEUTRAL_BYTES:
+        return True
+    value = _decode(raw)
+    if any(type(value) is type(nothing) and value == nothing for nothing in _MEANS_NOTHING):
+        return False
+    return refused.neutral is None or value != refused.neutral
+
+
+NO_BEAM_SEARCH = "beam search is not available, tokens are drawn or chosen greedily"
+
+SAMPLING_REFUSED: Mapping[str, Refused] = {
+    "use_beam_search": Refused(NO_BEAM_SEARCH),
+    "allowed_token_ids": Refused("the vocabulary cannot be restricted; use 'structured_outputs' or 'logit_bias'"),
+    "bad_words": Refused("words cannot be banned; use 'logit_bias'"),
+    "bad_sequences": Refused("sequences cannot be banned; use 'logit_bias'"),
+    "logits_processors": Refused("requests cannot bring logits processors"),
+    "repetition_detection": Refused("repetition does not end an answer; use 'repetition_penalty'"),
+    "thinking_token_budget": Refused("reasoning is not counted apart; use 'max_tokens'", -1),
+    "watermarking": Refused("text is not watermarked"),
+    "truncation_side": Refused("prompts are cut at their start", "left"),
+    "logprob_token_ids": Refused("logprobs are those of the best tokens; use 'top_logprobs' or 'logprobs'"),
+}
+"""VLLM's and TensorRT-LLM's sampling fields, which LMI takes too."""
+
+SAMPLING_NO_EFFECT = frozenset(
+    {"early_stopping", "length_penalty", "spaces_between_special_tokens", "guided_decoding_backend", "stream_interval"}
+)
+
+MISPLACED_CONSTRAINTS = refuse_all(
+    struct_fields(ConstraintFields), "here it would be ignored; put it into 'parameters'"
+)
+"""For bodies whose parameters are an object of their own."""
