@@ -6,6 +6,8 @@ from contextlib import closing
 import pytest
 from botocore.exceptions import ClientError
 
+from headrace.core.body_budget import FREE_BYTES
+
 from .conftest import client_of, running
 from .routes import route, variant
 from .workers import Exchange
@@ -209,9 +211,9 @@ def test_bodies_that_wait_are_limited_together():
     with running(max_buffered_bytes=1000) as gateway:
         gateway.serve()
         with closing(client_of(gateway.url, retries={"total_max_attempts": 1})) as once:
-            error = error_of(once.invoke_endpoint, Body=b"x" * 1001)
+            error = error_of(once.invoke_endpoint, Body=b"x" * (FREE_BYTES + 1001))
         assert error["Error"]["Code"] == "ThrottlingException"
-        assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x" * 1000)["Body"].read()
+        assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x" * (FREE_BYTES + 1000))["Body"].read()
 
 
 def test_requests_in_flight_are_limited():

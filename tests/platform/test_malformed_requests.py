@@ -1,11 +1,14 @@
 """Whatever is sent to the one port, the answer is never the platform's fault."""
 
+import json
 import random
 import socket
 from collections import Counter
 
 import httpx
 import pytest
+
+from tests.http_cases import MALFORMED, answers_in, exchange
 
 from .running import Running
 
@@ -114,6 +117,38 @@ def answer_to(request: bytes, host: str) -> bytes:
         except ConnectionError:
             pass  # it was refused before its body was read
         return received
+
+
+def test_malformed_requests_get_json_and_a_closed_connection_here_too(platform: Running) -> None:
+    for name, (request, status) in MALFORMED.items():
+        (answer,) = answers_in(exchange(platform.url, request))
+        assert (answer.status, answer.headers["connection"]) == (status, "close"), name
+        assert set(json.loads(answer.body)) == {"error", "error_type"}, name
+
+
+def test_methods_and_paths_that_are_nobodys_are_answered_in_whole_frames(platform: Running) -> None:
+    ask = "{} HTTP/1.1\r\nHost: " + platform.url.removeprefix("http://") + "\r\nConnection: close\r\n\r\n"
+    (options,) = answers_in(exchange(platform.url, ask.format("OPTIONS *").encode()))
+    assert options.status == 204
+    for path in ("/v1/models/a%0d%0ab", "/endpoints/a%0d%0ab/invocations", "/v1/models/" + "a" * 5000):
+        (answer,) = answers_in(exchange(platform.url, ask.format(f"GET {path}").encode()))
+        assert 400 <= answer.status < 500
+        assert b"\\r" not in answer.body
+        assert len(answer.body) < 1000
+
+
+def test_models_are_looked_for_with_head(platform: Running) -> None:
+    assert httpx.head(f"{platform.url}/v1/models").status_code == 200
+    assert httpx.head(f"{platform.url}/v1/models/nothing").status_code == 404
+
+
+def test_an_upload_with_trailers_is_kept_without_them(platform: Running) -> None:
+    platform.client("s3").create_bucket(Bucket="trailers")
+    host = platform.url.removeprefix("http://")
+    head = f"PUT /trailers/key HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = answer_to(head.encode() + b"5\r\nhello\r\n0\r\nX-Sum: 1\r\nX-Note: 2\r\n\r\n", host)
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    assert platform.client("s3").get_object(Bucket="trailers", Key="key")["Body"].read() == b"hello"
 
 
 def test_a_thousand_odd_requests_are_answered_and_none_is_our_fault(platform: Running) -> None:

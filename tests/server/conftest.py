@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -19,7 +20,7 @@ from headrace.core.settings import ServerSettings
 from headrace.core.telemetry import setup_logging
 from headrace.engine.echo import EchoBackend, EchoScript
 from headrace.server.app import create_app
-from headrace.server.http_protocol import StreamingProtocol
+from headrace.server.http_protocol import DEFAULT_LIMITS, HttpLimits, StreamingProtocol
 from headrace.server.listener import bind, url_of
 from headrace.server.service import Service
 from tests.prompt_server import PromptServer
@@ -68,6 +69,8 @@ def serving(
     ready: bool = True,
     http: str = "headrace",
     watch_scope: Callable[[Scope], None] = lambda _: None,
+    limits: HttpLimits = DEFAULT_LIMITS,
+    timeout_keep_alive: int = 75,
     **settings: Any,
 ) -> Iterator[Echo]:
     """Serve until the block ends, as `headrace serve` does or by plain uvicorn (`http="httptools"`)."""
@@ -86,8 +89,15 @@ def serving(
         finally:
             open_calls.discard(id(scope))
 
-    protocol = StreamingProtocol if http == "headrace" else http
-    config = uvicorn.Config(watched, http=protocol, lifespan="off", log_config=None, access_log=False)
+    protocol: Any = partial(StreamingProtocol, limits=limits) if http == "headrace" else http
+    config = uvicorn.Config(
+        watched,
+        http=protocol,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=timeout_keep_alive,
+    )
     server = PromptServer(config)
     listener = bind("127.0.0.1", 0)
     url = url_of(listener)

@@ -330,8 +330,8 @@ def test_engine_errors_have_no_retry_header(echo):
 def test_a_client_that_leaves_before_its_body_is_complete_is_forgotten(echo):
     with connected(echo) as connection:
         connection.sendall(b'POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"inputs": ')
-        echo.until(lambda: echo.service.gate.inside == 1, "the request began")
+        echo.until(lambda: echo.open_calls, "the request began")
+        assert echo.service.gate.inside == 0
     (record,) = echo.records(1)
     assert (record["status"], record["finish"]) == (499, "disconnected")
-    assert echo.service.gate.inside == 0
     assert echo.backend.requests == []

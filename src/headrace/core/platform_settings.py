@@ -98,6 +98,18 @@ class PlatformSettings:
     max_held: int = setting(rules.integer(1), 1024)
     """How many requests may wait so for one endpoint; one more is answered 429."""
 
+    max_connections: int = setting(rules.integer(1), 8192)
+    """Connections of clients at a time, idle ones included; one more is answered 503 and closed."""
+
+    receive_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
+    """
+    Time for a client to send the head of a request, and again for its body (and a second more for each 256 KiB of it);
+    then it is answered 408 and the connection is closed.
+    """
+
+    send_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
+    """Time that a client may leave a part of its answer unread; then it is dropped."""
+
     metrics_mib: int = setting(rules.integer(1, 1_000_000), 256)
     """
     Size that the file of metrics in `data_dir` may reach, about, in MiB. Metrics are kept as long as CloudWatch does; a

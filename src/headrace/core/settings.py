@@ -164,6 +164,24 @@ class ServerSettings:
     max_body_bytes: int = setting(rules.size(), 25 * 1024 * 1024)
     """Largest request body. The default is SageMaker's own limit."""
 
+    max_buffered_bytes: int = setting(rules.size(), 256 * 1024 * 1024)
+    """
+    Size of all request bodies that the server holds at a time; one more is answered 429 with `Retry-After`. The first
+    64 KiB of each body do not count, so that large bodies never keep out small ones.
+    """
+
+    max_connections: int = setting(rules.integer(1), 1024)
+    """Connections at a time, idle ones included; one more is answered 503 and closed."""
+
+    receive_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
+    """
+    Time for a client to send the head of a request, and again for its body (and a second more for each 256 KiB of it);
+    then it is answered 408 and the connection is closed.
+    """
+
+    send_timeout_s: float = setting(rules.number(0.1, "seconds"), 120.0)
+    """Time that a client may leave a part of its answer unread; then it is dropped, and its sequences are aborted."""
+
     chat_template: str | None = setting(rules.text("a template or a file with one"), None)
     """A Jinja chat template, or a file with one, in place of the model's own."""
 

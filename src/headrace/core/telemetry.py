@@ -12,6 +12,8 @@ from typing import Any, TextIO
 
 import structlog
 
+from headrace.core.client_text import escaped
+
 _MAX_MESSAGE_CHARACTERS = 1000
 _SECRET_MARKS = ("api_key", "authorization", "token=", "password", "secret")
 
@@ -34,6 +36,8 @@ def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO |
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if is_console else "iso", utc=not is_console),
         mask_secrets,
     ]
+    if is_console:
+        shared.append(escape_control_characters)
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(
             colors=target.isatty(), sort_keys=False, exception_formatter=structlog.dev.plain_traceback
@@ -68,6 +72,14 @@ def mask_secrets(_logger: object, _method: str, event: Any) -> Any:
     for key in event:
         if any(mark in key.lower() for mark in _SECRET_MARKS):
             event[key] = "***"
+    return event
+
+
+def escape_control_characters(_logger: object, _method: str, event: Any) -> Any:
+    """Keep each text on its line: what a client sent must not look like a line of the log."""
+    for key, value in event.items():
+        if isinstance(value, str) and key != "exception":
+            event[key] = escaped(value)
     return event
 
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
 
+from headrace.core.body_budget import BodyBudget, BudgetSpent
 from headrace.core.errors import HeadraceError, Internal, Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
@@ -19,10 +20,8 @@ from headrace.gateway.async_invocations import MAX_INLINE_BYTES, AsyncInvocation
 from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.downstream import (
-    BodyBudget,
     BodyTooLarge,
     BodyTooSlow,
-    BudgetSpent,
     ClientGone,
     Downstream,
     Receive,
@@ -227,7 +226,7 @@ class Gateway:
 
     async def _openai(self, scope: Scope, asked: OpenAiPath | None, down: Downstream, record: InvocationRecord) -> None:
         try:
-            if asked is None or (asked.endpoint is None and scope["method"] == "GET"):
+            if asked is None or (asked.endpoint is None and scope["method"] in ("GET", "HEAD")):
                 await self._models(scope["path"], down, record)
                 return
             await self._with_body(

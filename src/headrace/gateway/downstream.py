@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mutabl
 from contextlib import asynccontextmanager
 from typing import Any
 
+from headrace.core.body_budget import BodyBudget, BodyShare
+
 WRITE_PIECE = "headrace.write_piece"
 
 BODY_TIMEOUT_S = 300.0
@@ -34,23 +36,6 @@ class BodyTooLarge(Exception):
 
 class BodyTooSlow(Exception):
     """The body did not come in time."""
-
-
-class BodyBudget:
-    """How many bytes of bodies are held by all requests together."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.held_bytes = 0
-
-    @property
-    def is_spent(self) -> bool:
-        """There is no room for more."""
-        return self.held_bytes > self.max_bytes
-
-
-class BudgetSpent(Exception):
-    """Other requests hold as many bytes as the gateway takes."""
 
 
 class Downstream:
@@ -81,25 +66,26 @@ class Downstream:
         """
         if _declared_length(self._scope["headers"]) > max_bytes:
             raise BodyTooLarge
-        parts = _Parts(budget, max_bytes)
-        try:
+        with budget.share() as share:
             try:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
-                    await self._collect(parts)
+                    body = await self._collect(share, max_bytes)
             except TimeoutError:
                 raise BodyTooSlow from None
-            yield parts.joined()
-        finally:
-            parts.let_go()
+            yield body
 
-    async def _collect(self, parts: "_Parts") -> None:
-        has_more = True
+    async def _collect(self, share: BodyShare, max_bytes: int) -> bytes:
+        parts, has_more = [], True
         while has_more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            parts.add(message.get("body", b""))
+            parts.append(message.get("body", b""))
+            share.add(len(parts[-1]))
+            if share.num_bytes > max_bytes:
+                raise BodyTooLarge
             has_more = message.get("more_body", False)
+        return b"".join(parts)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -159,31 +145,6 @@ class Downstream:
         self.num_bytes = len(body)
         self.is_finished = True
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-class _Parts:
-    """A body as it comes, counted."""
-
-    def __init__(self, budget: BodyBudget, max_bytes: int) -> None:
-        self._budget = budget
-        self._max_bytes = max_bytes
-        self._parts: list[bytes] = []
-        self._num_bytes = 0
-
-    def add(self, part: bytes) -> None:
-        self._num_bytes += len(part)
-        self._budget.held_bytes += len(part)
-        if self._num_bytes > self._max_bytes:
-            raise BodyTooLarge
-        if self._budget.is_spent:
-            raise BudgetSpent
-        self._parts.append(part)
-
-    def joined(self) -> bytes:
-        return b"".join(self._parts)
-
-    def let_go(self) -> None:
-        self._budget.held_bytes -= self._num_bytes
 
 
 def _declared_length(headers: Iterable[tuple[bytes, bytes]]) -> int:

@@ -10,6 +10,7 @@ Sources of the texts: answers of SageMaker that its users quote (aws/amazon-sage
 aws/sagemaker-python-sdk issues 171, 2955).
 """
 
+from headrace.core.client_text import shortened
 from headrace.gateway.config import GatewayConfig
 from headrace.wire.aws.errors import AwsError
 
@@ -45,15 +46,15 @@ class ErrorTexts:
 
     def endpoint_not_found(self, endpoint: str) -> AwsError:
         """No such endpoint, or it does not serve yet."""
-        return _invalid(f"Endpoint {endpoint} of account {self._config.account} not found.")
+        return _invalid(f"Endpoint {shortened(endpoint)} of account {self._config.account} not found.")
 
     def variant_not_found(self, variant: str) -> AwsError:
         """`TargetVariant` names none of the endpoint's."""
-        return _invalid(f"Variant {variant} not found for Request")
+        return _invalid(f"Variant {shortened(variant)} not found for Request")
 
     def component_not_found(self, component: str) -> AwsError:
         """The endpoint has no inference component of that name."""
-        return _invalid(f"Inference Component {component} of account {self._config.account} not found.")
+        return _invalid(f"Inference Component {shortened(component)} of account {self._config.account} not found.")
 
     def session_lost(self, session_id: str) -> AwsError:
         """The replica that had the session is gone, and the session with it."""

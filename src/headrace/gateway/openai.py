@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import (
     Busy,
     EngineFailed,
@@ -125,7 +126,7 @@ def models_page(routes: Sequence[Route], path: str) -> bytes:
     if path == "/v1/models":
         return to_json({"object": "list", "data": list(models.values())})
     if not path.startswith("/v1/models/"):
-        raise NotFound(f"There is nothing at {path}.")
+        raise NotFound(f"There is nothing at {shortened(path)}.")
     name = path.removeprefix("/v1/models/")
     if name in models:
         return to_json(models[name])
@@ -282,8 +283,8 @@ def translated(error: AwsError) -> HeadraceError:
 
 def _no_model(name: str) -> HeadraceError:
     return ModelNotFound(
-        f"The model `{name}` does not exist. A model is the name of an endpoint that is in service, or of one of its "
-        "inference components."
+        f"The model `{shortened(name)}` does not exist. A model is the name of an endpoint that is in service, or of "
+        "one of its inference components."
     )
 
 

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from headrace.core.body_budget import BodyBudget
 from headrace.gateway.answer import Answer, AnswerBroken, AnswerTooLong
 from headrace.gateway.config import GatewayConfig
-from headrace.gateway.downstream import BodyBudget, Downstream
+from headrace.gateway.downstream import Downstream
 from headrace.gateway.errors import ErrorTexts, NoCapacity
 from headrace.gateway.forwarding import Forwarder
 from headrace.gateway.metrics import GatewayMetrics, InvocationRecord

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import Forbidden, PayloadTooLarge, Unauthorized
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
@@ -112,7 +113,7 @@ class PlatformApp:
         if self._doors.gateway_owns(scope["path"]):
             spoken = Target(service="sagemaker-runtime", protocol="rest-json")
         request_id = secrets.token_hex(8).upper()
-        get_logger().warning("request.refused", path=scope["path"], status=error.status, error=error.code)
+        get_logger().warning("request.refused", path=shortened(request.path), status=error.status, error=error.code)
         await send_response(scope, send, render_aws_error(spoken, error, request_id))
 
 

@@ -28,6 +28,7 @@ from headrace.platform.claim import Claim
 from headrace.platform.folders import DataFolder
 from headrace.platform.object_storage import ObjectStorage, make_storage
 from headrace.platform.worker_end import end_workers
+from headrace.server.http_protocol import HttpLimits
 from headrace.server.http_server import HttpServer, http_server
 from headrace.server.listener import bind, url_of
 from headrace.state.sole_use import SoleUse, take_sole_use
@@ -133,7 +134,12 @@ class _Life:
             stack.push_async_callback(self._end_workers, parts)
             tasks.append(_begin(stack, parts.reconciler.run(), "reconciler"))
             tasks.append(_begin(stack, parts.autoscaler.run(), "autoscaler"))
-            server = http_server(parts.app, grace_s=self._settings.shutdown_grace_s)
+            limits = HttpLimits(
+                max_connections=self._settings.max_connections,
+                receive_timeout_s=self._settings.receive_timeout_s,
+                send_timeout_s=self._settings.send_timeout_s,
+            )
+            server = http_server(parts.app, limits=limits, grace_s=self._settings.shutdown_grace_s)
             serving = asyncio.create_task(server.serve(sockets=[self._listener]), name="http")
             stack.push_async_callback(_end_serving, server, serving)
             get_logger().info("platform.ready", url=url, data_dir=str(self._folder.root), storage=self._storage.state)

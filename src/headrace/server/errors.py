@@ -7,12 +7,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ExceptionHandler, Send
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, Internal, NotFound
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import REQUEST_ID, trace_of
+from headrace.server.limits import ClientGone
 from headrace.wire.dialect import ErrorReply
 from headrace.wire.openai.errors import render_error as render_openai_error
 from headrace.wire.tgi.errors import render_error as render_tgi_error
+
+CLIENT_GONE_STATUS = 499
+"""What the log says when nobody was left to answer. Source: nginx."""
 
 GENERATION_PATHS = "/invocations, /generate, /generate_stream, /v1/chat/completions, /v1/completions"
 
@@ -47,7 +52,7 @@ async def _headrace_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     """A path or method that is not served."""
     assert isinstance(error, HTTPException)
-    path = request.url.path
+    path = _path_as_sent(request)
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         reason = NotFound(f"{request.method} {path} is not served; use {allowed}.")
@@ -59,8 +64,13 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return response
 
 
+def _path_as_sent(request: Request) -> str:
+    """The path with its percent-encoding, which shows what it is on one line."""
+    return shortened(request.scope["raw_path"].decode("latin-1"))
+
+
 async def _bug(request: Request, error: Exception) -> Response:
-    get_logger().error("request.crashed", path=request.url.path, exc_info=error)
+    get_logger().error("request.crashed", path=_path_as_sent(request), exc_info=error)
     request_id = trace_of(request.scope).request_id
     bug = Internal(f"Something went wrong inside the server (request {request_id}).")
     response = response_of(render_error_for(request.url.path, bug))
@@ -68,7 +78,12 @@ async def _bug(request: Request, error: Exception) -> Response:
     return response
 
 
+async def _client_gone(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE_STATUS)
+
+
 EXCEPTION_HANDLERS: dict[object, ExceptionHandler] = {
+    ClientGone: _client_gone,
     HeadraceError: _headrace_error,
     HTTPException: _http_error,
     Exception: _bug,

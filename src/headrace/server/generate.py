@@ -17,18 +17,16 @@ from headrace.core.generation import Chunk
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
 from headrace.core.tracing import trace_of
 from headrace.engine.backend import Backend
+from headrace.server.errors import CLIENT_GONE_STATUS
 from headrace.server.exchange import Exchange, Headers, watching
 from headrace.server.http_protocol import piece_writer
-from headrace.server.limits import ClientGone, read_body
+from headrace.server.limits import ClientGone
 from headrace.server.service import Service
 from headrace.wire.answers import Collector, failure_of
 from headrace.wire.dialect import Dialect, ParsedRequest, StreamRenderer, Timings
 
 ChooseDialect = Callable[[bytes], Dialect]
 """Finds the dialect of a body; raises `HeadraceError` if there is none."""
-
-CLIENT_GONE_STATUS = 499
-"""What the log says when nobody was left to answer. Source: nginx."""
 
 
 class GenerationRoute:
@@ -78,8 +76,7 @@ class GenerationRoute:
         answer: _Answer | None = None
         try:
             backend = self._service.backend
-            with self._service.gate.enter():
-                body = await read_body(scope, receive, max_bytes=self._service.settings.max_body_bytes)
+            async with self._service.admit(scope, receive) as body:
                 if self._choose is not None:
                     dialect = await self._service.understand(body, self._choose)
                 record.dialect = dialect.name

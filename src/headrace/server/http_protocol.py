@@ -1,15 +1,27 @@
 """
-Uvicorn's HTTP protocol with a short way for the pieces of a stream: from the application straight to the transport.
+Uvicorn's HTTP protocol, made strict, bounded in time and size, and with a short way for the pieces of a stream.
 
-ASGI asks for a coroutine call a piece through every middleware, which costs several times what the write itself does.
-The short way is an ASGI extension: an application that does not know it, or a server without it, loses nothing.
+Strict: a malformed request gets a JSON error and a closed connection (`server.http_head`), after the answers to the
+requests before it. An `Upgrade` to what is not spoken here is ignored, as HTTP asks, with the body intact.
+
+Bounded: the head, its time, the time that a client does not read, and the connections.
+
+The short way: ASGI asks for a coroutine call a piece through every middleware, which costs several times what the write
+itself does. It is an ASGI extension: an application that does not know it, or a server without it, loses nothing.
 """
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
-from starlette.types import Scope
+import httptools
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from headrace.core.telemetry import get_logger
+from headrace.server.http_head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
 
 EXTENSION = "headrace.write_piece"
 
@@ -19,14 +31,286 @@ Writes a piece of a chunked body whose head was sent; after the client has gone 
 does not keep up, wait (with an empty piece by way of ASGI) before the next one.
 """
 
+LINGER_S = 2.0
+"""Time for a client to read a refusal that came before the end of its request: a plain close would reset it away."""
+MIN_BYTES_A_SECOND = 256 * 1024
+"""A body that comes as fast as this never times out, however large it is."""
+ALLOWED = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What one client, and all together, may take of a server."""
+
+    max_connections: int = 4096
+    receive_timeout_s: float = 120.0
+    """For the head of a request, and again for its body, which has a second more for each `MIN_BYTES_A_SECOND`."""
+    send_timeout_s: float = 120.0
+    """Time that a client may leave its answer unread, while more of it waits, before its connection is dropped."""
+
+
+DEFAULT_LIMITS = HttpLimits()
+
 
 class StreamingProtocol(HttpToolsProtocol):
-    """Offers the extension to every request."""
+    """One connection."""
+
+    def __init__(self, *args: Any, limits: HttpLimits = DEFAULT_LIMITS, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits = limits
+        self._is_in_head = False
+        self._is_in_trailers = False
+        self._num_head_bytes = 0
+        self._is_replaying = False
+        """The parser is given the framing of a request whose head it has seen, see `_ignore_upgrade`."""
+        self._is_closing = False
+        """What still comes is dropped."""
+        self._closes_early = False
+        self._refusal: HttpRefused | None = None
+        """To be answered after the requests before it."""
+        self._receive_timer: asyncio.TimerHandle | None = None
+        self._body_deadline_s = 0.0
+        self._send_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport."""
+        super().connection_made(cast("asyncio.Transport", transport))
+        if len(self.connections) > self._limits.max_connections:
+            self._refuse(HttpRefused(503, "The server has too many connections. Try again.", (("retry-after", "1"),)))
+            return
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the transport."""
+        self._unset_keepalive_if_required()
+        self._stop_receive_timer()
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the transport."""
+        if self._is_closing:
+            return
+        self._unset_keepalive_if_required()
+        was_open_ended, cycle = self._is_in_head or self._is_in_trailers, self.cycle
+        try:
+            self._feed(data)
+            if was_open_ended and (self._is_in_head or self._is_in_trailers):
+                self._count_head(len(data))
+        except HttpRefused as refused:
+            self._refuse(refused)
+        except httptools.HttpParserError as error:
+            reason = error.__context__
+            is_first = self.cycle is cycle and (cycle is None or cycle.response_complete)
+            known = reason if isinstance(reason, HttpRefused) else None
+            self._refuse(known or refusal_of(str(error), data if is_first else b""))
+
+    def _should_upgrade(self) -> bool:
+        return False
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade()
+            self._feed(data[upgrade.args[0] :])
+
+    def _ignore_upgrade(self) -> None:
+        """
+        Go on as if `Upgrade` was not there: Java's HTTP client sends one with every request.
+
+        The parser takes what follows for another protocol, so that a new one is told how the body is framed.
+        """
+        framing = [header for header in self.headers if header[0] in (b"content-length", b"transfer-encoding")]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._is_replaying = True
+        lines = [b"POST / HTTP/1.1", *(b"%b: %b" % header for header in framing), b"", b""]
+        self.parser.feed_data(b"\r\n".join(lines))
+        self._is_replaying = False
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        if self._is_replaying:
+            return
+        self._is_in_head = True
+        self._num_head_bytes = 0
+        self._receive_timer = self.loop.call_later(self._limits.receive_timeout_s, self._head_is_late)
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the target."""
+        if not self._is_replaying:
+            self._count_head(len(url))
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; or a trailer, which is dropped: the application has the headers already."""
+        if self._is_replaying:
+            return
+        self._count_head(len(name) + len(value) + len(b": \r\n"))
+        if self._is_in_head:
+            super().on_header(name, value)
+            if len(self.headers) > MAX_HEADERS:
+                raise HttpRefused(431, f"The request has more than {MAX_HEADERS} headers. Send fewer.")
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: its request begins."""
+        if self._is_replaying:
+            return
+        self._is_in_head = False
+        self._stop_receive_timer()
+        method = self.parser.get_method().decode("ascii")
+        self.url = check_head(method, self.url, self.parser.get_http_version(), self.headers)
+        super().on_headers_complete()
+        self._body_deadline_s = self.loop.time() + self._limits.receive_timeout_s
+        self._receive_timer = self.loop.call_at(self._body_deadline_s, self._check_body)
+
+    def on_chunk_header(self) -> None:
+        """The size of a chunk; trailers follow if it is 0."""
+        self._is_in_trailers = True
+
+    def on_chunk_complete(self) -> None:
+        """The end of a chunk."""
+        self._is_in_trailers = False
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        self._is_in_trailers = False
+        self._body_deadline_s += len(body) / MIN_BYTES_A_SECOND
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The end of a request."""
+        if self._is_replaying or not self.parser.should_upgrade():
+            self._stop_receive_timer()
+            super().on_message_complete()
+
+    def _count_head(self, num_bytes: int) -> None:
+        self._num_head_bytes += num_bytes
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            raise HttpRefused(431, f"The head of the request has more than {MAX_HEAD_BYTES} bytes. Send fewer headers.")
+
+    def _stop_receive_timer(self) -> None:
+        if self._receive_timer is not None:
+            self._receive_timer.cancel()
+            self._receive_timer = None
+
+    def _head_is_late(self) -> None:
+        seconds = self._limits.receive_timeout_s
+        self._refuse(HttpRefused(408, f"The head of the request did not arrive within {seconds:g} s."))
+
+    def _check_body(self) -> None:
+        now_s = self.loop.time()
+        if self.flow.read_paused:  # the application takes its time, not the client
+            self._body_deadline_s = now_s + self._limits.receive_timeout_s
+        if now_s < self._body_deadline_s:
+            self._receive_timer = self.loop.call_at(self._body_deadline_s, self._check_body)
+        else:
+            self._refuse(HttpRefused(408, "The body of the request did not arrive in time."))
+
+    # Refusals and ends.
+
+    def _refuse(self, refused: HttpRefused) -> None:
+        """Answer a refusal when its turn comes; nothing more is read from this client."""
+        get_logger().info("http.refused", status=refused.status, reason=refused.message)
+        self._stop_receive_timer()
+        self._is_closing = True
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            self._answer_refusal(refused)
+        elif not cycle.more_body:
+            self._refusal = refused  # it is about the request after this one
+        elif self.pipeline:
+            self.pipeline.popleft()  # the request that is broken; it has not begun
+            self._refusal = refused
+        else:
+            self._break_off(cycle, refused)
+
+    def _break_off(self, cycle: RequestResponseCycle, refused: HttpRefused) -> None:
+        """End a request whose body is malformed; its application sees a client that hung up."""
+        cycle.disconnected = True
+        cycle.message_event.set()
+        if cycle.response_started:
+            self.transport.abort()
+        else:
+            self._answer_refusal(refused)
+
+    def _answer_refusal(self, refused: HttpRefused) -> None:
+        self.transport.write(refused.render(self.server_state.default_headers))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close, once the client has had time to read the answer."""
+        self._is_closing = True
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.timeout_keep_alive_task = self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def on_response_complete(self) -> None:
+        """An answer is written."""
+        super().on_response_complete()
+        if self._closes_early:
+            self._linger()
+        elif self._refusal is not None and (self.cycle is None or self.cycle.response_complete) and not self.pipeline:
+            self._answer_refusal(self._refusal)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No request came for a while. What is still unread of the last answer will not be read."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        super().timeout_keep_alive_handler()
+
+    def pause_writing(self) -> None:
+        """The client does not keep up."""
+        super().pause_writing()
+        self._send_timer = self.loop.call_later(self._limits.send_timeout_s, self._reader_is_late)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        super().resume_writing()
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
+
+    def _reader_is_late(self) -> None:
+        get_logger().warning("http.reader_dropped", unread_bytes=self.transport.get_write_buffer_size())
+        self.transport.abort()
+
+    # The application.
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Called by uvicorn when it is a request's turn (they may be pipelined)."""
         cast("dict[str, Any]", cycle.scope)["extensions"] = {EXTENSION: _writer(cycle)}
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, partial(self._run, cycle, app))
+
+    async def _run(self, cycle: RequestResponseCycle, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "*":
+            await send({"type": "http.response.start", "status": 204, "headers": [(b"allow", ALLOWED)]})
+            await send({"type": "http.response.body"})
+            return
+
+        async def send_or_close(message: Message) -> None:
+            is_early = message["type"] == "http.response.start" and cycle.more_body
+            if is_early:
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+            if is_early:
+                self._closes_early = cycle.keep_alive = True  # not closed by uvicorn at once, but by `_linger`
+
+        try:
+            await app(scope, receive, send_or_close)
+        except Exception as error:
+            if cycle.response_started or cycle.disconnected:
+                raise
+            get_logger().error("request.crashed", exc_info=error)
+            self._break_off(cycle, HttpRefused(500, "Something went wrong inside the server."))
 
 
 def piece_writer(scope: Scope) -> WritePiece | None:

@@ -1,12 +1,18 @@
 """Uvicorn as both of our servers run it: our protocol, our signals, our logs."""
 
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from headrace.server.http_protocol import StreamingProtocol
+from headrace.server.http_protocol import DEFAULT_LIMITS, HttpLimits, StreamingProtocol
+
+_OTHER_DESCRIPTORS = 1024
+"""Files and connections to workers, besides the connections of clients."""
 
 
 class HttpServer(uvicorn.Server):
@@ -18,17 +24,19 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-def http_server(app: ASGIApp, *, grace_s: float | None = None) -> HttpServer:
+def http_server(app: ASGIApp, *, limits: HttpLimits = DEFAULT_LIMITS, grace_s: float | None = None) -> HttpServer:
     """
     Make a server around an application; `serve(sockets=[...])` runs it.
 
     Args:
         app: what answers.
+        limits: of its connections.
         grace_s: how long requests may run on once it is to stop (rounded, one second at least); None: until they end.
     """
+    _allow_descriptors(limits.max_connections + _OTHER_DESCRIPTORS)
     config = uvicorn.Config(
         app,
-        http=StreamingProtocol,
+        http=cast("Any", partial(StreamingProtocol, limits=limits)),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -39,3 +47,11 @@ def http_server(app: ASGIApp, *, grace_s: float | None = None) -> HttpServer:
         timeout_graceful_shutdown=None if grace_s is None else max(1, round(grace_s)),
     )
     return HttpServer(config)
+
+
+def _allow_descriptors(wanted: int) -> None:
+    """Raise the soft limit of this process, as far as it may: it is often 1024, and `accept` fails above it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

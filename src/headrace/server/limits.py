@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from starlette.types import Receive, Scope
 
+from headrace.core.body_budget import BodyShare, BudgetSpent
 from headrace.core.errors import Busy, PayloadTooLarge
 from headrace.core.setting_rules import format_size
 
@@ -14,27 +15,34 @@ class ClientGone(Exception):
     """The client hung up before its request was complete."""
 
 
-async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> bytes:
+async def read_body(scope: Scope, receive: Receive, share: BodyShare, *, max_bytes: int) -> bytes:
     """
-    Read the whole body, never holding more than `max_bytes` of it.
+    Read the whole body, never holding more than `max_bytes` of it, and count it in `share`.
 
     Raises:
         PayloadTooLarge: the body is, or says it is, larger.
+        Busy: the bodies of all requests together are too large.
         ClientGone: the client went away before its end.
     """
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > max_bytes:
             raise _too_large(int(value), max_bytes)
     parts: list[bytes] = []
-    num_bytes = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         part = message.get("body", b"")
-        num_bytes += len(part)
-        if num_bytes > max_bytes:
-            raise _too_large(num_bytes, max_bytes)
+        try:
+            share.add(len(part))
+        except BudgetSpent:
+            raise Busy(
+                "The server holds as many bytes of request bodies as it takes (max_buffered_bytes). "
+                "Try again in a moment, or send less.",
+                retry_after_s=1.0,
+            ) from None
+        if share.num_bytes > max_bytes:
+            raise _too_large(share.num_bytes, max_bytes)
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
@@ -62,10 +70,9 @@ class Gate:
         """Return once nobody is inside."""
         await self._empty.wait()
 
-    @contextmanager
-    def enter(self) -> Iterator[None]:
+    def check(self) -> None:
         """
-        Be inside for a while.
+        Refuse a request for which there will be no place.
 
         Raises:
             Busy: as many as allowed are inside already.
@@ -76,6 +83,16 @@ class Gate:
                 "Try again in a moment.",
                 retry_after_s=1.0,
             )
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """
+        Be inside for a while.
+
+        Raises:
+            Busy: as many as allowed are inside already.
+        """
+        self.check()
         self.inside += 1
         self._empty.clear()
         try:

@@ -32,6 +32,7 @@ from headrace.core.telemetry import get_logger, setup_logging
 from headrace.engine.backend import Backend
 from headrace.server.app import app_of
 from headrace.server.engine_config import engine_config
+from headrace.server.http_protocol import HttpLimits
 from headrace.server.http_server import http_server
 from headrace.server.listener import bind, url_of
 from headrace.server.observer import MetricsObserver
@@ -108,7 +109,7 @@ class _Life:
         self._service = Service(settings)
         self._stop = asyncio.Event()
         self._started_s = perf_counter()
-        self._http = http_server(app_of(self._service))
+        self._http = http_server(app_of(self._service), limits=_http_limits(settings))
 
     async def live(self) -> int:
         """From listening to the exit code."""
@@ -192,6 +193,14 @@ class _Life:
         except TimeoutError:
             self._http.force_exit = True
             await serving
+
+
+def _http_limits(settings: ServerSettings) -> HttpLimits:
+    return HttpLimits(
+        max_connections=settings.max_connections,
+        receive_timeout_s=settings.receive_timeout_s,
+        send_timeout_s=settings.send_timeout_s,
+    )
 
 
 def _leave() -> None:

@@ -7,17 +7,21 @@ The backend comes after the server listens (loading takes a while, health checks
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import TypeVar
 
+from starlette.types import Receive, Scope
+
+from headrace.core.body_budget import BodyBudget
 from headrace.core.errors import Unavailable
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.core.settings import ServerSettings
 from headrace.engine.backend import Backend
 from headrace.server.exchange import KEEP_ALIVE_S
-from headrace.server.limits import Gate
+from headrace.server.limits import Gate, read_body
 from headrace.wire.dialect import Limits, RequestContext
 
 T = TypeVar("T")
@@ -45,6 +49,7 @@ class Service:
         self.settings = settings
         self.phase = Phase.LOADING if backend is None else Phase.READY
         self.gate = Gate(settings.max_concurrent_requests)
+        self.budget = BodyBudget(settings.max_buffered_bytes)
         self._large_bodies = asyncio.Semaphore(1)
         self.limits = Limits(
             max_best_of=settings.max_best_of,
@@ -93,6 +98,22 @@ class Service:
     def stats(self) -> EngineStats:
         """How busy the engine is."""
         return EngineStats() if self._backend is None else self._backend.stats()
+
+    @asynccontextmanager
+    async def admit(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
+        """
+        Read a body and let its request in until the block ends.
+
+        A request that is still arriving takes no place: clients that send slowly would lock out all others.
+
+        Raises:
+            PayloadTooLarge, Busy, ClientGone: see `read_body` and `Gate`.
+        """
+        self.gate.check()
+        with self.budget.share() as share:
+            body = await read_body(scope, receive, share, max_bytes=self.settings.max_body_bytes)
+            with self.gate.enter():
+                yield body
 
     async def understand(self, body: bytes, read: Callable[[bytes], T]) -> T:
         """

@@ -16,7 +16,6 @@ from headrace.core.generation import ChatPrompt
 from headrace.core.tracing import trace_of
 from headrace.server.dialects import tgi_dialect, tgi_version
 from headrace.server.generate import GenerationRoute
-from headrace.server.limits import read_body
 from headrace.server.pages import is_browser, page
 from headrace.server.service import Phase, Service
 from headrace.wire.openai.chat import OpenAIChat
@@ -86,20 +85,21 @@ class _TgiPages:
 
     async def tokenize(self, request: Request) -> Response:
         """The tokens of a text."""
-        text = await self._service.understand(await self._body(request), parse_tokenize)
-        _, spans = await asyncio.to_thread(self._service.backend.tokenize, text)
-        return Response(render_tokenize(spans), media_type=_JSON)
+        async with self._service.admit(request.scope, request.receive) as body:
+            text = await self._service.understand(body, parse_tokenize)
+            _, spans = await asyncio.to_thread(self._service.backend.tokenize, text)
+            return Response(render_tokenize(spans), media_type=_JSON)
 
     async def chat_tokenize(self, request: Request) -> Response:
         """The tokens of a chat, after the chat template."""
-        body = await self._body(request)
         context = self._service.context(trace_of(request.scope).request_id)
-        parsed = await self._service.understand(body, lambda body: OpenAIChat().parse(body, context))
-        prompt = parsed.requests[0].prompt
-        if not isinstance(prompt, ChatPrompt):
-            raise InvalidRequest("`messages` is missing.", param="messages")
-        text, spans = await asyncio.to_thread(self._service.backend.tokenize, prompt)
-        return Response(render_chat_tokenize(text, spans), media_type=_JSON)
+        async with self._service.admit(request.scope, request.receive) as body:
+            parsed = await self._service.understand(body, lambda body: OpenAIChat().parse(body, context))
+            prompt = parsed.requests[0].prompt
+            if not isinstance(prompt, ChatPrompt):
+                raise InvalidRequest("`messages` is missing.", param="messages")
+            text, spans = await asyncio.to_thread(self._service.backend.tokenize, prompt)
+            return Response(render_chat_tokenize(text, spans), media_type=_JSON)
 
     async def metrics(self, _request: Request) -> Response:
         """Prometheus metrics."""
@@ -109,7 +109,3 @@ class _TgiPages:
         from headrace.core.exposition import render
 
         return Response(render(self._service.metrics), media_type=_METRICS_TYPE)
-
-    async def _body(self, request: Request) -> bytes:
-        limit = self._service.settings.max_body_bytes
-        return await read_body(request.scope, request.receive, max_bytes=limit)

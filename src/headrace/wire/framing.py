@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest
 
 SSE_CONTENT_TYPE = "text/event-stream"
@@ -19,7 +20,6 @@ SSE_KEEP_ALIVE = b":\n\n"
 _LINE_ENDS = tuple((mark.encode(), b"\\u%04x" % ord(mark)) for mark in "\x85\u2028\u2029")
 
 _MAX_UNKNOWN_FIELDS = 20
-_MAX_QUOTED_CHARACTERS = 200
 
 T = TypeVar("T")
 
@@ -120,11 +120,6 @@ def field_names(body: bytes) -> frozenset[str]:
 def shortened_names(names: Iterable[str]) -> tuple[str, ...]:
     """Names that a client sent, sorted, for the log; of very many or very long ones the beginning."""
     return tuple(shortened(name) for name in heapq.nsmallest(_MAX_UNKNOWN_FIELDS, names))
-
-
-def shortened(text: str) -> str:
-    """The beginning of a client's text, for messages and the log."""
-    return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[:_MAX_QUOTED_CHARACTERS]}…"
 
 
 def _malformed(body: bytes, error: Exception) -> MalformedBody:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest, NotFound
 from headrace.core.generation import SamplingParams
 from headrace.wire.constraints import ConstraintFields, read_constraint
@@ -22,7 +23,6 @@ from headrace.wire.fields import (
     Refused,
     struct_fields,
 )
-from headrace.wire.framing import shortened
 from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
 
 Version = Literal["0.25", "0.26", "0.27", "17"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import ModelNotFound
 from headrace.core.generation import ModelInfo
 from headrace.wire.framing import to_json
@@ -20,7 +21,7 @@ def render_model(model: ModelInfo, name: str, names: Sequence[str] = ()) -> byte
         ModelNotFound: nothing is served by that name.
     """
     if name not in {model.name, *names}:
-        raise ModelNotFound(f"The model `{name}` does not exist. Served here: `{model.name}`.")
+        raise ModelNotFound(f"The model `{shortened(name)}` does not exist. Served here: `{model.name}`.")
     return to_json(_model(model, name))
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest, ModelNotFound
 from headrace.core.generation import SamplingParams
 from headrace.wire.constraints import ConstraintFields, read_constraint
@@ -68,7 +69,7 @@ def check_model(fields: CommonFields, context: RequestContext) -> None:
     accepted = context.accepted_models
     if name is None or accepted is None or name in accepted or name == context.model.name:
         return
-    raise ModelNotFound(f"The model `{name}` does not exist. Served here: `{context.model.name}`.")
+    raise ModelNotFound(f"The model `{shortened(name)}` does not exist. Served here: `{context.model.name}`.")
 
 
 def is_stream(fields: CommonFields) -> bool:

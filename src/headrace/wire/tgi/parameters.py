@@ -8,12 +8,12 @@ from typing import Literal
 
 import msgspec
 
+from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest, NotFound
 from headrace.core.generation import Grammar, SamplingParams
 from headrace.wire.constraints import ConstraintFields, read_constraint
 from headrace.wire.dialect import Limits
 from headrace.wire.fields import MISPLACED_CONSTRAINTS, SAMPLING_REFUSED, FieldTable, Refused, struct_fields
-from headrace.wire.framing import shortened
 from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
 
 Version = Literal["1.0", "3"]

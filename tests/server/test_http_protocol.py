@@ -1,0 +1,185 @@
+"""Requests at the edge of HTTP, or beyond it: a strict parser, errors in JSON, and limits of size, time and number."""
+
+import json
+import socket
+
+import pytest
+
+from headrace.engine.echo import EchoBackend, EchoScript
+from headrace.server.http_protocol import HttpLimits
+from tests.http_cases import GET, HOST, MALFORMED, answers_in, exchange
+
+from .conftest import serving
+
+BODY = b'{"inputs":"a b","parameters":{"max_new_tokens":2}}'
+CLOSE = b"Connection: close\r\n"
+GENERATE = b"POST /generate HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\n"
+TWO_CHUNKS = b"5\r\n" + BODY[:5] + b"\r\n" + b"%x;note=x\r\n" % len(BODY[5:]) + BODY[5:] + b"\r\n"
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_request_gets_json_and_a_closed_connection(echo, name):
+    request, status = MALFORMED[name]
+
+    (answer,) = answers_in(exchange(echo.url, request))
+
+    assert answer.status == status
+    assert answer.headers["connection"] == "close"
+    assert answer.headers["content-type"] == "application/json"
+    assert set(json.loads(answer.body)) == {"error", "error_type"}
+    assert echo.client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/invocations", "/generate", "/nowhere"])
+def test_the_answer_to_a_malformed_head_is_the_same_on_every_route(echo, path):
+    (answer,) = answers_in(exchange(echo.url, b"POST %b HTTP/1.1\r\n" % path.encode() + HOST + HOST + b"\r\n"))
+    assert json.loads(answer.body) == {
+        "error": "The request has 2 Host headers; expected one.",
+        "error_type": "malformed_http",
+    }
+
+
+def test_trailers_are_dropped_and_the_connection_goes_on(echo):
+    trailers = b"0\r\nX-Sum: 1\r\nAuthorization: Bearer x\r\nX-Empty:\r\n\r\n"
+    request = GENERATE + b"Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n" + TWO_CHUNKS + trailers
+
+    whole = exchange(echo.url, request + GET + HOST + CLOSE + b"\r\n")
+    in_bytes = exchange(
+        echo.url, *(request[index : index + 1] for index in range(len(request))), GET, HOST, CLOSE, b"\r\n"
+    )
+
+    for received in (whole, in_bytes):
+        first, second = answers_in(received)
+        assert (first.status, json.loads(first.body)["generated_text"]) == (200, "a b")
+        assert second.status == 200
+
+
+def test_a_trailer_does_not_become_a_header():
+    scopes = []
+    with serving(watch_scope=scopes.append) as echo:
+        request = (
+            GENERATE + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n" + TWO_CHUNKS + b"0\r\nAuthorization: x\r\n\r\n"
+        )
+        (answer,) = answers_in(exchange(echo.url, request))
+    assert answer.status == 200
+    assert not [name for name, _ in scopes[0]["headers"] if name == b"authorization"]
+
+
+@pytest.mark.parametrize("upgrade", [b"h2c", b"websocket"])
+def test_an_offer_to_upgrade_is_ignored_and_the_body_is_read(echo, upgrade):
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n" % upgrade
+    sized = GENERATE + offer + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+    chunked = GENERATE + offer + b"Transfer-Encoding: chunked\r\n\r\n" + TWO_CHUNKS + b"0\r\n\r\n"
+
+    answers = answers_in(
+        exchange(echo.url, sized + chunked + GET + offer + HOST + b"\r\n" + GET + HOST + CLOSE + b"\r\n")
+    )
+
+    assert [answer.status for answer in answers] == [200, 200, 200, 200]
+    assert [json.loads(answer.body)["generated_text"] for answer in answers[:2]] == ["a b", "a b"]
+
+
+def test_an_absolute_target_is_a_path_of_this_server_under_the_host_that_it_names():
+    scopes = []
+    with serving(watch_scope=scopes.append) as echo:
+        with_path = exchange(echo.url, b"GET http://a.example:1/health?x=1 HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n")
+        without = exchange(echo.url, b"GET http://127.0.0.1 HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n")
+    assert [answer.status for answer in answers_in(with_path) + answers_in(without)] == [200, 200]
+    assert [(scope["path"], scope["query_string"]) for scope in scopes] == [("/health", b"x=1"), ("/", b"")]
+    assert (b"host", b"a.example:1") in scopes[0]["headers"]
+
+
+@pytest.mark.parametrize("path", ["/v9/a%0d%0ab%00%1b", "/v1/models/a%0d%0ab%00%1b", "/a" * 4000])
+def test_a_path_is_quoted_as_it_was_sent_and_shortened(echo, path):
+    message = echo.client.get(path).text
+    assert message.isprintable()
+    assert "\\r" not in message
+    assert len(message) < 600
+
+
+def test_options_of_the_server_itself_names_the_methods(echo):
+    (answer,) = answers_in(exchange(echo.url, b"OPTIONS * HTTP/1.1\r\n" + HOST + CLOSE + b"\r\n"))
+    assert answer.status == 204
+    assert "POST" in answer.headers["allow"]
+
+
+def test_pipelined_answers_come_before_the_refusal_of_what_follows_them(echo):
+    generate = GENERATE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+    answers = answers_in(exchange(echo.url, generate + generate + b"no HTTP at all\r\n\r\n"))
+    assert [answer.status for answer in answers] == [200, 200, 400]
+    assert json.loads(answers[1].body)["generated_text"] == "a b"
+
+
+def test_a_refusal_before_the_end_of_a_body_reaches_the_client_that_sends_it():
+    with serving(max_body_bytes=1000) as echo:
+        request = GENERATE + b"Content-Length: 3000000\r\n\r\n" + b" " * 1_000_000
+        (answer,) = answers_in(exchange(echo.url, request))
+    assert (answer.status, answer.headers["connection"]) == (413, "close")
+
+
+def test_a_client_that_waits_for_100_continue_is_told_that_its_body_is_too_large(echo):
+    request = GENERATE + b"Expect: 100-continue\r\nContent-Length: 1000000000\r\n\r\n"
+    (answer,) = answers_in(exchange(echo.url, request))
+    assert (answer.status, answer.headers["connection"]) == (413, "close")
+
+
+@pytest.mark.parametrize(
+    "request_part",
+    [GET, GENERATE + b"Content-Length: 50\r\n\r\n{", b"", GENERATE],
+    ids=["head", "body", "none", "head 2"],
+)
+def test_a_request_that_does_not_arrive_in_time_is_answered_408_and_closed(request_part):
+    with serving(limits=HttpLimits(receive_timeout_s=0.2), timeout_keep_alive=1) as echo:
+        answers = answers_in(exchange(echo.url, request_part))
+        assert echo.service.gate.inside == 0
+    assert [answer.status for answer in answers] == ([408] if request_part else [])
+
+
+def test_slow_senders_take_no_place_from_others():
+    with serving(max_concurrent_requests=1) as echo, _connected(echo) as slow:
+        slow.sendall(GENERATE + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY[:-1])
+        assert echo.post("/generate", json.loads(BODY)).status_code == 200
+        slow.sendall(BODY[-1:])
+        assert slow.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_a_reader_that_stops_is_dropped_and_its_request_aborted():
+    backend = EchoBackend(max_model_len=200_000, script=EchoScript())
+    body = {"model": "echo", "prompt": "w " * 100, "max_tokens": 150_000, "ignore_eos": True, "stream": True}
+    content = json.dumps(body).encode()
+    with serving(backend, limits=HttpLimits(send_timeout_s=0.5)) as echo, _connected(echo) as lazy:
+        lazy.sendall(
+            b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(content) + content
+        )
+        echo.until(lambda: backend.aborted, "the abort")
+        echo.until(lambda: echo.service.gate.inside == 0, "its place is free")
+        assert echo.records(1)[0]["finish"] == "disconnected"
+
+
+def test_one_connection_too_many_is_told_to_come_again():
+    with serving(limits=HttpLimits(max_connections=2)) as echo, _connected(echo), _connected(echo) as second:
+        second.sendall(GET + HOST + b"\r\n")
+        assert second.recv(100).startswith(b"HTTP/1.1 200")
+        (answer,) = answers_in(exchange(echo.url))
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+
+
+def test_bodies_share_a_budget_that_small_ones_do_not_need():
+    with serving(max_buffered_bytes=100_000) as echo, _connected(echo) as slow:
+        slow.sendall(GENERATE + b"Content-Length: 10000000\r\n\r\n" + b" " * 160_000)
+        echo.until(lambda: echo.service.budget.held_bytes > 90_000, "the large body is held")
+        large = echo.post("/generate", {"inputs": "a " * 50_000})
+        small = echo.post("/generate", json.loads(BODY))
+        slow.close()
+        echo.until(lambda: echo.service.budget.held_bytes == 0, "the budget is whole again")
+    assert (large.status_code, large.headers["retry-after"]) == (429, "1")
+    assert small.status_code == 200
+
+
+def _connected(echo) -> socket.socket:
+    host, port = echo.url.removeprefix("http://").split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(20)
+    connection.connect((host, int(port)))
+    return connection
