@@ -129,7 +129,15 @@ async def measure_round(
 @contextmanager
 def running(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, str, int]]:
     """The worker's URL, the gateway's URL and its process."""
-    flags = ("--max-draft-tokens", "0", "--no-enable-prefix-caching", "--threads", str(options.threads))
+    flags = (
+        "--dtype",
+        "w4a8",
+        "--max-draft-tokens",
+        "0",
+        "--no-enable-prefix-caching",
+        "--threads",
+        str(options.threads),
+    )
     arguments = (sys.executable, "-m", "headrace", "serve", options.model, "--dialect", "tgi-3", *flags)
     worker = ServerProcess(Launch(arguments=arguments, environment=()), log=scratch / "worker.log")
     try:

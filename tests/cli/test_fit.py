@@ -4,14 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.fit import advice_text, auto_format
+from headrace.cli.fit import advice_text
 from headrace.cli.sizing import FORMATS, Advice, advise, fit_formats
 from headrace.core.errors import InsufficientMemory
-from headrace.models.weights import Encoding
+from headrace.engine.formats import Formats
 from headrace.runner.memory import MemoryPlan
 
 WEIGHTS = {"bf16": 1000, "w8a8": 500, "w4a8": 250}
 KV = {"bf16": 2, "int8": 1}
+BF16 = Formats(dtype="bf16", kv_dtype="bf16", reason="bf16 is nearest to the file")
 
 
 def planner(available: int):
@@ -70,7 +71,7 @@ def test_the_longest_context_that_fits_is_advised_where_none_does() -> None:
 
 def test_nothing_is_advised_where_nothing_fits() -> None:
     assert advice_for(300) is None
-    assert "does not fit here in any format" in advice_text("m", None, ("bf16", "bf16"), 8192)
+    assert "does not fit here in any format" in advice_text("m", None, BF16, 8192)
 
 
 @pytest.mark.parametrize(
@@ -88,20 +89,15 @@ def test_nothing_is_advised_where_nothing_fits() -> None:
     ],
 )
 def test_the_advice_is_a_command_to_copy(advice: Advice, command: str) -> None:
-    assert advice_text("my/model", advice, ("bf16", "bf16"), 8192).splitlines()[-1].strip() == command
-
-
-def test_the_own_format_follows_the_encoding() -> None:
-    assert auto_format(Encoding.Q4_1) == ("w4a8", "int8")
-    assert auto_format(Encoding.Q8_0) == ("w8a8", "int8")
-    assert auto_format(Encoding.BF16) == ("bf16", "bf16")
+    assert advice_text("my/model", advice, BF16, 8192).splitlines()[-1].strip() == command
 
 
 @pytest.mark.model
 def test_the_sum_of_a_real_model(headrace, smollm2_path) -> None:
     value = json.loads(headrace("fit", smollm2_path, "--memory", "4GiB", "--json").stdout)
     assert value["family"] == "llama"
-    assert value["advice"] == {"dtype": "w4a8", "kv_dtype": "int8", "max_model_len": 8192}
+    assert value["advice"] == {"dtype": "w8a8", "kv_dtype": "bf16", "max_model_len": 8192}
+    assert "under 1 B" in value["default"]["reason"]
     weights = {row["dtype"]: row["plan"]["weights_bytes"] for row in value["formats"]}
     assert weights["w4a8"] < weights["w8a8"] < weights["bf16"]
     assert weights["bf16"] == pytest.approx(2 * value["num_parameters"], rel=0.01)

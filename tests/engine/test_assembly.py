@@ -5,41 +5,15 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.engine.assembly import check_threads, resolve_dtype, resolve_kv_dtype, resolve_limits
+from headrace.core.generation import RecommendedSampling
+from headrace.engine.assembly import check_threads, recommended_sampling, resolve_limits
 from headrace.engine.config import EngineConfig
+from headrace.models.model import GenerationDefaults
 from headrace.models.spec import RopeSpec
-from headrace.models.weights import Encoding
 from tests.engine.support import SPEC
 
 CONFIG = EngineConfig(model="m")
 LONG = replace(SPEC, max_positions=131_072)
-
-
-@pytest.mark.parametrize(
-    ("encoding", "dtype", "kv_dtype"),
-    [
-        (Encoding.BF16, "bf16", "bf16"),
-        (Encoding.F16, "bf16", "bf16"),
-        (Encoding.Q8_0, "w8a8", "int8"),
-        (Encoding.Q4_0, "w4a8", "int8"),
-        (Encoding.Q4_1, "w4a8", "int8"),
-    ],
-)
-def test_formats_follow_the_checkpoint(encoding: Encoding, dtype: str, kv_dtype: str) -> None:
-    assert resolve_dtype("auto", encoding) == dtype
-    assert resolve_kv_dtype("auto", dtype) == kv_dtype
-
-
-def test_formats_are_as_asked() -> None:
-    assert resolve_dtype("w8a8", Encoding.BF16) == "w8a8"
-    assert resolve_kv_dtype("bf16", "w4a8") == "bf16"
-
-
-def test_unknown_formats_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match=r"fp4.*bf16, w8a8, w4a8"):
-        resolve_dtype("fp4", Encoding.BF16)
-    with pytest.raises(SettingsError, match=r"fp8.*bf16, int8"):
-        resolve_kv_dtype("fp8", "bf16")
 
 
 def test_the_context_is_the_models_own_up_to_a_default() -> None:
@@ -81,3 +55,10 @@ def test_more_threads_than_cpus_are_refused() -> None:
 def test_senseless_numbers_are_refused_by_name(name: str) -> None:
     with pytest.raises(SettingsError, match=name):
         resolve_limits(replace(CONFIG, **{name: -1}), SPEC)
+
+
+def test_what_the_checkpoint_recommends_goes_before_the_usual_sampling() -> None:
+    assert recommended_sampling(GenerationDefaults()) == RecommendedSampling(temperature=0.2, top_p=0.9)
+    given = GenerationDefaults(temperature=1.0, top_k=64, top_p=0.95)
+    assert recommended_sampling(given) == RecommendedSampling(temperature=1.0, top_k=64, top_p=0.95)
+    assert recommended_sampling(GenerationDefaults(temperature=0.0)).temperature == 0

@@ -1,6 +1,7 @@
 """The promises again, on the native runtime with the small real model."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar
 from headrace.engine.assembly import assemble
 from headrace.engine.async_engine import AsyncEngine
@@ -16,6 +18,7 @@ from tests.engine.support import Answer, FreeRows, ask, request, running
 
 pytestmark = pytest.mark.model
 
+CHAT_PAGE = Path(headrace.__file__).parent / "server/web/index.html"
 SYSTEM = "You answer in one short sentence, politely, and never mention the weather. " * 4
 
 
@@ -107,13 +110,35 @@ async def test_guessed_tokens_change_no_bit(dtype: str, kv_dtype: str, smollm2_p
     ]
 
 
-async def test_a_question_gets_its_answer(smollm2_path: Path, cache_dir: Path) -> None:
-    async with engine_on(smollm2_path, cache_dir, dtype="bf16") as engine:
+@pytest.mark.parametrize("dtype", ["bf16", "auto"])
+async def test_a_question_gets_its_answer(dtype: str, smollm2_path: Path, cache_dir: Path) -> None:
+    async with engine_on(smollm2_path, cache_dir, dtype=dtype) as engine:
         messages = [{"role": "user", "content": "What is the capital of France?"}]
         wanted = replace(request("", max_new_tokens=20), prompt=ChatPrompt(messages=messages))
         answer = await ask(engine, wanted)
     assert "Paris" in answer.text
     assert answer.finish.reason is FinishReason.EOS
+
+
+async def test_the_first_suggestion_of_the_chat_page_is_answered_right_with_every_seed(
+    smollm2_path: Path, cache_dir: Path
+) -> None:
+    suggestion = re.search(r'id="suggestions">\s*<button type="button">([^<]+)<', CHAT_PAGE.read_text())
+    assert suggestion is not None
+    assert "capital of France" in suggestion[1]
+    prompt = ChatPrompt(messages=[{"role": "user", "content": suggestion[1]}])
+    async with engine_on(smollm2_path, cache_dir) as engine:
+        usual = engine.info.recommended
+        assert (engine.info.dtype, engine.info.kv_dtype) == ("w8a8", "bf16")
+        wanted = [
+            replace(
+                request("", max_new_tokens=24, temperature=usual.temperature, top_p=usual.top_p, seed=seed),
+                prompt=prompt,
+            )
+            for seed in range(20)
+        ]
+        answers = await asyncio.gather(*(ask(engine, one) for one in wanted))
+    assert [answer.text for answer in answers if "Paris" not in answer.text] == []
 
 
 async def test_prompt_scores_are_the_scores_of_generating(smollm2_path: Path, cache_dir: Path) -> None:

@@ -93,6 +93,15 @@ def test_the_controls_reach_the_server(page: ChatPage, echo: Echo) -> None:
     assert page.find("#seed").get_attribute("value") == "11"
 
 
+def test_the_page_begins_with_the_sampling_that_the_model_recommends(page: ChatPage, echo: Echo) -> None:
+    page.ask("hello")
+    page.until_done()
+    sampling = echo.backend.requests[-1].sampling
+    recommended = echo.backend.info.recommended
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.7, 0.9, 40)
+    assert (recommended.temperature, recommended.top_p, recommended.top_k) == (0.7, 0.9, 40)
+
+
 def test_the_conversation_is_sent_along_until_it_is_cleared(page: ChatPage, echo: Echo) -> None:
     page.ask("first")
     page.until_done()

@@ -11,7 +11,7 @@ from uuid import uuid4
 import click
 
 from headrace.cli.group import Examples
-from headrace.cli.sampling_options import sampling_options, sampling_params
+from headrace.cli.sampling_options import RECOMMENDED, sampling_options, sampling_params
 from headrace.cli.setting_options import ENGINE_SETTINGS, setting_options
 from headrace.cli.sources import Source, opened_source
 from headrace.cli.terminal import Stopwatch, write_text
@@ -40,7 +40,7 @@ Ctrl-C stops an answer, not the program.
 @click.option("--url", help="Talk to the server there in place of loading a model here.")
 @click.option("--api-key", envvar="HEADRACE_API_KEY", help="Key for --url.  [env: HEADRACE_API_KEY]")
 @click.option("--system", metavar="TEXT", help="The system message.")
-@sampling_options(without=("n", "best_of", "logprobs", "prompt_logprobs"), temperature=0.2, top_p=0.9)
+@sampling_options(without=("n", "best_of", "logprobs", "prompt_logprobs"), **dict.fromkeys(RECOMMENDED))
 @setting_options(*ENGINE_SETTINGS)
 @click.pass_context
 def chat(ctx: click.Context, /, model: str | None, **given: Any) -> None:
@@ -49,8 +49,9 @@ def chat(ctx: click.Context, /, model: str | None, **given: Any) -> None:
 
     Answers stream as they are made. Commands begin with a slash; /help lists them.
     """
-    sampling = sampling_params(given)
+    sampling_params(given)  # wrong options are refused before a model is loaded
     with opened_source(ctx, model, given) as (runner, source):
+        sampling = sampling_params(given, source.info.recommended)
         talk(runner, source, Conversation(sampling=sampling, system=given["system"] or ""))
 
 

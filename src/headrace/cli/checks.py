@@ -14,6 +14,8 @@ from typing import Literal
 
 from headrace import __version__
 from headrace.core.setting_rules import format_size
+from headrace.engine.formats import SMALL_MODEL_PARAMETERS, Machine, choose_formats
+from headrace.models.weights import Encoding
 
 LOW_MEMORY_BYTES = 2 << 30
 TOO_LITTLE_MEMORY_BYTES = 512 << 20
@@ -85,6 +87,21 @@ def judge_memory(available: int) -> Finding:
         advice = "Enough for small models only; `headrace fit MODEL` says which."
         return Finding(name="memory", status="warning", found=found, advice=advice)
     return Finding(name="memory", status="ok", found=found)
+
+
+def check_formats() -> Iterator[Finding]:
+    """The formats that `--dtype auto` takes on this machine, for a small and a large model."""
+    try:
+        from headrace.runner.cpu import has_native_bf16
+        from headrace.runner.memory import available_memory_bytes
+    except ImportError:
+        return
+    machine = Machine(available_bytes=available_memory_bytes(), has_native_bf16=has_native_bf16())
+    for num_parameters, size in ((SMALL_MODEL_PARAMETERS // 2, "0.5 B"), (SMALL_MODEL_PARAMETERS * 3, "3 B")):
+        for encoding, stored in ((Encoding.BF16, "bf16"), (Encoding.Q4_1, "4-bit")):
+            formats = choose_formats("auto", "auto", num_parameters=num_parameters, encoding=encoding, machine=machine)
+            found = f"{formats.dtype}, KV cache {formats.kv_dtype}: {formats.reason}"
+            yield Finding(name=f"{size} {stored} model", status="ok", found=found)
 
 
 def check_port() -> Iterator[Finding]:
@@ -211,6 +228,7 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     check_versions,
     check_native,
     check_memory,
+    check_formats,
     check_huge_pages,
     check_port,
     check_packages,

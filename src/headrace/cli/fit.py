@@ -20,11 +20,10 @@ from headrace.core.setting_rules import format_size, parse_size
 from headrace.engine.assembly import (
     BLOCK_TOKENS,
     DEFAULT_MAX_MODEL_LEN,
-    resolve_dtype,
-    resolve_kv_dtype,
     resolve_limits,
 )
 from headrace.engine.config import EngineConfig, EngineLimits
+from headrace.engine.formats import Formats, Machine, choose_formats
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import Encoding
 
@@ -35,6 +34,10 @@ headrace fit ./model.gguf --max-model-len 32768     with a longer context
 headrace fit smollm2 --json | jq .advice
 """
 
+_FASTER = {
+    "bf16": " --dtype w8a8 reads half the bytes for each token, which is faster.",
+    "w8a8": " --dtype w4a8 reads fewer bytes for each token, which is faster and less exact.",
+}
 LENGTHS = (512, 2048, 8192, 32768)
 
 
@@ -61,6 +64,7 @@ def fit(*, model: str, revision: str | None, memory: str | None, as_json: bool, 
     """
     with showing_progress() as progress:
         known = read_known(model, revision, progress)
+    from headrace.runner.cpu import has_native_bf16
     from headrace.runner.memory import available_memory_bytes
 
     available = available_memory_bytes() if memory is None else _size(memory)
@@ -69,15 +73,21 @@ def fit(*, model: str, revision: str | None, memory: str | None, as_json: bool, 
     max_model_len, max_num_seqs = served.max_model_len, served.max_num_seqs
     plan = _planner(known.spec, served, available)
     fits = fit_formats(plan, max_model_len=max_model_len, max_num_seqs=max_num_seqs, available_bytes=available)
-    advice = advise(
-        plan, fits, auto=auto_format(known.encoding), max_model_len=max_model_len, max_num_seqs=max_num_seqs
+    formats = choose_formats(
+        "auto",
+        "auto",
+        num_parameters=known.spec.num_parameters,
+        encoding=known.encoding,
+        machine=Machine(available_bytes=available, has_native_bf16=has_native_bf16()),
     )
+    auto = (formats.dtype, formats.kv_dtype)
+    advice = advise(plan, fits, auto=auto, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
     if as_json:
-        click.echo(json.dumps(_values(model, known, fits, advice, available, max_model_len, max_num_seqs)))
+        click.echo(json.dumps(_values(model, known, fits, formats, advice, available, max_model_len, max_num_seqs)))
         return
     click.echo(_head(model, known, available, max_model_len, max_num_seqs))
     _print_table(fits, max_model_len)
-    click.echo(advice_text(model, advice, auto_format(known.encoding), max_model_len))
+    click.echo(advice_text(model, advice, formats, max_model_len))
 
 
 def read_known(model: str, revision: str | None, progress: Progress) -> Known:
@@ -108,12 +118,6 @@ def _hub_spec(repo_id: str, revision: str | None) -> ModelSpec:
     except ValueError as exc:
         raise BrokenModel(f"config.json of {repo_id} is not JSON: {exc}.") from exc
     return from_config(Fields(values, f"config.json of {repo_id}"))[1]
-
-
-def auto_format(encoding: Encoding) -> tuple[str, str]:
-    """Weights and KV cache that `--dtype auto` takes."""
-    dtype = resolve_dtype("auto", encoding)
-    return dtype, resolve_kv_dtype("auto", dtype)
 
 
 def _planner(spec: ModelSpec, served: EngineLimits, available_bytes: int) -> Plan:
@@ -173,20 +177,20 @@ def _sizes(fit_: FormatFit) -> list[str]:
     return [*map(format_size, sizes), f"{fit_.room_tokens:,}"]
 
 
-def advice_text(model: str, advice: Advice | None, auto: tuple[str, str], max_model_len: int) -> str:
+def advice_text(model: str, advice: Advice | None, auto: Formats, max_model_len: int) -> str:
     """The command to start the server with, and why."""
     if advice is None:
         return "It does not fit here in any format, even with a short context. Take a smaller model or more memory."
     command = ["headrace", "serve", model]
-    why = "The checkpoint's own format fits."
-    if (advice.dtype, advice.kv_dtype) != auto:
+    why = f"The default format fits: {auto.reason}."
+    if (advice.dtype, advice.kv_dtype) != (auto.dtype, auto.kv_dtype):
         command += ["--dtype", advice.dtype, "--kv-dtype", advice.kv_dtype]
-        why = "The checkpoint's own format does not fit; this is the best that does."
+        why = "The default format does not fit; this is the best that does."
     if advice.max_model_len != max_model_len or max_model_len > DEFAULT_MAX_MODEL_LEN:
         command += ["--max-model-len", str(advice.max_model_len)]
     if advice.max_model_len != max_model_len:
         why = f"No format holds a context of {max_model_len:,} tokens; this is the longest that fits."
-    hint = " --dtype w8a8 reads half the bytes for each token, which is faster." if advice.dtype == "bf16" else ""
+    hint = _FASTER.get(advice.dtype, "")
     return f"{why}{hint}\n  {shlex.join(command)}"
 
 
@@ -194,6 +198,7 @@ def _values(
     model: str,
     known: Known,
     fits: Sequence[FormatFit],
+    auto: Formats,
     advice: Advice | None,
     available: int,
     max_model_len: int,
@@ -207,6 +212,7 @@ def _values(
         "available_bytes": available,
         "max_model_len": max_model_len,
         "max_num_seqs": max_num_seqs,
+        "default": asdict(auto),
         "formats": [asdict(fit_) for fit_ in fits],
         "advice": None if advice is None else asdict(advice),
     }

@@ -8,9 +8,12 @@ from typing import Any
 import click
 
 from headrace.core.errors import SettingsError
-from headrace.core.generation import Grammar, SamplingParams
+from headrace.core.generation import Grammar, RecommendedSampling, SamplingParams
 
 DEFAULTS = SamplingParams()
+USUAL = RecommendedSampling()
+RECOMMENDED = tuple(field.name for field in fields(RecommendedSampling))
+"""Options for which a model may recommend a value."""
 
 OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--max-new-tokens", "-n"), {"type": int, "help": "Longest answer, tokens."}),
@@ -62,6 +65,8 @@ def sampling_options(*, without: Collection[str] = (), **defaults: object) -> De
                 continue
             default = defaults.get(field, getattr(DEFAULTS, field))
             shown = {"default": default, "show_default": default is not None and not details.get("multiple")}
+            if default is None and field in RECOMMENDED:
+                shown["show_default"] = f"what the model recommends, else {getattr(USUAL, field)}"
             if details.get("multiple"):
                 shown = {}
             command = click.option(*names, **{**shown, **details})(command)
@@ -70,14 +75,15 @@ def sampling_options(*, without: Collection[str] = (), **defaults: object) -> De
     return decorate
 
 
-def sampling_params(given: Mapping[str, Any]) -> SamplingParams:
+def sampling_params(given: Mapping[str, Any], recommended: RecommendedSampling = USUAL) -> SamplingParams:
     """
-    The parameters that the options ask for; ranges are checked by the engine.
+    Return the parameters that the options ask for, with `recommended` where they are None; the engine checks ranges.
 
     Raises:
         SettingsError: a bias or a grammar cannot be read.
     """
     values = {field.name: given[field.name] for field in fields(SamplingParams) if field.name in given}
+    values |= {name: getattr(recommended, name) for name in RECOMMENDED if values.get(name, 0) is None}
     values["logit_bias"] = dict(map(_bias, given["logit_bias"]))
     return SamplingParams(**values, grammar=_grammar(given))
 

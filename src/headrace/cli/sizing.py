@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headrace.core.errors import InsufficientMemory
 from headrace.runner.memory import MemoryPlan
 
-FORMATS = (("bf16", "bf16"), ("bf16", "int8"), ("w8a8", "int8"), ("w4a8", "int8"))
+FORMATS = (("bf16", "bf16"), ("bf16", "int8"), ("w8a8", "bf16"), ("w8a8", "int8"), ("w4a8", "int8"))
 """Weights and KV cache: those worth comparing, best quality first."""
 SHORTEST_CONTEXT = 512
 
@@ -64,7 +64,7 @@ def advise(
     plan: Plan, fits: Sequence[FormatFit], *, auto: tuple[str, str], max_model_len: int, max_num_seqs: int
 ) -> Advice | None:
     """
-    The checkpoint's own format if it fits, else the best that does, else the longest context that fits in the smallest.
+    The default format if it fits, else the best that does, else the longest context that fits in the smallest.
 
     Args:
         plan: as for `fit_formats`.

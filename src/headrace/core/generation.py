@@ -194,6 +194,17 @@ class TextSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendedSampling:
+    """How to sample answers of a chat where its user says nothing; the chat page and `headrace chat` begin with it."""
+
+    temperature: float = 0.2
+    """Default of the fields: what small instruction models such as SmolLM2 are recommended with."""
+    top_p: float = 0.9
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """What a model server tells about the model that it serves."""
 
@@ -215,6 +226,9 @@ class ModelInfo:
     has_chat_template: bool
     created_s: int
     """When it was loaded, seconds since 1970."""
+    format_reason: str = ""
+    """Why it is served in these formats."""
+    recommended: RecommendedSampling = RecommendedSampling()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

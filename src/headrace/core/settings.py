@@ -89,11 +89,12 @@ class ServerSettings:
 
     dtype: str = setting(rules.choice("auto", "bf16", "w8a8", "w4a8"), "auto")
     """
-    Weight format. `auto` keeps to the file: GGUF Q4_0 and Q4_1 run as w4a8, Q8_0 as w8a8, everything else as bf16.
+    Weight format. `auto` takes the one nearest to the file, but w8a8 for 4-bit files of models under 1 B parameters,
+    and less where memory is short or the CPU has no bf16; the log says why.
     """
 
     kv_dtype: str = setting(rules.choice("auto", "bf16", "int8"), "auto")
-    """Format of the KV cache. `auto` is int8 with w8a8 and w4a8, bf16 with bf16."""
+    """Format of the KV cache. `auto` is bf16 with bf16 and with the default w8a8 of models under 1 B, else int8."""
 
     max_model_len: int | None = setting(rules.integer(2), None)
     """Longest prompt + answer, tokens. Default: what the model was trained for, or less if memory does not allow it."""

@@ -9,24 +9,20 @@ import os
 import time
 
 from headrace.core.errors import SettingsError
-from headrace.core.generation import ModelInfo
+from headrace.core.generation import ModelInfo, RecommendedSampling
 from headrace.core.progress import Progress, no_progress
 from headrace.engine.async_engine import AsyncEngine, TextParts
 from headrace.engine.config import EngineConfig, EngineLimits
+from headrace.engine.formats import Formats, Machine, choose_formats
 from headrace.engine.observer import EngineObserver
 from headrace.models.loading import load_model
-from headrace.models.model import Model
+from headrace.models.model import GenerationDefaults, Model
 from headrace.models.sources import home_folder
 from headrace.models.spec import ModelSpec
-from headrace.models.weights import Encoding
 from headrace.runner.step import Runner, RunnerLimits
 
-DTYPES = ("bf16", "w8a8", "w4a8")
-KV_DTYPES = ("bf16", "int8")
 BLOCK_TOKENS = 32
 DEFAULT_MAX_MODEL_LEN = 8192
-
-_DTYPE_OF = {Encoding.Q4_0: "w4a8", Encoding.Q4_1: "w4a8", Encoding.Q8_0: "w8a8", Encoding.I8: "w8a8"}
 
 
 def assemble(
@@ -47,10 +43,11 @@ def assemble(
         progress=progress,
     )
     limits = resolve_limits(config, model.spec)
-    runner = _load_runner(config, model, limits, progress)
+    formats = _formats(config, model)
+    runner = _load_runner(config, model, formats, limits, progress)
     eos_token_ids = model.defaults.eos_token_ids | model.tokenizer.eos_token_ids
     parts = TextParts(tokenizer=model.tokenizer, chat_template=model.chat_template, eos_token_ids=eos_token_ids)
-    return AsyncEngine(runner, parts, limits, _model_info(config, model, runner, limits), observer=observer)
+    return AsyncEngine(runner, parts, limits, _model_info(config, model, runner, limits, formats), observer=observer)
 
 
 def resolve_limits(config: EngineConfig, spec: ModelSpec) -> EngineLimits:
@@ -90,26 +87,6 @@ def check_threads(threads: int | None, num_cpus: int) -> None:
         )
 
 
-def resolve_dtype(asked: str, dominant: Encoding) -> str:
-    """Return the weight format: as asked, or the one that is nearest to how the checkpoint stores its weights."""
-    if asked == "auto":
-        return _DTYPE_OF.get(dominant, "bf16")
-    return _one_of("dtype", asked, DTYPES)
-
-
-def resolve_kv_dtype(asked: str, dtype: str) -> str:
-    """Return the format of the KV cache: as asked, or int8 with 8- and 4-bit weights."""
-    if asked == "auto":
-        return "bf16" if dtype == "bf16" else "int8"
-    return _one_of("kv_dtype", asked, KV_DTYPES)
-
-
-def _one_of(name: str, asked: str, known: tuple[str, ...]) -> str:
-    if asked not in known:
-        raise SettingsError(f"{name} is {asked!r}, wanted one of: auto, {', '.join(known)}.")
-    return asked
-
-
 def _max_model_len(config: EngineConfig, spec: ModelSpec) -> int:
     if config.max_model_len is None:
         bound = config.max_kv_cache_tokens or DEFAULT_MAX_MODEL_LEN
@@ -124,18 +101,31 @@ def _max_model_len(config: EngineConfig, spec: ModelSpec) -> int:
     return config.max_model_len
 
 
-def _load_runner(config: EngineConfig, model: Model, limits: EngineLimits, progress: Progress) -> Runner:
+def _formats(config: EngineConfig, model: Model) -> Formats:
+    from headrace.runner.cpu import has_native_bf16
+    from headrace.runner.memory import available_memory_bytes
+
+    return choose_formats(
+        config.dtype,
+        config.kv_dtype,
+        num_parameters=model.spec.num_parameters,
+        encoding=model.weights.dominant_encoding,
+        machine=Machine(available_bytes=available_memory_bytes(), has_native_bf16=has_native_bf16(config.isa)),
+    )
+
+
+def _load_runner(
+    config: EngineConfig, model: Model, formats: Formats, limits: EngineLimits, progress: Progress
+) -> Runner:
     # Here and not above: the native module is not needed to read this file's rules (or on machines without it).
     from headrace.runner.memory import available_memory_bytes, plan_memory
     from headrace.runner.native import load_native_runner
 
     check_threads(config.threads, _num_cpus())
-    dtype = resolve_dtype(config.dtype, model.weights.dominant_encoding)
-    kv_dtype = resolve_kv_dtype(config.kv_dtype, dtype)
     plan = plan_memory(
         model.spec,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
+        dtype=formats.dtype,
+        kv_dtype=formats.kv_dtype,
         block_tokens=BLOCK_TOKENS,
         max_model_len=limits.max_model_len,
         max_num_seqs=limits.max_num_seqs,
@@ -148,8 +138,8 @@ def _load_runner(config: EngineConfig, model: Model, limits: EngineLimits, progr
     return load_native_runner(
         model.spec,
         model.weights,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
+        dtype=formats.dtype,
+        kv_dtype=formats.kv_dtype,
         plan=plan,
         limits=RunnerLimits(
             num_blocks=plan.num_blocks,
@@ -171,7 +161,16 @@ def _num_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _model_info(config: EngineConfig, model: Model, runner: Runner, limits: EngineLimits) -> ModelInfo:
+def recommended_sampling(defaults: GenerationDefaults) -> RecommendedSampling:
+    """Return what the checkpoint recommends, with the usual values where it does not say."""
+    names = ("temperature", "top_p", "top_k", "repetition_penalty")
+    values = {name: getattr(defaults, name) for name in names}
+    return RecommendedSampling(**{name: value for name, value in values.items() if value is not None})
+
+
+def _model_info(
+    config: EngineConfig, model: Model, runner: Runner, limits: EngineLimits, formats: Formats
+) -> ModelInfo:
     return ModelInfo(
         name=config.served_model_name or model.name,
         revision=model.revision,
@@ -186,4 +185,6 @@ def _model_info(config: EngineConfig, model: Model, runner: Runner, limits: Engi
         num_parameters=model.spec.num_parameters,
         has_chat_template=model.chat_template is not None,
         created_s=int(time.time()),
+        format_reason=formats.reason,
+        recommended=recommended_sampling(model.defaults),
     )

@@ -18,9 +18,9 @@ class EngineConfig:
     served_model_name: str | None = None
     """Name that clients use; None: the model's own."""
     dtype: str = "auto"
-    """bf16, w8a8, w4a8; auto: as the checkpoint stores its weights."""
+    """bf16, w8a8, w4a8; auto: see `formats.choose_formats`."""
     kv_dtype: str = "auto"
-    """bf16, int8; auto: int8 with 8- and 4-bit weights, else bf16."""
+    """bf16, int8; auto: see `formats.choose_formats`."""
     max_model_len: int | None = None
     """Prompt + answer in tokens; None: the checkpoint's own, at most 8192."""
     max_prompt_tokens: int | None = None

@@ -24,6 +24,7 @@ from headrace.core.generation import (
     FinishReason,
     GenerationRequest,
     ModelInfo,
+    RecommendedSampling,
     SamplingParams,
     TextSpan,
     Token,
@@ -94,6 +95,7 @@ class EchoBackend:
             num_parameters=0,
             has_chat_template=True,
             created_s=int(time.time()),
+            recommended=RecommendedSampling(temperature=0.7, top_k=40),
         )
 
     @property

@@ -1,5 +1,7 @@
 """Reads a whole checkpoint from one GGUF file."""
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -38,5 +40,22 @@ def read_gguf_checkpoint(path: Path) -> Checkpoint:
         weights=GgufWeights(file, family, spec),
         tokenizer=tokenizer,
         templates=templates,
-        defaults=GenerationDefaults(eos_token_ids=tokenizer.eos_token_ids),
+        defaults=_read_defaults(file.metadata, tokenizer.eos_token_ids),
+    )
+
+
+def _read_defaults(metadata: Mapping[str, object], eos_token_ids: frozenset[int]) -> GenerationDefaults:
+    """Sampling that the file recommends, as llama.cpp's converter takes it from `generation_config.json`."""
+
+    def number(key: str) -> float | None:
+        value = metadata.get(f"general.sampling.{key}")
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) and value >= 0 else None
+
+    top_k = number("top_k")
+    return GenerationDefaults(
+        eos_token_ids=eos_token_ids,
+        temperature=number("temp"),
+        top_p=number("top_p"),
+        top_k=None if top_k is None else int(top_k),
+        repetition_penalty=number("penalty_repeat"),
     )

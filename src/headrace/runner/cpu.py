@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace import _native
+from headrace.core.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,19 @@ def cpu_report() -> CpuReport:
     """Ask the CPU."""
     features, isas = tuple(_native.cpu_features()), tuple(_native.available_isas())
     return CpuReport(features=features, isas=isas, isa=isas[0], reason=_reason(isas[0]), threads=default_threads())
+
+
+def has_native_bf16(isa: str | None = None) -> bool:
+    """
+    Return whether the kernels of `isa` (None: those that this CPU gets) multiply bf16 in hardware.
+
+    Raises:
+        SettingsError: this CPU cannot run that ISA.
+    """
+    try:
+        return _native.has_native_bf16(isa or "")
+    except ValueError as exc:
+        raise SettingsError(f"The native runtime cannot run this model as asked: {exc}.") from exc
 
 
 def default_threads(sys_fs: Path = Path("/sys")) -> int:

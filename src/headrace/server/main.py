@@ -161,6 +161,8 @@ class _Life:
             url=url_of(self._listener),
             model=info.name,
             dtype=info.dtype,
+            kv_dtype=info.kv_dtype,
+            format_reason=info.format_reason,
             device=info.device,
             max_model_len=info.max_model_len,
             start_ms=round((perf_counter() - self._started_s) * 1e3),

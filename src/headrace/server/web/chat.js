@@ -8,6 +8,7 @@ const KEPT = ["system", "temperature", "top_p", "max_tokens", "seed"];
 
 const conversation = new Conversation(ask);
 let model = "default";
+let moreSampling = {};
 
 // ---- talking to the server
 
@@ -24,6 +25,7 @@ function requestBody(messages) {
     messages: [...(system ? [{ role: "system", content: system }] : []), ...messages],
     temperature: Number($("temperature").value),
     top_p: Number($("top_p").value),
+    ...moreSampling,
     max_tokens: Number($("max_tokens").value) || undefined,
     ...(seed !== "" && { seed: Number(seed) }),
     stream: true,
@@ -57,6 +59,18 @@ function fitLongestAnswer(maxModelLen) {
   field.value = Math.min(Number(field.value), Math.floor(maxModelLen / 2));
 }
 
+/** Begin with what the model's makers recommend, unless the user has chosen. */
+async function recommendSampling() {
+  const response = await fetch("/info", { headers: headers() });
+  if (!response.ok) return;
+  const { temperature, top_p, top_k, repetition_penalty } = (await response.json()).headrace.recommended_sampling;
+  for (const [id, value] of Object.entries({ temperature, top_p })) {
+    if (localStorage.getItem(`headrace.${id}`) === null) $(id).value = value;
+  }
+  moreSampling = { ...(top_k > 0 && { top_k }), ...(repetition_penalty !== 1 && { repetition_penalty }) };
+  showOutputs();
+}
+
 async function findModel() {
   try {
     const response = await fetch("/v1/models", { headers: headers() });
@@ -64,6 +78,7 @@ async function findModel() {
     const [served] = (await response.json()).data;
     model = served.id;
     fitLongestAnswer(served.max_model_len);
+    await recommendSampling();
     $("model").textContent = model;
     document.title = `${model} · Headrace`;
   } catch (error) {

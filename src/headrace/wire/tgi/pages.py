@@ -1,6 +1,7 @@
 """TGI's other routes: `/info`, `/tokenize`, `/chat_tokenize`, `/health`. Source: TGI `router/src/server.rs`."""
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import msgspec
 
@@ -60,7 +61,7 @@ def render_info(
         "max_stop_sequences": limits.max_stop_sequences,
     }
     about_model = {"model_id": model.name, "model_sha": model.revision}
-    about_server = {"version": server_version, "sha": None, "docker_label": None}
+    about_server = {"version": server_version, "sha": None, "docker_label": None, "headrace": _own_facts(model)}
     if version == "3":
         return to_json(
             {
@@ -91,6 +92,16 @@ def render_info(
             **about_server,
         }
     )
+
+
+def _own_facts(model: ModelInfo) -> dict[str, object]:
+    """What TGI has no name for; the chat page begins with the recommended sampling."""
+    return {
+        "dtype": model.dtype,
+        "kv_dtype": model.kv_dtype,
+        "format_reason": model.format_reason,
+        "recommended_sampling": asdict(model.recommended),
+    }
 
 
 def _spans(spans: Iterable[TextSpan]) -> list[dict[str, object]]:

@@ -1,0 +1,101 @@
+"""
+Which weight and KV format a model is served in: a pure function of the model, the machine and what was asked for.
+
+Below a billion parameters quality decides, see docs/decisions/0016-quality-first-below-a-billion.md.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.core.errors import SettingsError
+from headrace.core.setting_rules import format_size
+from headrace.models.weights import Encoding
+
+DTYPES: Final = ("bf16", "w8a8", "w4a8")
+"""Most bytes first: where one does not fit, the next one is tried."""
+KV_DTYPES: Final = ("bf16", "int8")
+SMALL_MODEL_PARAMETERS: Final = 1_000_000_000
+"""Models with fewer are fast in any format and lose most by rounding."""
+BYTES_PER_WEIGHT: Final = {"bf16": 2.0, "w8a8": 1.0, "w4a8": 0.625}
+WEIGHTS_SHARE: Final = 0.8
+"""Part of the memory that weights may take; the rest is for the KV cache, activations and the process."""
+
+_STORED_AS: Final = {
+    Encoding.Q4_0: "w4a8",
+    Encoding.Q4_1: "w4a8",
+    Encoding.Q8_0: "w8a8",
+    Encoding.I8: "w8a8",
+}
+"""The format nearest to how the weights are stored; floats: bf16."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The part of a machine that decides about formats."""
+
+    available_bytes: int
+    has_native_bf16: bool
+    """The kernels multiply bf16 in hardware; otherwise bf16 is emulated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formats:
+    """Weight and KV format, and why."""
+
+    dtype: str
+    kv_dtype: str
+    reason: str
+
+
+def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, encoding: Encoding, machine: Machine) -> Formats:
+    """
+    Return the formats to serve in.
+
+    Args:
+        dtype: as asked, or "auto".
+        kv_dtype: as asked, or "auto".
+        num_parameters: of the matrices.
+        encoding: how most weights of the layers are stored.
+        machine: where it will run.
+
+    Raises:
+        SettingsError: a format is unknown.
+    """
+    _check("dtype", dtype, DTYPES)
+    _check("kv_dtype", kv_dtype, KV_DTYPES)
+    is_chosen_by_quality = dtype == "auto" and num_parameters < SMALL_MODEL_PARAMETERS
+    if dtype == "auto":
+        dtype, reason = _choose_dtype(num_parameters, encoding, machine)
+    else:
+        reason = f"{dtype} as asked"
+    if kv_dtype == "auto":
+        kv_dtype = "bf16" if dtype == "bf16" or (is_chosen_by_quality and dtype == "w8a8") else "int8"
+    return Formats(dtype=dtype, kv_dtype=kv_dtype, reason=reason)
+
+
+def _choose_dtype(num_parameters: int, encoding: Encoding, machine: Machine) -> tuple[str, str]:
+    stored = _STORED_AS.get(encoding, "bf16")
+    wanted, reason = stored, f"{stored} is nearest to the file ({encoding})"
+    if num_parameters < SMALL_MODEL_PARAMETERS and stored == "w4a8":
+        wanted, reason = (
+            "w8a8",
+            f"w8a8 because models under 1 B parameters answer better than in w4a8 ({encoding} file)",
+        )
+    elif num_parameters >= SMALL_MODEL_PARAMETERS and stored == "bf16" and not machine.has_native_bf16:
+        wanted, reason = "w8a8", "w8a8 because this CPU only emulates bf16, which is slow from 1 B parameters on"
+    dtype = _largest_that_fits(wanted, num_parameters, machine.available_bytes)
+    if dtype != wanted:
+        needed = format_size(round(num_parameters * BYTES_PER_WEIGHT[wanted]))
+        reason = f"{dtype} because {wanted} weights take {needed} of {format_size(machine.available_bytes)}"
+    return dtype, reason
+
+
+def _largest_that_fits(wanted: str, num_parameters: int, available_bytes: int) -> str:
+    candidates = DTYPES[DTYPES.index(wanted) :]
+    room = WEIGHTS_SHARE * available_bytes
+    return next((dtype for dtype in candidates if num_parameters * BYTES_PER_WEIGHT[dtype] <= room), candidates[-1])
+
+
+def _check(name: str, asked: str, known: tuple[str, ...]) -> None:
+    if asked not in ("auto", *known):
+        raise SettingsError(f"{name} is {asked!r}; expected one of: auto, {', '.join(known)}.")
