@@ -13,6 +13,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
+from tests.waiting import WAIT_S
+
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -24,7 +26,6 @@ FLAGS = (
     "--disable-sync",
     "--window-size=1280,800",
 )
-WAIT_S = 20
 _REPLACED = (NoSuchElementException, StaleElementReferenceException)
 
 

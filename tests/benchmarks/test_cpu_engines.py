@@ -17,6 +17,8 @@ from benchmarks.peers.manifest import Manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.waiting import WAIT_S
+
 N1 = CELLS[0]
 SHAPE = Shape(layer_weights=106_000_000, head_weights=28_000_000, kv_values_per_token=11_520)
 
@@ -78,31 +80,31 @@ def state_of(worker):
 
 def test_a_worker_answers_and_is_frozen_between_commands(start):
     worker = start()
-    seconds, description = worker.wait_ready(timeout_s=20)
+    seconds, description = worker.wait_ready(timeout_s=WAIT_S)
     assert (seconds > 0, description) == (True, {"version": "1"})
-    assert worker.generate([[1, 2], [3, 4]], 5, timeout_s=20) == 2.0
+    assert worker.generate([[1, 2], [3, 4]], 5, timeout_s=WAIT_S) == 2.0
     os.waitid(os.P_PID, worker.group, os.WSTOPPED | os.WNOWAIT)
     assert state_of(worker) == "T"
 
 
 def test_a_worker_that_makes_more_tokens_than_asked_for_has_failed(start):
     worker = start(extra=1)
-    worker.wait_ready(timeout_s=20)
+    worker.wait_ready(timeout_s=WAIT_S)
     with pytest.raises(WorkerFailed, match=r"Made \[4\] tokens, wanted 3"):
-        worker.generate([[1, 2]], 3, timeout_s=20)
+        worker.generate([[1, 2]], 3, timeout_s=WAIT_S)
 
 
 def test_a_worker_that_breaks_says_why(start):
     worker = start(breaks=True)
-    worker.wait_ready(timeout_s=20)
+    worker.wait_ready(timeout_s=WAIT_S)
     with pytest.raises(WorkerFailed, match="out of paper"):
-        worker.generate([[1, 2]], 3, timeout_s=20)
+        worker.generate([[1, 2]], 3, timeout_s=WAIT_S)
 
 
 def test_a_worker_that_does_not_start_says_where_to_look(tmp_path):
     worker = Worker("absent.py", python=sys.executable, settings={}, environment={}, log=tmp_path / "log")
     with pytest.raises(WorkerFailed, match="log"):
-        worker.wait_ready(timeout_s=20)
+        worker.wait_ready(timeout_s=WAIT_S)
     worker.close()
 
 
@@ -125,7 +127,7 @@ def test_one_engine_that_breaks_does_not_stop_the_others(script, tmp_path):
         logs=tmp_path,
     )
     saved = []
-    plan = Plan(cells=(N1,), runs=2, starts=1, retries=0, timeout_s=20)
+    plan = Plan(cells=(N1,), runs=2, starts=1, retries=0, timeout_s=WAIT_S)
     with Contest(rows, place, plan, tell=lambda text: None, save=saved.append) as contest:
         contest.run()
     ours, good, bad, gone = contest.measured

@@ -10,6 +10,7 @@ from headrace.core.errors import Busy, InvalidRequest, Unavailable, UserError
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, SamplingParams
 from tests.bench.scripted_server import Connection, openai_models, serving
 from tests.server.conftest import serving as serving_echo
+from tests.waiting import WAIT_S
 
 
 def request(prompt="one two three", **sampling) -> GenerationRequest:
@@ -80,7 +81,7 @@ async def test_an_answer_that_is_given_up_closes_its_connection() -> None:
         chunks = source.generate(request())
         await anext(chunks)
         await chunks.aclose()
-        await asyncio.wait_for(closed.wait(), 10)
+        await asyncio.wait_for(closed.wait(), WAIT_S)
         await source.close(deadline_s=0)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-WAIT_S = 60.0
+from tests.waiting import WAIT_S
 
 
 def command(*args: object) -> list[str]:
@@ -23,7 +23,9 @@ def clean_env(**more: str) -> dict[str, str]:
 
 
 def refused(*args: object, **env: str) -> str:
-    done = subprocess.run(command(*args), capture_output=True, text=True, env=clean_env(**env), check=False, timeout=60)
+    done = subprocess.run(
+        command(*args), capture_output=True, text=True, env=clean_env(**env), check=False, timeout=WAIT_S
+    )
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
@@ -95,6 +97,6 @@ def test_a_real_model_is_served_until_a_signal_comes(smollm2_path: Path, tmp_pat
 
 def _is_ready(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/ping").status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}/ping", timeout=WAIT_S).status_code == 200
     except httpx.TransportError:
         return False

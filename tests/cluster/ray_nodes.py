@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from headrace.cluster.ray_head import free_ports
+
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 MEMORY_BYTES = 8 << 30
 """Of each node."""
@@ -25,8 +27,9 @@ class Nodes:
         return str(self._cluster.address)
 
     def add(self, *, num_cpus: int, num_gpus: int = 0) -> Any:
-        """As a machine with so much of everything would come; it need not have it."""
+        """Add a node that claims these resources; the machine need not have them."""
         return self._cluster.add_node(
+            **agent_ports(),
             num_cpus=num_cpus,
             num_gpus=num_gpus,
             memory=MEMORY_BYTES,
@@ -35,14 +38,14 @@ class Nodes:
         )
 
     def lose(self, node_id: str) -> None:
-        """As a machine goes that loses its power: nobody says good-bye."""
-        (node,) = [one for one in self._cluster.worker_nodes if one.node_id == node_id]
+        """Kill a node without a shutdown, as a power cut does."""
+        (node,) = [node for node in self._cluster.worker_nodes if node.node_id == node_id]
         self._cluster.remove_node(node, allow_graceful=False)
 
 
 @contextmanager
 def only_one() -> Iterator[None]:
-    """Wait until no other process of this user has a cluster for its tests: two would not notice each other's ports."""
+    """Wait until no other process of this user has a cluster for its tests: each takes some 1.5 GB and 15 processes."""
     with (Path(tempfile.gettempdir()) / f"headrace-tests-ray-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -55,16 +58,25 @@ def ray_nodes(*cpus: int) -> Iterator[Nodes]:
         yield from _ray_nodes(cpus)
 
 
+def agent_ports() -> dict[str, int]:
+    """Ports for a node's agents: where they choose their own, Ray kills a node whose agents take over 15 s to start."""
+    names = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
+    return dict(zip(names, free_ports(len(names)), strict=True))
+
+
 def _ray_nodes(cpus: Sequence[int]) -> Iterator[Nodes]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray takes another address than loopback
     from ray.cluster_utils import Cluster
 
+    # A killed node refuses connections at once and is noticed within two periods; a slow one has two minutes to answer.
     system = {
         "health_check_initial_delay_ms": 0,
         "health_check_period_ms": 500,
-        "health_check_timeout_ms": 1000,
+        "health_check_timeout_ms": 60_000,
         "health_check_failure_threshold": 2,
+        "agent_register_timeout_ms": 300_000,
+        "worker_register_timeout_seconds": 300,
     }
     cluster = Cluster(
         initialize_head=True,
@@ -74,6 +86,7 @@ def _ray_nodes(cpus: Sequence[int]) -> Iterator[Nodes]:
             "node_ip_address": LOOPBACK,
             "include_dashboard": False,
             "_system_config": system,
+            **agent_ports(),
         },
     )
     try:

@@ -19,10 +19,10 @@ from headrace.cluster.ray_launcher import RayLauncher
 from headrace.cluster.ray_messages import Connection
 from headrace.cluster.worker_files import read_value
 from headrace.cluster.worker_logs import WorkerLogs
+from tests.waiting import WAIT_S
 
 STUB = (sys.executable, "-S", "-P", str(Path(__file__).parent / "stub_worker.py"))
-WAIT_S = 60.0
-LONG = pytest.mark.timeout(400)
+LONG = pytest.mark.timeout(1200)
 """Another process of the suite may have the one cluster that there is at a time."""
 SMALL = Room(num_cpus=0.1)
 
@@ -72,7 +72,13 @@ class Site:
 def local_site(folder: Path) -> Site:
     def launcher() -> LocalLauncher:
         environment = {"PATH": os.environ["PATH"]}
-        return LocalLauncher(folder / "workers", cache_folder=folder / "cache", environment=environment, command=STUB)
+        return LocalLauncher(
+            folder / "workers",
+            cache_folder=folder / "cache",
+            environment=environment,
+            command=STUB,
+            ping_timeout_s=WAIT_S,
+        )
 
     return Site(launcher(), launcher, folder / "workers", WorkerLogs(folder / "workers"))
 
@@ -93,11 +99,11 @@ def ray_launcher(
     (folder / "workers").mkdir(exist_ok=True)
     return RayLauncher(
         folder / "workers",
-        connection=Connection(address=address, namespace=folder.name),
+        connection=Connection(address=address, namespace=folder.name, answer_s=WAIT_S),
         environment={**os.environ, **variables},
         command=STUB,
         node_folder=str(folder / "node"),
-        **{"connect_s": WAIT_S, **options},  # loading Ray alone takes long on a busy machine
+        **{"connect_s": WAIT_S, "ping_timeout_s": WAIT_S, **options},  # loading Ray alone takes long on a busy machine
     )
 
 

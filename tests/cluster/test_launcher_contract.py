@@ -12,8 +12,9 @@ import pytest_asyncio
 
 from headrace.cluster.launcher import Handle, LaunchFailed, Phase, WorkerSpec
 from headrace.cluster.processes import is_running
+from tests.waiting import WAIT_S
 
-from .sites import LONG, WAIT_S, Site, local_site, ray_site, seen_as, spec, started, until
+from .sites import LONG, Site, local_site, ray_site, seen_as, spec, started, until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), LONG]
 

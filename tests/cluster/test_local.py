@@ -9,8 +9,9 @@ import pytest
 
 from headrace.cluster.launcher import LaunchFailed, Phase
 from headrace.cluster.local import LocalLauncher
+from tests.waiting import WAIT_S
 
-from .sites import STUB, WAIT_S, Site, local_site, seen_as, spec
+from .sites import STUB, Site, local_site, seen_as, spec
 
 
 @pytest.fixture

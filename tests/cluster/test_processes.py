@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cluster.processes import ProcessId, is_running, kill_session, process_id, reap, send_signal, spawn
-
-WAIT_S = 30.0
+from tests.waiting import WAIT_S
 
 
 def wait_until(is_so: Callable[[], object]) -> None:

@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from headrace.cluster.launcher import LaunchFailed, Phase, Room
+from headrace.cluster.ray_head import PATIENT, agent_flags
+from tests.waiting import WAIT_S
 
 from .ray_nodes import OBJECT_STORE_BYTES
-from .sites import LONG, WAIT_S, ray_site, seen_as, spec, started
+from .sites import LONG, ray_site, seen_as, spec, started
 
 pytest.importorskip("ray")
 pytestmark = LONG
@@ -44,9 +46,15 @@ def ray_started(folder: Path, address: str, *flags: str) -> Iterator[str]:
     port = free_port(address)
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=2"]
     command += [f"--node-ip-address={address}", f"--port={port}", "--min-worker-port=0", "--max-worker-port=0"]
-    command += ["--include-dashboard=false", "--dashboard-agent-listen-port=0", *flags]
+    command += ["--include-dashboard=false", *agent_flags(), *flags]
     command += [f"--object-store-memory={OBJECT_STORE_BYTES}"]
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "GRPC_ENABLE_FORK_SUPPORT": "0", **access(folder)}
+    environment = {
+        **os.environ,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
+        **PATIENT,
+        **access(folder),
+    }
     if not address.startswith("127."):
         environment.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
     with (folder / "log").open("wb") as log:

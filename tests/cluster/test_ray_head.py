@@ -15,9 +15,10 @@ from headrace.cluster.processes import ProcessId
 from headrace.cluster.ray_head import HeadFailed, RayHead
 from headrace.cluster.ray_launcher import RayLauncher
 from headrace.cluster.ray_messages import Connection
+from tests.waiting import WAIT_S
 
 from .listening import descendants, listening
-from .sites import LONG, STUB, WAIT_S, ray_launcher, seen_as, spec, started, until
+from .sites import LONG, STUB, ray_launcher, seen_as, spec, started, until
 
 pytest.importorskip("ray")
 pytestmark = LONG
@@ -37,7 +38,7 @@ async def launcher(head: RayHead, tmp_path: Path) -> AsyncIterator[RayLauncher]:
     (tmp_path / "workers").mkdir()
     made = RayLauncher(
         tmp_path / "workers",
-        connection=Connection(address="ray", namespace="n"),
+        connection=Connection(address="ray", namespace="n", answer_s=WAIT_S),
         environment=os.environ,
         command=STUB,
         node_folder=str(tmp_path / "node"),

@@ -21,8 +21,8 @@ from headrace.cluster.worker_files import Assignment, WorkerFiles, read_value, w
 from headrace.cluster.worker_logs import WorkerLogs
 from tests.cluster.archive_maker import archive, file
 from tests.cluster.object_server import ObjectServer
+from tests.waiting import WAIT_S
 
-WAIT_S = 90.0
 OWN_SERVER = """
 import http.server, json, os, sys
 print(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ)}), flush=True)

@@ -23,6 +23,7 @@ from headrace.server.listener import bind, url_of
 from headrace.state.sql import open_store
 from headrace.state.store import Store
 from tests.prompt_server import PromptServer
+from tests.waiting import WAIT_S
 
 SITE = Site(account="123456789012", region="us-east-1")
 ROLE = "arn:aws:iam::123456789012:role/HeadraceRole"
@@ -30,7 +31,6 @@ IMAGE = (
     "763104351884.dkr.ecr.us-east-1.amazonaws.com/"
     "huggingface-pytorch-tgi-inference:2.0.1-tgi1.0.3-gpu-py39-cu118-ubuntu20.04"
 )
-WAIT_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,9 @@ from botocore.exceptions import ClientError
 from headrace.cluster.fake import fails_after, ready_after
 from headrace.state.records import Kind
 from tests.control.support import IMAGE, ROLE, Platform
+from tests.waiting import WAIT_S
+
+WAITER = {"Delay": 0.1, "MaxAttempts": round(WAIT_S / 0.1)}
 
 VARIANT = {
     "VariantName": "AllTraffic",
@@ -54,7 +57,7 @@ def test_the_waiter_of_boto3_sees_it_come_into_service(platform: Platform) -> No
     client = platform.client("sagemaker")
     make_config(client)
     client.create_endpoint(EndpointName="e", EndpointConfigName="c")
-    client.get_waiter("endpoint_in_service").wait(EndpointName="e", WaiterConfig={"Delay": 0.1, "MaxAttempts": 150})
+    client.get_waiter("endpoint_in_service").wait(EndpointName="e", WaiterConfig=WAITER)
     found = client.describe_endpoint(EndpointName="e")
     (variant,) = found["ProductionVariants"]
     assert (variant["CurrentInstanceCount"], variant["DesiredInstanceCount"], variant["CurrentWeight"]) == (1, 1, 1.0)
@@ -70,7 +73,7 @@ def test_it_is_described_after_its_configuration_and_its_model_are_gone(platform
     found = client.describe_endpoint(EndpointName="e")
     assert (found["EndpointStatus"], found["EndpointConfigName"]) == ("InService", "c")
     client.delete_endpoint(EndpointName="e")
-    client.get_waiter("endpoint_deleted").wait(EndpointName="e", WaiterConfig={"Delay": 0.1, "MaxAttempts": 150})
+    client.get_waiter("endpoint_deleted").wait(EndpointName="e", WaiterConfig=WAITER)
     assert list(platform.machine.living()) == []
     assert platform.store.list(Kind.WORKER) == []
 
@@ -138,7 +141,7 @@ def test_a_model_that_cannot_be_loaded_fails_with_its_reason(platform: Platform)
     with pytest.raises(ClientError, match="Cannot update failed endpoint"):
         client.update_endpoint(EndpointName="e", EndpointConfigName="c")
     client.delete_endpoint(EndpointName="e")
-    client.get_waiter("endpoint_deleted").wait(EndpointName="e", WaiterConfig={"Delay": 0.1, "MaxAttempts": 150})
+    client.get_waiter("endpoint_deleted").wait(EndpointName="e", WaiterConfig=WAITER)
 
 
 def test_an_endpoint_is_deleted_while_it_is_created_and_its_name_is_free_again(platform: Platform) -> None:
@@ -147,7 +150,7 @@ def test_an_endpoint_is_deleted_while_it_is_created_and_its_name_is_free_again(p
     make_config(client)
     client.create_endpoint(EndpointName="e", EndpointConfigName="c")
     client.delete_endpoint(EndpointName="e")
-    client.get_waiter("endpoint_deleted").wait(EndpointName="e", WaiterConfig={"Delay": 0.1, "MaxAttempts": 150})
+    client.get_waiter("endpoint_deleted").wait(EndpointName="e", WaiterConfig=WAITER)
     platform.machine.script = lambda _spec: ready_after()
     client.create_endpoint(EndpointName="e", EndpointConfigName="c")
     platform.wait_for(client, "e", "InService")

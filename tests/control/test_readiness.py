@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from headrace.cluster.launcher import Phase
 from headrace.control.readiness import Rest, Starting, starting_among, until_one_answers
 from headrace.state.records import Kind, Record
+from tests.waiting import WAIT_S
 
 NOBODY = Starting("http://127.0.0.1:1", 0.0)
 
@@ -48,7 +49,7 @@ def test_only_who_starts_and_is_wanted_is_asked() -> None:
 
 
 async def test_it_returns_when_one_of_them_answers() -> None:
-    async with server() as up, asyncio.timeout(10):
+    async with server() as up, asyncio.timeout(WAIT_S):
         await until_one_answers((NOBODY, up), clock=time.time)
 
 
@@ -78,7 +79,7 @@ async def test_what_ends_a_rest_and_that_it_leaves_no_task() -> None:
         resting = asyncio.ensure_future(rest.take(changed, pause_s))
         await asyncio.sleep(0)
         end()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             await resting
         changed.clear()
         assert asyncio.all_tasks() == before
@@ -87,7 +88,7 @@ async def test_what_ends_a_rest_and_that_it_leaves_no_task() -> None:
     await taken(changed.set)
     await taken(rest.end)
     await taken(lambda: None, pause_s=0.01)
-    async with server() as up, asyncio.timeout(10):
+    async with server() as up, asyncio.timeout(WAIT_S):
         rest.starting = (up,)
         await rest.take(changed, 3600.0)
 
@@ -95,7 +96,7 @@ async def test_what_ends_a_rest_and_that_it_leaves_no_task() -> None:
 async def test_somebody_who_speaks_during_a_look_is_heard_after_it() -> None:
     rest = Rest(clock=time.time)
     rest.end()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         await rest.take(asyncio.Event(), 3600.0)
 
 

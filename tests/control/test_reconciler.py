@@ -11,6 +11,7 @@ from headrace.cluster.launcher import Handle, Phase, WorkerSpec
 from headrace.control.progress import State, view_endpoint, visible_state
 from headrace.state.records import Kind
 from tests.control.reconciler_scene import Scene
+from tests.waiting import WAIT_S
 
 
 @pytest.fixture
@@ -286,7 +287,7 @@ async def test_running_ends_with_its_task_and_leaves_the_workers(scene: Scene) -
     scene.machine.script = lambda _spec: ready_after()
     task = asyncio.create_task(scene.reconciler.run())
     await asyncio.to_thread(scene.ask)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         while scene.state() is not State.IN_SERVICE:
             await asyncio.sleep(0.02)
     task.cancel()

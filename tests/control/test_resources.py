@@ -9,6 +9,7 @@ from botocore.exceptions import ClientError
 from headrace.control.registry import OPERATIONS
 from headrace.wire.aws import services
 from tests.control.support import IMAGE, ROLE, Platform
+from tests.waiting import WAIT_S
 
 CONTAINER = {"Image": IMAGE, "ModelDataUrl": "s3://b/model.tar.gz", "Environment": {"A": "1"}}
 
@@ -162,7 +163,7 @@ def test_what_is_not_there_says_so_by_name(still_platform: Platform) -> None:
         client.create_training_plan(TrainingPlanName="p", TrainingPlanOfferingId="o")
     body = b"no JSON at all"
     target = {"X-Amz-Target": "SageMaker.CreateTrainingJob", "Content-Type": "application/x-amz-json-1.1"}
-    answer = httpx.post(still_platform.url, content=body, headers=target)
+    answer = httpx.post(still_platform.url, content=body, headers=target, timeout=WAIT_S)
     assert (answer.status_code, "CreateTrainingJob is not supported" in answer.text) == (400, True)
     with pytest.raises(ClientError, match="Could not find inference component"):
         client.delete_inference_component(InferenceComponentName="i")

@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-START_TIMEOUT_S = 120.0
+from tests.waiting import WAIT_S
+
 PORTS = range(11_000, 16_000)
 """Below those that our own servers choose from, and those that Linux gives to clients: none is taken meanwhile."""
 
@@ -32,7 +33,7 @@ class Served:
     def stop(self) -> int:
         """SIGTERM, then the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=WAIT_S)
 
 
 def headrace_command() -> str:
@@ -59,10 +60,10 @@ def serve(model: str | Path, folder: Path, *flags: str, env: dict[str, str] | No
     with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
     served = Served(f"http://127.0.0.1:{port}", process, log_path)
-    deadline_s = time.monotonic() + START_TIMEOUT_S
+    deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s and process.poll() is None:
         try:
-            if httpx.get(f"{served.url}/ping").status_code == 200:
+            if httpx.get(f"{served.url}/ping", timeout=WAIT_S).status_code == 200:
                 return served
         except httpx.TransportError:
             pass

@@ -12,12 +12,11 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser import Page, chromium
+from tests.waiting import WAIT_S
 
 from .conftest import free_port, headrace_command
 
 pytestmark = [pytest.mark.model, pytest.mark.browser]
-
-START_TIMEOUT_S = 60.0
 
 
 @pytest.fixture
@@ -29,14 +28,14 @@ def platform_url(tmp_path: Path) -> Iterator[str]:
     with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ)
     try:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
+        deadline_s = time.monotonic() + WAIT_S
         while not answers(url):
             assert process.poll() is None, log_path.read_text()
             assert time.monotonic() < deadline_s, log_path.read_text()
             time.sleep(0.05)
         yield url
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0, log_path.read_text()
+        assert process.wait(timeout=WAIT_S) == 0, log_path.read_text()
     finally:
         process.kill()
         process.wait()
@@ -44,7 +43,7 @@ def platform_url(tmp_path: Path) -> Iterator[str]:
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health").status_code == 200
+        return httpx.get(f"{url}/health", timeout=WAIT_S).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -19,6 +19,7 @@ from headrace.models.chat import ChatTemplate
 from headrace.models.tokenizer import Tokenizer, byte_characters
 from headrace.runner.fake import FAKE_LIMITS, FAKE_SPEC, FakeRunner, Script
 from headrace.runner.step import RunnerLimits, StepInput
+from tests.waiting import WAIT_S
 
 EOS = 256
 BOS = 257
@@ -168,6 +169,6 @@ class Gate:
 
 async def settled(engine: AsyncEngine, condition: Callable[[EngineStats], bool]) -> None:
     """Wait, by turns of the event loop, until a fact about the engine holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         while not condition(engine.stats()):
             await asyncio.sleep(0)

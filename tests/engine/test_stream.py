@@ -7,6 +7,7 @@ import pytest
 from headrace.core.generation import Chunk, Finish, FinishReason
 from headrace.engine.stream import ChunkStream, deliver
 from tests.engine.support import make_engine, request, running
+from tests.waiting import WAIT_S
 
 END = Finish(reason=FinishReason.LENGTH, prompt_tokens=1, output_tokens=1)
 
@@ -155,6 +156,6 @@ async def test_a_relay_that_is_cancelled_or_whose_function_fails_frees_its_block
 
         with pytest.raises(ValueError, match="full"):
             await engine.relay(wanted, fail, drain)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while engine.stats().num_running or engine.stats().num_waiting:
                 await asyncio.sleep(0)

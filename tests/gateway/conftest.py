@@ -27,11 +27,10 @@ from headrace.server.listener import bind, url_of
 from headrace.state.records import Kind
 from headrace.state.routes import Route
 from tests.prompt_server import PromptServer
+from tests.waiting import WAIT_S
 
 from .routes import ACCOUNT, REGION, RouteStore, route, variant
 from .workers import Script, Worker, echo
-
-WAIT_S = 20.0
 
 
 @dataclass

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.gateway.routing import Ask, ComponentNeeded, NoReplica, UnknownComponent, UnknownVariant, choose
+from tests.waiting import WAIT_S
 
-from .conftest import WAIT_S, Running
+from .conftest import Running
 from .routes import asleep, component, route, variant
 from .test_openai import chat
 from .workers import Exchange

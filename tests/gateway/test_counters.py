@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headrace.core.telemetry import setup_logging
+from tests.waiting import WAIT_S
 
-from .conftest import WAIT_S, Running, running
+from .conftest import Running, running
 from .routes import asleep, component, route, variant
 from .test_faults import FATES, PATHS, fated
 from .test_waking import Waker

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.server.http_protocol import StreamingProtocol
+from tests.waiting import WAIT_S
 
 from .conftest import running
 from .routes import route, variant
@@ -204,7 +205,7 @@ def fated(fate: str):
 
 
 def ask_and_perhaps_leave(url: str, path: str, *, stays: bool) -> None:
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=WAIT_S)
     try:
         connection.request("POST", path, b"{}")
         if stays:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.gateway.holding import Holding, RoomFull, Wanted
+from tests.waiting import WAIT_S
 
 A = Wanted(endpoint="a")
 B = Wanted(endpoint="b")
@@ -147,7 +148,7 @@ def test_whatever_happens_everybody_leaves_once_and_nobody_overtakes(steps):
         await settle()
         rooms.open(A, 100)
         rooms.open(B, 100)
-        done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+        done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), WAIT_S)
         assert sum(one is None for one in done) == len(rooms.left)
         for endpoint in "ab":
             numbers = [number for name, number in rooms.left if name == endpoint]

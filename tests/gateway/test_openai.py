@@ -10,8 +10,9 @@ import pytest
 
 from headrace.core.errors import InvalidRequest
 from headrace.gateway.openai import match, model_named
+from tests.waiting import WAIT_S
 
-from .conftest import WAIT_S, Running, running
+from .conftest import Running, running
 from .routes import route, variant
 from .workers import Exchange
 

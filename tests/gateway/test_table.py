@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from headrace.gateway.table import RouteTable
+from tests.waiting import WAIT_S
 
 from .routes import RouteStore, route, variant
 
@@ -81,6 +82,6 @@ async def test_a_store_that_fails_for_a_while_is_read_again(store, table, monkey
     await asyncio.sleep(0.03)
     assert await table.route("a") is not None
     store.failure = None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         await table.settled()
     assert await table.route("b") is not None

@@ -30,8 +30,8 @@ from headrace.gateway.history import History
 from headrace.platform.console import console_app, needs_key
 from headrace.server.listener import bind, url_of
 from tests.prompt_server import PromptServer
+from tests.waiting import WAIT_S
 
-WAIT_S = 20.0
 ACCOUNT = "123456789012"
 NOW_S = 1_790_000_000.0
 IDENTITY = (

@@ -14,8 +14,8 @@ import httpx
 from botocore.config import Config
 
 from tests.e2e.conftest import free_port, headrace_command
+from tests.waiting import WAIT_S
 
-START_TIMEOUT_S = 60.0
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6-gpu-py311"
 
 
@@ -42,7 +42,7 @@ class Running:
             region_name="us-east-1",
             aws_access_key_id="any",
             aws_secret_access_key="thing",
-            config=Config(read_timeout=120, retries={"total_max_attempts": 1}, proxies={}, **config),
+            config=Config(read_timeout=WAIT_S, retries={"total_max_attempts": 1}, proxies={}, **config),
         )
         self.clients.append(made)
         return made
@@ -55,7 +55,7 @@ class Running:
             [headrace_command(), *arguments],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=WAIT_S,
             check=False,
             input=stdin,
             env=clean_environment(HEADRACE_UP_DATA_DIR=str(self.folder), **env),
@@ -68,7 +68,7 @@ class Running:
     def stop(self) -> int:
         self.close()
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=WAIT_S)
 
     def close(self) -> None:
         while self.clients:
@@ -86,10 +86,10 @@ def up(folder: Path, *flags: str, env: Mapping[str, str] = {}, inside: Sequence[
     with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=clean_environment(**env))
     running = Running(f"http://127.0.0.1:{port}", folder, process, log_path)
-    deadline_s = time.monotonic() + START_TIMEOUT_S
+    deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s and process.poll() is None:
         try:
-            if httpx.get(f"{running.url}/health", trust_env=False).status_code == 200:
+            if httpx.get(f"{running.url}/health", trust_env=False, timeout=WAIT_S).status_code == 200:
                 return running
         except httpx.TransportError:
             pass
@@ -99,7 +99,7 @@ def up(folder: Path, *flags: str, env: Mapping[str, str] = {}, inside: Sequence[
     raise AssertionError(f"no platform: {running.log()}")
 
 
-def until(fact: Callable[[], object], what: str, timeout_s: float = 60.0) -> Any:
+def until(fact: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> Any:
     deadline_s = time.monotonic() + timeout_s
     while not (found := fact()):
         assert time.monotonic() < deadline_s, f"never happened: {what}"

@@ -11,8 +11,7 @@ import uvicorn
 from headrace.server.http_protocol import StreamingProtocol
 from headrace.server.listener import bind, url_of
 from tests.prompt_server import PromptServer
-
-WAIT_S = 20.0
+from tests.waiting import WAIT_S
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from headrace.cli.scale import scale
 from .running import IMAGE, Running, until
 from .test_end_to_end import delete_endpoint, invoke, make_endpoint
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.model
 
 NAME = "scaled"
 IDENTITY = {
@@ -68,11 +68,11 @@ def test_a_variant_scales_out_falls_asleep_and_is_woken_by_a_request(platform: R
         cloudwatch.put_metric_data(Namespace="Test", MetricData=[datum])
         return counts() == (2, 2)
 
-    until(is_doubled, "it scaled out", 60)
+    until(is_doubled, "it scaled out")
     cloudwatch.delete_alarms(AlarmNames=["busy"])
     command = [NAME, "--min", "0", "--max", "2", "--idle-s", "10", "--url", platform.url]
     assert CliRunner().invoke(scale, command).exit_code == 0
-    until(lambda: counts() == (0, 0), "it went to sleep, as nobody asked", 90)
+    until(lambda: counts() == (0, 0), "it went to sleep, as nobody asked")
 
     (answer,) = invoke(platform, NAME)
     assert answer["details"]["generated_tokens"] == 12

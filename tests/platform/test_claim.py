@@ -6,6 +6,7 @@ import pytest
 
 from headrace.core.errors import SettingsError, Unavailable
 from headrace.platform.claim import Claim
+from tests.waiting import WAIT_S
 
 
 class PlayedRight:
@@ -28,7 +29,7 @@ async def test_a_database_that_is_away_is_waited_for() -> None:
     right = PlayedRight(Unavailable("away"), Unavailable("still away"))
     claim = Claim(right, check_s=0.001)
     keeping = asyncio.create_task(claim.keep())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         while right.num_well < 2:
             await asyncio.sleep(0.001)
     assert not keeping.done()
@@ -40,7 +41,7 @@ async def test_a_database_that_is_away_is_waited_for() -> None:
 
 async def test_a_right_that_another_one_has_ends_it() -> None:
     claim = Claim(PlayedRight(Unavailable("away"), SettingsError("taken")), check_s=0.001)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         with pytest.raises(SettingsError, match="taken"):
             await claim.keep()
     assert claim.is_lost

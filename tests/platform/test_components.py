@@ -194,7 +194,7 @@ def test_an_alarm_takes_the_update_of_a_component_and_of_an_endpoint_back(scene:
             cloudwatch.put_metric_data(Namespace="Mine", MetricData=[datum])
             return "FailureReason" in scene.seen("watched") and "FailureReason" in scene.endpoint("plain")
 
-        until(is_back, "both were taken back", 60)
+        until(is_back, "both were taken back")
         scene.until_up("watched", 2)
         until(lambda: scene.endpoint("plain")["EndpointStatus"] == "InService", "the endpoint serves")
     reason = "Alarm errors of AutoRollbackConfiguration is in ALARM."

@@ -91,7 +91,6 @@ def pids(disk: SmallDisk) -> set[int]:
     return {json.loads(path.read_text())["facts"]["process"]["pid"] for path in handles}
 
 
-@pytest.mark.timeout(300)
 def test_a_full_disk_stops_nothing_that_runs_and_loses_nothing(disk: SmallDisk, smollm2_path: Path) -> None:
     platform = up(disk.folder / "data", inside=disk.inside)
     try:
@@ -145,7 +144,6 @@ def answers(platform: Running, name: str) -> bool:
     return False
 
 
-@pytest.mark.timeout(300)
 def test_a_platform_killed_on_a_full_disk_comes_back_on_it(disk: SmallDisk, smollm2_path: Path) -> None:
     folder = disk.folder / "data"
     platform = up(folder, inside=disk.inside)

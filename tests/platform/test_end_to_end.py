@@ -13,11 +13,13 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError, WaiterError
 
+from tests.waiting import WAIT_S
+
 from .running import IMAGE, Running, until, up
 
 pytestmark = pytest.mark.model
 
-WAIT = {"Delay": 1, "MaxAttempts": 90}
+WAIT = {"Delay": 1, "MaxAttempts": round(WAIT_S)}
 PROMPT = {"inputs": "The sea is", "parameters": {"max_new_tokens": 12, "details": True}}
 
 
@@ -207,7 +209,8 @@ def test_others_may_come_in_with_a_key_only(tmp_path: Path) -> None:
     assert made["AWS_SECRET_ACCESS_KEY"] not in running.headrace("keys", "ls").stdout
     locked = up(folder, "--host", "0.0.0.0")
     try:
-        assert httpx.post(locked.url, headers={"X-Amz-Target": "SageMaker.ListModels"}).status_code in (400, 403)
+        unsigned = httpx.post(locked.url, headers={"X-Amz-Target": "SageMaker.ListModels"}, timeout=WAIT_S)
+        assert unsigned.status_code in (400, 403)
         with pytest.raises(ClientError):
             locked.client("s3").list_buckets()
         anonymous = locked.headrace("ls", "--url", locked.url)
@@ -261,7 +264,7 @@ def test_a_stream_that_runs_may_finish_when_the_platform_stops(tmp_path: Path, s
         parts += [event["PayloadPart"]["Bytes"] for event in events]
         response["Body"].close()
         assert json.loads(parts[-1].decode().removeprefix("data:"))["generated_text"]
-        assert running.process.wait(timeout=60) == 0, running.log()
+        assert running.process.wait(timeout=WAIT_S) == 0, running.log()
     finally:
         running.close()
         running.process.kill()

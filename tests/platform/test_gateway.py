@@ -15,6 +15,8 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
+from tests.waiting import WAIT_S
+
 from .component_scene import ROLE, Scene, dumb_up
 from .running import Running, until
 from .test_end_to_end import workers
@@ -127,7 +129,7 @@ class Load:
         return "answered" if num_parts == 5 else f"{num_parts} parts"
 
     def _complete(self) -> str:
-        answer = httpx.post(self._openai, json={"wait_s": 0.05}, timeout=60, trust_env=False)
+        answer = httpx.post(self._openai, json={"wait_s": 0.05}, timeout=WAIT_S, trust_env=False)
         return "answered" if answer.status_code == 200 else f"openai {answer.status_code} {answer.text}"
 
 

@@ -10,6 +10,8 @@ import openai
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.waiting import WAIT_S
+
 from .component_scene import Scene, dumb_up
 from .running import until
 
@@ -41,12 +43,12 @@ def stream(scene: Scene) -> Any:
 
 
 def chat(scene: Scene) -> Any:
-    with openai.OpenAI(base_url=f"{scene.running.url}/v1", api_key="-", max_retries=0, timeout=60) as client:
+    with openai.OpenAI(base_url=f"{scene.running.url}/v1", api_key="-", max_retries=0, timeout=WAIT_S) as client:
         return client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "hi"}])
 
 
 def chat_stream(scene: Scene) -> Any:
-    with openai.OpenAI(base_url=f"{scene.running.url}/v1", api_key="-", max_retries=0, timeout=60) as client:
+    with openai.OpenAI(base_url=f"{scene.running.url}/v1", api_key="-", max_retries=0, timeout=WAIT_S) as client:
         return client.chat.completions.create(model=NAME, stream=True, messages=[{"role": "user", "content": "hi"}])
 
 
@@ -68,7 +70,7 @@ def refusal(way: Callable[[Scene], Any], scene: Scene) -> tuple[int, str, str, s
 
 
 def num_held(scene: Scene) -> float:
-    text = httpx.get(f"{scene.running.url}/metrics", trust_env=False).text
+    text = httpx.get(f"{scene.running.url}/metrics", trust_env=False, timeout=WAIT_S).text
     return next(
         float(line.split()[1]) for line in text.splitlines() if line.startswith("headrace_gateway_requests_held ")
     )

@@ -120,7 +120,6 @@ def put_waking(running: Running) -> None:
     )
 
 
-@pytest.mark.timeout(180)
 def test_a_queue_at_zero_outlives_the_platform_and_scales_its_endpoint(folder: Path, platforms: list[Running]) -> None:
     """In strict mode nothing else wakes it."""
     platforms.append(dumb_up(folder, "--strict"))
@@ -152,7 +151,7 @@ def test_a_queue_at_zero_outlives_the_platform_and_scales_its_endpoint(folder: P
     s3 = running.client("s3")
     for answer in answers:
         key = answer["OutputLocation"].removeprefix("s3://out/")
-        until(lambda key=key: key in keys(s3), f"{key} is written", 90)
+        until(lambda key=key: key in keys(s3), f"{key} is written")
     assert not any(key.startswith("failed/") for key in keys(s3))
     assert total(running, "InvocationsProcessed", **VARIANT) == 3
     assert total(running, "InvocationFailures", **VARIANT) == 0

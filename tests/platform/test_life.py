@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.e2e.conftest import headrace_command
+from tests.waiting import WAIT_S
 
 from .running import clean_environment, until, up
 
@@ -38,7 +39,7 @@ def test_a_terminal_that_is_closed_ends_the_platform_in_order(tmp_path: Path) ->
             shown += os.read(ours, 65536)
         assert b"headrace deploy smollm2 --url http://127.0.0.1:" in shown
         os.close(ours)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=WAIT_S) == 0
     finally:
         process.kill()
         process.wait()
@@ -62,7 +63,7 @@ def test_a_signal_that_comes_twice_at_once_ends_the_platform_in_order(tmp_path: 
     running = up(tmp_path / "data")
     for number in (signal.SIGTERM, signal.SIGINT):  # as from a wrapper and its group; two alike could become one
         running.process.send_signal(number)
-    assert running.process.wait(timeout=60) == 0, running.log()
+    assert running.process.wait(timeout=WAIT_S) == 0, running.log()
     assert "platform.stopped" in running.log()
     assert "platform.killed" not in running.log()
 
@@ -90,7 +91,7 @@ def test_a_second_platform_on_the_same_store_is_refused_and_the_first_goes_on(tm
             env=clean_environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_S,
             check=False,
         )
         assert second.returncode == 2

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.http_cases import MALFORMED, answers_in, exchange
+from tests.waiting import WAIT_S
 
 from .running import Running
 
@@ -108,7 +109,7 @@ def odd_request(chance: random.Random, host: str) -> bytes:
 
 def answer_to(request: bytes, host: str) -> bytes:
     name, _, port = host.partition(":")
-    with socket.create_connection((name, int(port)), timeout=20) as connection:
+    with socket.create_connection((name, int(port)), timeout=WAIT_S) as connection:
         received = b""
         try:
             connection.sendall(request)
@@ -163,5 +164,5 @@ def test_a_thousand_odd_requests_are_answered_and_none_is_our_fault(platform: Ru
         seen[status] += 1
         assert status < 500 or status == NOT_IMPLEMENTED, (request[:400], answer[:400])
     assert len(seen) > 4
-    assert httpx.get(f"{platform.url}/health").json()["status"] == "ok"
+    assert httpx.get(f"{platform.url}/health", timeout=WAIT_S).json()["status"] == "ok"
     assert "Traceback" not in platform.log()

@@ -25,6 +25,7 @@ from headrace.platform.object_storage import (
 )
 from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_proxy import S3Proxy
+from tests.waiting import WAIT_S
 
 from .serving import serving
 
@@ -126,7 +127,7 @@ def test_buckets_are_as_strict_as_aws(s3: Proxied) -> None:
 
 
 def test_a_header_that_s3_does_not_allow_is_the_clients_fault(s3: Proxied) -> None:
-    response = httpx.put(f"{s3.url}/bucket/odd", content=b"x", headers={"Content-Type": b"\xe9"})
+    response = httpx.put(f"{s3.url}/bucket/odd", content=b"x", headers={"Content-Type": b"\xe9"}, timeout=WAIT_S)
     assert response.status_code == 400
 
 
@@ -149,9 +150,9 @@ def test_presigned_addresses_of_both_kinds(s3: Proxied) -> None:
     newer = Proxied(s3.url, signature_version="s3v4")
     for client in (s3.client, newer.client):
         get = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "presigned"})
-        assert httpx.get(get).content == b"content"
+        assert httpx.get(get, timeout=WAIT_S).content == b"content"
         put = client.generate_presigned_url("put_object", Params={"Bucket": "bucket", "Key": "put"})
-        assert httpx.put(put, content=b"more").status_code == 200
+        assert httpx.put(put, content=b"more", timeout=WAIT_S).status_code == 200
         assert s3.get("put") == b"more"
     newer.client.close()
 
@@ -186,7 +187,7 @@ def test_chunked_uploads_are_stored_without_their_framing(
         **({"X-Amz-Trailer": "x-amz-checksum-crc32"} if has_trailer else {}),
     }
     body = chunked([content[:70_000], content[70_000:]], signed=signed, trailer=trailer)
-    response = httpx.put(f"{s3.url}/bucket/{kind}", content=body, headers=headers)
+    response = httpx.put(f"{s3.url}/bucket/{kind}", content=body, headers=headers, timeout=WAIT_S)
     assert response.status_code == 200, response.text
     assert s3.get(kind) == content
     assert "aws-chunked" not in s3.client.head_object(Bucket="bucket", Key=kind).get("ContentEncoding", "")
@@ -217,7 +218,7 @@ def test_chunked_uploads_are_stored_without_their_framing(
 def test_a_body_that_is_not_what_was_said_is_not_stored(
     s3: Proxied, headers: dict[str, str], body: bytes, code: str
 ) -> None:
-    response = httpx.put(f"{s3.url}/bucket/bad", content=body, headers=headers)
+    response = httpx.put(f"{s3.url}/bucket/bad", content=body, headers=headers, timeout=WAIT_S)
     assert f"<Code>{code}</Code>" in response.text
     with pytest.raises(ClientError):
         s3.get("bad")
@@ -234,7 +235,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_stores_nothing(s3: Proxi
 
 def test_a_client_that_asks_first_is_told_to_go_on(s3: Proxied) -> None:
     host, port = s3.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
         head = f"PUT /bucket/asked HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
         connection.sendall(head.encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 100")
@@ -248,7 +249,7 @@ def test_without_a_storage_the_answer_says_how_to_get_one() -> None:
         made = Proxied(url)
         with pytest.raises(ClientError, match=r"pip install 'headrace\[s3\]'"):
             made.client.list_buckets()
-        assert httpx.head(f"{url}/bucket").status_code == 501
+        assert httpx.head(f"{url}/bucket", timeout=WAIT_S).status_code == 501
         made.client.close()
 
 
@@ -259,7 +260,7 @@ def test_a_storage_that_is_away_is_a_busy_one() -> None:
             endpoint_url=f"http://127.0.0.1:{closed.getsockname()[1]}", access_key="a", secret_key="b", region="r"
         )
         with proxied(ExternalStorage(away)) as url:
-            assert httpx.get(f"{url}/bucket/key").status_code == 503
+            assert httpx.get(f"{url}/bucket/key", timeout=WAIT_S).status_code == 503
 
 
 def test_an_endpoint_without_keys_is_refused(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ from headrace.cluster.processes import process_id
 from headrace.platform.object_storage import EmbeddedStorage, find_weed, make_storage
 from headrace.platform.s3_access import S3Access
 from headrace.platform.seaweed import LISTENERS, Seaweed
+from tests.waiting import WAIT_S
 
 needs_weed = pytest.mark.skipif(find_weed(os.environ) is None, reason="SeaweedFS is not installed (extra s3)")
 
-WAIT_S = 20.0
 CONTENT = b"content"
 
 

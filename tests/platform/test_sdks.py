@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import headrace_command
+from tests.waiting import WAIT_S
 
 from .running import Running, until
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.model
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "sagemaker"
 RUN_ELSEWHERE = ("line_iterator", "components")
 """A helper, and what `test_sdks_components` runs."""
-PATIENCE_S = 550
+PATIENCE_S = 1100
 PIECES = {
     "tgi": ("at once:", "streamed:"),
     "lmi": ("the last ended by", "mean probability of a token: 0."),
@@ -69,7 +70,7 @@ def check_all(
                 assert piece in output, f"{name}: {output}"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_sdk_examples_run_side_by_side_and_leave_nothing(
     platform: Running, shell: dict[str, str], smollm2_path: Path, tmp_path: Path
 ) -> None:
@@ -87,7 +88,7 @@ def test_the_sdk_examples_run_side_by_side_and_leave_nothing(
 
 def aws(shell: Mapping[str, str], *arguments: str) -> str:
     command = [sys.executable, "-m", "awscli", *arguments]
-    done = subprocess.run(command, env=dict(shell), capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=dict(shell), capture_output=True, text=True, check=False, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

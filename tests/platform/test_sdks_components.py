@@ -18,7 +18,7 @@ PIECES = (
 )
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_component_scales_out_under_load_and_in_without_it(
     platform: Running, shell: dict[str, str], smollm2_path: Path, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ def sdk3_python() -> str:
     return made.stdout.strip()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_resource_classes_and_the_model_builder_run_and_leave_nothing(
     platform: Running, shell: dict[str, str], sdk3_python: str, smollm2_path: Path, tmp_path: Path
 ) -> None:

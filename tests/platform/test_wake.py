@@ -10,7 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.waiting import WAIT_S
+
 from .running import IMAGE, Running, until
+from .test_end_to_end import WAIT
 
 pytestmark = pytest.mark.model
 
@@ -65,7 +68,7 @@ def stream(running: Running) -> str:
 
 def complete(running: Running) -> str:
     url = f"{running.url}/v1/completions"
-    answer = httpx.post(url, json={**COMPLETION, "model": NAME}, timeout=60, trust_env=False)
+    answer = httpx.post(url, json={**COMPLETION, "model": NAME}, timeout=WAIT_S, trust_env=False)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["text"])
 
@@ -73,7 +76,7 @@ def complete(running: Running) -> str:
 def complete_stream(running: Running) -> str:
     url, text = f"{running.url}/endpoints/{NAME}/openai/v1/completions", ""
     body = {**COMPLETION, "model": NAME, "stream": True}
-    with httpx.stream("POST", url, json=body, timeout=60, trust_env=False) as answer:
+    with httpx.stream("POST", url, json=body, timeout=WAIT_S, trust_env=False) as answer:
         assert answer.status_code == 200
         for line in answer.iter_lines():
             if line.startswith("data: ") and line != "data: [DONE]":
@@ -108,7 +111,7 @@ def test_a_client_that_gives_up_is_not_run_for(sleeper: Running) -> None:
 
 
 def held(running: Running) -> float:
-    for line in httpx.get(f"{running.url}/metrics", trust_env=False).text.splitlines():
+    for line in httpx.get(f"{running.url}/metrics", trust_env=False, timeout=WAIT_S).text.splitlines():
         if line.startswith("headrace_gateway_requests_held "):
             return float(line.split()[1])
     raise AssertionError("no such metric")
@@ -131,7 +134,7 @@ def napper(platform: Running, smollm2_path: Path) -> Iterator[Running]:
     host = {"VariantName": "v", "InitialInstanceCount": 1, "InstanceType": "ml.g5.2xlarge"}
     sagemaker.create_endpoint_config(EndpointConfigName="naps", ProductionVariants=[host], ExecutionRoleArn=ROLE)
     sagemaker.create_endpoint(EndpointName="naps", EndpointConfigName="naps")
-    sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="naps", WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+    sagemaker.get_waiter("endpoint_in_service").wait(EndpointName="naps", WaiterConfig=WAIT)
     sagemaker.create_inference_component(
         InferenceComponentName="napper",
         EndpointName="naps",
@@ -185,7 +188,7 @@ def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> Non
 
     def as_model() -> str:
         url = f"{napper.url}/v1/completions"
-        answer = httpx.post(url, json={**COMPLETION, "model": "napper"}, timeout=60, trust_env=False)
+        answer = httpx.post(url, json={**COMPLETION, "model": "napper"}, timeout=WAIT_S, trust_env=False)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["choices"][0]["text"])
 
@@ -197,7 +200,9 @@ def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> Non
 
 def test_the_console_and_cloudwatch_are_told_of_a_component(napper: Running) -> None:
     """Where its copy is, which no operation of AWS tells; and how many there were."""
-    told = httpx.get(f"{napper.url}/console/api/components", params={"endpoint": "naps"}, trust_env=False).json()
+    told = httpx.get(
+        f"{napper.url}/console/api/components", params={"endpoint": "naps"}, trust_env=False, timeout=WAIT_S
+    ).json()
     assert [one["name"] for one in told["components"]] == ["napper"]
     [host] = told["hosts"]
     assert (host["variant"], host["instance_type"], len(host["instances"])) == ("v", "ml.g5.2xlarge", 1)

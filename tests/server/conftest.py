@@ -24,8 +24,8 @@ from headrace.server.http_protocol import DEFAULT_LIMITS, HttpLimits, StreamingP
 from headrace.server.listener import bind, url_of
 from headrace.server.service import Service
 from tests.prompt_server import PromptServer
+from tests.waiting import WAIT_S
 
-WAIT_S = 20.0
 SLOW = EchoScript(delay_s=0.02)
 
 

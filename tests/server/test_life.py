@@ -17,9 +17,9 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.server.listener import bind, url_of
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parent.parent.parent
-WAIT_S = 30.0
 SLOW = {"delay_s": 0.02}
 
 
@@ -123,7 +123,7 @@ def test_what_does_not_finish_in_time_is_aborted_and_told():
 def test_while_it_stops_it_takes_nothing_new():
     with process(script=SLOW) as server:
         server.event("server.ready")
-        with httpx.Client(base_url=server.url) as client, streaming(server, 100) as lines:
+        with httpx.Client(base_url=server.url, timeout=WAIT_S) as client, streaming(server, 100) as lines:
             client.get("/ping")
             server.signal(signal.SIGTERM)
             server.event("server.stopping")
@@ -148,9 +148,9 @@ def test_a_second_signal_ends_it_at_once():
 
 def test_it_listens_while_it_loads_and_is_ready_after_a_token():
     with process(script={"start_delay_s": 1.0}) as server:
-        assert httpx.get(f"{server.url}/ping").status_code == 503
+        assert httpx.get(f"{server.url}/ping", timeout=WAIT_S).status_code == 503
         server.event("server.ready")
-        assert httpx.get(f"{server.url}/ping").status_code == 200
+        assert httpx.get(f"{server.url}/ping", timeout=WAIT_S).status_code == 200
 
 
 def test_a_signal_while_it_loads_stops_it():

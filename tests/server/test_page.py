@@ -10,7 +10,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from headrace.core.errors import Busy
 from headrace.engine.echo import EchoBackend, EchoScript
-from tests.browser import WAIT_S, Page, chromium
+from tests.browser import Page, chromium
+from tests.waiting import WAIT_S
 
 from .conftest import Echo, serving
 

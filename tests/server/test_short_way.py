@@ -9,6 +9,7 @@ import pytest
 from headrace.engine.echo import EchoBackend, EchoScript
 from headrace.server.exchange import Exchange
 from headrace.server.http_protocol import piece_writer
+from tests.waiting import WAIT_S
 
 from .conftest import serving
 
@@ -78,7 +79,7 @@ def _raw(url: str) -> socket.socket:
     host, port = url.removeprefix("http://").split(":")
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.settimeout(20)
+    connection.settimeout(WAIT_S)
     connection.connect((host, int(port)))
     return connection
 

@@ -40,8 +40,6 @@ _STARTING_S: Final = 0.3
 """For the actor's process, which loads Python and Ray; whoever wants it asks again."""
 _KEPT_S: Final = 20.0
 """A reservation that nobody has asked for so long is given back."""
-_CALL_S: Final = 5.0
-"""For an actor to answer."""
 
 
 class Refused(Exception):
@@ -82,6 +80,7 @@ class Bridge:
             logging_level=logging.WARNING,
             log_to_driver=False,
         )
+        self._answer_s = connection.answer_s
         self._lock = threading.Lock()
         self._actors: dict[str, Any] = {}
         self._starts: dict[str, _Start] = {}
@@ -121,7 +120,7 @@ class Bridge:
             with contextlib.suppress(Gone):
                 answers[name] = self._actor(name).start.remote()
         if answers:
-            ray.wait([*answers.values()], num_returns=len(answers), timeout=_CALL_S)
+            ray.wait([*answers.values()], num_returns=len(answers), timeout=self._answer_s)
         found: dict[str, dict[str, Any]] = {}
         used = {*names}
         for name, answer in answers.items():
@@ -218,7 +217,7 @@ class Bridge:
     def _ask(self, name: str, method: str, *arguments: object) -> Any:
         actor = self._actor(name)
         try:
-            return ray.get(getattr(actor, method).remote(*arguments), timeout=_CALL_S)
+            return ray.get(getattr(actor, method).remote(*arguments), timeout=self._answer_s)
         except ActorDiedError as error:
             self._forget_actor(name)
             raise Gone(_last_line(error)) from error

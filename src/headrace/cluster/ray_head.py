@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +44,10 @@ QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1
 """No usage is reported to Ray's makers."""
 ON_LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Else Ray takes 127.0.0.1 for this machine's address on the network, where such a cluster does not listen."""
+_AGENTS: Final = ("dashboard-agent-grpc", "dashboard-agent-listen", "metrics-export", "runtime-env-agent")
+"""Get their ports from us: where they choose their own, the node dies if they take over 15 s to start (Ray #65983)."""
+PATIENT: Final = {"RAY_agent_register_timeout_ms": "300000", "RAY_worker_register_timeout_seconds": "300"}
+"""Ray gives its processes 30 and 60 s to start, which a busy machine exceeds."""
 _NO_SPARE_WORKERS: Final = {"RAY_enable_worker_prestart": "0", "RAY_prestart_worker_first_driver": "0"}
 
 
@@ -140,7 +145,7 @@ class RayHead:
             shutil.rmtree(before.sessions, ignore_errors=True)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(self._folder / "token", secrets.token_hex(32).encode())
-        state = _State(port=_free_port(), sessions=str(_sessions(self._folder)))
+        state = _State(port=free_ports(1)[0], sessions=str(_sessions(self._folder)))
         write_value(self._folder / "state.json", state)
         self.log.write_bytes(b"")
         environment = {
@@ -148,6 +153,7 @@ class RayHead:
             **QUIET,
             **ON_LOOPBACK,
             **_NO_SPARE_WORKERS,
+            **PATIENT,
             **self.access,
         }
         self.is_empty = True
@@ -182,14 +188,14 @@ def _kill(process: ProcessId) -> None:
 
 def _flags(state: _State) -> list[str]:
     # NOTE: where Ray's client is installed its server starts, too, and the port that it takes by itself may be in use.
-    client = [f"--ray-client-server-port={_free_port()}"] if find_spec("grpc") is not None else []
+    client = [f"--ray-client-server-port={free_ports(1)[0]}"] if find_spec("grpc") is not None else []
     return [
         *client,
+        *agent_flags(),
         f"--node-ip-address={LOOPBACK}",
         f"--port={state.port}",
         "--min-worker-port=0",  # free ones, chosen by the kernel
         "--max-worker-port=0",
-        "--dashboard-agent-listen-port=0",
         f"--num-cpus={default_threads() * _SHARED_BY}",
         "--include-dashboard=false",
         "--disable-usage-stats",
@@ -216,11 +222,29 @@ def _answers(port: int) -> bool:
         return probe.connect_ex((LOOPBACK, port)) == 0
 
 
-def _free_port() -> int:
-    """Raises `OSError` if there is none."""
-    for port in random.sample(_PORTS, len(_PORTS)):
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def agent_flags() -> list[str]:
+    """Options of `ray start` that give its agents their ports."""
+    return [f"--{agent}-port={port}" for agent, port in zip(_AGENTS, free_ports(len(_AGENTS)), strict=True)]
+
+
+def free_ports(number: int) -> list[int]:
+    """
+    Choose distinct free ports outside the ranges of workers and of Linux's client ports.
+
+    Raises:
+        OSError: there are not enough.
+    """
+    found = list(islice(filter(_is_free, random.sample(_PORTS, len(_PORTS))), number))
+    if len(found) < number:
+        raise OSError(f"fewer than {number} ports between {_PORTS.start} and {_PORTS.stop} are free")
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
             probe.bind((LOOPBACK, port))
-            return port
-    raise OSError(f"no port between {_PORTS.start} and {_PORTS.stop} is free")
+        except OSError:
+            return False
+    return True

@@ -28,8 +28,10 @@ from headrace.cluster.worker_files import WorkerFiles, read_value, worker_files,
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.telemetry import get_logger
 
-_ASK_S: Final = 8.0
-_KNOWN_S: Final = 25.0
+_ASK_MARGIN_S: Final = 3.0
+"""Longer than an actor has to answer, so that the bridge says what is wrong."""
+_KNOWN_MARGIN_S: Final = 20.0
+"""The same where all actors are asked."""
 _MAX_CHUNKS: Final = 64
 """Of a log in one look: 64 MiB, which is all that a node keeps."""
 
@@ -77,6 +79,8 @@ class RayLauncher:
         """
         self._folder = folder
         self._namespace = connection.namespace
+        self._ask_s = connection.answer_s + _ASK_MARGIN_S
+        self._known_s = connection.answer_s + _KNOWN_MARGIN_S
         log = folder.parent / "ray.log"
         self._head = head
         self._link = RayLink(connection, environment=environment, log=log, connect_s=connect_s, head=head)
@@ -99,7 +103,7 @@ class RayLauncher:
         if self._head is not None:
             self._head.is_empty = False
         room = msgspec.to_builtins(spec.room or Room(num_cpus=1.0))
-        started = await self._link.ask("start", _ASK_S, name=spec.name, order=text, room=room)
+        started = await self._link.ask("start", self._ask_s, name=spec.name, order=text, room=room)
         handle = _handle(started)
         await asyncio.to_thread(self._note, self._files(spec.name), handle)
         return handle
@@ -131,7 +135,7 @@ class RayLauncher:
         if current is not None and current != handle:
             return
         try:
-            await self._link.ask("stop", _ASK_S, name=name, grace_s=grace_s)
+            await self._link.ask("stop", self._ask_s, name=name, grace_s=grace_s)
         except WorkerGone:
             return
 
@@ -139,7 +143,7 @@ class RayLauncher:
         """All workers of this platform that live on the cluster; what has exited is put away."""
         if self._head is not None and self._head.is_empty:
             return {}  # a platform that is stopped meanwhile need not wait until Ray is there
-        started: dict[str, Any] = await self._link.ask("known", _KNOWN_S)
+        started: dict[str, Any] = await self._link.ask("known", self._known_s)
         handles = {name: _handle(facts) for name, facts in started.items()}
         seen = await asyncio.gather(*(self.poll(name, handle) for name, handle in handles.items()))
         alive = zip(handles.items(), seen, strict=True)
@@ -192,7 +196,7 @@ class RayLauncher:
         offset = facts.log_position
         for _ in range(_MAX_CHUNKS):
             position = await asyncio.to_thread(self._logs.end_position, name)
-            answer = await self._link.ask("look", _ASK_S, name=name, position=max(position - offset, 0))
+            answer = await self._link.ask("look", self._ask_s, name=name, position=max(position - offset, 0))
             await asyncio.to_thread(self._append, name, answer, offset)
             if answer["is_log_end"]:
                 break
@@ -217,7 +221,7 @@ class RayLauncher:
         if files.folder.is_dir():
             await asyncio.to_thread(write_value, files.report, _Ended(handle=handle, seen=seen))
         try:
-            await self._link.ask("finish", _ASK_S, name=name)
+            await self._link.ask("finish", self._ask_s, name=name)
         except ClusterAway as error:
             get_logger().warning("worker.not_put_away", worker=name, message=str(error))
         return seen

@@ -35,6 +35,8 @@ class Connection:
     address: str
     """`host:port` of its control service, or `ray://host:port`."""
     namespace: str
+    answer_s: float = 5.0
+    """Longest for an actor to answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from headrace.cluster.launcher import WorkerSpec
 from headrace.state.records import Kind
 from headrace.state.routes import route_from_json
 from tests.control.support import IMAGE, ROLE, Platform, running_platform
+from tests.waiting import WAIT_S
 
 NEED = {"NumberOfCpuCoresRequired": 1, "MinMemoryRequiredInMb": 1024}
 
@@ -38,7 +39,7 @@ def component(client: Any, name: str, *, copies: int = 1, need: dict[str, Any] =
 
 
 def until(client: Any, name: str, *states: str, copies: int | None = None) -> dict[str, Any]:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + WAIT_S
     while True:
         found: dict[str, Any] = client.describe_inference_component(InferenceComponentName=name)
         present = found["RuntimeConfig"]["CurrentCopyCount"]
@@ -74,7 +75,7 @@ def test_a_component_lives_scales_to_zero_and_back_and_dies(platform: Platform) 
     with pytest.raises(ClientError, match=r"Cannot delete endpoint with inference component associated.*c\."):
         client.delete_endpoint(EndpointName="ep")
     client.delete_inference_component(InferenceComponentName="c")
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + WAIT_S
     while platform.store.get(Kind.INFERENCE_COMPONENT, "c") is not None:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
