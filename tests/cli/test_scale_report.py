@@ -83,6 +83,7 @@ def test_alarms_are_told_with_their_states():
         ),
         ({"NotScaledReasons": [{"Code": "Unheard"}]}, "not scaled  Unheard"),
         ({"StatusMessage": "Failed to set it. Reason: no room"}, "Failed  Failed to set it. Reason: no room"),
+        ({"StatusMessage": "Failed to set it.", "Details": "No memory."}, "Failed  Failed to set it. No memory."),
     ],
 )
 def test_what_was_not_done_has_its_reason(activity, words):

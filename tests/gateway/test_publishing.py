@@ -31,10 +31,19 @@ def two() -> Route:
     return replace(route(variant("v", ["a", "b"])), components=(copies,))
 
 
-def published(*records: InvocationRecord, to: Route | None = None) -> dict[tuple[str, str], Point]:
+def hosted(instances: int = 2) -> Route:
+    """Two components on a variant's instances: one with three copies, one asleep."""
+    awake = ComponentRoute(name="ic", variant="v", route=variant("v", ["c", "d", "e"]))
+    asleep = ComponentRoute(name="idle", variant="v", route=variant("v", []))
+    return replace(route(replace(variant("v"), instances=instances)), components=(awake, asleep))
+
+
+def published(
+    *records: InvocationRecord, to: Route | None = None, is_strict: bool = False
+) -> dict[tuple[str, str], Point]:
     """(Name, first dimension's value) → point."""
     series = MemorySeries()
-    publisher = Publisher(series, clock=lambda: T0)
+    publisher = Publisher(series, is_strict=is_strict, clock=lambda: T0)
     for one in records:
         publisher.publish(one, to or two())
     return points(series)
@@ -60,10 +69,28 @@ def test_a_request_is_counted_for_its_variant() -> None:
     assert ("HeldRequests", "ep") not in found
 
 
-def test_a_request_to_a_component_is_counted_for_the_component_only() -> None:
-    found = published(record(component="ic"))
+def test_a_request_to_a_component_is_counted_for_the_component_and_for_the_instances_that_host_it() -> None:
+    found = published(record(component="ic"), record(component="ic", status=424, model_status=500), to=hosted())
+    assert found["InvocationsPerCopy", "ic"].total == pytest.approx(2 / 3)
+    assert found["Invocations", "ep"].total == 2
+    assert found["InvocationsPerInstance", "ep"].total == 1.0, "each is half a request by instance"
+    assert {name for name, where in found if where == "ep"} - {name for name, where in found if where == "ic"} == {
+        "InvocationsPerInstance"
+    }
+    assert found["InvocationModelErrors", "ep"].total == 1
+
+
+def test_in_strict_mode_a_request_to_a_component_is_counted_for_the_component_only() -> None:
+    found = published(record(component="ic"), to=hosted(), is_strict=True)
     assert found["InvocationsPerCopy", "ic"].total == pytest.approx(1 / 3)
     assert {dimension for _, dimension in found} == {"ic"}
+
+
+def test_a_sleeping_component_is_a_failure_of_its_instances_too() -> None:
+    failed = record(variant="", component="idle", asked_s=None, is_without_capacity=True, status=400)
+    names = {("NoCapacityInvocationFailures", "ep"), ("NoCapacityInvocationFailures", "idle")}
+    assert set(published(failed, to=hosted())) == names
+    assert set(published(failed, to=hosted(), is_strict=True)) == names - {("NoCapacityInvocationFailures", "ep")}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +154,23 @@ def test_the_requests_under_way_are_a_mean_by_replica_every_ten_seconds() -> Non
     assert [point.total for point in series.read(metric, start_s=T0, end_s=T0 + 20, period_s=10)] == [1.0, 0.0]
 
 
+def test_the_requests_of_all_components_are_a_mean_by_instance() -> None:
+    series, now = MemorySeries(), [T0]
+    sampler = Sampler(
+        publisher=Publisher(series, clock=lambda: now[0]),
+        sink=series,
+        routes=lambda: {"ep": hosted()},
+        loads=lambda: {"c": 3, "e": 2},
+        held=dict,
+        clock=lambda: now[0],
+    )
+    for now[0] in (T0, T0 + 10):
+        sampler.look()
+    found = points(series)
+    assert found["ConcurrentRequestsPerModel", "ep"].total == 2.5
+    assert found["ConcurrentRequestsPerCopy", "ic"].total == pytest.approx(5 / 3)
+
+
 def test_requests_that_are_held_count_where_nobody_answers_yet() -> None:
     series, now = MemorySeries(), [T0]
     sampler = Sampler(
@@ -142,10 +186,12 @@ def test_requests_that_are_held_count_where_nobody_answers_yet() -> None:
     assert {key: point.total for key, point in points(series).items()} == {("ConcurrentRequestsPerModel", "ep"): 7}
 
 
-def sampled(routes: Route, asked: list[InvocationRecord], *, held: int = 0) -> dict[tuple[str, str], Point]:
+def sampled(
+    routes: Route, asked: list[InvocationRecord], *, held: int = 0, is_strict: bool = False
+) -> dict[tuple[str, str], Point]:
     """What one window of ten seconds tells in which these requests end."""
     series, now = MemorySeries(), [T0]
-    publisher = Publisher(series, clock=lambda: now[0])
+    publisher = Publisher(series, is_strict=is_strict, clock=lambda: now[0])
     sampler = Sampler(
         publisher=publisher,
         sink=series,
@@ -169,6 +215,14 @@ def test_that_nobody_asks_is_a_measurement_so_that_what_is_idle_can_be_scaled_in
     assert found["InvocationsPerCopy", "ic"].count == 1, "it was asked: that is all there is to say"
     assert found["InvocationsPerCopy", "ic"].total == pytest.approx(1 / 3)
     assert "ModelLatency" not in {name for name, where in found if where == "ep"}
+
+
+def test_idle_instances_measure_nothing_asked_even_while_all_components_sleep() -> None:
+    asleep = replace(hosted(), components=(ComponentRoute(name="idle", variant="v", route=variant("v", [])),))
+    assert sampled(asleep, [])["InvocationsPerInstance", "ep"].total == 0
+    assert ("InvocationsPerInstance", "ep") not in sampled(asleep, [], is_strict=True)
+    asked = sampled(hosted(), [record(component="ic")])
+    assert (asked["InvocationsPerInstance", "ep"].total, asked["InvocationsPerInstance", "ep"].count) == (0.5, 1)
 
 
 def test_what_does_not_serve_measures_nothing() -> None:

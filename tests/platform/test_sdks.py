@@ -19,7 +19,7 @@ from .running import Running, until
 pytestmark = pytest.mark.model
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "sagemaker"
-RUN_ELSEWHERE = ("line_iterator", "components")
+RUN_ELSEWHERE = ("line_iterator", "components", "llama3_autoscaling")
 """A helper, and what `test_sdks_components` runs."""
 PATIENCE_S = 1100
 PIECES = {

@@ -1,4 +1,8 @@
-"""The flow of inference components with the SageMaker SDK: copies, policies, out under load, in without it."""
+"""
+The flow of inference components with the SageMaker SDK: copies, policies, out under load, in without it.
+
+Two scripts at a time, as both wait for minutes: one scales copies, the other the instances that they are on.
+"""
 
 import sys
 from pathlib import Path
@@ -10,24 +14,37 @@ from .test_sdks import EXAMPLES, check_all, started
 
 pytestmark = pytest.mark.model
 
-PIECES = (
-    "copies under load: 3",
-    "copies without load: 2",
-    "Successful: Setting desired copy count to 3. Cause: monitor alarm TargetTracking-inference-component/",
-    "in state ALARM triggered policy fewer-copies",
-)
+PIECES = {
+    "components": (
+        "copies under load: 3",
+        "copies without load: 2",
+        "Successful: Setting desired copy count to 3. Cause: monitor alarm TargetTracking-inference-component/",
+        "in state ALARM triggered policy fewer-copies",
+    ),
+    "llama3_autoscaling": (
+        "at first (instances, copies): (1, 4)",
+        "under load: (2, 8)",
+        "Successful: Setting desired instance count to 2. Cause: monitor alarm TargetTracking-endpoint/llama3-chat-",
+        "in state ALARM triggered policy autoscale-policy-llama3-8b",
+        "follows with 8 copies (declared: 4 for 1 instance).",
+    ),
+}
+"""What each script prints. The second would shrink after 15 minutes: `test_followers` has that, on another clock."""
 
 
 @pytest.mark.timeout(1200)
-def test_a_component_scales_out_under_load_and_in_without_it(
+def test_components_and_their_instances_scale_out_under_load_and_components_in_without_it(
     platform: Running, shell: dict[str, str], smollm2_path: Path, tmp_path: Path
 ) -> None:
-    process = started(sys.executable, EXAMPLES / "components.py", shell, smollm2_path, tmp_path / "components")
-    check_all({"components": process}, {"components": PIECES}, platform)
+    processes = {
+        name: started(sys.executable, EXAMPLES / f"{name}.py", shell, smollm2_path, tmp_path / name) for name in PIECES
+    }
+    check_all(processes, PIECES, platform)
     client = platform.client("sagemaker")
-    until(lambda: not client.list_endpoints(NameContains="smollm2-comp")["Endpoints"], "the endpoint is deleted")
+    for made in ("smollm2-comp", "llama3-chat"):
+        until(lambda made=made: not client.list_endpoints(NameContains=made)["Endpoints"], "the endpoint is deleted")
+        assert not client.list_endpoint_configs(NameContains=made)["EndpointConfigs"]
     assert not client.list_inference_components()["InferenceComponents"]
-    assert not client.list_endpoint_configs(NameContains="smollm2-comp")["EndpointConfigs"]
     autoscaling, cloudwatch = platform.client("application-autoscaling"), platform.client("cloudwatch")
     assert not autoscaling.describe_scaling_policies(ServiceNamespace="sagemaker")["ScalingPolicies"]
     assert not cloudwatch.describe_alarms()["MetricAlarms"]

@@ -167,7 +167,7 @@ def _component_identity(platform: Platform, name: str) -> dict[str, str]:
 
 def _refuse_host(platform: Platform, name: str, identity: dict[str, str]) -> None:
     """
-    Instances that carry inference components have no requests of their own: the policies would see none, ever.
+    Refuse the host of inference components: each of them has a load of its own, and is scaled by itself.
 
     Raises:
         UserFailed: components stand on the endpoint; the text names them.

@@ -108,6 +108,7 @@ def _activity_row(activity: Mapping[str, Any], now: datetime) -> tuple[str, ...]
     what = ", ".join(reasons) or activity["Description"]
     if activity["StatusCode"] in ("Failed", "Unfulfilled") and not reasons:
         what = activity.get("StatusMessage", what)
+    what = " ".join(filter(None, (what, activity.get("Details"))))
     status = "not scaled" if reasons else activity["StatusCode"]
     return age(activity["StartTime"], now), status, what, _cause(activity)
 

@@ -4,7 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.control import store_access
-from headrace.control.components.host import Component, HostPlan, instances_json, plan_host, read_instances
+from headrace.control.components.host import (
+    Component,
+    HostPlan,
+    instances_json,
+    plan_host,
+    read_instances,
+    with_components,
+)
 from headrace.control.components.seen import alarm_reason, copies_by_component, placed_copies, see_component
 from headrace.control.deployment import Outside
 from headrace.control.faults import WORDS, Faults
@@ -69,7 +76,7 @@ class EndpointPass:
         }
         hosted = self._plan_hosted(record, plan, seen, copies, now_s=now_s)
         # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
-        route = replace(plan.route, components=hosted.routes) if plan.route is not None else None
+        route = with_components(plan.route, hosted) if plan.route is not None else None
         published = route_to_json(route) if route is not None else None
         await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, published)
         if plan.deployment is not None:

@@ -1,13 +1,15 @@
 """
 What the gateway tells CloudWatch: each request as it ends, and every ten seconds how many are under way.
 
-Names, units and dimensions are SageMaker's; `HeldRequests` and `HoldTime` are ours. Source: SageMaker developer guide,
+Names, units and dimensions are SageMaker's; `HeldRequests` and `HoldTime` are ours. A request to an inference component
+counts for the variant that hosts it, too, so that policies on the variant work; strict mode leaves that out, as AWS
+documents the component's metrics only. Source: SageMaker developer guide,
 "Amazon SageMaker AI metrics in Amazon CloudWatch", endpoint invocation metrics and inference component metrics.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.telemetry import get_logger
@@ -46,8 +48,10 @@ class _Ready:
 class Publisher:
     """Publishes requests that have ended; used by one thread, the event loop's."""
 
-    def __init__(self, sink: MetricSink, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, sink: MetricSink, *, is_strict: bool = False, clock: Callable[[], float] = time.time) -> None:
         self._sink = sink
+        self.counts_hosts = not is_strict
+        """Whether requests to components count for the variants that host them."""
         self._clock = clock
         self._ready: dict[Counted, _Ready] = {}
         self._busy: set[Counted] = set()
@@ -61,12 +65,21 @@ class Publisher:
                 self._sink.put(ready.no_capacity, 1.0, now_s=now_s)
         if not record.variant:
             return
+        variant = next((one for one in route.variants if one.name == record.variant), None)
+        if record.component:
+            component = next((one.route for one in route.components if one.name == record.component), None)
+            place = Counted(record.endpoint, record.variant, record.component)
+            self._publish_ended(place, record, num_replicas(component), now_s=now_s)
+        if not record.component or (self.counts_hosts and variant is not None and variant.instances):
+            self._publish_ended(Counted(record.endpoint, record.variant, ""), record, num_units(variant), now_s=now_s)
+
+    def _publish_ended(self, place: Counted, record: InvocationRecord, num_sharing: int, *, now_s: float) -> None:
+        """Publish a request for a variant or a component, whose replicas or instances share the load."""
         put = self._sink.put
-        place = Counted(record.endpoint, record.variant, record.component)
         self._busy.add(place)
         ready = self.metrics_of(place)
         put(ready.invocations, 1.0, now_s=now_s)
-        put(ready.per_replica, 1.0 / max(1, num_replicas(_asked(route, record))), now_s=now_s)
+        put(ready.per_replica, 1.0 / max(1, num_sharing), now_s=now_s)
         is_4xx = 400 <= record.status < 500 and not record.is_gone
         put(ready.errors_4xx, float(is_4xx), now_s=now_s)
         put(ready.errors_5xx, float(record.status >= 500), now_s=now_s)
@@ -102,9 +115,12 @@ class Publisher:
         return ready
 
     def _without_capacity(self, record: InvocationRecord, route: Route) -> Iterator[_Ready]:
-        """The component that was asked for, or the variants that have nobody."""
+        """The component that was asked for with its host, or the variants without a replica."""
         if record.component:
             yield self.metrics_of(Counted(record.endpoint, record.variant, record.component))
+            host = next((one.variant for one in route.components if one.name == record.component), "")
+            if self.counts_hosts and any(one.name == host and one.instances for one in route.variants):
+                yield self.metrics_of(Counted(record.endpoint, host, ""))
             return
         for variant in route.variants:
             if not num_replicas(variant):
@@ -114,6 +130,22 @@ class Publisher:
 def num_replicas(variant: VariantRoute | None) -> int:
     """How many replicas answer for a variant or a component."""
     return 0 if variant is None else sum(len(fleet.replicas) for fleet in variant.fleets if fleet.share > 0)
+
+
+def num_units(variant: VariantRoute | None) -> int:
+    """Return what shares a variant's load: its instances where they host components, else its replicas."""
+    return num_replicas(variant) if variant is None or not variant.instances else variant.instances
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A variant or a component, with the workers whose requests are its own."""
+
+    place: Counted
+    workers: Sequence[str]
+    num_units: int
+    is_host: bool = False
+    """Instances that stand ready, also while no component has a copy on them."""
 
 
 @dataclass(slots=True)
@@ -161,16 +193,15 @@ class Sampler:
             self.each_window()
         loads, held = self.loads(), self.held()
         for route in self.routes().values():
-            for place, variant in _served(route):
-                workers = [replica.worker for fleet in variant.fleets for replica in fleet.replicas]
+            for watched in _served(route, with_hosts=self.publisher.counts_hosts):
                 waiting = held.get(route.endpoint, 0) if len(route.variants) == 1 and not route.components else 0
-                if not workers and not waiting:
+                if not watched.workers and not waiting and not watched.is_host:
                     continue
-                seen = self._windows.setdefault(place, _Window())
+                seen = self._windows.setdefault(watched.place, _Window())
                 seen.num_looks += 1
-                seen.is_serving |= bool(workers) and route.async_output is None
-                under_way = waiting + sum(loads.get(worker, 0) for worker in workers)
-                seen.per_replica += under_way / max(1, num_replicas(variant))
+                seen.is_serving |= watched.is_host or (bool(watched.workers) and route.async_output is None)
+                under_way = waiting + sum(loads.get(worker, 0) for worker in watched.workers)
+                seen.per_replica += under_way / max(1, watched.num_units)
 
     def _publish(self) -> None:
         at_s, busy = self._window * WINDOW_S, self.publisher.take_busy()
@@ -181,19 +212,27 @@ class Sampler:
         self._windows.clear()
 
 
-def _served(route: Route) -> Iterator[tuple[Counted, VariantRoute]]:
-    """Variants and components."""
+def _served(route: Route, *, with_hosts: bool) -> Iterator[_Watched]:
+    """Variants and components; instances that host components with the copies of all of them."""
     for variant in route.variants:
-        yield Counted(route.endpoint, variant.name, ""), variant
+        place, is_host = Counted(route.endpoint, variant.name, ""), bool(variant.instances)
+        if not is_host:
+            yield _Watched(place, _workers_of(variant), num_replicas(variant))
+        elif with_hosts:
+            copies = [
+                one
+                for hosted in route.components
+                if hosted.variant == variant.name
+                for one in _workers_of(hosted.route)
+            ]
+            yield _Watched(place, copies, variant.instances, is_host=True)
     for component in route.components:
-        yield Counted(route.endpoint, component.route.name, component.name), component.route
+        place = Counted(route.endpoint, component.route.name, component.name)
+        yield _Watched(place, _workers_of(component.route), num_replicas(component.route))
 
 
-def _asked(route: Route, record: InvocationRecord) -> VariantRoute | None:
-    """What a request was for."""
-    if record.component:
-        return next((one.route for one in route.components if one.name == record.component), None)
-    return next((one for one in route.variants if one.name == record.variant), None)
+def _workers_of(variant: VariantRoute) -> list[str]:
+    return [replica.worker for fleet in variant.fleets for replica in fleet.replicas]
 
 
 def _ready_of(place: Counted) -> _Ready:

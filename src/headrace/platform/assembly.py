@@ -96,7 +96,7 @@ def assemble(
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
     waker = Waker(store, site=site)
     series = FileSeries(folder.metrics, max_bytes=settings.metrics_mib * MIB)
-    publisher = Publisher(series)
+    publisher = Publisher(series, is_strict=settings.strict)
     gateway = _gateway(settings, folder, store, objects, waker, publisher, series)
     reconciler = Reconciler(
         store=store, launcher=cluster.launcher, logs=logs, site=site, defaults=defaults, loads=lambda: gateway.loads
@@ -113,7 +113,7 @@ def assemble(
         scraper=Scraper(store=store, sink=series, memory_bytes=host.memory_bytes),
         capacities=CapacityRecorder(store=store, sink=series),
         reconciler=reconciler,
-        autoscaler=Autoscaler(store=store, series=series, site=site),
+        autoscaler=Autoscaler(store=store, series=series, site=site, is_strict=settings.strict),
         waker=waker,
         cluster=cluster,
         s3=s3,

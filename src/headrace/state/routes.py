@@ -47,6 +47,8 @@ class VariantRoute:
     instance_type: str = ""
     standby: bool = False
     """No replica serves, and one may be waited for: it sleeps at zero, or its first copies are on their way."""
+    instances: int = 0
+    """Instances that stand ready for inference components; 0 for a variant with a model of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """
 Scaling activities: what was done, and what was not, in AWS's words. The records are bounded in number and age.
 
-`spec` has the members of a ScalingActivity; `capacity` is what was asked for, `scaling` what the cooldown begins with.
+`spec` has the members of a ScalingActivity; `capacity` is what was asked for, `previous`
+what there was before, `scaling` what the cooldown begins with.
 Source of the texts: Application Auto Scaling user guide, "Scaling activities", and answers that users have published.
 """
 
@@ -21,7 +22,7 @@ UNDER_WAY = ("Pending", "InProgress")
 RETRY_S = 60.0
 """After a capacity could not be had, before it is asked for again."""
 NOT_SCALED = "Attempting to scale due to alarm triggered"
-OWN_MEMBERS = ("capacity", "scaling")
+OWN_MEMBERS = ("capacity", "previous", "scaling")
 
 
 def alarm_cause(alarm: str, policy: str, state: str = "ALARM") -> str:
@@ -40,7 +41,14 @@ def bound_cause(number: int, *, is_minimum: bool) -> str:
 
 
 def begin(
-    store: Store, key: TargetKey, number: int, *, cause: str, now_s: float, scaling: Json | None = None
+    store: Store,
+    key: TargetKey,
+    number: int,
+    *,
+    cause: str,
+    now_s: float,
+    previous: int | None = None,
+    scaling: Json | None = None,
 ) -> Record:
     """Write down that a capacity will be asked for."""
     spec = {
@@ -48,6 +56,7 @@ def begin(
         "Description": f"Setting {key.words} to {number}.",
         "StatusCode": "Pending",
         "capacity": number,
+        "previous": previous,
         "scaling": scaling,
     }
     return _create(store, spec)
@@ -60,11 +69,11 @@ def progressed(store: Store, record: Record) -> Record:
     return store.update(record, spec={**record.spec, "StatusCode": "InProgress", "StatusMessage": text})
 
 
-def fulfilled(store: Store, record: Record, *, now_s: float) -> Record:
+def fulfilled(store: Store, record: Record, *, now_s: float, details: str = "") -> Record:
     """The capacity is there."""
     key, number = read_key(record.spec), record.spec["capacity"]
     text = f"Successfully set {key.words} to {number}. Change successfully fulfilled by {NAMESPACE}."
-    return _ended(store, record, "Successful", text, now_s)
+    return _ended(store, record, "Successful", text, now_s, details)
 
 
 def overridden(store: Store, record: Record, *, now_s: float) -> Record:
@@ -72,11 +81,11 @@ def overridden(store: Store, record: Record, *, now_s: float) -> Record:
     return _ended(store, record, "Overridden", "The desired capacity was updated by a newer scaling event.", now_s)
 
 
-def unfulfilled(store: Store, record: Record, *, now_s: float) -> Record:
+def unfulfilled(store: Store, record: Record, *, now_s: float, details: str = "") -> Record:
     """The capacity could not be had."""
     key, number = read_key(record.spec), record.spec["capacity"]
     text = f"Failed to set {key.words} to {number}: {NAMESPACE} could not fulfil the change and took it back."
-    return _ended(store, record, "Unfulfilled", text, now_s)
+    return _ended(store, record, "Unfulfilled", text, now_s, details)
 
 
 def failed(store: Store, record: Record, reason: str, *, now_s: float) -> Record:
@@ -153,5 +162,6 @@ def _create(store: Store, spec: Json) -> Record:
     return store.create(Kind.SCALING_ACTIVITY, name, spec={"ActivityId": name, **spec})
 
 
-def _ended(store: Store, record: Record, code: str, text: str, now_s: float) -> Record:
-    return store.update(record, spec={**record.spec, "StatusCode": code, "StatusMessage": text, "EndTime": now_s})
+def _ended(store: Store, record: Record, code: str, text: str, now_s: float, details: str = "") -> Record:
+    ended = {"StatusCode": code, "StatusMessage": text, "EndTime": now_s}
+    return store.update(record, spec={**record.spec, **ended, **({"Details": details} if details else {})})

@@ -37,10 +37,17 @@ class Autoscaler:
     """One task; `run` until cancelled."""
 
     def __init__(
-        self, *, store: Store, series: SeriesReader, site: Site, clock: Callable[[], float] = time.time
+        self,
+        *,
+        store: Store,
+        series: SeriesReader,
+        site: Site,
+        is_strict: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._site = site
+        self._is_strict = is_strict
         self._clock = clock
         self._awake_since_s = clock()
         """Before that nothing was measured, as the platform was down."""
@@ -116,6 +123,7 @@ class Autoscaler:
                 activities=activities_of[target.name],
                 alarms=alarms,
                 awake_since_s=self._awake_since_s,
+                copies_follow=not self._is_strict,
             )
             one = TargetPass(self._store, self._site, target, around, now_s=now_s)
             is_calm = self._guarded(one, target) and is_calm

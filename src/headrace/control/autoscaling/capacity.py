@@ -49,11 +49,16 @@ def read_capacity(store: Store, key: TargetKey) -> Capacity | None:
     has_served = view.progress is not None and view.progress.stable is not None
     return Capacity(
         desired=desired,
-        in_service=serving if found.model is not None else desired,  # host instances are there when they are asked for
+        in_service=serving if found.model is not None else num_hosts(record, key.variant),
         is_scalable=has_served and visible_state(view) in _SETTLED,
         since_s=view.progress.since_s if view.progress is not None else record.created_s,
         failure=view.progress.failure_reason if view.progress is not None else "",
     )
+
+
+def num_hosts(record: Record, variant: str) -> int:
+    """Return the instances of a variant that hosts inference components; 0 for any other variant."""
+    return len(record.status.get("instances", {}).get(variant, ()))
 
 
 def write_capacity(store: Store, site: Site, key: TargetKey, number: int) -> None:
@@ -83,7 +88,7 @@ def find_scaled(store: Store, key: TargetKey) -> Record | None:
 def _with_number(record: Record, key: TargetKey, number: int, arn: str) -> Json:
     if key.component:
         return with_copies(record, number, arn=arn)
-    desired = dict(_settled_version(view_endpoint(record)).desired)
+    desired = dict(settled_version(view_endpoint(record)).desired)
     if key.variant not in desired:
         raise LookupError(key.name)
     desired[key.variant] = Desired(weight=desired[key.variant].weight, count=number)
@@ -92,11 +97,11 @@ def _with_number(record: Record, key: TargetKey, number: int, arn: str) -> Json:
 
 def _scaled_variant(view: EndpointView, key: TargetKey) -> Variant | None:
     """The variant whose count is scaled; a component is deployed as an endpoint of one variant."""
-    version = _settled_version(view)
+    version = settled_version(view)
     return version.variants[0] if key.component else version.variant(key.variant)
 
 
-def _settled_version(view: EndpointView) -> Version:
+def settled_version(view: EndpointView) -> Version:
     """What was asked for last; if it could not be had and was taken back, what serves instead."""
     progress = view.progress
     if progress is None or progress.observed != view.asked or progress.target is not None:

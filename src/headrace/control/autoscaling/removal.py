@@ -5,7 +5,8 @@ Each is a write of its own. Whoever is cut off between two leaves children that 
 next pass finds and removes them.
 """
 
-from headrace.control.autoscaling.targets import policy_arn
+from headrace.control.autoscaling.followers import release_copies
+from headrace.control.autoscaling.targets import policy_arn, read_key
 from headrace.control.names import Site
 from headrace.state.records import Kind, Record
 from headrace.state.store import Store
@@ -19,6 +20,7 @@ def remove_target(store: Store, site: Site, record: Record) -> None:
         remove_policy(store, site, policy)
     for action in children(store, Kind.SCHEDULED_ACTION, record.name):
         store.remove(action)
+    release_copies(store, read_key(record.spec))
     store.remove(record)
 
 

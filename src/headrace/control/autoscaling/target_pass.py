@@ -7,7 +7,7 @@ cooldowns) and `not_scaled` (policy → why it changed nothing, so that this is 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from headrace.control.autoscaling import activities
 from headrace.control.autoscaling.activities import UNDER_WAY
 from headrace.control.autoscaling.alarm_watch import Watched
 from headrace.control.autoscaling.capacity import Capacity, read_capacity, write_capacity
+from headrace.control.autoscaling.followers import Follower, keep_copies
 from headrace.control.autoscaling.removal import remove_target
 from headrace.control.autoscaling.schedules_api import window_of
 from headrace.control.autoscaling.targets import read_bounds, read_key
@@ -42,6 +43,8 @@ class Around:
     """All there are."""
     awake_since_s: float
     """When the platform began to measure; seconds since 1970."""
+    copies_follow: bool = True
+    """Whether the components on a scaled variant get copies as it gets instances; AWS documents nothing like it."""
 
 
 class TargetPass:
@@ -58,6 +61,8 @@ class TargetPass:
         """Scaling of the activity that is under way."""
         self._is_settling = False
         """An activity is under way: what was asked for is not there yet."""
+        self._followers: Sequence[Follower] = ()
+        """Components whose copies follow the target's instances."""
         self._refused: int | None = None
         """A capacity that could not be had a moment ago."""
         self._log = get_logger()
@@ -74,21 +79,31 @@ class TargetPass:
             remove_target(self._store, self._site, self._record)
             self._log.info("autoscaler.deregistered", target=self._key.resource_id, reason="it is gone")
             return
-        self._follow(capacity)
+        capacity = self._keep_copies(capacity)
+        if not self._follow(capacity):
+            return
         self._run_schedule()
         if self._record.status.get("observed") != self._record.spec.get("asked"):
             self._keep_bounds(capacity)
         else:
             self._scale(capacity)
 
-    def _follow(self, capacity: Capacity) -> None:
-        """Bring activities up to date; only the newest can be under way."""
+    def _keep_copies(self, capacity: Capacity) -> Capacity:
+        """Let components follow the variant that they are on; it cannot be scaled until they have."""
+        if self._key.component or not self._around.copies_follow:
+            return capacity
+        self._followers = keep_copies(self._store, self._site, self._key, capacity.desired, now_s=self._now_s)
+        is_settled = all(one.is_settled for one in self._followers)
+        return replace(capacity, is_scalable=capacity.is_scalable and is_settled)
+
+    def _follow(self, capacity: Capacity) -> bool:
+        """Bring activities up to date; only the newest can be under way. False: the capacity was taken back."""
         self._refused = activities.refused(self._around.activities, now_s=self._now_s)
         running = [one for one in self._around.activities if one.spec["StatusCode"] in UNDER_WAY]
         for activity in running[:-1]:
             activities.overridden(self._store, activity, now_s=self._now_s)
         if not running:
-            return
+            return True
         newest = running[-1]
         self._under_way = newest.spec.get("scaling")
         if capacity.desired == newest.spec["capacity"]:
@@ -96,8 +111,7 @@ class TargetPass:
                 newest = activities.progressed(self._store, newest)
             self._is_settling = not capacity.is_scalable
             if capacity.is_scalable:
-                self._end_scaling()
-                activities.fulfilled(self._store, newest, now_s=self._now_s)
+                return self._settle(newest)
         elif capacity.is_scalable and capacity.failure:
             self._end_scaling()
             self._refused = newest.spec["capacity"]
@@ -105,6 +119,20 @@ class TargetPass:
         else:
             self._under_way = None
             activities.overridden(self._store, newest, now_s=self._now_s)
+        return True
+
+    def _settle(self, activity: Record) -> bool:
+        """End an activity whose instances are there; they are given back if the copies on them did not start."""
+        self._end_scaling()
+        told = " ".join(one.told() for one in self._followers)
+        previous = activity.spec.get("previous")
+        if previous is None or not any(one.has_failed for one in self._followers):
+            activities.fulfilled(self._store, activity, now_s=self._now_s, details=told)
+            return True
+        told = f"{told} The desired instance count was set back to {previous}."
+        write_capacity(self._store, self._site, self._key, previous)
+        activities.unfulfilled(self._store, activity, now_s=self._now_s, details=told)
+        return False
 
     def _end_scaling(self) -> None:
         """The cooldown begins."""
@@ -147,7 +175,7 @@ class TargetPass:
         number = capacity_within_bounds(self._state(capacity))
         if number is not None:
             cause = activities.bound_cause(number, is_minimum=number > capacity.desired)
-            self._ask(number, cause, scaling=None)
+            self._ask(number, cause, capacity.desired, scaling=None)
         self._write_status(observed=self._record.spec.get("asked"))
 
     def _scale(self, capacity: Capacity) -> None:
@@ -158,7 +186,8 @@ class TargetPass:
         number, trigger = decision.capacity, decision.trigger
         if number is not None and trigger is not None and not self._is_vain(number, capacity.desired):
             scaling = None if decision.scaling is None else msgspec.to_builtins(decision.scaling)
-            self._ask(number, self._cause(trigger.alarm_name, trigger.policy_name), scaling=scaling)
+            cause = self._cause(trigger.alarm_name, trigger.policy_name)
+            self._ask(number, cause, capacity.desired, scaling=scaling)
         self._note_not_scaled(decision)
 
     def _is_vain(self, number: int, desired: int) -> bool:
@@ -180,9 +209,11 @@ class TargetPass:
             is_scalable=capacity.is_scalable,
         )
 
-    def _ask(self, number: int, cause: str, *, scaling: Json | None) -> None:
+    def _ask(self, number: int, cause: str, previous: int, *, scaling: Json | None) -> None:
         """Ask for another capacity, with an activity that says so."""
-        activity = activities.begin(self._store, self._key, number, cause=cause, now_s=self._now_s, scaling=scaling)
+        activity = activities.begin(
+            self._store, self._key, number, cause=cause, now_s=self._now_s, previous=previous, scaling=scaling
+        )
         try:
             write_capacity(self._store, self._site, self._key, number)
         except Conflict:

@@ -15,8 +15,10 @@ from typing import Protocol
 import msgspec
 
 from headrace.control.autoscaling import activities
-from headrace.control.autoscaling.capacity import read_capacity, write_capacity
+from headrace.control.autoscaling.capacity import find_scaled, read_capacity, write_capacity
 from headrace.control.autoscaling.targets import COMPONENT_DIMENSION, VARIANT_DIMENSION, TargetKey, read_bounds
+from headrace.control.components.density import read_density
+from headrace.control.components.reading import endpoint_of, is_readable, variant_of
 from headrace.control.context import NUM_TRIES
 from headrace.control.names import Site
 from headrace.core.telemetry import get_logger
@@ -87,6 +89,15 @@ class Waker:
                 self._pending.discard(key)
 
     def _wake(self, key: TargetKey) -> None:
+        """Wake a variant or a component; a component without instances under it gets one first."""
+        record = find_scaled(self._store, key) if key.component else None
+        if record is not None and is_readable(record):
+            self._wake_one(_variant_key(endpoint_of(record), variant_of(record)))
+            if read_density(record.spec) is not None:
+                return  # its copies follow the instances of its variant
+        self._wake_one(key)
+
+    def _wake_one(self, key: TargetKey) -> None:
         for _ in range(NUM_TRIES):
             capacity = read_capacity(self._store, key)
             if capacity is None or capacity.desired > 0:
@@ -122,9 +133,13 @@ def _key_of(wanted: Asleep) -> TargetKey | None:
         return TargetKey(resource_id=resource_id, dimension=COMPONENT_DIMENSION, component=wanted.component)
     if not wanted.variant:
         return None
+    return _variant_key(wanted.endpoint, wanted.variant)
+
+
+def _variant_key(endpoint: str, variant: str) -> TargetKey:
     return TargetKey(
-        resource_id=f"endpoint/{wanted.endpoint}/variant/{wanted.variant}",
+        resource_id=f"endpoint/{endpoint}/variant/{variant}",
         dimension=VARIANT_DIMENSION,
-        endpoint=wanted.endpoint,
-        variant=wanted.variant,
+        endpoint=endpoint,
+        variant=variant,
     )

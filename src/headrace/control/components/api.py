@@ -7,6 +7,7 @@ They write down what is asked; the reconciler finds it there. `spec` of a compon
 
 from typing import Any
 
+from headrace.control.components.density import with_density
 from headrace.control.components.reading import endpoint_of, is_readable, read_component, variant_of
 from headrace.control.components.runtime import desired_copies, refuse_busy, serving_version, with_copies
 from headrace.control.components.specs import component_version
@@ -79,7 +80,8 @@ def update_inference_component(context: CallContext, params: dict[str, Any]) -> 
     )
     kept = without(record.spec["request"], *_CHANGED)
     request = {**kept, **{member: params[member] for member in _CHANGED if params.get(member)}}
-    spec = {**record.spec, "asked": view.asked + 1, "version": version, "request": request}
+    old = record.spec if copies is None else with_density(record.spec, None)
+    spec = {**old, "asked": view.asked + 1, "version": version, "request": request}
     context.store.update(record, spec=spec)
     return _arn_answer(context, record.name)
 

@@ -23,7 +23,7 @@ from headrace.control.plan import Action, Drain, GiveUp, Plan, Start, plan_endpo
 from headrace.control.progress import TRANSIENT, EndpointView, Progress, State
 from headrace.control.version import Variant
 from headrace.state.records import Json
-from headrace.state.routes import ComponentRoute
+from headrace.state.routes import ComponentRoute, Route
 
 _NO_SPARE_ROOM = " An update needs room for a batch of new copies (MaximumBatchSize) beside those that serve."
 
@@ -130,6 +130,12 @@ def _routes(plans: Mapping[str, Plan], grounds: Mapping[str, Ground]) -> tuple[C
             route = replace(route, strategy=ground.strategy)
         routes.append(ComponentRoute(name=name, variant=route.name, route=route))
     return tuple(routes)
+
+
+def with_components(route: Route, plan: HostPlan) -> Route:
+    """Return the route of an endpoint with its components, and the instances that they share."""
+    variants = [replace(one, instances=len(plan.instances.get(one.name, ()))) for one in route.variants]
+    return replace(route, variants=tuple(variants), components=plan.routes)
 
 
 def read_instances(status: Json) -> dict[str, list[HostInstance]]:

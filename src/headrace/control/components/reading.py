@@ -1,5 +1,6 @@
 """The record of a component, read and checked. Pure. See `control.reading`."""
 
+from headrace.control.components.density import read_density
 from headrace.control.components.placement import read_need, read_strategy
 from headrace.control.components.specs import specification_of
 from headrace.control.progress import EndpointView
@@ -20,6 +21,7 @@ def read_component(record: Record) -> EndpointView:
         for version in (view.version, *view.versions.values()):
             _check_version(version)
         spec = record.spec
+        read_density(spec)
         for value in (spec["endpoint"], spec["endpoint_uid"], spec["request"]["VariantName"]):
             want(isinstance(value, str), "a text", value)
 

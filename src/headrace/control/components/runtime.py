@@ -4,6 +4,7 @@ How many copies a component has, and shall have. Pure, on records.
 UpdateInferenceComponentRuntimeConfig, the autoscaler and the waker change it here.
 """
 
+from headrace.control.components.density import with_density
 from headrace.control.progress import EndpointView, State, ready_key, view_endpoint, visible_state
 from headrace.control.version import Desired, Version, with_desired
 from headrace.state.records import Json, Record
@@ -51,6 +52,8 @@ def with_copies(record: Record, copies: int, *, arn: str) -> Json:
     """
     The component's spec with another number of copies; write it with `store.update(record, spec=...)`.
 
+    These copies are declared for the instances that there are now: an older ratio is dropped.
+
     Args:
         record: of the component.
         copies: 0 or more.
@@ -65,7 +68,7 @@ def with_copies(record: Record, copies: int, *, arn: str) -> Json:
     current = serving_version(view)
     (variant,) = current.variants
     scaled = with_desired(current, {variant.name: Desired(weight=variant.weight, count=copies)})
-    return {**record.spec, "asked": view.asked + 1, "version": scaled.raw}
+    return {**with_density(record.spec, None), "asked": view.asked + 1, "version": scaled.raw}
 
 
 def refuse_busy(record: Record, arn: str) -> None:

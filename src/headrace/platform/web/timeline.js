@@ -267,8 +267,8 @@ export function shortCause(cause) {
 }
 
 /** What became of it, or why nothing did. */
-export function whyNot({ NotScaledReasons: reasons, StatusMessage: message }) {
-  if (!reasons) return message ? [message] : [];
+export function whyNot({ NotScaledReasons: reasons, StatusMessage: message, Details: details }) {
+  if (!reasons) return [message, details].filter(Boolean);
   return reasons.map(({ Code: code, ...facts }) => {
     const known = Object.entries(facts).map(([name, value]) => `${name} ${value}`);
     return known.length ? `${code} (${known.join(", ")})` : code;
