@@ -3,14 +3,16 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 
 import jsonschema
 import pytest
 
-from headrace.core.errors import InvalidRequest
+from headrace.core.errors import Busy, InvalidRequest
 from headrace.core.generation import FinishReason, Grammar
+from headrace.engine.grammar import GrammarCompiler, GrammarState
 from headrace.runner.step import StepInput
-from tests.engine.support import ask, ask_all, make_engine, request, runner_limits, running
+from tests.engine.support import VOCAB_SIZE, ask, ask_all, byte_tokenizer, make_engine, request, runner_limits, running
 
 SCHEMA = {
     "type": "object",
@@ -105,11 +107,53 @@ async def test_a_grammar_that_is_not_valid_is_refused(grammar: Grammar) -> None:
     assert "state>" not in refused.value.message
 
 
-async def test_a_grammar_is_compiled_once() -> None:
-    async with running(make_engine()) as engine:
-        for _ in range(3):
-            await ask(engine, request("x", max_new_tokens=5, grammar=JSON))
-        assert len(engine._intake._grammars._compiled) == 1
+@pytest.mark.parametrize("grammar", [JSON, Grammar("regex", "[0-9")], ids=["valid", "refused"])
+async def test_a_grammar_is_compiled_once(grammar: Grammar) -> None:
+    class CountingTokenizer:
+        num_uses = 0
+
+        def grammar_tokenizer(self) -> object:
+            self.num_uses += 1
+            return byte_tokenizer().grammar_tokenizer()
+
+    tokenizer = CountingTokenizer()
+    compiler = GrammarCompiler(tokenizer, vocab_size=VOCAB_SIZE)
+    both = await asyncio.gather(*(compiler.compile(grammar) for _ in range(2)), return_exceptions=True)
+    later = await asyncio.gather(compiler.compile(replace(grammar, param="other")), return_exceptions=True)
+    compiler.close()
+    assert tokenizer.num_uses == 1
+    assert len({id(state) for state in both + later}) == 3
+    assert [getattr(state, "param", None) for state in both + later] in ([None] * 3, ["grammar", "grammar", "other"])
+
+
+async def test_a_small_grammar_does_not_wait_for_a_large_one() -> None:
+    compiler = GrammarCompiler(byte_tokenizer(), vocab_size=VOCAB_SIZE)
+    names = {f"property number {i}": {"type": "string", "maxLength": 20} for i in range(1500)}
+    large = asyncio.create_task(compiler.compile(Grammar("json_schema", json.dumps({"properties": names}))))
+    await asyncio.sleep(0)
+    await compiler.compile(JSON)
+    assert not large.done()
+    await large
+    compiler.close()
+
+
+async def test_a_client_that_leaves_does_not_end_the_compilation_for_others() -> None:
+    compiler = GrammarCompiler(byte_tokenizer(), vocab_size=VOCAB_SIZE)
+    first, second = (asyncio.create_task(compiler.compile(JSON)) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert not (await second).is_complete
+    compiler.close()
+
+
+async def test_more_compilations_than_may_wait_are_answered_busy() -> None:
+    compiler = GrammarCompiler(byte_tokenizer(), vocab_size=VOCAB_SIZE)
+    grammars = [Grammar("regex", f"[a-z]{{{number}}}") for number in range(1, 67)]
+    results = await asyncio.gather(*map(compiler.compile, grammars), return_exceptions=True)
+    assert [type(result) for result in results[64:]] == [Busy, Busy]
+    assert all(isinstance(result, GrammarState) for result in results[:64])
+    await compiler.compile(grammars[-1])
+    compiler.close()
 
 
 async def test_a_grammar_that_fails_midway_ends_its_request_only() -> None:

@@ -1,35 +1,49 @@
 """
 Answers that must fit a grammar: which tokens may come next, by llguidance.
 
-`GrammarCompiler` runs on a thread of its own, so that a schema that takes a second to compile delays only the request
-that brought it (which has not entered the queue yet). `GrammarState` is one sequence's place in its grammar; it is used
-by the engine thread only.
+`GrammarCompiler` runs on threads of its own, so that a schema that takes a second to compile delays only the requests
+that bring it (which have not entered the queue yet), and other large ones. `GrammarState` is one sequence's place in
+its grammar; it is used by the engine thread only.
 """
 
 import asyncio
-import json
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from headrace.core.errors import InvalidRequest
-from headrace.core.generation import Grammar
+from headrace.core.errors import Busy, InvalidRequest
+from headrace.core.generation import Grammar, GrammarKind
+from headrace.engine.grammar_source import GrammarError, grammar_source
 from headrace.models.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
-
-_WHITESPACE = r"\x20?|\n\x20{0,24}"
-"""Between the tokens of JSON: a space or a line break with indentation. Small models fill `max_tokens` with more."""
-_MAX_COMPILED = 128
-_MAX_GRAMMAR_CHARS = 1_000_000
+_MAX_KEPT = 128
+_MAX_KEPT_CHARS = 8_000_000
+"""Of the texts of what is kept; the compiled form takes some ten times as much."""
+_MAX_PENDING = 64
+_LARGE_CHARS = 20_000
 _MAX_ERROR_CHARS = 300
-_MEANINGS = {"NoExtensionBias": "it allows no text at all.", "NoExtension": "it allows no text at all."}
-"""Of llguidance's own words that say nothing to others."""
+_NAMES: dict[GrammarKind, str] = {
+    "json_schema": "JSON schema",
+    "json_object": "white space pattern",
+    "regex": "regular expression",
+    "choice": "list of choices",
+    "lark": "Lark grammar",
+    "ebnf": "grammar",
+    "structural_tag": "structural tag",
+}
+_MEANINGS = {
+    "NoExtension": "it allows no text at all.",
+    "circular references with sibling keys": "a `$ref` that leads back to itself has other keywords beside it. "
+    "Move them into the schema that it refers to.",
+    "oneOf constraints are not supported": "a value may fit two branches of its `oneOf`. Use `anyOf`.",
+    "min/maxProperties only supported": "`minProperties` and `maxProperties` are supported where all `properties` are "
+    "`required`, and 1 where none is.",
+    "recursion limit exceeded": "it is nested too deeply. Use `$defs` and `$ref` to make it flatter.",
+}
+"""What errors of llguidance say to people who do not know it, by a part of their text."""
 
 
 class GrammarState:
@@ -68,13 +82,20 @@ class GrammarState:
 
 
 class GrammarCompiler:
-    """Compiles grammars off the event loop and keeps the latest `_MAX_COMPILED`."""
+    """
+    Compiles constraints off the event loop and keeps the latest.
+
+    Large ones have a thread of their own, so that a small one never waits for them. Requests that bring the same one
+    at the same time share one compilation, and a refusal is kept like a result.
+    """
 
     def __init__(self, tokenizer: Tokenizer, *, vocab_size: int) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
-        self._compiled: OrderedDict[Grammar, GrammarState] = OrderedDict()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-grammar")
+        self._kept: OrderedDict[Grammar, asyncio.Future[GrammarState | str]] = OrderedDict()
+        self._num_pending = 0
+        self._small = ThreadPoolExecutor(1, thread_name_prefix="headrace-grammar")
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="headrace-grammar-large")
 
     async def compile(self, grammar: Grammar) -> GrammarState:
         """
@@ -82,99 +103,63 @@ class GrammarCompiler:
 
         Raises:
             InvalidRequest: The grammar is not valid, or uses a part that is not supported.
+            Busy: Too many others are being compiled.
         """
-        state = self._compiled.get(grammar)
-        if state is None:
-            if len(grammar.text) > _MAX_GRAMMAR_CHARS:
-                raise InvalidRequest(
-                    f"The grammar has {len(grammar.text)} characters, at most {_MAX_GRAMMAR_CHARS} are taken.",
-                    param=grammar.param,
-                )
-            state = await asyncio.get_running_loop().run_in_executor(self._thread, self._build, grammar)
-            self._compiled[grammar] = state
-            if len(self._compiled) > _MAX_COMPILED:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(grammar)
-        return state.fork()
+        future = self._kept.get(grammar)
+        if future is None:
+            future = self._start(grammar)
+        self._kept.move_to_end(grammar)
+        found = await asyncio.shield(future)  # others may wait for it too
+        if isinstance(found, str):
+            text = f"The {_NAMES[grammar.kind]} cannot be used: {found}"
+            raise InvalidRequest(text, param=grammar.param, kind=grammar.kind)
+        return found.fork()
 
     def close(self) -> None:
-        """Stop the thread; what is being compiled is finished first."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        """Stop the threads; what is being compiled is finished first."""
+        self._small.shutdown(wait=True, cancel_futures=True)
+        self._large.shutdown(wait=True, cancel_futures=True)
 
-    def _build(self, grammar: Grammar) -> GrammarState:
+    def _start(self, grammar: Grammar) -> "asyncio.Future[GrammarState | str]":
+        if self._num_pending >= _MAX_PENDING:
+            raise Busy(f"{_MAX_PENDING} schemas and grammars are being compiled already. Try again in a second.")
+        executor = self._large if len(grammar.text) > _LARGE_CHARS else self._small
+        future = asyncio.get_running_loop().run_in_executor(executor, self._build, grammar)
+        self._num_pending += 1
+        future.add_done_callback(lambda done: self._finish(grammar, done))
+        self._kept[grammar] = future
+        num_chars = sum(len(kept.text) for kept in self._kept)
+        while len(self._kept) > _MAX_KEPT or (num_chars > _MAX_KEPT_CHARS and len(self._kept) > 1):
+            num_chars -= len(self._kept.popitem(last=False)[0].text)
+        return future
+
+    def _finish(self, grammar: Grammar, future: "asyncio.Future[GrammarState | str]") -> None:
+        self._num_pending -= 1
+        if (future.cancelled() or future.exception() is not None) and self._kept.get(grammar) is future:
+            del self._kept[grammar]
+
+    def _build(self, grammar: Grammar) -> GrammarState | str:
+        """Return the state at the beginning, or why there is none."""
         from llguidance import LLMatcher
 
         tokenizer = self._tokenizer.grammar_tokenizer()
         try:
-            matcher = LLMatcher(tokenizer, _source(grammar), log_level=0)
+            matcher = LLMatcher(tokenizer, grammar_source(grammar), log_level=0)
+        except GrammarError as error:
+            return str(error)
         except ValueError as error:
-            raise _invalid(grammar, str(error)) from error
+            return _reason(str(error))
         if matcher.is_error():
-            raise _invalid(grammar, matcher.get_error())
+            return _reason(matcher.get_error())
         num_mask_bytes = -(-tokenizer.vocab_size // 32) * 4
         state = GrammarState(matcher, num_mask_bytes=num_mask_bytes, vocab_size=self._vocab_size)
         # Some faults show only once the first token is looked for: better now than after the request was let in.
         trial = state.fork()
         trial.mask()
-        if trial.error is not None:
-            raise _invalid(grammar, trial.error)
-        return state
-
-
-def _source(grammar: Grammar) -> str:
-    """Return the grammar in llguidance's own form."""
-    from llguidance import LLMatcher
-
-    match grammar.kind:
-        case "json_schema":
-            return str(LLMatcher.grammar_from_json_schema(grammar.text, overrides=_json_options(grammar)))
-        case "json_object":
-            return str(LLMatcher.grammar_from_json_schema('{"type": "object"}', overrides=_json_options(grammar)))
-        case "regex":
-            return str(LLMatcher.grammar_from_regex(grammar.text))
-        case "choice":
-            return _choice_source(grammar)
-        case "lark":
-            return str(LLMatcher.grammar_from_lark(grammar.text))
-        case "ebnf":
-            return _ebnf_source(grammar)
-        case "structural_tag":
-            raise _invalid(grammar, "structural tags are not supported.")
-
-
-def _json_options(grammar: Grammar) -> "JsonCompileOptions":
-    return {"whitespace_pattern": _WHITESPACE if grammar.whitespace_pattern is None else grammar.whitespace_pattern}
-
-
-def _choice_source(grammar: Grammar) -> str:
-    from llguidance import LLMatcher
-
-    try:
-        choices = msgspec.json.decode(grammar.text, type=list[str])
-    except msgspec.DecodeError as error:
-        raise _invalid(grammar, f"{error}.") from error
-    if not any(choices):
-        raise _invalid(grammar, "expected a list of strings that are not empty.")
-    alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
-    return str(LLMatcher.grammar_from_lark(f"start: {alternatives}"))
-
-
-def _ebnf_source(grammar: Grammar) -> str:
-    from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import any_to_lark
-
-    try:
-        return str(LLMatcher.grammar_from_lark(any_to_lark(grammar.text)))
-    except Exception as error:  # the converter raises Exception itself
-        raise _invalid(grammar, str(error)) from error
-
-
-def _invalid(grammar: Grammar, reason: str) -> InvalidRequest:
-    text = f"The {grammar.kind} grammar cannot be used: {_reason(reason)}"
-    return InvalidRequest(text, param=grammar.param, kind=grammar.kind)
+        return state if trial.error is None else trial.error
 
 
 def _reason(error: str) -> str:
     """The sentence of an error, without the parser's state behind it, which is long and quotes the answer."""
-    text = error.strip().split("\n<state>")[0][:_MAX_ERROR_CHARS]
-    return _MEANINGS.get(text, text)
+    meaning = next((meaning for part, meaning in _MEANINGS.items() if part in error), None)
+    return meaning or error.strip().split("\n<state>")[0].split("\n  while processing")[0][:_MAX_ERROR_CHARS]
