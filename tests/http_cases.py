@@ -3,11 +3,12 @@
 import socket
 from dataclasses import dataclass
 
+from tests.waiting import WAIT_S
+
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET /health HTTP/1.1\r\n"
 POST = b"POST /health HTTP/1.1\r\n" + HOST
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
-WAIT_S = 20.0
 
 MALFORMED: dict[str, tuple[bytes, int]] = {
     "bytes that are no HTTP": (b"\x00\x01\x02\r\n\r\n", 400),

@@ -14,6 +14,7 @@ from headrace.bench.session import BenchOptions, run_benchmark
 from headrace.bench.workload import Arrivals, Synthetic, parse_lengths
 from headrace.core.errors import SettingsError, Unavailable, UserError
 from tests.bench.scripted_server import Connection, openai_completion, openai_models, serving
+from tests.waiting import WAIT_S
 
 ROUTES = {"/v1/models": openai_models, "/v1/completions": openai_completion}
 
@@ -129,7 +130,7 @@ async def test_a_failure_is_named_by_its_kind_and_does_not_stop_the_run(answer, 
         await (answer if failing else openai_completion)(connection, question)
 
     async with serving({**ROUTES, "/v1/completions": sometimes}) as server:
-        report = await bench(server.url, timeout_s=0.5, warmup_requests=0)
+        report = await bench(server.url, timeout_s=0.5 if failure is Failure.TIMEOUT else WAIT_S, warmup_requests=0)
     summary = report.levels[0].summary
     assert list(summary.failures) == [str(failure)]
     assert summary.num_succeeded + summary.failures[str(failure)] == 12

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.cluster.content_cache import ContentCache, content_key
 from headrace.cluster.fetch_bounds import Deadline, DiskFull, FetchFailed
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parent.parent.parent
 KEY = content_key("a")
@@ -119,13 +120,13 @@ def test_waiting_for_another_process_ends_at_the_deadline(tmp_path, cache) -> No
 
     def slow(folder: Path) -> None:
         is_filling.set()
-        assert may_end.wait(30)
+        assert may_end.wait(WAIT_S)
         (folder / "file").touch()
 
     thread = threading.Thread(target=lambda: holder.entry(KEY, slow, soon()))
     thread.start()
     try:
-        assert is_filling.wait(30)
+        assert is_filling.wait(WAIT_S)
         with pytest.raises(FetchFailed, match="not there after"):
             cache.entry(KEY, fill_with("2"), Deadline(0.2))
     finally:

@@ -163,7 +163,7 @@ class Gate:
         self.steps: list[StepInput] = []
 
     def __call__(self, step: StepInput) -> None:
-        assert self.is_open.wait(20)
+        assert self.is_open.wait(WAIT_S)
         self.steps.append(step)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ from botocore.exceptions import ClientError
 from headrace.core.telemetry import setup_logging
 from headrace.gateway.silence import FIRST_S, LONGEST_S, Silences
 from headrace.state.routes import Replica
+from tests.waiting import WAIT_S
 
 from .conftest import Running, running
 from .routes import component, route, variant
@@ -22,7 +24,7 @@ from .workers import Exchange, Worker
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[Running, Waker]]:
     waker = Waker()
-    with running(wake=waker, hold_timeout_s=20.0, max_held=8) as made:
+    with running(wake=waker, hold_timeout_s=WAIT_S, max_held=8) as made:
         yield made, waker
 
 
@@ -51,7 +53,7 @@ def test_a_request_waits_for_the_one_that_comes_instead(patient: Running, path: 
         patient.until(lambda: patient.gateway.held, "it is held")
         patient.put(route(variant("AllTraffic", [], standby=True)))
         patient.put(route(variant("AllTraffic", [patient.worker().url])))
-        assert asking.result(20).status_code == 200
+        assert asking.result(WAIT_S).status_code == 200
 
 
 def test_a_request_for_a_component_waits_too(patient: Running) -> None:
@@ -61,7 +63,7 @@ def test_a_request_for_a_component_waits_too(patient: Running) -> None:
         asking = pool.submit(patient.boto.invoke_endpoint, EndpointName="ep", InferenceComponentName="ic", Body=b"x")
         patient.until(lambda: patient.gateway.held, "it is held")
         patient.put(route(host, components=[component("ic", [gone(patient).url, patient.worker().url])]))
-        assert asking.result(20)["Body"].read() == b"x"
+        assert asking.result(WAIT_S)["Body"].read() == b"x"
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -77,7 +79,7 @@ def test_a_request_that_had_no_byte_when_its_worker_died_is_asked_again(patient:
         patient.run(victim.stop())
         patient.until(lambda: patient.gateway.held == {"ep": 3}, "they are held")
         patient.put(route(variant("AllTraffic", [patient.worker().url])))
-        assert [one.result(20).status_code for one in asking] == [200] * 3
+        assert [one.result(WAIT_S).status_code for one in asking] == [200] * 3
 
 
 def test_a_request_that_breaks_workers_is_given_up(patient: Running) -> None:
@@ -148,7 +150,7 @@ def test_all_holds_of_a_request_are_one_deadline() -> None:
             if asking.done():
                 break
             gateway.put(route(variant("AllTraffic", [gone(gateway).url])))
-        assert asking.result(20).status_code == 503
+        assert asking.result(WAIT_S).status_code == 503
 
 
 def test_a_worker_that_comes_back_where_it_was_is_found(patient: Running) -> None:
@@ -163,16 +165,17 @@ def test_a_worker_that_comes_back_where_it_was_is_found(patient: Running) -> Non
             worker._server = await asyncio.start_server(worker._serve, "127.0.0.1", port)
 
         patient.run(come_back())
-        assert asking.result(20).content == b"x"
+        assert asking.result(WAIT_S).content == b"x"
 
 
 def test_who_is_known_to_be_silent_is_asked_no_more(patient: Running) -> None:
     dead, alive = gone(patient), patient.worker(named("alive"))
     patient.put(route(variant("AllTraffic", [dead.url, alive.url])))
+    began_s = time.monotonic()
     for _ in range(30):
         assert patient.client.post(PATHS[0], content=b"x").content == b"alive"
     num_found = patient.log.getvalue().count("worker.silent")
-    assert num_found <= 2, "once, and once more if a second has passed"
+    assert num_found <= 2 + (time.monotonic() - began_s), "at first, and once a second"
 
 
 def test_somebody_is_told_to_look_once_for_each_that_is_silent(patient: Running) -> None:
@@ -185,7 +188,7 @@ def test_somebody_is_told_to_look_once_for_each_that_is_silent(patient: Running)
         patient.until(lambda: patient.gateway.held == {"ep": 6}, "all are held")
         assert len(told) == 2
         patient.put(route(variant("AllTraffic", [patient.worker().url])))
-        assert {one.result(20).status_code for one in asking} == {200}
+        assert {one.result(WAIT_S).status_code for one in asking} == {200}
 
 
 def test_whose_session_it_was_is_not_waited_for(patient: Running) -> None:
@@ -231,7 +234,7 @@ def test_a_killed_worker_under_load_loses_no_request_that_had_no_byte(patient: R
             patient.put(route(variant("AllTraffic", [replicas[-1].url])))
         is_over.set()
         for one in clients:
-            one.result(20)
+            one.result(WAIT_S)
     assert set(outcomes) == {200}
 
 

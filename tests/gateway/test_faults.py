@@ -170,7 +170,7 @@ def test_a_platform_that_stops_says_so_to_those_who_still_wait(gateway, path, sc
         is_streamed = script is stream_forever and path != PATHS[0]
         gateway.until(has_begun.is_set if is_streamed else lambda: worker.asked, "the request is under way")
         gateway.loop.call_soon_threadsafe(stop)
-        status, body = asking.result(20)
+        status, body = asking.result(WAIT_S)
     assert status == (200 if is_streamed else 503)
     assert b"The platform is stopping" in body
 
@@ -233,7 +233,7 @@ def test_whatever_happens_every_request_ends_and_none_is_counted_for_ever(impati
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(ask_and_perhaps_leave, impatient.url, path, stays=stays) for path, stays in requests]
         for one in asked:
-            one.result(20)
+            one.result(WAIT_S)
     impatient.until(impatient.is_idle, "all requests ended")
     assert impatient.gateway._service.budget.held_bytes == 0
     for worker in workers:
@@ -282,7 +282,7 @@ def test_a_worker_killed_under_load_leaves_no_request_without_an_end(gateway):
         gateway.until(lambda: len(outcomes) > num_before + 30, "requests go on")
         is_over.set()
         for one in clients:
-            one.result(20)
+            one.result(WAIT_S)
     assert set(outcomes) == {"whole", "ModelStreamError"}
     gateway.until(gateway.is_idle, "all requests ended")
 

@@ -9,6 +9,7 @@ import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
 from headrace.server.http_protocol import StreamingProtocol
+from tests.waiting import WAIT_S
 
 from .conftest import running
 from .workers import Exchange
@@ -173,7 +174,7 @@ def test_a_client_that_does_not_read_holds_up_its_worker_and_loses_nothing(http)
     with running(http=http) as gateway:
         gateway.serve(script)
         stream = gateway.boto.invoke_endpoint_with_response_stream(EndpointName="ep", Body=b"x")
-        assert is_stuck.wait(20), "the worker was never held up"
+        assert is_stuck.wait(WAIT_S), "the worker was never held up"
         parts = parts_of(stream)
         assert [part[:6] for part in parts] == [b"%06d" % number for number in range(num_chunks)]
         assert {len(part) for part in parts} == {50_006}

@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 from headrace.core.telemetry import setup_logging
 from headrace.gateway.holding import Wanted
 from headrace.state.routes import AsyncOutput
+from tests.waiting import WAIT_S
 
 from .conftest import Running, running
 from .routes import asleep, component, route, variant
@@ -40,7 +41,7 @@ class Waker:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[Running, Waker]]:
     waker = Waker()
-    with running(wake=waker, hold_timeout_s=20.0, max_held=8, heartbeat_s=0.01) as made:
+    with running(wake=waker, hold_timeout_s=WAIT_S, max_held=8, heartbeat_s=0.01) as made:
         yield made, waker
 
 
@@ -63,7 +64,7 @@ def sleepy(shared, waker) -> Iterator[Running]:
 
 def wake(gateway: Running, waker: Waker, script=None) -> None:
     """One replica, once it is wanted."""
-    assert waker.told.wait(10)
+    assert waker.told.wait(WAIT_S)
     worker = gateway.worker(script) if script else gateway.worker()
     gateway.put(route(variant("AllTraffic", [worker.url])))
 
@@ -74,7 +75,7 @@ def test_a_request_at_zero_is_answered_by_the_replica_that_it_woke(sleepy, waker
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(sleepy.client.post, path, json={"prompt": "x"})
         wake(sleepy, waker)
-        answer = asking.result(20)
+        answer = asking.result(WAIT_S)
     assert answer.status_code == 200
     assert b'"prompt"' in answer.content
     assert waker.wanted[0] == Wanted(endpoint="ep", variant="AllTraffic")
@@ -88,7 +89,7 @@ def test_many_requests_at_zero_wake_once_and_are_all_answered(sleepy, waker):
         sleepy.until(lambda: sleepy.gateway.held == {"ep": 8}, "all are held")
         assert len(set(waker.wanted)) == 1
         wake(sleepy, waker)
-        assert [one.result(20)["Body"].read() for one in asking] == [b"%d" % one for one in range(8)]
+        assert [one.result(WAIT_S)["Body"].read() for one in asking] == [b"%d" % one for one in range(8)]
     assert sleepy.gateway.metrics.held_s.count >= 8
 
 
@@ -102,7 +103,7 @@ def test_a_room_is_bounded_and_says_when_to_come_again(sleepy, waker):
             assert refused.status_code == 429
             assert refused.headers["retry-after"] == "1"
         wake(sleepy, waker)
-        assert {one.result(20).status_code for one in asking} == {200}
+        assert {one.result(WAIT_S).status_code for one in asking} == {200}
 
 
 def test_nobody_waits_for_ever(waker):
@@ -119,13 +120,13 @@ def test_nobody_waits_for_ever(waker):
 
 
 def test_the_time_of_the_model_begins_when_it_is_there(waker):
-    with running(wake=waker, invocation_timeout_s=0.2) as gateway, ThreadPoolExecutor(1) as pool:
+    with running(wake=waker, invocation_timeout_s=1.5) as gateway, ThreadPoolExecutor(1) as pool:
         gateway.put(route(asleep()))
         asking = pool.submit(gateway.client.post, PATHS[0], content=b"x")
         gateway.until(lambda: gateway.gateway.held, "it is held")
-        assert not threading.Event().wait(0.3), "longer than the model may take"
+        assert not threading.Event().wait(1.6), "longer than the model may take"
         wake(gateway, waker)
-        assert asking.result(20).status_code == 200
+        assert asking.result(WAIT_S).status_code == 200
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -146,9 +147,9 @@ def test_an_endpoint_that_is_deleted_meanwhile_is_told_at_once(sleepy, waker):
     sleepy.put(route(asleep()))
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(sleepy.client.post, PATHS[0], content=b"x")
-        assert waker.told.wait(10)
+        assert waker.told.wait(WAIT_S)
         sleepy.store.drop("ep")
-        answer = asking.result(20)
+        answer = asking.result(WAIT_S)
     assert answer.status_code == 400
     assert "not found" in answer.text
 
@@ -198,11 +199,11 @@ def test_a_component_at_zero_is_woken_by_its_name(sleepy, waker):
     sleepy.put(route(variant("AllTraffic"), components=[component("ic", [])]))
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(sleepy.boto.invoke_endpoint, EndpointName="ep", InferenceComponentName="ic", Body=b"x")
-        assert waker.told.wait(10)
+        assert waker.told.wait(WAIT_S)
         assert waker.wanted == [Wanted(endpoint="ep", component="ic")]
         worker = sleepy.worker()
         sleepy.put(route(variant("AllTraffic"), components=[component("ic", [worker.url])]))
-        assert asking.result(20)["Body"].read() == b"x"
+        assert asking.result(WAIT_S)["Body"].read() == b"x"
 
 
 def test_a_sleeping_variant_is_woken_by_its_share_while_others_answer(waker):
@@ -223,7 +224,7 @@ def test_an_asynchronous_invocation_wakes_too(tmp_path, waker):
         gateway.put(route(asleep(), async_output=output))
         accepted = gateway.client.post("/endpoints/ep/async-invocations", content=b"later")
         assert accepted.status_code == 202
-        assert waker.told.wait(10)
+        assert waker.told.wait(WAIT_S)
         assert waker.wanted[0] == Wanted(endpoint="ep", variant="AllTraffic")
         worker = gateway.worker()
         gateway.put(route(variant("AllTraffic", [worker.url]), async_output=output))

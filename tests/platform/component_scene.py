@@ -13,6 +13,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from tests.waiting import WAIT_S
+
 from .running import Running, until, up
 
 ROLE = "arn:aws:iam::000000000000:role/any"
@@ -188,5 +190,5 @@ class Load:
         finally:
             self._is_over.set()
             for thread in threads:
-                thread.join(60)
+                thread.join(WAIT_S)
         assert not any(thread.is_alive() for thread in threads), "a request hangs"

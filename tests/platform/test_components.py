@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.waiting import WAIT_S
+
 from .component_scene import NEED, Scene, dumb_up
 from .running import until
 
@@ -229,7 +231,7 @@ def test_a_component_at_zero_is_woken_by_a_request(scene: Scene, host: str) -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_S)
     assert answers == ["red"] * 4
     scene.until_up("sleeper", 1)
 
@@ -299,7 +301,7 @@ def test_an_endpoint_goes_after_its_components_only(scene: Scene) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_S)
     allowed = ("done", "Could not find", "Cannot delete endpoint with inference component")
     assert all(one.startswith(allowed) for one in outcomes), outcomes
     scene.until_gone("last-1", "last-2")

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.waiting import WAIT_S
+
 from .running import IMAGE, Running, until
 from .test_end_to_end import PROMPT, WAIT, answered, delete_endpoint, make_endpoint, workers
 
@@ -60,7 +62,7 @@ class Load:
         finally:
             self._is_over.set()
             for thread in self._threads:
-                thread.join(60)
+                thread.join(WAIT_S)
         assert not any(thread.is_alive() for thread in self._threads), "a request hangs"
 
 

@@ -96,7 +96,7 @@ class Load:
             finally:
                 self._is_over.set()
             for one in asking:
-                one.result(60)
+                one.result(WAIT_S)
 
     def more(self, number: int) -> None:
         wanted = self.outcomes["answered"] + number

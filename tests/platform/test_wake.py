@@ -96,7 +96,7 @@ def test_no_request_at_zero_is_lost(sleeper: Running, number: int) -> None:
     to_zero(sleeper)
     ways: list[Any] = [invoke, stream, complete, complete_stream] * 2
     with ThreadPoolExecutor(len(ways)) as pool:
-        texts = [asking.result(60) for asking in [pool.submit(way, sleeper) for way in ways]]
+        texts = [asking.result(WAIT_S) for asking in [pool.submit(way, sleeper) for way in ways]]
     assert len(set(texts)) == 1, texts
     assert texts[0].strip()
     until(lambda: count_of(sleeper) == 1, "one copy was woken")
@@ -104,7 +104,10 @@ def test_no_request_at_zero_is_lost(sleeper: Running, number: int) -> None:
 
 def test_a_client_that_gives_up_is_not_run_for(sleeper: Running) -> None:
     to_zero(sleeper)
-    with httpx.Client(base_url=sleeper.url, trust_env=False, timeout=0.2) as quick, pytest.raises(httpx.ReadTimeout):
+    with (
+        httpx.Client(base_url=sleeper.url, trust_env=False, timeout=httpx.Timeout(WAIT_S, read=0.2)) as quick,
+        pytest.raises(httpx.ReadTimeout),
+    ):
         quick.post(f"/endpoints/{NAME}/invocations", json=BODY)
     until(lambda: held(sleeper) == 0, "nobody waits")
     assert invoke(sleeper).strip(), "it woke all the same, and answers others"
@@ -193,7 +196,7 @@ def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> Non
         return str(answer.json()["choices"][0]["text"])
 
     with ThreadPoolExecutor(4) as pool:
-        texts = [asking.result(60) for asking in [pool.submit(way) for way in (by_header, as_model) * 2]]
+        texts = [asking.result(WAIT_S) for asking in [pool.submit(way) for way in (by_header, as_model) * 2]]
     assert len(set(texts)) == 1
     until(lambda: copies_of(napper) == 1, "one copy was woken")
 
