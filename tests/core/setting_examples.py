@@ -13,6 +13,7 @@ EXAMPLES = {
     "port": ("9001", 9001),
     "api_key": ("s3cret", "s3cret"),
     "dtype": ("bf16", "bf16"),
+    "smoothquant_alpha": ("0.8", 0.8),
     "kv_dtype": ("int8", "int8"),
     "max_model_len": ("4096", 4096),
     "max_prompt_tokens": ("1024", 1024),

@@ -18,7 +18,7 @@ from .setting_examples import EXAMPLES, MODEL
 SPECIAL = {
     "HF_MODEL_QUANTIZE": ("bitsandbytes-nf4", "w4a8"),
     "QUANTIZE": ("fp8", "w8a8"),
-    "quantize": ("smoothquant", "w8a8"),
+    "quantize": ("smoothquant", "smoothquant"),
     "quantization": ("fp8", "w8a8"),
     "speculative_config": ('{"method": "ngram", "num_speculative_tokens": 4}', 4),
     "SAGEMAKER_MAX_PAYLOAD_IN_MB": ("6", 6 * 1024 * 1024),
@@ -60,13 +60,16 @@ def load_one(kind, name, value, **overrides):
 def test_every_foreign_name_is_obeyed_or_told_about(kind, name, key, meaning):
     if isinstance(meaning, Fills):
         text, wanted = SPECIAL.get(key) or EXAMPLES[meaning.field]
-        settings, notices = load_one(kind, name, text, **({} if meaning.field == "model" else MODEL))
+        overrides = {} if meaning.field == "model" else MODEL
+        overrides = overrides | {"dtype": "smoothquant"} if meaning.field == "smoothquant_alpha" else overrides
+        settings, notices = load_one(kind, name, text, **overrides)
         assert getattr(settings, meaning.field) == wanted
         assert [notice.kind for notice in notices] == ["obeyed"]
     elif isinstance(meaning, Requires):
         with pytest.raises(SettingsError) as refused:
             load_one(kind, name, "surprise", **MODEL)
-        assert refused.value.message.startswith(f"{name} is 'surprise'; expected one of {meaning.values[0]}")
+        expected = "one of " * (len(meaning.values) > 1) + meaning.values[0]
+        assert refused.value.message.startswith(f"{name} is 'surprise'; expected {expected}")
         assert [load_one(kind, name, value.upper(), **MODEL)[1] for value in meaning.values] == [[]] * len(
             meaning.values
         )
@@ -125,6 +128,30 @@ def test_a_quantiser_says_more_than_a_dtype():
     settings, notices = load_settings(MODEL, env)
     assert settings.dtype == "w8a8"
     assert "OPTION_QUANTIZE sets dtype already" in notices[-1].message
+
+
+def test_lmis_smoothquant_is_obeyed_with_its_strength():
+    properties = {
+        "option.quantize": "smoothquant",
+        "option.smoothquant_alpha": "0.8",
+        "option.smoothquant_per_token": "True",
+        "option.smoothquant_per_channel": "True",
+    }
+    settings, notices = load_settings(MODEL, {}, properties)
+    assert (settings.dtype, settings.smoothquant_alpha) == ("smoothquant", 0.8)
+    assert {notice.kind for notice in notices} == {"obeyed"}
+
+
+@pytest.mark.parametrize("part", ["token", "channel"])
+def test_a_coarser_smoothquant_is_refused_by_name(part):
+    properties = {"option.quantize": "smoothquant", f"option.smoothquant_per_{part}": "false"}
+    with pytest.raises(SettingsError, match=rf"^option\.smoothquant_per_{part} is 'false'; expected true\."):
+        load_settings(MODEL, {}, properties)
+
+
+def test_a_strength_without_smoothquant_is_told_about():
+    notices = load_settings(MODEL, {"OPTION_QUANTIZE": "fp8", "OPTION_SMOOTHQUANT_ALPHA": "0.5"})[1]
+    assert notices[-1].message.startswith("OPTION_SMOOTHQUANT_ALPHA has no effect: it is for dtype smoothquant")
 
 
 def test_the_settings_of_the_llama2_article_work_unchanged():

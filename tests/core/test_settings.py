@@ -26,7 +26,7 @@ def test_the_strongest_source_wins():
         ({"HEADRACE_PROT": "1"}, "HEADRACE_PROT is not a setting. Did you mean HEADRACE_PORT?"),
         ({"HEADRACE_PORT": "80a"}, "HEADRACE_PORT is '80a'; wanted: a whole number from 0 to 65535."),
         ({"HEADRACE_PORT": "70000"}, "HEADRACE_PORT is '70000'; wanted: a whole number from 0 to 65535."),
-        ({"HEADRACE_DTYPE": "w8a"}, "wanted: one of auto, bf16, w8a8, w4a8. Did you mean w8a8?"),
+        ({"HEADRACE_DTYPE": "w8a"}, "wanted: one of auto, bf16, w8a8, w4a8, smoothquant. Did you mean w8a8?"),
         ({"HEADRACE_SHUTDOWN_GRACE_S": "nan"}, "wanted: a number of seconds from 0 up."),
         ({"HEADRACE_METRICS": "perhaps"}, "HEADRACE_METRICS is 'perhaps'; wanted: true or false."),
         ({"HEADRACE_MAX_BODY_BYTES": "lots"}, "wanted: a size such as 2GiB, 500MB or 1048576."),

@@ -11,7 +11,8 @@ import click
 from headrace.cli.group import Examples
 from headrace.cli.progress import showing_progress
 from headrace.core.errors import SettingsError
-from headrace.core.setting_rules import format_size
+from headrace.core.setting_rules import format_size, share_or_auto
+from headrace.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES
 
 if TYPE_CHECKING:
     from headrace.models.model import Model
@@ -50,9 +51,15 @@ class _Asked:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Plain text, or .jsonl lines with 'text' or 'messages'.  [default: built-in texts]",
 )
-@click.option("--samples", type=click.IntRange(1), default=32, show_default=True, help="Texts to read at most.")
 @click.option(
-    "--sample-tokens", type=click.IntRange(1, 8192), default=512, show_default=True, help="Tokens of each at most."
+    "--samples", type=click.IntRange(1), default=MAX_SAMPLES, show_default=True, help="Texts to read at most."
+)
+@click.option(
+    "--sample-tokens",
+    type=click.IntRange(1, 8192),
+    default=MAX_SAMPLE_TOKENS,
+    show_default=True,
+    help="Tokens of each at most.",
 )
 @click.option("--revision", help="Branch, tag or commit of a Hub model.")
 def quantize(*, model: str, output_dir: Path, revision: str | None, **options: Any) -> None:
@@ -82,17 +89,13 @@ def parse_alpha(text: str) -> tuple[float, ...]:
     Raises:
         SettingsError: neither `auto` nor a number from 0 to 1.
     """
-    from headrace.runner.smoothing import ALPHAS
+    from headrace.runner.smoothing import strengths
 
-    if text == "auto":
-        return ALPHAS
+    rule = share_or_auto()
     try:
-        alpha = float(text)
+        return strengths(rule.read(text))
     except ValueError:
-        alpha = -1.0
-    if not 0 <= alpha <= 1:
-        raise SettingsError(f"--alpha is {text!r}, wanted auto or a number from 0 to 1.")
-    return (alpha,) if alpha else ()
+        raise SettingsError(f"--alpha is {text!r}, wanted {rule.wanted}.") from None
 
 
 def summary(reports: "Sequence[LayerReport]") -> str:
@@ -114,11 +117,10 @@ def _run(
     name: str, revision: str | None, output_dir: Path, asked: _Asked, alphas: Sequence[float]
 ) -> "list[LayerReport]":
     from headrace.models.calibration_texts import calibration_samples
-    from headrace.models.compressed_tensors import w8a8_config
-    from headrace.models.folder_export import export_files, new_folder
+    from headrace.models.folder_export import new_folder
     from headrace.models.loading import load_model
-    from headrace.models.safetensors_reader import SINGLE
-    from headrace.runner.quantize import check_can_quantize, float_encoding, quantize_weights
+    from headrace.runner.quantize import check_can_quantize
+    from headrace.runner.quantized_folder import write_quantized
 
     with showing_progress() as progress:
         model = load_model(name, revision=revision, progress=progress)
@@ -126,13 +128,8 @@ def _run(
         samples = calibration_samples(
             model, asked.calibration, max_samples=asked.samples, max_sample_tokens=asked.sample_tokens
         )
-        changes = {
-            "torch_dtype": "float16" if float_encoding(model) == "f16" else "bfloat16",
-            "quantization_config": w8a8_config(["lm_head"]),
-        }
         with new_folder(output_dir) as folder:
-            export_files(model, folder, changes)
-            reports = quantize_weights(model, samples, folder / SINGLE, alphas=alphas, progress=progress)
+            reports = write_quantized(model, folder, samples, alphas=alphas, progress=progress)
             card = model_card(model, asked, reports, num_tokens=sum(map(len, samples)))
             (folder / "README.md").write_text(card, encoding="utf-8")
     return reports

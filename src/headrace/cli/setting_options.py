@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ENGINE_SETTINGS = (
     "revision",
     "dtype",
+    "smoothquant_alpha",
     "kv_dtype",
     "max_model_len",
     "max_num_seqs",

@@ -133,9 +133,8 @@ _8_BIT = "8-bit weights run as w8a8"
 _4_BIT = "4-bit weights run as w4a8"
 _IN_CHECKPOINT = "it names the format of a checkpoint, and checkpoints tell that themselves; choose with dtype"
 _QUANTIZERS: dict[str, Converted] = {
-    **dict.fromkeys(
-        ("bitsandbytes", "bitsandbytes8", "fp8", "smoothquant", "dynamic_int8", "static_int8", "eetq"), ("w8a8", _8_BIT)
-    ),
+    **dict.fromkeys(("bitsandbytes", "bitsandbytes8", "fp8", "dynamic_int8", "static_int8", "eetq"), ("w8a8", _8_BIT)),
+    "smoothquant": ("smoothquant", ""),
     **dict.fromkeys(("bitsandbytes4", "bitsandbytes-nf4", "bitsandbytes-fp4"), ("w4a8", _4_BIT)),
     **dict.fromkeys(("awq", "gptq", "squeezellm", "marlin", "exl2", "compressed-tensors"), (None, _IN_CHECKPOINT)),
 }

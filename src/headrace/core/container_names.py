@@ -197,7 +197,7 @@ def _exact_first(found: Iterable[_Found]) -> list[_Found]:
 
 def _check_value(found: _Found, meaning: Requires) -> None:
     if found.raw.strip().lower() not in meaning.values:
-        expected = f"expected one of {', '.join(meaning.values)}"
+        expected = f"expected {'one of ' if len(meaning.values) > 1 else ''}{', '.join(meaning.values)}"
         raise SettingsError(f"{found.name} is {found.raw.strip()!r}; {expected}. {meaning.why}", name=found.name)
 
 

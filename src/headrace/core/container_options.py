@@ -100,8 +100,10 @@ OPTIONS: dict[str, Meaning] = {
     "block_size": NoEffect("the block size belongs to the kernels"),
     "tokens_per_block": NoEffect("the block size belongs to the kernels"),
     "normalize": NoEffect("it is for embeddings"),
-    "smoothquant_alpha": NoEffect("weights are quantised without calibration; `headrace quantize` smooths them"),
-    "quantization_param_path": NoEffect("weights are quantised without calibration"),
+    "smoothquant_alpha": Fills("smoothquant_alpha"),
+    "smoothquant_per_token": Requires(("true",), "Activations always have a scale for each token. Remove it."),
+    "smoothquant_per_channel": Requires(("true",), "Weights always have a scale for each channel. Remove it."),
+    "quantization_param_path": NoEffect("scales are found at load; see smoothquant_alpha and `headrace quantize`"),
     "rope_scaling": ROPE,
     "rope_theta": ROPE,
     **dict.fromkeys(

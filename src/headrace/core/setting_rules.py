@@ -74,6 +74,11 @@ def size(minimum: int = 1) -> Rule:
     return Rule(wanted="a size such as 2GiB, 500MB or 1048576", read=lambda raw: parse_size(raw, minimum=minimum))
 
 
+def share_or_auto() -> Rule:
+    """A number from 0 to 1, or None for `auto`."""
+    return Rule(wanted="auto or a number from 0 to 1", read=_read_share_or_auto)
+
+
 def folder() -> Rule:
     """A folder, which need not exist yet."""
     return Rule(wanted="a folder", read=lambda raw: Path(_read_text(raw)).expanduser())
@@ -154,6 +159,15 @@ def _read_integer(raw: str, minimum: int, maximum: int | None) -> int:
 def _read_number(raw: str, minimum: float) -> float:
     value = float(raw)
     if not math.isfinite(value) or value < minimum:
+        raise ValueError(raw)
+    return value
+
+
+def _read_share_or_auto(raw: str) -> float | None:
+    if raw.strip().lower() == "auto":
+        return None
+    value = float(raw)
+    if not 0 <= value <= 1:
         raise ValueError(raw)
     return value
 

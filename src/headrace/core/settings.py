@@ -87,10 +87,17 @@ class ServerSettings:
     rolling_batch: str = setting(rules.choice("auto", "native"), "auto")
     """Which engine batches the requests. `auto` takes the best one that can run here, which is `native`."""
 
-    dtype: str = setting(rules.choice("auto", "bf16", "w8a8", "w4a8"), "auto")
+    dtype: str = setting(rules.choice("auto", "bf16", "w8a8", "w4a8", "smoothquant"), "auto")
     """
     Weight format. `auto` takes the one nearest to the file, but w8a8 for 4-bit files of models under 1 B parameters,
     and less where memory is short or the CPU has no bf16; the log says why.
+    `smoothquant` is w8a8 with the weights of `headrace quantize`, made at the first start and kept in the cache.
+    """
+
+    smoothquant_alpha: float | None = setting(rules.share_or_auto(), None)
+    """
+    With `dtype` smoothquant: how much moves from activations to weights, 0 to 1. Default: searched for each place in
+    the model.
     """
 
     kv_dtype: str = setting(rules.choice("auto", "bf16", "int8"), "auto")
@@ -284,6 +291,10 @@ def load_settings(
     if values.get("dialect", "auto") == "auto":
         values["dialect"] = "lmi-17" if foreign.is_lmi else "torchserve" if model_config else "tgi-3"
     settings = ServerSettings(**values)
+    if settings.smoothquant_alpha is not None and settings.dtype != "smoothquant":
+        name = foreign.values.get("smoothquant_alpha", ("smoothquant_alpha", ""))[0]
+        why = "it is for dtype smoothquant (option.quantize=smoothquant)"
+        notices.append(Notice(name, "ignored", f"{name} has no effect: {why}."))
     _check_together(settings)
     return settings, notices
 

@@ -13,8 +13,9 @@ from headrace.core.generation import ModelInfo, RecommendedSampling
 from headrace.core.progress import Progress, no_progress
 from headrace.engine.async_engine import AsyncEngine, TextParts
 from headrace.engine.config import EngineConfig, EngineLimits
-from headrace.engine.formats import Formats, Machine, choose_formats
+from headrace.engine.formats import SMOOTHQUANT, Formats, Machine, choose_formats
 from headrace.engine.observer import EngineObserver
+from headrace.engine.smoothquant import smoothed_model
 from headrace.models.loading import load_model
 from headrace.models.model import GenerationDefaults, Model
 from headrace.models.sources import home_folder
@@ -105,12 +106,14 @@ def _formats(config: EngineConfig, model: Model) -> Formats:
     from headrace.runner.cpu import has_native_bf16
     from headrace.runner.memory import available_memory_bytes
 
+    available_bytes = available_memory_bytes()
+    available_bytes = min(available_bytes, config.max_memory_bytes or available_bytes)
     return choose_formats(
         config.dtype,
         config.kv_dtype,
         num_parameters=model.spec.num_parameters,
         encoding=model.weights.dominant_encoding,
-        machine=Machine(available_bytes=available_memory_bytes(), has_native_bf16=has_native_bf16(config.isa)),
+        machine=Machine(available_bytes=available_bytes, has_native_bf16=has_native_bf16(config.isa)),
     )
 
 
@@ -135,6 +138,15 @@ def _load_runner(
         available_bytes=available_memory_bytes(),
         max_memory_bytes=config.max_memory_bytes,
     )
+    cache_dir = config.cache_dir or home_folder(os.environ)
+    if config.dtype == SMOOTHQUANT:
+        model = smoothed_model(
+            model,
+            alpha=config.smoothquant_alpha,
+            cache_dir=cache_dir,
+            available_bytes=plan.available_bytes,
+            progress=progress,
+        )
     return load_native_runner(
         model.spec,
         model.weights,
@@ -151,7 +163,7 @@ def _load_runner(
         ),
         threads=config.threads,
         isa=config.isa,
-        cache_dir=config.cache_dir or home_folder(os.environ),
+        cache_dir=cache_dir,
         progress=progress,
     )
 

@@ -18,7 +18,9 @@ class EngineConfig:
     served_model_name: str | None = None
     """Name that clients use; None: the model's own."""
     dtype: str = "auto"
-    """bf16, w8a8, w4a8; auto: see `formats.choose_formats`."""
+    """bf16, w8a8, w4a8, smoothquant (w8a8, smoothed at load); auto: see `formats.choose_formats`."""
+    smoothquant_alpha: float | None = None
+    """With the dtype smoothquant: its strength; None: searched."""
     kv_dtype: str = "auto"
     """bf16, int8; auto: see `formats.choose_formats`."""
     max_model_len: int | None = None

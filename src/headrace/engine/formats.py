@@ -13,6 +13,8 @@ from headrace.models.weights import Encoding
 
 DTYPES: Final = ("bf16", "w8a8", "w4a8")
 """Most bytes first: where one does not fit, the next one is tried."""
+SMOOTHQUANT: Final = "smoothquant"
+"""W8A8, calibrated and smoothed at load."""
 KV_DTYPES: Final = ("bf16", "int8")
 SMALL_MODEL_PARAMETERS: Final = 1_000_000_000
 """Models with fewer are fast in any format and lose most by rounding."""
@@ -61,11 +63,13 @@ def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, encoding: 
     Raises:
         SettingsError: a format is unknown.
     """
-    _check("dtype", dtype, DTYPES)
+    _check("dtype", dtype, (*DTYPES, SMOOTHQUANT))
     _check("kv_dtype", kv_dtype, KV_DTYPES)
     is_chosen_by_quality = dtype == "auto" and num_parameters < SMALL_MODEL_PARAMETERS
     if dtype == "auto":
         dtype, reason = _choose_dtype(num_parameters, encoding, machine)
+    elif dtype == SMOOTHQUANT:
+        dtype, reason = "w8a8", "w8a8 as asked, smoothed"
     else:
         reason = f"{dtype} as asked"
     if kv_dtype == "auto":

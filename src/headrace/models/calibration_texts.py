@@ -14,6 +14,9 @@ from headrace.core.errors import SettingsError
 from headrace.core.generation import ChatPrompt
 from headrace.models.model import Model
 
+MAX_SAMPLES: Final = 32
+MAX_SAMPLE_TOKENS: Final = 512
+"""What is read where nothing else is asked for: bounds the time and the memory of a calibration."""
 _BUILT_IN: Final = "calibration.jsonl"
 
 

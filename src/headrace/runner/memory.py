@@ -17,8 +17,8 @@ _RESERVE_SHARE: Final = 0.1
 _MAX_RESERVE_BYTES: Final = 1 << 30
 _NO_LIMIT_BYTES: Final = 1 << 62
 _LIMITED: Final = (
-    "max_memory_bytes allows (of a platform's worker: the memory of its inference component or instance type). Raise it "
-    "or lower"
+    "max_memory_bytes allows (of a platform's worker: the memory of its inference component or instance type). "
+    "Raise it or lower"
 )
 
 

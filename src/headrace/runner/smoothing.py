@@ -27,6 +27,13 @@ _LARGEST = 127
 _SMALLEST_SCALE = np.float32(2**-126)
 
 
+def strengths(alpha: float | None) -> tuple[float, ...]:
+    """The strengths to choose from: all of the search for None, one, or none for 0, which moves nothing."""
+    if alpha is None:
+        return ALPHAS
+    return (alpha,) if alpha else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Joint:
     """The scales chosen for one joint."""

@@ -12,6 +12,7 @@ def engine_config(settings: ServerSettings) -> EngineConfig:
         "revision": settings.revision,
         "served_model_name": settings.served_model_name,
         "dtype": settings.dtype,
+        "smoothquant_alpha": settings.smoothquant_alpha,
         "kv_dtype": settings.kv_dtype,
         "max_model_len": settings.max_model_len,
         "max_prompt_tokens": settings.max_prompt_tokens,

@@ -1,0 +1,119 @@
+"""
+SmoothQuant at load: what `headrace quantize` writes, kept beside the packed weights and made once.
+
+The folder in the cache is named by what went into it: the weights, the calibration texts as tokens, the strengths.
+Workers that start at the same time make it once: the others wait for its lock.
+"""
+
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from headrace.core.errors import InsufficientMemory, SettingsError
+from headrace.core.progress import Progress
+from headrace.core.setting_rules import format_size
+from headrace.core.telemetry import get_logger
+from headrace.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES, calibration_samples
+from headrace.models.folder_export import new_folder
+from headrace.models.loading import load_model
+from headrace.models.model import Model
+from headrace.models.shapes import expected_shapes
+from headrace.models.sources import PACKED_FOLDER
+from headrace.models.spec import ModelSpec
+from headrace.models.weights import Encoding
+
+_VERSION: Final = 1
+"""Changes when the same model, texts and strengths give other weights."""
+_LAYER_COPIES: Final = 4
+"""Of the largest layer in float32 at the same time: read, smoothed, tried on, rounded."""
+_ACTIVATION_COPIES: Final = 6
+
+
+def smoothed_model(
+    model: Model, *, alpha: float | None, cache_dir: Path, available_bytes: int, progress: Progress
+) -> Model:
+    """
+    Return the model with W8A8 weights that were smoothed, from the cache or made now.
+
+    A checkpoint that is int8 already stays as it is: it cannot be smoothed any more.
+
+    Args:
+        model: as it was read.
+        alpha: the strength; None: searched.
+        cache_dir: of packed weights.
+        available_bytes: memory that may be used.
+        progress: told of layers.
+
+    Raises:
+        UnsupportedModel: its layers are of a kind that is not quantised.
+        BrokenModel: a weight or an activation is not finite.
+        InsufficientMemory: the largest layer does not fit in float32.
+        SettingsError: the cache cannot be written.
+    """
+    if model.weights.dominant_encoding is Encoding.I8:
+        get_logger().warning("smoothquant.skipped", message=f"{model.name} is int8 already and is served as it is.")
+        return model
+    from headrace.runner.quantize import check_can_quantize
+    from headrace.runner.smoothing import strengths
+
+    check_can_quantize(model)
+    alphas = strengths(alpha)
+    samples = calibration_samples(model, None, max_samples=MAX_SAMPLES, max_sample_tokens=MAX_SAMPLE_TOKENS)
+    folder = cache_dir / PACKED_FOLDER / f"{_key(model, samples, alphas)}.smoothquant"
+    try:
+        with _locked(folder):
+            if not folder.is_dir():
+                _check_memory(model.spec, sum(map(len, samples)), available_bytes)
+                _make(model, folder, samples, alphas, progress)
+    except OSError as error:
+        raise SettingsError(
+            f"The smoothed weights of {model.name} cannot be written to {folder.parent}: {error.strerror or error}. "
+            "Free disk space or set cache_dir; dtype w8a8 does without them.",
+            name="cache_dir",
+        ) from error
+    return replace(model, weights=load_model(str(folder)).weights)
+
+
+def _key(model: Model, samples: Sequence[Sequence[int]], alphas: Sequence[float]) -> str:
+    identity = json.dumps([_VERSION, model.weights.fingerprint, samples, alphas])
+    return hashlib.sha256(identity.encode()).hexdigest()[:32]
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make(
+    model: Model, folder: Path, samples: Sequence[Sequence[int]], alphas: Sequence[float], progress: Progress
+) -> None:
+    from headrace.runner.quantized_folder import write_quantized
+
+    for unfinished in folder.parent.glob(f".{folder.name}.*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    with new_folder(folder) as building:
+        write_quantized(model, building, samples, alphas=alphas, progress=progress)
+
+
+def _check_memory(spec: ModelSpec, num_tokens: int, available_bytes: int) -> None:
+    sizes = {name: 4 * rows * columns for name, (rows, columns) in expected_shapes(spec).items()}
+    layer_bytes = sum(size for name, size in sizes.items() if name.startswith("layers.0."))
+    width = max(columns for _, columns in expected_shapes(spec).values())
+    needed = _LAYER_COPIES * layer_bytes + sizes["embed"] + _ACTIVATION_COPIES * 4 * num_tokens * width
+    if needed > available_bytes:
+        raise InsufficientMemory(
+            f"Smoothing needs {format_size(needed)} for its largest layer, the embedding and the activations of the "
+            f"calibration texts; {format_size(available_bytes)} are available. Quantise on a larger machine "
+            "(`headrace quantize`) and serve the folder, or choose dtype w8a8.",
+            needed_bytes=needed,
+            available_bytes=available_bytes,
+        )

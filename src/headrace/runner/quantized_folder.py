@@ -1,0 +1,42 @@
+"""A whole Hugging Face folder with W8A8 weights: config, tokenizer, chat template and what `quantize` writes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.core.progress import Progress, no_progress
+from headrace.models.compressed_tensors import w8a8_config
+from headrace.models.folder_export import export_files
+from headrace.models.model import Model
+from headrace.models.safetensors_reader import SINGLE
+from headrace.models.weights import Encoding
+from headrace.runner.quantize import LayerReport, float_encoding, quantize_weights
+
+
+def write_quantized(
+    model: Model,
+    folder: Path,
+    samples: Sequence[Sequence[int]],
+    *,
+    alphas: Sequence[float],
+    progress: Progress = no_progress,
+) -> list[LayerReport]:
+    """
+    Write a model as W8A8 into an empty folder.
+
+    Args:
+        model: one that `check_can_quantize` has passed.
+        folder: where to.
+        samples: token ids of the calibration texts.
+        alphas: strengths of smoothing to choose from; none: no smoothing.
+        progress: told of layers.
+
+    Raises:
+        BrokenModel: a weight or an activation is not finite.
+        OSError: the disk is full.
+    """
+    changes = {
+        "torch_dtype": "float16" if float_encoding(model) is Encoding.F16 else "bfloat16",
+        "quantization_config": w8a8_config(["lm_head"]),
+    }
+    export_files(model, folder, changes)
+    return quantize_weights(model, samples, folder / SINGLE, alphas=alphas, progress=progress)
