@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,16 @@ def test_channels_are_fetched_beside_the_model(objects, cache) -> None:
     assert fetched.model is not None
     assert files_in(fetched.model) == UNPACKED
     assert files_in(fetched.channels["draft_model"]) == {"w": b"d"}
+
+
+def test_an_empty_prefix_is_no_files_where_it_may_be_and_a_channel_never_may(objects, cache) -> None:
+    objects.contents["/b/x"] = b"1"
+    empty = ArtifactSource(uri="s3://b/empty/", is_prefix=True, is_archive=False)
+    assert fetcher(cache, objects).fetch_all([empty], may_be_empty=True).model is None
+    with pytest.raises(FetchFailed, match=r"nothing below s3://b/empty/\. .* or name a model in HF_MODEL_ID"):
+        fetcher(cache, objects).fetch_all([empty])
+    with pytest.raises(FetchFailed, match="nothing below"):
+        fetcher(cache, objects).fetch_all([replace(empty, channel="draft")], may_be_empty=True)
 
 
 @pytest.mark.parametrize(

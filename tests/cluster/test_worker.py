@@ -115,6 +115,23 @@ async def test_a_worker_that_cannot_work_says_why(launcher, spec, said) -> None:
     assert await again.poll("w", handle) == seen, "its code is known in another life, too"
 
 
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"HF_MODEL_ID": "smolm2"}, "Did you mean smollm2"),
+        ({"HF_MODEL_ID": "/opt/ml/model"}, "There is nothing below s3://b/made-up/"),
+        ({}, "or name a model in HF_MODEL_ID"),
+    ],
+)
+async def test_an_empty_prefix_is_passed_over_where_the_environment_names_a_model(launcher, environment, said) -> None:
+    made_up = ArtifactSource(uri="s3://b/made-up/", is_prefix=True, is_archive=False)
+    with ObjectServer() as objects:
+        objects.contents["/b/x"] = b"1"
+        spec = WorkerSpec(name="w", artifacts=(made_up,), environment=environment, s3=objects.s3)
+        seen = await seen_as(launcher, await launcher.start(spec), Phase.EXITED)
+    assert said in seen.message
+
+
 def test_a_port_that_is_taken_is_one_sentence(tmp_path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -1,23 +1,22 @@
 """
-The SageMaker SDK 3.x against Headrace: `ModelBuilder`, from an image and a model on S3 to an endpoint.
+The SageMaker SDK 3.x against Headrace: `ModelBuilder`, from an image and the name of a model to an endpoint.
 
     headrace up &                      # in one terminal
     eval "$(headrace env)"             # in this one
     pip install 'sagemaker>=3'
-    python examples/sagemaker/sdk3/model_builder.py MODEL.gguf
+    python examples/sagemaker/sdk3/model_builder.py
 
-Without `s3_model_data_url` the SDK makes a prefix up, uploads nothing there, and the endpoint fails: nothing can be
-found below it. The SDK itself sleeps for 30 seconds between two looks at an endpoint. Its
+Without `s3_model_data_url` the SDK makes a prefix up and uploads nothing there: the model that `HF_MODEL_ID` names is
+served. The SDK itself sleeps for 30 seconds between two looks at an endpoint. Its
 `Endpoint.invoke_with_response_stream` fails against every server (`'EventStream' object has no attribute 'get'`):
 boto3 streams.
 """
 
 import json
-import sys
 
 import boto3
 from sagemaker.core.common_utils import name_from_base
-from sagemaker.core.helper.session_helper import Session, get_execution_role
+from sagemaker.core.helper.session_helper import get_execution_role
 from sagemaker.core.resources import EndpointConfig
 from sagemaker.serve import ModelBuilder
 
@@ -27,12 +26,9 @@ IMAGE = (
     "huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6-gpu-py311-cu124-ubuntu22.04"
 )
 
-session = Session()
-session.upload_data(sys.argv[1], key_prefix=f"{NAME}/model")
 builder = ModelBuilder(
     image_uri=IMAGE,
-    s3_model_data_url=f"s3://{session.default_bucket()}/{NAME}/model/",
-    env_vars={"HF_MODEL_ID": "/opt/ml/model", "MAX_TOTAL_TOKENS": "2048"},
+    env_vars={"HF_MODEL_ID": "smollm2", "MAX_TOTAL_TOKENS": "2048"},
     role_arn=get_execution_role(),
     instance_type="ml.g5.2xlarge",
 )
@@ -53,4 +49,3 @@ print("streamed:", "".join(one["token"]["text"] for one in events))
 endpoint.delete()
 EndpointConfig.get(endpoint_config_name=NAME).delete()
 model.delete()
-boto3.resource("s3").Bucket(session.default_bucket()).objects.filter(Prefix=NAME).delete()

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from headrace.cluster.archives import safe_path, unpack
 from headrace.cluster.content_cache import ContentCache, content_key
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard, copy_stream, os_errors_told
+from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard, NothingFound, copy_stream, os_errors_told
 from headrace.cluster.launcher import ArtifactSource
 from headrace.cluster.object_source import ObjectSource, Place, StoredObject, parse_place
 from headrace.core.telemetry import get_logger
@@ -63,9 +63,13 @@ class Fetcher:
         self._deadline = deadline
         self._make_guard = make_guard or (lambda folder: Guard(folder=folder, deadline=deadline))
 
-    def fetch_all(self, sources: Sequence[ArtifactSource]) -> Fetched:
+    def fetch_all(self, sources: Sequence[ArtifactSource], *, may_be_empty: bool = False) -> Fetched:
         """
         Fetch all files of a model.
+
+        Args:
+            sources: where they are.
+            may_be_empty: take a prefix without objects for no files of the model's own.
 
         Raises:
             FetchFailed: they cannot be had; nothing is left of what could not be finished.
@@ -73,7 +77,12 @@ class Fetcher:
         model: Path | None = None
         channels: dict[str, Path] = {}
         for source in sources:
-            folder = self.fetch(source)
+            try:
+                folder = self.fetch(source)
+            except NothingFound:
+                if source.channel is None and may_be_empty:
+                    continue
+                raise
             if source.channel is None:
                 model = folder
             else:
@@ -119,7 +128,10 @@ class Fetcher:
             guard.add_file()
             found[str(safe_path(one.place.key.removeprefix(prefix), str(place)))] = one
         if not found:
-            raise FetchFailed(f"There is nothing below {place}. Check S3Uri, and that the files were uploaded.")
+            raise NothingFound(
+                f"There is nothing below {place}. Check S3Uri and that the files were uploaded, or name a model in "
+                "HF_MODEL_ID."
+            )
         version = sorted((name, one.etag, one.num_bytes) for name, one in found.items())
         key = content_key("s3", self._s3.get("endpoint_url"), str(place), version)
         return self._entry(key, place.key or place.bucket, lambda folder: self._download(objects, found, folder))

@@ -26,6 +26,10 @@ class FetchFailed(Exception):
     """Artifacts cannot be had; the message is a FailureReason: what, which value, how to fix it."""
 
 
+class NothingFound(FetchFailed):
+    """A prefix without objects."""
+
+
 class DiskFull(FetchFailed):
     """There is no room."""
 

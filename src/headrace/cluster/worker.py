@@ -23,6 +23,7 @@ from headrace.cluster.local import local_handle
 from headrace.cluster.processes import end_with, process_id
 from headrace.cluster.worker_files import LOOPBACK, Assignment, Report, WorkerFiles, read_value, write_value
 from headrace.core.errors import HeadraceError, SettingsError
+from headrace.core.settings_sources import names_model
 from headrace.core.telemetry import get_logger, setup_logging
 
 EXIT_FAILED: Final = 1
@@ -84,6 +85,7 @@ class _Worker:
         self._spec = assignment.spec
         self._assignment = assignment
         self._notices: tuple[str, ...] = ()
+        self._empty_notices: tuple[str, ...] = ()
         self._cache = ContentCache(Path(assignment.cache_folder))
         self._fetcher = Fetcher(
             s3=self._spec.s3,
@@ -102,7 +104,7 @@ class _Worker:
         _go_first_when_memory_is_short()
         _set_environment(self._spec)
         get_logger().info("worker.started", worker=self._spec.name, pid=process.pid, url=handle.url)
-        fetched = self._fetch_all() if self._spec.artifacts else Fetched()
+        fetched = self._fetch_all(self._spec.artifacts) if self._spec.artifacts else Fetched()
         self._report(Phase.STARTING)
         if self._spec.command:
             self._become_command(fetched)
@@ -117,9 +119,19 @@ class _Worker:
         )
         return serve(prepared)
 
-    def _fetch_all(self) -> Fetched:
+    def _fetch_all(self, sources: Sequence[ArtifactSource]) -> Fetched:
+        """
+        Fetch the artifacts; the S3 prefix may be empty where the environment names a model.
+
+        The `ModelBuilder` of the SageMaker SDK 3 makes up a prefix for `HF_MODEL_ID` and uploads nothing there.
+        """
         self._report(Phase.FETCHING)
-        return self._fetcher.fetch_all(self._spec.artifacts)
+        fetched = self._fetcher.fetch_all(sources, may_be_empty=names_model(self._spec.environment))
+        empty = [source.uri for source in sources if source.channel is None and fetched.model is None]
+        self._empty_notices = tuple(
+            f"There is nothing below {uri}: the model that the environment names is served." for uri in empty
+        )
+        return fetched
 
     def _fetch_model(self, uri: str) -> Path:
         self._report(Phase.FETCHING)
@@ -139,7 +151,7 @@ class _Worker:
         return fetched.model
 
     def _tell(self, notices: Sequence[str]) -> None:
-        self._notices = tuple(notices)
+        self._notices = (*self._empty_notices, *notices)
         self._report(Phase.STARTING)
 
     def _report(self, phase: Phase) -> None:

@@ -56,6 +56,12 @@ def gather_settings(
     return settings, [*found.notices, *notices]
 
 
+def names_model(env: Mapping[str, str]) -> bool:
+    """Whether an environment names a model that does not lie in the model's folder."""
+    named = [env.get(name, "").strip() for name in ("HEADRACE_MODEL", *_MODEL_VARIABLES)]
+    return any(name and not f"{name}/".startswith(f"{MODEL_FOLDER}/") for name in named)
+
+
 def _moved_folder(env: Mapping[str, str]) -> Path | None:
     moved = env.get(MODEL_FOLDER_VARIABLE, "").strip()
     if moved and not is_folder(Path(moved)):
