@@ -245,6 +245,20 @@ async def test_copies_that_the_machine_has_no_room_for_give_the_instance_back_an
     assert all(start >= end + 60 for end, start in zip(ended, begun[1:], strict=False))
 
 
+async def test_instances_that_the_bounds_ask_for_stay_and_their_copies_are_asked_for_each_minute(scene: Hosted) -> None:
+    await serving(scene)
+    scene.room = 6
+    scene.register(2, 3)
+    await scene.pass_time(40)
+    (activity,) = scene.activities()
+    assert activity["StatusCode"] == "Unfulfilled"
+    assert NO_MEMORY in activity["Details"]
+    assert "set back" not in activity["Details"]
+    assert scene.there() == (2, 4)
+    scene.room = 8
+    await scene.until((2, 8), 120)
+
+
 async def test_copies_that_fit_on_no_instance_are_told_and_the_others_come(scene: Hosted) -> None:
     """Two components of a whole instance each, rounded up on three instances: one copy too many."""
     await scene.host(InitialInstanceCount=2)

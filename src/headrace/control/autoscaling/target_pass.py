@@ -125,12 +125,14 @@ class TargetPass:
         """End an activity whose instances are there; they are given back if the copies on them did not start."""
         self._end_scaling()
         told = " ".join(one.told() for one in self._followers)
-        previous = activity.spec.get("previous")
-        if previous is None or not any(one.has_failed for one in self._followers):
+        if not any(one.has_failed for one in self._followers):
             activities.fulfilled(self._store, activity, now_s=self._now_s, details=told)
             return True
-        told = f"{told} The desired instance count was set back to {previous}."
-        write_capacity(self._store, self._site, self._key, previous)
+        bounds, number = read_bounds(self._record.spec), activity.spec["capacity"]
+        kept = min(number, max(activity.spec.get("previous") or 0, bounds.minimum, 1))
+        if kept < number:
+            write_capacity(self._store, self._site, self._key, kept)
+            told = f"{told} The desired instance count was set back to {kept}."
         activities.unfulfilled(self._store, activity, now_s=self._now_s, details=told)
         return False
 
