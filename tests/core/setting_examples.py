@@ -32,6 +32,7 @@ EXAMPLES = {
     "max_top_n_tokens": ("4", 4),
     "default_max_new_tokens": ("100", 100),
     "shutdown_grace_s": ("12", 12.0),
+    "shutdown_delay_s": ("3", 3.0),
     "cors_allow_origins": ("https://a.example,https://b.example", ("https://a.example", "https://b.example")),
     "cache_dir": ("cache", Path("cache")),
 }

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.errors import SettingsError
 from headrace.core.setting_docs import setting_rows
-from headrace.core.settings import FOREIGN_ENV_NAMES, env_name, load_settings, setting_names
+from headrace.core.settings import FOREIGN_ENV_NAMES, env_name, load_settings, resolve_shutdown_delay, setting_names
 
 from .setting_examples import EXAMPLES, MODEL
 
@@ -61,6 +61,19 @@ def test_a_container_listens_to_its_network_and_nothing_else_does():
 @pytest.mark.parametrize("allowed", [{"api_key": "k"}, {"allow_anonymous": True}])
 def test_an_open_address_wants_a_key_or_an_explicit_yes(allowed):
     assert load_settings(MODEL | {"host": "0.0.0.0"} | allowed, {})[0].host == "0.0.0.0"
+
+
+def test_a_delay_that_the_grace_period_has_no_room_for_is_refused():
+    with pytest.raises(SettingsError, match=r"shutdown_delay_s is 30 and shutdown_grace_s is 25; expected at most"):
+        load_settings({"model": "m", "shutdown_delay_s": 30}, {})
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "grace_s", "host", "expected_s"),
+    [(None, 25, "127.0.0.1", 0), (None, 25, "0.0.0.0", 5), (None, 2, "0.0.0.0", 2), (3, 25, "127.0.0.1", 3)],
+)
+def test_only_a_server_that_others_reach_serves_on_after_sigterm_by_default(delay_s, grace_s, host, expected_s):
+    assert resolve_shutdown_delay(delay_s, grace_s=grace_s, host=host) == expected_s
 
 
 def test_secrets_never_show():

@@ -8,6 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import httpx
+
 from tests.e2e.conftest import headrace_command
 from tests.waiting import WAIT_S
 
@@ -99,3 +101,21 @@ def test_a_second_platform_on_the_same_store_is_refused_and_the_first_goes_on(tm
         assert running.client("sagemaker").list_models()["Models"] == []
     finally:
         assert running.stop() == 0, running.log()
+
+
+FLAGS = ("--shutdown-delay-s", "60", "--shutdown-grace-s", "60", "--s3-endpoint", "http://127.0.0.1:9")
+"""No object storage of its own, which would outlive a platform that is killed."""
+
+
+def test_after_sigterm_health_is_503_and_everything_else_is_still_answered(tmp_path: Path) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+    running = up(tmp_path / "data", *FLAGS, env=keys)
+    running.process.send_signal(signal.SIGTERM)
+    until(lambda: "platform.stopping" in running.log(), "the signal")
+    for path in ("/ping", "/health"):
+        answer = httpx.get(f"{running.url}{path}", trust_env=False)
+        assert (answer.status_code, answer.headers["connection"]) == (503, "close")
+        assert (answer.json()["status"], "shutting down" in answer.json()["reason"]) == ("terminating", True)
+    assert running.client("sagemaker").list_models()["Models"] == []
+    time.sleep(0.6)  # signals that are closer to each other count as one
+    assert running.stop() == 128 + signal.SIGTERM, running.log()

@@ -133,6 +133,75 @@ def test_while_it_stops_it_takes_nothing_new():
         assert server.exit_code() == 0
 
 
+def takes_connections(server: Process) -> bool:
+    try:
+        assert httpx.get(f"{server.url}/ping", timeout=WAIT_S).status_code in {200, 503}
+    except httpx.TransportError:
+        return False
+    return True
+
+
+LEAVING = {"shutdown_delay_s": 60, "shutdown_grace_s": 60}
+
+
+def test_after_sigterm_health_checks_fail_at_once_and_everything_else_is_still_answered():
+    with process(script=SLOW, settings=LEAVING) as server:
+        server.event("server.ready")
+        with streaming(server, 100_000) as lines, httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
+            assert client.get("/ping").status_code == 200
+            server.signal(signal.SIGTERM)
+            assert server.event("server.stopping")["delay_s"] == 60
+            for _ in range(2):
+                ping, health, root = client.get("/ping"), client.get("/health"), client.get("/")
+                assert (ping.status_code, health.status_code, root.status_code) == (503, 503, 503)
+                assert (ping.json()["status"], ping.headers["connection"]) == ("Terminating", "close")
+                assert "shutting down" in ping.json()["reason"]
+                assert "shutting down" in health.json()["error"]
+                answer = client.post("/v1/completions", json={"prompt": "a b c", "max_tokens": 2})
+                assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+            assert next(line for line in lines if line)
+            server.signal(signal.SIGTERM)
+            assert server.exit_code() == 128 + signal.SIGTERM
+
+
+def test_after_the_delay_the_port_closes_and_a_stream_in_flight_ends_whole():
+    with process(script=SLOW, settings={"shutdown_delay_s": 0.5}) as server:
+        server.event("server.ready")
+        with streaming(server, 200) as lines:
+            server.signal(signal.SIGTERM)
+            deadline_s = time.monotonic() + WAIT_S
+            while takes_connections(server):
+                assert time.monotonic() < deadline_s, "the port never closed"
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        assert server.exit_code() == 0
+        assert server.event("server.stopped")["aborted"] == 0
+
+
+def test_the_delay_is_part_of_the_grace_period():
+    with process(script=SLOW, settings={"shutdown_delay_s": 0.2, "shutdown_grace_s": 0.2}) as server:
+        server.event("server.ready")
+        with streaming(server, 100_000) as lines:
+            server.signal(signal.SIGTERM)
+            assert any("shut down" in line for line in lines)
+        assert server.exit_code() == 0
+        assert server.event("server.stopped")["aborted"] == 1
+
+
+def test_ctrl_c_skips_the_delay():
+    with process(script=SLOW, settings=LEAVING) as server:
+        server.event("server.ready")
+        server.signal(signal.SIGINT)
+        assert server.event("server.stopping")["delay_s"] == 0
+        assert server.exit_code() == 0
+
+
+def test_a_server_that_never_was_ready_does_not_wait_for_load_balancers():
+    with process(load_s=60, settings=LEAVING) as server:
+        server.event("server.listening")
+        server.signal(signal.SIGTERM)
+        assert server.exit_code() == 0
+
+
 def test_a_second_signal_ends_it_at_once():
     with process(script=SLOW) as server:
         server.event("server.ready")

@@ -25,7 +25,10 @@ def test_ping_is_503_while_loading_200_when_ready_and_503_when_closing():
         late = echo.post("/v1/completions", {"prompt": "a"})
     assert (loading.status_code, loading.json()["status"]) == (503, "Loading")
     assert (refused.status_code, "still loading" in refused.json()["error"]) == (503, True)
-    assert (health.status_code, health.json()) == (503, {"error": "unhealthy", "error_type": "healthcheck"})
+    unhealthy = {"error": "unhealthy: The model is still loading.", "error_type": "healthcheck"}
+    assert (health.status_code, health.json()) == (503, unhealthy)
+    assert "reason" not in ready.json()
+    assert closing.json()["reason"] == "The server is shutting down."
     assert (ready.status_code, ready.json()) == (200, {"status": "Healthy", "model": "echo"})
     assert answered.status_code == 200
     assert (closing.status_code, closing.json()["status"]) == (503, "Closing")

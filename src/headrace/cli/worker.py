@@ -65,6 +65,7 @@ def worker_settings(prepared: "Prepared", env: Mapping[str, str]) -> "tuple[Serv
         "host": prepared.host,
         "port": str(prepared.port),
         "api_key": prepared.token or None,
+        "shutdown_delay_s": "0",  # the gateway has taken the route away before the worker is told to stop
     }
     if prepared.spec.threads is not None:
         overrides["threads"] = str(prepared.spec.threads)

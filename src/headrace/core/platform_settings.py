@@ -13,7 +13,7 @@ from headrace.core import setting_rules as rules
 from headrace.core.errors import SettingsError
 from headrace.core.setting_rules import setting
 from headrace.core.setting_values import flag_name, read_environment, read_value, rules_of, text_of
-from headrace.core.settings import PLATFORM_PREFIX, is_loopback
+from headrace.core.settings import PLATFORM_PREFIX, check_shutdown, is_loopback
 
 DEFAULT_PORT = 7450
 LOCAL = "local"
@@ -87,7 +87,16 @@ class PlatformSettings:
     """
 
     shutdown_grace_s: float = setting(rules.number(0, "seconds"), 15.0)
-    """After SIGTERM or Ctrl-C: time for running requests to finish, seconds; then they are aborted."""
+    """
+    After SIGTERM or Ctrl-C: time for running requests to finish, seconds, `shutdown_delay_s` included; then they are
+    aborted.
+    """
+
+    shutdown_delay_s: float | None = setting(rules.number(0, "seconds"), None)
+    """
+    After SIGTERM: time in which `/health` and `/ping` answer 503 and everything else is still served, seconds. Ctrl-C
+    skips it. Default: 5, or 0 on a loopback address; never more than `shutdown_grace_s`.
+    """
 
     hold_timeout_s: float = setting(rules.number(0, "seconds"), 300.0)
     """
@@ -179,6 +188,7 @@ def is_cluster(address: str) -> bool:
 
 
 def _check(settings: PlatformSettings) -> None:
+    check_shutdown(settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s)
     if not (settings.account.isascii() and settings.account.isdigit() and len(settings.account) == 12):
         raise SettingsError(f"account is {settings.account!r}; wanted: 12 digits.", name="account")
     if not is_cluster(settings.cluster):

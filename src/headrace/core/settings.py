@@ -195,8 +195,15 @@ class ServerSettings:
 
     shutdown_grace_s: float = setting(rules.number(0, "seconds"), 25.0)
     """
-    After SIGTERM: time for running requests to finish, seconds; then they are aborted. The default leaves SageMaker's
-    30 s between SIGTERM and SIGKILL a reserve.
+    After SIGTERM: time for running requests to finish, seconds, `shutdown_delay_s` included; then they are aborted. The
+    default leaves a reserve of the 30 s that SageMaker and Kubernetes have between SIGTERM and SIGKILL.
+    """
+
+    shutdown_delay_s: float | None = setting(rules.number(0, "seconds"), None)
+    """
+    After SIGTERM: time in which `/ping` and `/health` answer 503 and everything else is still served, seconds, so that
+    load balancers look elsewhere before the port closes. SIGINT (Ctrl-C) skips it. Default: 5, or 0 on a loopback
+    address; never more than `shutdown_grace_s`.
     """
 
     cache_dir: Path | None = setting(rules.folder(), None)  # noqa: RUF009 -- a field, as all others
@@ -248,6 +255,32 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+DEFAULT_SHUTDOWN_DELAY_S = 5.0
+"""Kubernetes takes a pod that ends out of its services within a second or two; load balancers ask less often."""
+
+
+def resolve_shutdown_delay(delay_s: float | None, *, grace_s: float, host: str) -> float:
+    """Return the seconds for which a server that was told to stop goes on serving."""
+    if delay_s is None:
+        delay_s = 0.0 if is_loopback(host) else DEFAULT_SHUTDOWN_DELAY_S
+    return min(delay_s, grace_s)
+
+
+def check_shutdown(delay_s: float | None, *, grace_s: float) -> None:
+    """
+    Refuse a delay that the grace period has no room for.
+
+    Raises:
+        SettingsError: it is longer.
+    """
+    if delay_s is not None and delay_s > grace_s:
+        raise SettingsError(
+            f"shutdown_delay_s is {delay_s:g} and shutdown_grace_s is {grace_s:g}; expected at most as much, as the "
+            "delay is part of the grace period. Lower the first or raise the second.",
+            name="shutdown_delay_s",
+        )
 
 
 def load_settings(
@@ -340,6 +373,7 @@ def _check_together(settings: ServerSettings) -> None:
             "or raise the second.",
             name="max_kv_cache_tokens",
         )
+    check_shutdown(settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s)
     is_open = not is_loopback(settings.host) and settings.api_key is None
     if is_open and not settings.allow_anonymous and not settings.container:
         raise SettingsError(

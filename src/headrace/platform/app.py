@@ -19,6 +19,7 @@ from headrace.core.tracing import bind_to_log, trace_of
 from headrace.platform.access import STRANGER_CODE, Gate, is_openai
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.http_request import BodyTooLarge, read_body, replay, request_of, send_response
+from headrace.server.leaving import closing
 from headrace.state.records import Json
 from headrace.wire.aws import sigv2
 from headrace.wire.aws.calls import render_error as render_aws_error
@@ -30,6 +31,7 @@ from headrace.wire.openai.errors import render_error as render_openai_error
 MAX_FORM_BYTES = 1024 * 1024
 """Of a form that is not signed, which must be read to know whose it is."""
 _JSON = (("content-type", "application/json"), ("cache-control", "no-store"))
+TERMINATING = "The platform is shutting down. Requests that still arrive are answered."
 _OWN_PAGES = frozenset({"/health", "/ping", "/metrics"})
 
 
@@ -54,12 +56,16 @@ class PlatformApp:
     def __init__(self, doors: Doors, gate: Gate) -> None:
         self._doors = doors
         self._gate = gate
+        self.is_terminating = False
+        """Told to stop: health checks fail, and requests are still answered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             return
         bind_to_log(trace_of(scope))
+        if self.is_terminating:
+            send = closing(send)
         request = request_of(scope)
         try:
             self._gate.check_page(request)
@@ -100,6 +106,8 @@ class PlatformApp:
             await send_response(scope, send, HttpResponse(200, (("content-type", content_type),), text))
             return
         health = self._doors.health()
+        if self.is_terminating:
+            health = {**health, "status": "terminating", "reason": TERMINATING}
         status = 200 if health["status"] == "ok" else 503
         await send_response(scope, send, HttpResponse(status, _JSON, msgspec.json.encode(health)))
 

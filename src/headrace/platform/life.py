@@ -1,8 +1,9 @@
 """
 A platform's life: lock its folder, bind, open the store, start object storage and reconciler, serve, stop in order.
 
-The first SIGTERM, SIGINT or SIGHUP (a terminal that was closed) stops it gracefully: no new requests, running ones may
-finish within `shutdown_grace_s`, then the workers end (unless they are to be kept for the next platform). A second one
+The first SIGTERM, SIGINT or SIGHUP (a terminal that was closed) stops it gracefully: after SIGTERM it serves on for
+`shutdown_delay_s` with `/health` at 503; then it takes no new requests, running ones may finish within
+`shutdown_grace_s`, and the workers end (unless they are to be kept for the next platform). A second one
 stops it at once, as kill -9 does: workers run on, and the next start adopts them.
 
 Exit codes: 0 stopped as asked, 1 failed, 2 something the caller can fix, 128 + n killed by a second signal n.
@@ -22,7 +23,9 @@ import uvloop
 
 from headrace.core.errors import HeadraceError, UserError
 from headrace.core.platform_settings import PlatformSettings, data_folder
+from headrace.core.settings import resolve_shutdown_delay
 from headrace.core.telemetry import get_logger, setup_logging
+from headrace.platform.app import PlatformApp
 from headrace.platform.assembly import Parts, assemble, require_keys
 from headrace.platform.claim import Claim
 from headrace.platform.folders import DataFolder
@@ -36,9 +39,9 @@ from headrace.state.sql import SqlStore, open_store
 
 _STORAGE_PATIENCE_S = 3.0
 _WORKER_GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL for workers, whose requests have ended already."""
 _TWICE_S = 0.5
 """Signals that are not further apart are one: `timeout`, shells and supervisors tell the process and its group."""
-"""Between SIGTERM and SIGKILL for workers, whose requests have ended already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +115,7 @@ class _Life:
         self._env = env
         self._stop = asyncio.Event()
         self._told_s = 0.0
+        self._delay_s = 0.0
 
     async def live(self) -> int:
         """From the first signal handler to the exit code."""
@@ -139,15 +143,15 @@ class _Life:
                 receive_timeout_s=self._settings.receive_timeout_s,
                 send_timeout_s=self._settings.send_timeout_s,
             )
-            server = http_server(parts.app, limits=limits, grace_s=self._settings.shutdown_grace_s)
+            server = http_server(parts.app, limits=limits)
             serving = asyncio.create_task(server.serve(sockets=[self._listener]), name="http")
-            stack.push_async_callback(_end_serving, server, serving)
+            stack.push_async_callback(self._end_serving, server, serving)
             get_logger().info("platform.ready", url=url, data_dir=str(self._folder.root), storage=self._storage.state)
             if self._on_ready is not None:
                 await self._storage_settles()
                 started = Started(url=url, folder=self._folder, settings=self._settings, storage=self._storage)
                 self._on_ready(started)
-            await self._until_stopped(*tasks, serving)
+            await self._until_stopped(parts.app, *tasks, serving)
         get_logger().info("platform.stopped")
         return 0
 
@@ -157,11 +161,14 @@ class _Life:
             async with asyncio.timeout(_STORAGE_PATIENCE_S):
                 await self._storage.ready()
 
-    async def _until_stopped(self, *tasks: "asyncio.Task[None]") -> None:
-        """Wait for a signal; a part that ends by itself ends the platform, with its error."""
+    async def _until_stopped(self, app: PlatformApp, *tasks: "asyncio.Task[None]") -> None:
+        """Wait for a signal and the delay after it; a part that ends by itself ends the platform, with its error."""
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            if done == {stopping} and self._delay_s:
+                app.is_terminating = True
+                done, _ = await asyncio.wait(tasks, timeout=self._delay_s, return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopping}:
                 await task
         finally:
@@ -177,9 +184,20 @@ class _Life:
             os._exit(128 + number)
         self._stop.set()
         self._told_s = now_s
+        settings = self._settings
+        if number == signal.SIGTERM:
+            self._delay_s = resolve_shutdown_delay(
+                settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s, host=settings.host
+            )
         if number == signal.SIGHUP:
             _let_go_of_terminal()
-        get_logger().info("platform.stopping", signal=signal.Signals(number).name)
+        get_logger().info("platform.stopping", signal=signal.Signals(number).name, delay_s=self._delay_s)
+
+    async def _end_serving(self, server: HttpServer, serving: "asyncio.Task[None]") -> None:
+        """Let running requests finish; uvicorn aborts them when their time is up."""
+        server.stop(grace_s=self._settings.shutdown_grace_s - self._delay_s)
+        with suppress(asyncio.CancelledError):
+            await serving
 
     async def _end_workers(self, parts: Parts) -> None:
         if not self._settings.keep_workers:
@@ -221,10 +239,3 @@ async def _end_task(task: "asyncio.Task[None]") -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-
-
-async def _end_serving(server: HttpServer, serving: "asyncio.Task[None]") -> None:
-    """Let running requests finish; uvicorn aborts them when their time is up."""
-    server.should_exit = True
-    with suppress(asyncio.CancelledError):
-        await serving

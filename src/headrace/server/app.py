@@ -9,12 +9,13 @@ from headrace.core.settings import ServerSettings, is_loopback
 from headrace.engine.backend import Backend
 from headrace.server.auth import RequireKey
 from headrace.server.errors import EXCEPTION_HANDLERS
+from headrace.server.leaving import CloseConnections
 from headrace.server.openai_routes import openai_routes
 from headrace.server.origins import RefuseStrangers
 from headrace.server.pages import page_routes
 from headrace.server.request_ids import RequestIds
 from headrace.server.sagemaker import sagemaker_routes
-from headrace.server.service import Service
+from headrace.server.service import Phase, Service
 from headrace.server.tgi_routes import tgi_routes
 
 
@@ -32,9 +33,7 @@ def create_app(settings: ServerSettings, backend: Backend | None = None) -> Star
 
 def app_of(service: Service) -> Starlette:
     """The application around a service."""
-    app = Starlette(
-        routes=_routes(service), middleware=_middleware(service.settings), exception_handlers=EXCEPTION_HANDLERS
-    )
+    app = Starlette(routes=_routes(service), middleware=_middleware(service), exception_handlers=EXCEPTION_HANDLERS)
     app.state.service = service
     return app
 
@@ -48,10 +47,12 @@ def _routes(service: Service) -> list[Route]:
     ]
 
 
-def _middleware(settings: ServerSettings) -> list[Middleware]:
+def _middleware(service: Service) -> list[Middleware]:
+    settings = service.settings
     is_private = is_loopback(settings.host) and settings.api_key is None
     middleware = [
         Middleware(RequestIds),
+        Middleware(CloseConnections, is_leaving=lambda: service.phase is Phase.TERMINATING),
         Middleware(RefuseStrangers, allowed=settings.cors_allow_origins, names_are_trusted=not is_private),
     ]
     if settings.cors_allow_origins:

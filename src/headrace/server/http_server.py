@@ -18,21 +18,24 @@ _OTHER_DESCRIPTORS = 1024
 class HttpServer(uvicorn.Server):
     """Uvicorn that leaves the signals to us: it would raise them again at its end."""
 
+    def stop(self, *, grace_s: float | None = None) -> None:
+        """
+        Close the listener and end.
+
+        Args:
+            grace_s: how long requests may run on (rounded, one second at least); None: until they end.
+        """
+        self.config.timeout_graceful_shutdown = None if grace_s is None else max(1, round(grace_s))
+        self.should_exit = True
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Called by uvicorn around its run."""
         yield
 
 
-def http_server(app: ASGIApp, *, limits: HttpLimits = DEFAULT_LIMITS, grace_s: float | None = None) -> HttpServer:
-    """
-    Make a server around an application; `serve(sockets=[...])` runs it.
-
-    Args:
-        app: what answers.
-        limits: of its connections.
-        grace_s: how long requests may run on once it is to stop (rounded, one second at least); None: until they end.
-    """
+def http_server(app: ASGIApp, *, limits: HttpLimits = DEFAULT_LIMITS) -> HttpServer:
+    """Make a server around an application; `serve(sockets=[...])` runs it. `limits` are of its connections."""
     _allow_descriptors(limits.max_connections + _OTHER_DESCRIPTORS)
     config = uvicorn.Config(
         app,
@@ -44,7 +47,6 @@ def http_server(app: ASGIApp, *, limits: HttpLimits = DEFAULT_LIMITS, grace_s: f
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=None if grace_s is None else max(1, round(grace_s)),
     )
     return HttpServer(config)
 

@@ -2,7 +2,8 @@
 A server's life: bind, listen, load, serve, stop in order.
 
 It listens before it loads, so that a port in use is told at once and `/ping` answers 503 in the meantime. The first
-SIGTERM or SIGINT stops it gracefully (running requests may finish within `shutdown_grace_s`), a second one at once.
+SIGTERM or SIGINT stops it gracefully, a second one at once. After SIGTERM it serves on for `shutdown_delay_s` with
+`/ping` at 503; then the listener closes. Running requests may finish within `shutdown_grace_s`, from the signal on.
 
 Exit codes: 0 stopped as asked, 1 failed, 2 something the caller can fix (told in one sentence), 128 + n killed by a
 second signal n.
@@ -27,7 +28,7 @@ from headrace.core.errors import HeadraceError, UserError
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress, no_progress
-from headrace.core.settings import ServerSettings
+from headrace.core.settings import ServerSettings, resolve_shutdown_delay
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.engine.backend import Backend
 from headrace.server.app import app_of
@@ -108,6 +109,9 @@ class _Life:
         self._on_ready = on_ready
         self._service = Service(settings)
         self._stop = asyncio.Event()
+        self._delay_s = 0.0
+        self._stopped_s: float | None = None
+        """When the signal came, by the monotonic clock."""
         self._started_s = perf_counter()
         self._http = http_server(app_of(self._service), limits=_http_limits(settings))
 
@@ -123,9 +127,10 @@ class _Life:
             backend = await self._started_backend()
             if backend is not None:
                 await self._stop.wait()
+                await self._leave_rotation()
         finally:
             self._service.close()
-            self._http.should_exit = True
+            self._http.stop()
             if backend is not None:
                 await self._close(backend)
             await self._let_go(serving)
@@ -136,8 +141,26 @@ class _Life:
             get_logger().warning("server.killed", signal=signal.Signals(number).name)
             sys.stderr.flush()
             os._exit(128 + number)
-        get_logger().info("server.stopping", signal=signal.Signals(number).name, in_flight=self._service.gate.inside)
+        settings = self._settings
+        if number == signal.SIGTERM:
+            self._delay_s = resolve_shutdown_delay(
+                settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s, host=settings.host
+            )
+        self._stopped_s = perf_counter()
+        get_logger().info(
+            "server.stopping",
+            signal=signal.Signals(number).name,
+            in_flight=self._service.gate.inside,
+            delay_s=self._delay_s,
+            grace_s=settings.shutdown_grace_s,
+        )
         self._stop.set()
+
+    async def _leave_rotation(self) -> None:
+        """Serve on while load balancers learn from `/ping` that this server goes."""
+        if self._delay_s:
+            self._service.terminate()
+            await asyncio.sleep(self._delay_s)
 
     async def _started_backend(self) -> Backend | None:
         """Load in a thread and start; None if a signal came first."""
@@ -180,7 +203,8 @@ class _Life:
         """Let running requests finish until the deadline; say how many did."""
         at_stop = self._service.gate.inside
         aborted_before = self._service.metrics.by_finish.get("abort", 0)
-        await backend.close(deadline_s=self._settings.shutdown_grace_s)
+        spent_s = 0.0 if self._stopped_s is None else perf_counter() - self._stopped_s
+        await backend.close(deadline_s=max(0.0, self._settings.shutdown_grace_s - spent_s))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._service.gate.wait_empty(), _FLUSH_S)
         aborted = self._service.metrics.by_finish.get("abort", 0) - aborted_before

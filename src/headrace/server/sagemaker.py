@@ -10,9 +10,15 @@ from starlette.routing import Route
 
 from headrace.server.dialects import invocations_dialect
 from headrace.server.generate import GenerationRoute
-from headrace.server.service import Phase, Service
+from headrace.server.service import NOT_READY, Phase, Service
 
-_STATUS = {Phase.LOADING: "Loading", Phase.READY: "Healthy", Phase.CLOSING: "Closing", Phase.FAILED: "Failed"}
+_STATUS = {
+    Phase.LOADING: "Loading",
+    Phase.READY: "Healthy",
+    Phase.TERMINATING: "Terminating",
+    Phase.CLOSING: "Closing",
+    Phase.FAILED: "Failed",
+}
 
 
 def sagemaker_routes(service: Service) -> list[Route]:
@@ -22,7 +28,9 @@ def sagemaker_routes(service: Service) -> list[Route]:
         info = service.info()
         health = service.health
         body = {"status": _STATUS[health], "model": None if info is None else info.name}
-        return JSONResponse(body, status_code=200 if health is Phase.READY else 503)
+        if health is Phase.READY:
+            return JSONResponse(body)
+        return JSONResponse({**body, "reason": NOT_READY[health]}, status_code=503)
 
     dialect, choose = invocations_dialect(service.settings)
     invocations = GenerationRoute(service, route="/invocations", dialect=dialect, choose=choose)

@@ -36,9 +36,20 @@ class Phase(StrEnum):
     LOADING = "loading"
     READY = "ready"
     """A real token has been produced."""
+    TERMINATING = "terminating"
+    """Told to stop: health checks fail, and requests are still answered."""
     CLOSING = "closing"
     FAILED = "failed"
     """The engine cannot go on; a new process can."""
+
+
+NOT_READY = {
+    Phase.LOADING: "The model is still loading.",
+    Phase.TERMINATING: "The server is shutting down. Requests that still arrive are answered.",
+    Phase.CLOSING: "The server is shutting down.",
+    Phase.FAILED: "The engine has failed and cannot go on. Restart the server.",
+}
+"""What health checks answer."""
 
 
 class Service:
@@ -66,6 +77,10 @@ class Service:
         self._backend = backend
         self.phase = Phase.READY
 
+    def terminate(self) -> None:
+        """Fail health checks from now on, and go on serving."""
+        self.phase = Phase.TERMINATING
+
     def close(self) -> None:
         """Refuse new requests from now on."""
         self.phase = Phase.CLOSING
@@ -86,8 +101,9 @@ class Service:
 
     @property
     def health(self) -> Phase:
-        """The phase, or FAILED when a ready backend can no longer generate."""
-        if self.phase is Phase.READY and self._backend is not None and not self._backend.is_healthy:
+        """The phase, or FAILED when a backend that serves can no longer generate."""
+        is_serving = self.phase in {Phase.READY, Phase.TERMINATING}
+        if is_serving and self._backend is not None and not self._backend.is_healthy:
             return Phase.FAILED
         return self.phase
 

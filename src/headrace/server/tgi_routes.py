@@ -17,15 +17,15 @@ from headrace.core.tracing import trace_of
 from headrace.server.dialects import tgi_dialect, tgi_version
 from headrace.server.generate import GenerationRoute
 from headrace.server.pages import is_browser, page
-from headrace.server.service import Phase, Service
+from headrace.server.service import NOT_READY, Phase, Service
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.tgi.dialect import Route as TgiRoute
 from headrace.wire.tgi.pages import (
-    UNHEALTHY_BODY,
     parse_tokenize,
     render_chat_tokenize,
     render_info,
     render_tokenize,
+    render_unhealthy,
 )
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -65,10 +65,11 @@ class _TgiPages:
         return await self.health(request)
 
     async def health(self, _request: Request) -> Response:
-        """200 without a body while requests are taken."""
-        if self._service.health is Phase.READY:
+        """200 without a body while requests should be sent here."""
+        health = self._service.health
+        if health is Phase.READY:
             return Response(status_code=200)
-        return Response(UNHEALTHY_BODY, status_code=503, media_type=_JSON)
+        return Response(render_unhealthy(NOT_READY[health]), status_code=503, media_type=_JSON)
 
     async def info(self, _request: Request) -> Response:
         """What is served, and its limits."""

@@ -10,10 +10,12 @@ from headrace.wire.dialect import Limits
 from headrace.wire.framing import decode_body, to_json
 from headrace.wire.tgi.parameters import Version
 
-UNHEALTHY_BODY = b'{"error":"unhealthy","error_type":"healthcheck"}'
-"""Body of `/health` while nothing can be generated, with status 503."""
-
 _DTYPES = {"bf16": "torch.bfloat16"}
+
+
+def render_unhealthy(reason: str) -> bytes:
+    """The answer of `/health` while no requests should be sent, in TGI's form."""
+    return to_json({"error": f"unhealthy: {reason}", "error_type": "healthcheck"})
 
 
 class TokenizeBody(msgspec.Struct):
