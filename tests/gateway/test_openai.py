@@ -10,10 +10,11 @@ import pytest
 
 from headrace.core.errors import InvalidRequest
 from headrace.gateway.openai import match, model_named
+from headrace.state.routes import ComponentRoute
 from tests.waiting import WAIT_S
 
 from .conftest import Running, running
-from .routes import route, variant
+from .routes import asleep, component, route, variant
 from .workers import Exchange
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -82,6 +83,68 @@ def test_endpoints_are_the_models(gateway):
     assert not worker.asked
 
 
+DEAD = variant("AllTraffic", [])
+"""A variant without replicas that nothing is going to start."""
+
+
+def put_all_states(gateway: Running) -> None:
+    """Endpoints and components in all states that matter; `up` and `here` have a replica."""
+    worker = gateway.serve(chat)
+    serving = variant("AllTraffic", [worker.url])
+    copies = [component("here", [worker.url]), component("away", [])]
+    copies.append(ComponentRoute(name="broken", variant="AllTraffic", route=variant("broken", [])))
+    gateway.store.drop("ep")
+    gateway.put(
+        route(serving, endpoint="up"),
+        route(asleep(), endpoint="zero"),
+        route(DEAD, endpoint="failed", status="Failed"),
+        route(DEAD, endpoint="creating", status="Creating"),
+        route(DEAD, endpoint="crashed"),
+        route(variant("AllTraffic", [worker.url], weight=0.0), asleep("b"), endpoint="other-half"),
+        route(variant(), components=copies, endpoint="host"),
+    )
+
+
+@pytest.mark.parametrize("can_wake", [True, False])
+def test_the_list_has_what_can_answer_or_be_woken(can_wake):
+    with running(wake=(lambda _: None) if can_wake else None) as gateway:
+        put_all_states(gateway)
+        with client_of(gateway, "/v1") as client:
+            listed = {model.id for model in client.models.list()}
+            assert listed == {"up", "here"} | ({"zero", "other-half", "away"} if can_wake else set())
+            assert all(client.models.retrieve(name).id == name for name in listed)
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "said"),
+    [
+        ("failed", "model_failed", "FailureReason"),
+        ("creating", "model_not_ready", "is Creating"),
+        ("crashed", "model_not_ready", "no instance"),
+        ("broken", "model_not_ready", "no capacity"),
+        ("nowhere", "model_not_found", "does not exist"),
+    ],
+)
+@pytest.mark.parametrize("way", ["list", "body", "path"])
+def test_a_model_that_cannot_answer_is_503_with_a_code_and_one_that_is_not_there_404(way, model, code, said):
+    with running(wake=lambda _: None) as gateway:
+        put_all_states(gateway)
+        place = f"host/inference-components/{model}" if model == "broken" else model
+        body = {"model": model, "messages": MESSAGES}
+        if way == "list":
+            answer = gateway.client.get(f"/v1/models/{model}")
+        elif way == "body":
+            answer = gateway.client.post("/v1/chat/completions", json=body)
+        else:
+            answer = gateway.client.post(f"/endpoints/{place}/openai/v1/chat/completions", json=body)
+    error = answer.json()["error"]
+    assert answer.status_code == (404 if code == "model_not_found" else 503)
+    assert error["code"] == code
+    assert said in error["message"] or way == "list"
+    assert ("retry-after" in answer.headers) == (code == "model_not_ready")
+    assert (answer.headers.get("x-should-retry") == "false") == (code == "model_failed")
+
+
 def test_the_models_of_one_endpoint_are_its_workers_own(gateway):
     async def models(exchange: Exchange) -> None:
         assert exchange.asked.method == "GET"
@@ -127,7 +190,7 @@ def test_a_body_that_names_no_endpoint_is_refused(gateway, body):
     [
         ("/v1/nothing", 404),
         ("/endpoints/ep/openai/v2/completions", 404),
-        ("/endpoints/ep/inference-components/ic/openai/v1/completions", 400),
+        ("/endpoints/ep/inference-components/ic/openai/v1/completions", 404),
     ],
 )
 def test_what_is_not_there_is_told_in_openais_form(gateway, path, status):

@@ -17,6 +17,8 @@ Every error that Headrace raises on purpose, in one tree.
     │   └── InsufficientMemory    507  weights + KV cache do not fit here; carries the sum
     ├── Busy                      429  the queue is full; carries `retry_after_s`
     ├── Unavailable               503  starting up or shutting down
+    │   └── ModelNotReady         503  the model exists, and cannot answer yet
+    ├── ModelFailed               503  the model exists, and will not answer until a person has looked at it
     ├── RequestAborted            499  the client went away, or a shutdown deadline passed
     ├── EngineFailed              500  a step failed; the requests in it are lost, the server goes on
     └── Internal                  500  our bug; the only one that is logged with a traceback
@@ -176,6 +178,19 @@ class Unavailable(HeadraceError):
     code = "unavailable"
     http_status = 503
     retryable = True
+
+
+class ModelNotReady(Unavailable):
+    """The model exists, and cannot answer yet."""
+
+    code = "model_not_ready"
+
+
+class ModelFailed(HeadraceError):
+    """The model exists, and will not answer until a person has looked at it."""
+
+    code = "model_failed"
+    http_status = 503
 
 
 class RequestAborted(HeadraceError):

@@ -36,6 +36,7 @@ from headrace.gateway.invoke import invoke
 from headrace.gateway.metrics import Counted, GatewayMetrics, InvocationRecord
 from headrace.gateway.objects import ObjectStore
 from headrace.gateway.openai import OpenAiPath
+from headrace.gateway.openai_models import models_page
 from headrace.gateway.request import Api, Invocation
 from headrace.gateway.routing import Draw
 from headrace.gateway.service import Service
@@ -247,8 +248,7 @@ class Gateway:
             await openai.fail(bug, down, record)
 
     async def _models(self, path: str, down: Downstream, record: InvocationRecord) -> None:
-        routes = [route for _, route in sorted(self._table.routes.items()) if route.variants]
-        body = openai.models_page(routes, path)
+        body = models_page(self._table.routes, path, can_wake=self._service.forwarder.holding.is_possible)
         record.status = 200
         await down.whole(200, [("content-type", "application/json"), *record.id_headers()], body)
 

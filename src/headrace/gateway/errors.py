@@ -12,6 +12,7 @@ aws/sagemaker-python-sdk issues 171, 2955).
 
 from headrace.core.client_text import shortened
 from headrace.gateway.config import GatewayConfig
+from headrace.state.routes import Route
 from headrace.wire.aws.errors import AwsError
 
 MAX_MESSAGE_CHARACTERS = 2048
@@ -34,6 +35,19 @@ TIME_EXCEEDED_CODE = "ModelInvocationTimeExceeded"
 STREAM_BROKEN_CODE = "StreamBroken"
 
 
+class UnknownTarget(AwsError):
+    """There is no such endpoint or inference component."""
+
+
+class NotServing(AwsError):
+    """The endpoint exists, and does not serve yet, or has failed. To AWS's clients it does not exist."""
+
+    def __init__(self, message: str, *, endpoint: str, status: str) -> None:
+        super().__init__("ValidationError", message)
+        self.endpoint = endpoint
+        self.endpoint_status = status
+
+
 class NoCapacity(AwsError):
     """Nobody can answer now, and nothing has run. CloudWatch counts these for inference components."""
 
@@ -45,8 +59,12 @@ class ErrorTexts:
         self._config = config
 
     def endpoint_not_found(self, endpoint: str) -> AwsError:
-        """No such endpoint, or it does not serve yet."""
-        return _invalid(f"Endpoint {shortened(endpoint)} of account {self._config.account} not found.")
+        """No such endpoint."""
+        return UnknownTarget("ValidationError", self._not_found(endpoint))
+
+    def endpoint_not_serving(self, route: Route) -> AwsError:
+        """The endpoint does not serve yet, or has failed."""
+        return NotServing(self._not_found(route.endpoint), endpoint=route.endpoint, status=route.status)
 
     def variant_not_found(self, variant: str) -> AwsError:
         """`TargetVariant` names none of the endpoint's."""
@@ -54,7 +72,10 @@ class ErrorTexts:
 
     def component_not_found(self, component: str) -> AwsError:
         """The endpoint has no inference component of that name."""
-        return _invalid(f"Inference Component {shortened(component)} of account {self._config.account} not found.")
+        return UnknownTarget(
+            "ValidationError",
+            f"Inference Component {shortened(component)} of account {self._config.account} not found.",
+        )
 
     def session_lost(self, session_id: str) -> AwsError:
         """The replica that had the session is gone, and the session with it."""
@@ -139,6 +160,9 @@ class ErrorTexts:
         if status == 429:
             return AwsError("ModelNotReadyException", _cut(f"The model takes no more requests now: {said}"))
         return self._model_error(endpoint, status, said)
+
+    def _not_found(self, endpoint: str) -> str:
+        return f"Endpoint {shortened(endpoint)} of account {self._config.account} not found."
 
     def _model_error(self, endpoint: str, status: int, said: str) -> AwsError:
         side = "client" if 400 <= status < 500 else "server"

@@ -134,11 +134,13 @@ class Forwarder:
         The route of an endpoint that has begun to serve.
 
         Raises:
-            AwsError: there is none.
+            AwsError: there is none, or it does not serve.
         """
         route = await self._table.route(endpoint)
-        if route is None or not (route.variants or route.status == "InService"):
+        if route is None:
             raise self._texts.endpoint_not_found(endpoint)
+        if not route.variants and route.status != "InService":
+            raise self._texts.endpoint_not_serving(route)
         return route
 
     def endpoint_of(self, component: str) -> str | None:
@@ -304,7 +306,7 @@ class Forwarder:
         if ask.component is not None:
             raise self._texts.no_copy()
         if route.status in {"Creating", "Failed"}:
-            raise self._texts.endpoint_not_found(route.endpoint)
+            raise self._texts.endpoint_not_serving(route)
         raise self._texts.no_replica(route.endpoint)
 
     def _capacity(self, wanted: Wanted) -> int | None:

@@ -10,7 +10,6 @@ with the OpenAI SDK" (the longer forms).
 
 import asyncio
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -18,14 +17,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from headrace.core.client_text import shortened
 from headrace.core.errors import (
     Busy,
     EngineFailed,
     HeadraceError,
     InvalidRequest,
-    ModelNotFound,
-    NotFound,
+    ModelFailed,
+    ModelNotReady,
     PayloadTooLarge,
     Unavailable,
 )
@@ -33,14 +31,15 @@ from headrace.core.tracing import trace_of
 from headrace.gateway import request as runtime_request
 from headrace.gateway.answer import Answer, AnswerBroken
 from headrace.gateway.downstream import Downstream, Scope
+from headrace.gateway.errors import NoCapacity, NotServing, UnknownTarget
 from headrace.gateway.metrics import InvocationRecord
+from headrace.gateway.openai_models import no_model, not_serving
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import Service, finish
 from headrace.gateway.upstream import WorkerRequest
-from headrace.state.routes import Route
 from headrace.wire.aws.errors import AwsError
-from headrace.wire.framing import SSE_CONTENT_TYPE, to_json
+from headrace.wire.framing import SSE_CONTENT_TYPE
 from headrace.wire.openai.errors import error_body, render_error
 
 _ENDPOINT_PATH = re.compile(r"^/endpoints/([^/]+)(?:/inference-components/([^/]+))?/openai(/v1/.+)$")
@@ -111,28 +110,6 @@ def model_named(body: bytes) -> str:
     return name
 
 
-def models_page(routes: Sequence[Route], path: str) -> bytes:
-    """
-    `GET /v1/models`, endpoints and inference components; `GET /v1/models/<name>`, one of them.
-
-    Raises:
-        NotFound: any other path.
-        ModelNotFound: there is nothing of that name.
-    """
-    models: dict[str, dict[str, object]] = {}
-    for route in sorted(routes, key=is_for_components):  # whom a name means, as in a request
-        for model in _names(route):
-            models.setdefault(model, _model(model, route))
-    if path == "/v1/models":
-        return to_json({"object": "list", "data": list(models.values())})
-    if not path.startswith("/v1/models/"):
-        raise NotFound(f"There is nothing at {shortened(path)}.")
-    name = path.removeprefix("/v1/models/")
-    if name in models:
-        return to_json(models[name])
-    raise _no_model(name)
-
-
 async def answer_openai(
     service: Service, asked: OpenAiPath, scope: Scope, body: bytes, down: Downstream, record: InvocationRecord
 ) -> None:
@@ -147,10 +124,6 @@ async def answer_openai(
         endpoint, component = await _place_of(service, model_named(body))
     record.endpoint = endpoint
     try:
-        await service.forwarder.route(endpoint)
-    except AwsError:
-        raise _no_model(endpoint) from None
-    try:
         invocation = runtime_request.read(endpoint, "InvokeEndpoint", scope["headers"], trace_of(scope))
         if component is not None:
             members = {**invocation.members, "InferenceComponentName": component}
@@ -158,7 +131,7 @@ async def answer_openai(
         request = _worker_request(scope, asked.path, invocation, body)
         await _forward(service, invocation, request, down, record)
     except AwsError as error:
-        raise translated(error) from error
+        raise translated(error, model=component or endpoint) from error
 
 
 async def _place_of(service: Service, model: str) -> tuple[str, str | None]:
@@ -180,8 +153,8 @@ async def fail(error: HeadraceError, down: Downstream, record: InvocationRecord)
     reply = render_error(error)
     record.status = reply.status
     headers = [*record.id_headers(), ("content-type", reply.content_type), *reply.headers]
-    if isinstance(error, EngineFailed):
-        headers.append(("x-should-retry", "false"))  # obeyed by OpenAI's clients: the model would run again
+    if isinstance(error, EngineFailed | ModelFailed):
+        headers.append(("x-should-retry", "false"))  # obeyed by OpenAI's clients: it would be in vain, or run again
     elif isinstance(error, Unavailable):
         headers.append(RETRY_AFTER)
     await down.whole(reply.status, headers, reply.body)
@@ -275,22 +248,13 @@ def _headers(answer: Answer) -> list[tuple[str, str]]:
     return [(name, answer.headers[name]) for name in _PASSED_ON if name in answer.headers]
 
 
-def translated(error: AwsError) -> HeadraceError:
+def translated(error: AwsError, *, model: str = "") -> HeadraceError:
     """An error of the runtime as OpenAI's clients know it."""
+    if isinstance(error, UnknownTarget):
+        return no_model(model)
+    if isinstance(error, NotServing):
+        return not_serving(model, error.endpoint_status)
+    if isinstance(error, NoCapacity) and error.code != "ThrottlingException":
+        return ModelNotReady(error.message)
     kind = _ERRORS.get(error.code)
     return EngineFailed(error.message) if kind is None else kind(error.message)
-
-
-def _no_model(name: str) -> HeadraceError:
-    return ModelNotFound(
-        f"The model `{shortened(name)}` does not exist. A model is the name of an endpoint that is in service, or of "
-        "one of its inference components."
-    )
-
-
-def _names(route: Route) -> list[str]:
-    return [one.name for one in route.components] if is_for_components(route) else [route.endpoint]
-
-
-def _model(name: str, route: Route) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": int(route.created_s), "owned_by": "headrace"}

@@ -122,6 +122,11 @@ def replicas_of(variant: VariantRoute) -> list[Replica]:
     return [replica for fleet in variant.fleets if fleet.share > 0 for replica in fleet.replicas]
 
 
+def can_answer(variant: VariantRoute, *, can_wake: bool) -> bool:
+    """Whether a variant, or a component, has a replica, or one that a request may wait for."""
+    return bool(replicas_of(variant)) or (variant.standby and can_wake)
+
+
 def is_for_components(route: Route) -> bool:
     """Whether an endpoint's models are inference components: its own variants have none."""
     return bool(route.components) or (bool(route.variants) and not any(one.fleets for one in route.variants))
