@@ -12,6 +12,7 @@ from headrace.core.errors import InvalidRequest
 from headrace.gateway.openai import match, model_named
 from headrace.state.routes import ComponentRoute
 from tests.waiting import WAIT_S
+from tests.wire.test_unknown_routes import FOREIGN, message_of
 
 from .conftest import Running, running
 from .routes import asleep, component, route, variant
@@ -198,6 +199,44 @@ def test_what_is_not_there_is_told_in_openais_form(gateway, path, status):
     answer = gateway.client.get(path)
     assert answer.status_code == status
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(("method", "path", "form", "said"), [one for one in FOREIGN if one[1].startswith("/v1/")])
+@pytest.mark.parametrize("model", ["gpt-4o", None])
+def test_clients_of_other_servers_are_told_what_to_use(gateway, method, path, form, said, model):
+    body = {"model": model, "input": "x"} if method == "POST" else None
+    answer = gateway.client.request(method, path, json=body)
+    assert answer.status_code == 404
+    assert said.replace("/invocations", "/endpoints/NAME/invocations") in message_of(form, answer.content)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow", "said"),
+    [
+        ("GET", "/v1/chat/completions", 405, "POST", "use POST."),
+        ("POST", "/v1/models", 405, "GET, HEAD", "use GET or HEAD."),
+        ("DELETE", "/v1/models/ep", 405, "GET, HEAD", "use GET or HEAD."),
+        ("POST", "/v1/chat/completions/", 404, None, "Did you mean POST /v1/chat/completions?"),
+        ("GET", "/v1/models/", 404, None, "Did you mean GET /v1/models?"),
+    ],
+)
+def test_slips_in_the_routes_name_the_right_one(gateway, method, path, status, allow, said):
+    gateway.serve(chat)
+    answer = gateway.client.request(method, path)
+    assert (answer.status_code, answer.headers.get("allow")) == (status, allow)
+    assert said in answer.json()["error"]["message"]
+
+
+def test_a_route_that_only_the_models_own_image_serves_is_passed_on(gateway):
+    worker = gateway.serve()
+    answer = gateway.client.post("/v1/embeddings", json={"model": "ep", "input": "x"})
+    assert (answer.status_code, worker.asked[0].path) == (200, "/v1/embeddings")
+
+
+def test_head_is_answered_as_get_is(gateway):
+    gateway.serve(chat)
+    answer = gateway.client.head("/v1/models")
+    assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_paths_do_not_lead_out_of_the_api():

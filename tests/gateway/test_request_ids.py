@@ -13,8 +13,9 @@ import pytest
 from headrace.engine.echo import EchoBackend
 from headrace.state.routes import AsyncOutput
 from tests.server.conftest import Echo, serving
+from tests.waiting import WAIT_S
 
-from .conftest import WAIT_S, Running, running
+from .conftest import Running, running
 from .routes import route, variant
 from .test_async_invocations import MemoryObjects
 

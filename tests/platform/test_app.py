@@ -25,6 +25,7 @@ from headrace.platform.key_ring import KeyRing
 from headrace.state.records import Kind
 from headrace.state.sql import open_store
 from tests.waiting import WAIT_S
+from tests.wire.test_unknown_routes import FOREIGN, message_of
 
 from .serving import serving
 
@@ -127,6 +128,24 @@ def test_what_is_signed_for_s3_is_a_bucket_whatever_its_name(opened: str, path: 
 def test_a_browser_at_the_root_is_led_to_the_console(opened: str) -> None:
     response = httpx.get(opened, headers={"Accept": "text/html,*/*"}, timeout=WAIT_S)
     assert (response.status_code, response.headers["location"]) == (303, "/console")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "form", "said"),
+    [one for one in FOREIGN if not one[1].startswith("/v1/")],
+)
+def test_clients_of_other_servers_are_told_what_to_use(
+    opened: str, method: str, path: str, form: str, said: str
+) -> None:
+    answer = httpx.request(method, f"{opened}{path}", content=b"{}" if method == "POST" else None)
+    assert answer.status_code == 404
+    assert said.replace("/invocations", "/endpoints/NAME/invocations") in message_of(form, answer.content)
+
+
+def test_objects_whose_names_resemble_another_servers_paths_are_objects(opened: str) -> None:
+    for method, path in (("GET", "/predictions/key"), ("PUT", "/api/chat"), ("GET", "/completions/key")):
+        assert httpx.request(method, f"{opened}{path}").json()["door"] == "s3"
+    assert signed(opened, "s3", method="POST", path="/api/chat").json()["door"] == "s3"
 
 
 def test_health_and_metrics_are_answered_here(opened: str) -> None:

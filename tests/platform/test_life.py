@@ -103,7 +103,7 @@ def test_a_second_platform_on_the_same_store_is_refused_and_the_first_goes_on(tm
         assert running.stop() == 0, running.log()
 
 
-FLAGS = ("--shutdown-delay-s", "60", "--shutdown-grace-s", "60", "--s3-endpoint", "http://127.0.0.1:9")
+FLAGS = ("--shutdown-delay-s", "600", "--shutdown-grace-s", "600", "--s3-endpoint", "http://127.0.0.1:9")
 """No object storage of its own, which would outlive a platform that is killed."""
 
 

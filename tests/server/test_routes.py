@@ -5,6 +5,7 @@ import re
 import pytest
 
 from headrace.engine.echo import EchoBackend
+from tests.wire.test_unknown_routes import FOREIGN, message_of
 
 from .conftest import serving
 
@@ -109,6 +110,29 @@ def test_a_path_or_method_that_is_not_served_says_what_is(echo):
     assert (wrong.status_code, wrong.json()["error"]) == (405, "GET /generate is not served; use POST.")
     assert wrong.headers["allow"] == "POST"
     assert (openai.status_code, openai.json()["error"]["type"]) == (404, "invalid_request_error")
+
+
+@pytest.mark.parametrize(("method", "path", "form", "said"), FOREIGN)
+def test_clients_of_other_servers_are_told_what_to_use(echo, method, path, form, said):
+    answer = echo.client.request(method, path, json={"model": "echo"} if method == "POST" else None)
+    assert answer.status_code == 404
+    assert said in message_of(form, answer.content)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow", "said"),
+    [
+        ("GET", "/v1/chat/completions", 405, "POST", "use POST."),
+        ("DELETE", "/v1/models/echo", 405, "GET, HEAD", "use GET or HEAD."),
+        ("POST", "/v1/chat/completions/", 404, None, "Did you mean POST /v1/chat/completions?"),
+        ("POST", "/v1/chat/completion", 404, None, "Did you mean POST /v1/chat/completions?"),
+        ("GET", "/v1/models/", 404, None, "Did you mean GET /v1/models?"),
+    ],
+)
+def test_slips_in_openais_routes_name_the_right_one(echo, method, path, status, allow, said):
+    answer = echo.client.request(method, path)
+    assert (answer.status_code, answer.headers.get("allow")) == (status, allow)
+    assert said in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer", "Basic s3cret", "s3cret", "Bearer s3cret2"])

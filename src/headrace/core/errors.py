@@ -9,6 +9,7 @@ Every error that Headrace raises on purpose, in one tree.
     │   ├── Unauthorized          401  the key is missing or wrong
     │   ├── Forbidden             403  a web page that may not use this server
     │   ├── NotFound              404  no such route, model or adapter
+    │   ├── MethodNotAllowed  405  the route takes other methods, which are named
     │   ├── PayloadTooLarge       413  the body is over the limit
     │   ├── SettingsError         -    a flag, environment variable or property is wrong: the start stops
     │   ├── ModelNotFound         404  no model by that name, folder or file
@@ -117,6 +118,17 @@ class NotFound(UserError):
 
     code = "not_found"
     http_status = 404
+
+
+class MethodNotAllowed(UserError):
+    """The route takes other methods, which `Allow` names."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+    def __init__(self, message: str, *, allowed: tuple[str, ...]) -> None:
+        super().__init__(message, allowed=allowed)
+        self.allowed = allowed
 
 
 class PayloadTooLarge(UserError):

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 
 from headrace.core.body_budget import BodyBudget, BudgetSpent
@@ -36,7 +37,7 @@ from headrace.gateway.invoke import invoke
 from headrace.gateway.metrics import Counted, GatewayMetrics, InvocationRecord
 from headrace.gateway.objects import ObjectStore
 from headrace.gateway.openai import OpenAiPath
-from headrace.gateway.openai_models import models_page
+from headrace.gateway.openai_models import is_models_path, models_page
 from headrace.gateway.request import Api, Invocation
 from headrace.gateway.routing import Draw
 from headrace.gateway.service import Service
@@ -47,6 +48,7 @@ from headrace.state.routes import Route
 from headrace.state.store import Store
 from headrace.wire.aws import calls
 from headrace.wire.aws.errors import AwsError
+from headrace.wire.unknown_routes import MODELS, OPENAI_METHODS
 
 CLIENT_GONE_STATUS = 499
 """What the log says when nobody was left to answer. Source: nginx."""
@@ -226,28 +228,33 @@ class Gateway:
         await self._async.accept(invocation, body, down, record)
 
     async def _openai(self, scope: Scope, asked: OpenAiPath | None, down: Downstream, record: InvocationRecord) -> None:
+        method, path = scope["method"], scope["path"]
+        fail = partial(openai.fail, down=down, record=record, path=path)
         try:
-            if asked is None or (asked.endpoint is None and scope["method"] in ("GET", "HEAD")):
-                await self._models(scope["path"], down, record)
+            if asked is None or (asked.endpoint is None and (method != "POST" or is_models_path(path))):
+                await self._models(method, path, down, record)
                 return
             await self._with_body(
                 down, lambda body: openai.answer_openai(self._service, asked, scope, body, down, record)
             )
         except HeadraceError as error:
-            await openai.fail(error, down, record)
+            await fail(error)
         except AwsError as error:
-            await openai.fail(openai.translated(error), down, record)
+            await fail(openai.translated(error))
         except asyncio.CancelledError:
-            await _last_words(openai.fail(Unavailable(STOPPING), down, record))
+            await _last_words(fail(Unavailable(STOPPING)))
             raise
         except _GONE:
             raise
         except Exception:  # noqa: BLE001 -- the edge: a bug of ours is logged once and told to the client
             get_logger().exception("request.crashed")
             bug = Internal(f"Something went wrong inside the platform (request {record.request_id}).")
-            await openai.fail(bug, down, record)
+            await fail(bug)
 
-    async def _models(self, path: str, down: Downstream, record: InvocationRecord) -> None:
+    async def _models(self, method: str, path: str, down: Downstream, record: InvocationRecord) -> None:
+        """Answer what no worker is asked for."""
+        if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
+            raise openai.not_served(method, path)
         body = models_page(self._table.routes, path, can_wake=self._service.forwarder.holding.is_possible)
         record.status = 200
         await down.whole(200, [("content-type", "application/json"), *record.id_headers()], body)

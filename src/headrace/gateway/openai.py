@@ -22,6 +22,7 @@ from headrace.core.errors import (
     EngineFailed,
     HeadraceError,
     InvalidRequest,
+    MethodNotAllowed,
     ModelFailed,
     ModelNotReady,
     PayloadTooLarge,
@@ -33,7 +34,7 @@ from headrace.gateway.answer import Answer, AnswerBroken
 from headrace.gateway.downstream import Downstream, Scope
 from headrace.gateway.errors import NoCapacity, NotServing, UnknownTarget
 from headrace.gateway.metrics import InvocationRecord
-from headrace.gateway.openai_models import no_model, not_serving
+from headrace.gateway.openai_models import is_models_path, no_model, not_serving
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import Service, finish
@@ -41,6 +42,7 @@ from headrace.gateway.upstream import WorkerRequest
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import SSE_CONTENT_TYPE
 from headrace.wire.openai.errors import error_body, render_error
+from headrace.wire.unknown_routes import MODELS, OPENAI_METHODS, render_error_for, unknown_route
 
 _ENDPOINT_PATH = re.compile(r"^/endpoints/([^/]+)(?:/inference-components/([^/]+))?/openai(/v1/.+)$")
 _PASSED_ON = ("content-type", "cache-control", "retry-after")
@@ -121,7 +123,7 @@ async def answer_openai(
     """
     endpoint, component = asked.endpoint, asked.component
     if endpoint is None:
-        endpoint, component = await _place_of(service, model_named(body))
+        endpoint, component = await _addressed(service, scope["method"], asked.path, body)
     record.endpoint = endpoint
     try:
         invocation = runtime_request.read(endpoint, "InvokeEndpoint", scope["headers"], trace_of(scope))
@@ -143,20 +145,47 @@ async def _place_of(service: Service, model: str) -> tuple[str, str | None]:
     return (model, None) if endpoint is None else (endpoint, model)
 
 
-async def fail(error: HeadraceError, down: Downstream, record: InvocationRecord) -> None:
-    """Answer with an error, or end a stream with one."""
+async def _addressed(service: Service, method: str, path: str, body: bytes) -> tuple[str, str | None]:
+    """
+    Endpoint and inference component that a body names.
+
+    Raises:
+        HeadraceError: it names none. Where our own servers do not serve the path, the error says what to use instead.
+        AwsError: the endpoint does not serve.
+    """
+    try:
+        place = await _place_of(service, model_named(body))
+        if path not in OPENAI_METHODS:  # the model's own image may serve it
+            await service.forwarder.route(place[0])
+    except (InvalidRequest, UnknownTarget):
+        if path in OPENAI_METHODS:
+            raise
+        raise not_served(method, path) from None
+    return place
+
+
+def not_served(method: str, path: str) -> HeadraceError:
+    """Say what to use instead of a route below `/v1`."""
+    allowed = OPENAI_METHODS[MODELS] if is_models_path(path) else OPENAI_METHODS.get(path, ())
+    return unknown_route(method, path, allowed=allowed, invocations="/endpoints/NAME/invocations")
+
+
+async def fail(error: HeadraceError, down: Downstream, record: InvocationRecord, *, path: str = "/v1/") -> None:
+    """Answer with an error in the form of the clients of a path, or end a stream with one."""
     record.error = record.error or error.code
     if down.is_started:
         down.put(b"data: " + error_body(error) + b"\n\n")
         await finish(down)
         return
-    reply = render_error(error)
+    reply = render_error_for(path, error, default=render_error)
     record.status = reply.status
     headers = [*record.id_headers(), ("content-type", reply.content_type), *reply.headers]
     if isinstance(error, EngineFailed | ModelFailed):
         headers.append(("x-should-retry", "false"))  # obeyed by OpenAI's clients: it would be in vain, or run again
     elif isinstance(error, Unavailable):
         headers.append(RETRY_AFTER)
+    elif isinstance(error, MethodNotAllowed):
+        headers.append(("allow", ", ".join(error.allowed)))
     await down.whole(reply.status, headers, reply.body)
 
 

@@ -7,9 +7,9 @@ from headrace.core.errors import HeadraceError, ModelFailed, ModelNotFound, Mode
 from headrace.gateway.routing import can_answer, is_for_components
 from headrace.state.routes import Route
 from headrace.wire.framing import to_json
+from headrace.wire.unknown_routes import MODELS
 
-LIST_PATH = "/v1/models"
-_MODEL_PATH = f"{LIST_PATH}/"
+_MODEL_PATH = f"{MODELS}/"
 
 
 def models_page(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> bytes:
@@ -32,7 +32,7 @@ def models_page(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> by
     for route in in_order:  # whom a name means, as in a request
         for name, is_able in _models_of(route, can_wake=can_wake):
             (able if is_able else others).setdefault(name, route)
-    if path == LIST_PATH:
+    if path == MODELS:
         return to_json({"object": "list", "data": [_model(name, route) for name, route in able.items()]})
     name = path.removeprefix(_MODEL_PATH)
     if name in able:
@@ -40,11 +40,16 @@ def models_page(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> by
     raise not_serving(name, others[name].status) if name in others else no_model(name)
 
 
+def is_models_path(path: str) -> bool:
+    """Whether it is the path of the list, or of one model."""
+    return path == MODELS or (path.startswith(_MODEL_PATH) and len(path) > len(_MODEL_PATH) and ":" not in path)
+
+
 def no_model(name: str) -> HeadraceError:
     """Say that there is nothing of that name."""
     return ModelNotFound(
-        f"The model `{shortened(name)}` does not exist. A model is the name of an endpoint or of one of its inference components; "
-        "GET /v1/models lists those that can answer."
+        f"The model `{shortened(name)}` does not exist. A model is the name of an endpoint or of one of its "
+        "inference components; GET /v1/models lists those that can answer."
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.core.client_text import shortened
-from headrace.core.errors import Forbidden, PayloadTooLarge, Unauthorized
+from headrace.core.errors import Forbidden, HeadraceError, PayloadTooLarge, Unauthorized
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
 from headrace.platform.access import STRANGER_CODE, Gate, is_openai
@@ -26,7 +26,9 @@ from headrace.wire.aws.calls import render_error as render_aws_error
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import HttpRequest, HttpResponse
 from headrace.wire.aws.identify import Target, identify, scope_service
+from headrace.wire.dialect import ErrorReply
 from headrace.wire.openai.errors import render_error as render_openai_error
+from headrace.wire.unknown_routes import is_foreign, render_error_for, unknown_route
 
 MAX_FORM_BYTES = 1024 * 1024
 """Of a form that is not signed, which must be read to know whose it is."""
@@ -73,6 +75,9 @@ class PlatformApp:
             if not is_s3 and await self._own_page(scope, request, receive, send):
                 return
             is_invoked = not is_s3 and self._doors.gateway_owns(scope["path"])
+            if not is_s3 and not is_invoked and _is_foreign(request, scope):
+                await _tell_alternative(scope, send)
+                return
             if not is_s3 and not is_invoked:
                 request, receive = await _with_form(request, receive)
                 is_s3 = identify(request).service == "s3"
@@ -131,15 +136,30 @@ def is_signed_for_s3(request: HttpRequest) -> bool:
     return is_old or scope_service(request) in ("s3", "s3express") or sigv2.is_presigned(request)
 
 
+def _is_foreign(request: HttpRequest, scope: Scope) -> bool:
+    """Whether a client of another server asks; one of AWS signs, or says which operation it means."""
+    is_of_aws = scope_service(request) is not None or "x-amz-target" in request.headers
+    return not is_of_aws and is_foreign(scope["method"], scope["path"])
+
+
+async def _tell_alternative(scope: Scope, send: Send) -> None:
+    error = unknown_route(scope["method"], scope["path"], invocations="/endpoints/NAME/invocations")
+    await _send_reply(scope, send, render_error_for(scope["path"], error))
+
+
 async def _refuse_openai(scope: Scope, send: Send, error: AwsError) -> None:
     """In OpenAI's words."""
     if error.code == STRANGER_CODE:
-        reply = render_openai_error(Forbidden(error.message))
+        refusal: HeadraceError = Forbidden(error.message)
     elif error.status == PayloadTooLarge.http_status:
-        reply = render_openai_error(PayloadTooLarge(error.message))
+        refusal = PayloadTooLarge(error.message)
     else:
         hint = "Send the secret of an access key as `Authorization: Bearer <secret>`."
-        reply = render_openai_error(Unauthorized(f"The API key is missing or wrong. {hint}"))
+        refusal = Unauthorized(f"The API key is missing or wrong. {hint}")
+    await _send_reply(scope, send, render_error_for(scope["path"], refusal, default=render_openai_error))
+
+
+async def _send_reply(scope: Scope, send: Send, reply: ErrorReply) -> None:
     headers = (("content-type", reply.content_type), *reply.headers)
     await send_response(scope, send, HttpResponse(reply.status, headers, reply.body))
 

@@ -34,6 +34,7 @@ def create_app(settings: ServerSettings, backend: Backend | None = None) -> Star
 def app_of(service: Service) -> Starlette:
     """The application around a service."""
     app = Starlette(routes=_routes(service), middleware=_middleware(service), exception_handlers=EXCEPTION_HANDLERS)
+    app.router.redirect_slashes = False  # behind a gateway it would lead to the worker's own address
     app.state.service = service
     return app
 

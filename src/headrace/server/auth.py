@@ -5,7 +5,8 @@ import hmac
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.core.errors import Unauthorized
-from headrace.server.errors import render_error_for, send_error
+from headrace.server.errors import send_error
+from headrace.wire.unknown_routes import render_error_for
 
 OPEN_PATHS = frozenset({"/ping", "/health"})
 """Health checks carry no key."""

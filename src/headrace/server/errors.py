@@ -1,30 +1,20 @@
 """Errors before the first byte as HTTP responses, in the dialect that the path belongs to."""
 
-from dataclasses import replace
-
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ExceptionHandler, Send
 
 from headrace.core.client_text import shortened
-from headrace.core.errors import HeadraceError, Internal, NotFound
+from headrace.core.errors import HeadraceError, Internal, MethodNotAllowed
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import REQUEST_ID, trace_of
 from headrace.server.limits import ClientGone
 from headrace.wire.dialect import ErrorReply
-from headrace.wire.openai.errors import render_error as render_openai_error
-from headrace.wire.tgi.errors import render_error as render_tgi_error
+from headrace.wire.unknown_routes import render_error_for, unknown_route
 
 CLIENT_GONE_STATUS = 499
 """What the log says when nobody was left to answer. Source: nginx."""
-
-GENERATION_PATHS = "/invocations, /generate, /generate_stream, /v1/chat/completions, /v1/completions"
-
-
-def render_error_for(path: str, error: HeadraceError) -> ErrorReply:
-    """OpenAI's form below `/v1`, TGI's elsewhere; the generation routes have dialects of their own."""
-    return render_openai_error(error) if path.startswith("/v1/") else render_tgi_error(error)
 
 
 def response_of(reply: ErrorReply) -> Response:
@@ -53,14 +43,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
     """A path or method that is not served."""
     assert isinstance(error, HTTPException)
     path = _path_as_sent(request)
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        reason = NotFound(f"{request.method} {path} is not served; use {allowed}.")
-    else:
-        reason = NotFound(f"{request.method} {path} is not served. Generation: {GENERATION_PATHS}.")
-    reply = replace(render_error_for(path, reason), status=error.status_code)
-    response = response_of(reply)
-    response.headers.update(error.headers or {})
+    allow = (error.headers or {}).get("Allow", "")
+    reason = unknown_route(request.method, path, allowed=sorted(allow.split(", ")) if allow else ())
+    response = response_of(render_error_for(path, reason))
+    if isinstance(reason, MethodNotAllowed):
+        response.headers["Allow"] = ", ".join(reason.allowed)
     return response
 
 

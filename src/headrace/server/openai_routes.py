@@ -1,5 +1,6 @@
 """OpenAI's routes below `/v1`."""
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -20,7 +21,10 @@ def openai_routes(service: Service) -> list[Route]:
         return Response(render_models(service.backend.info), media_type=_JSON)
 
     async def model(request: Request) -> Response:
-        return Response(render_model(service.backend.info, request.path_params["name"]), media_type=_JSON)
+        name = request.path_params["name"]
+        if not name:
+            raise HTTPException(404)
+        return Response(render_model(service.backend.info, name), media_type=_JSON)
 
     chat = GenerationRoute(service, route="/v1/chat/completions", dialect=OpenAIChat())
     completions = GenerationRoute(service, route="/v1/completions", dialect=OpenAICompletions())

@@ -1,0 +1,193 @@
+"""
+Paths that are not served: what to use instead, in the error form of the clients that ask for them. Pure.
+
+One table for the model server and the platform. On the platform every other path is a bucket's, so there only what no
+client of S3 would send is taken for a client of another server.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from headrace.core.client_text import shortened
+from headrace.core.errors import HeadraceError, MethodNotAllowed, NotFound, UserError
+from headrace.wire.dialect import ErrorReply, retry_headers
+from headrace.wire.framing import to_json
+from headrace.wire.openai import errors as openai_errors
+from headrace.wire.tgi import errors as tgi_errors
+from headrace.wire.torchserve import errors as torchserve_errors
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+MODELS = "/v1/models"
+OPENAI_METHODS = {CHAT: ("POST",), COMPLETIONS: ("POST",), MODELS: ("GET", "HEAD")}
+"""OpenAI's routes, on the server and on the platform."""
+
+_MAX_NEAR_CHARACTERS = 100
+
+Render = Callable[[HeadraceError], ErrorReply]
+
+
+def _anthropic(error: HeadraceError) -> ErrorReply:
+    """Anthropic's form. Source: its API reference, "Errors"."""
+    kinds = {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        403: "permission_error",
+        429: "rate_limit_error",
+    }
+    kind = kinds.get(error.http_status, "not_found_error" if isinstance(error, UserError) else "api_error")
+    body = to_json({"type": "error", "error": {"type": kind, "message": error.message}})
+    return ErrorReply(status=error.http_status, body=body, headers=retry_headers(error))
+
+
+def _plain(error: HeadraceError) -> ErrorReply:
+    """`{"error": "..."}`, as Ollama, Triton and KServe have it."""
+    return ErrorReply(status=error.http_status, body=to_json({"error": error.message}), headers=retry_headers(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Foreign:
+    """Paths of an API that is not served."""
+
+    paths: re.Pattern[str]
+    render: Render
+    hint: str
+    is_read: bool = False
+    """A GET can be of no client of S3: the path cannot be a bucket and an object that anybody has."""
+
+
+def _paths(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:{pattern})/?", re.ASCII)
+
+
+_OPENAI = openai_errors.render_error
+_USE_CHAT = f"use POST {CHAT}"
+_USE_INVOCATIONS = "use POST {invocations}"
+_FOREIGN: Sequence[_Foreign] = (
+    _Foreign(
+        _paths(r"/v1/responses(?:/.*)?"),
+        _OPENAI,
+        f"The Responses API is not served; {_USE_CHAT} (OpenAI's SDKs: client.chat.completions.create).",
+        is_read=True,
+    ),
+    _Foreign(
+        _paths(r"/v1/messages(?:/count_tokens|/batches.*)?|/v1/complete"),
+        _anthropic,
+        f"Anthropic's API is not served; {_USE_CHAT} with a client of OpenAI's API.",
+        is_read=True,
+    ),
+    _Foreign(
+        _paths(r"(?:/v1)?/(?:embeddings|rerank|score|pooling|classify)|/(?:embed|v2/rerank)"),
+        _OPENAI,
+        f"Embeddings and scores are not served, only generated text; {_USE_CHAT} or {COMPLETIONS}.",
+    ),
+    _Foreign(
+        _paths(
+            r"/v1/(?:audio|images|videos|moderations|files|uploads|batches|assistants|threads|fine_tuning|realtime)(?:/.*)?"
+        ),
+        _OPENAI,
+        f"This part of OpenAI's API is not served, only generated text; {_USE_CHAT} or {COMPLETIONS}.",
+        is_read=True,
+    ),
+    _Foreign(
+        _paths(r"/api/(?:chat|generate)"),
+        _plain,
+        f"Ollama's API is not served; {_USE_CHAT}, which clients of Ollama speak too with the base URL .../v1.",
+    ),
+    _Foreign(
+        _paths(r"/api/(?:tags|ps|version)"),
+        _plain,
+        f"Ollama's API is not served; use GET {MODELS}.",
+        is_read=True,
+    ),
+    _Foreign(
+        _paths(r"/api/(?:show|pull|push|create|copy|delete|embed|embeddings)"),
+        _plain,
+        f"Ollama's API is not served; use GET {MODELS} and POST {CHAT}.",
+    ),
+    _Foreign(
+        _paths(r"/v2/(?:health/(?:ready|live))"),
+        _plain,
+        "The API of Triton and KServe (v2) is not served; use GET /ping.",
+        is_read=True,
+    ),
+    _Foreign(
+        _paths(r"/v2(?:/models(?:/.*)?|/repository/.*)?"),
+        _plain,
+        f"The API of Triton and KServe (v2) is not served; {_USE_INVOCATIONS} or {CHAT}.",
+        is_read=True,
+    ),
+    _Foreign(
+        _paths(r"/v1/models/[^/]+:(?:predict|explain)"),
+        _plain,
+        f"The API of TensorFlow Serving and KServe (v1) is not served; {_USE_INVOCATIONS} or {CHAT}.",
+    ),
+    _Foreign(
+        _paths(r"/predictions/.+"),
+        torchserve_errors.render_error,
+        f"TorchServe's inference API is not served; {_USE_INVOCATIONS}, with the dialect `torchserve`.",
+    ),
+    _Foreign(
+        _paths(r"/openai/deployments/[^/]+/.+"),
+        _OPENAI,
+        f"Azure's paths are not served; {_USE_CHAT} and name the deployment in `model` "
+        "(OpenAI's SDKs: the class OpenAI in place of AzureOpenAI).",
+    ),
+    _Foreign(
+        _paths(r"/(?:chat/completions|completions|completion)"),
+        _OPENAI,
+        f"OpenAI's routes begin with /v1; use POST {CHAT} or {COMPLETIONS} (OpenAI's SDKs: end base_url with /v1).",
+    ),
+)
+
+
+def render_error_for(path: str, error: HeadraceError, *, default: Render = tgi_errors.render_error) -> ErrorReply:
+    """Render an error in the form of the clients that ask for such a path; below `/v1` that is OpenAI's."""
+    found = _foreign(path)
+    if found is not None:
+        return found.render(error)
+    return _OPENAI(error) if path.startswith("/v1/") else default(error)
+
+
+def unknown_route(
+    method: str, path: str, *, allowed: Sequence[str] = (), invocations: str = "/invocations"
+) -> HeadraceError:
+    """
+    Say that a route is not served, and what to use instead.
+
+    Args:
+        method: of the request.
+        path: of the request.
+        allowed: the methods that the path takes; empty if it is not served at all.
+        invocations: where a model takes requests in its own dialect.
+    """
+    asked = f"{method} {shortened(path)}"
+    found = _foreign(path)
+    if found is not None:
+        return NotFound(f"{asked} is not served. {found.hint.format(invocations=invocations)}")
+    if allowed:
+        return MethodNotAllowed(f"{asked} is not served; use {' or '.join(allowed)}.", allowed=tuple(allowed))
+    near = _nearest(path)
+    if near is not None:
+        return NotFound(f"{asked} is not served. Did you mean {OPENAI_METHODS[near][0]} {near}?")
+    return NotFound(f"{asked} is not served. Generation: POST {invocations}, {CHAT}, {COMPLETIONS}.")
+
+
+def is_foreign(method: str, path: str) -> bool:
+    """Whether an unsigned request on the platform is of a client of another server, and not of one of S3."""
+    found = _foreign(path)
+    return found is not None and (method == "POST" or (found.is_read and method in {"GET", "HEAD"}))
+
+
+def _foreign(path: str) -> _Foreign | None:
+    return next((foreign for foreign in _FOREIGN if foreign.paths.fullmatch(path)), None)
+
+
+def _nearest(path: str) -> str | None:
+    """The route of OpenAI's that a path is a slip of: a slash too many, `/v1` twice, a letter."""
+    if len(path) > _MAX_NEAR_CHARACTERS:
+        return None
+    slim = re.sub(r"/+", "/", path.lower()).rstrip("/").replace("/v1/v1/", "/v1/")
+    return next(iter(get_close_matches(slim, OPENAI_METHODS, n=1, cutoff=0.85)), None)
