@@ -14,7 +14,7 @@ pytestmark = pytest.mark.model
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*/main.py"))
-PAGES = sorted((ROOT / "docs" / "dialects").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs" / "dialects").glob("*.md")), ROOT / "docs" / "structured-output.md"]
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -23,7 +23,9 @@ PIECES = {
 @pytest.fixture(scope="module")
 def sdk3_python() -> str:
     """A Python with the SDK; making it takes a minute the first time, and the network."""
-    made = subprocess.run([REPOSITORY / "scripts" / "sdk3"], env=clean_environment(), capture_output=True, text=True)
+    made = subprocess.run(
+        [REPOSITORY / "scripts" / "environment", "sdk3"], env=clean_environment(), capture_output=True, text=True
+    )
     if made.returncode != 0:
         why = f"the SDK 3.x cannot be installed: {made.stderr[-1000:]}"
         if os.environ.get("CI"):

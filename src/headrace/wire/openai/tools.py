@@ -163,8 +163,8 @@ def _checked_names(tools: Sequence[Tool]) -> frozenset[str]:
 
 
 def _parameters(function: Function) -> dict[str, object]:
-    """The schema of the arguments: always an object."""
-    return {"type": "object", **(function.parameters or {})}
+    """The schema of the arguments: always an object, and an empty one for a function that declares none."""
+    return {"type": "object", **(function.parameters or {"properties": {}})}
 
 
 def _schema_grammar(schema: dict[str, object], *, param: str) -> Grammar:
