@@ -284,6 +284,11 @@ def test_models_are_listed_under_all_their_names():
         render_model(MODEL, "other")
 
 
+def test_an_earlier_call_in_the_old_form_reaches_the_template():
+    (message,) = messages_of({"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}})
+    assert message["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": {}}}]
+
+
 def test_the_fingerprint_changes_with_the_model_and_its_format_only():
     again = replace(MODEL, created_s=9, max_num_seqs=1)
     assert system_fingerprint(again) == system_fingerprint(MODEL)

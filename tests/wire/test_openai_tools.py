@@ -11,7 +11,7 @@ from headrace.core.errors import InvalidRequest
 from headrace.core.generation import Chunk, FinishReason
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, TextDelta, ToolStream
-from headrace.wire.openai.tools import NamedFunction, Tool, ToolChoice, ToolPlan, plan_tools
+from headrace.wire.openai.tools import Function, NamedFunction, Tool, ToolChoice, ToolPlan, plan_tools
 from tests.wire.samples import answer, cut, finish, parse, sse_objects, streamed, token, whole
 
 TREE = {
@@ -179,6 +179,57 @@ def test_a_named_call_is_its_arguments():
     assert accepts(grammar_of(plan), '{"city": "Bern"}')
     assert not accepts(grammar_of(plan), '{"city": 3}')
     assert read(plan, ['{"city"', ': "Bern"}']) == ("", [("weather", '{"city": "Bern"}')])
+
+
+def test_a_function_named_by_a_string_is_the_same_as_by_an_object():
+    named = plan_tools(decoded(), ToolChoice(function=NamedFunction(name="tree.walk")), parallel=True)
+    assert plan_tools(decoded(), "tree.walk", parallel=True) == named
+    assert named.grammar.param == "tools[1].function.parameters"
+
+
+def allowed(mode, *names):
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_allowed_tools_are_the_only_ones_that_are_called():
+    plan = plan_tools(decoded(), msgspec.convert(allowed("required", "now"), ToolChoice), parallel=True)
+    assert accepts(grammar_of(plan), '[{"name": "now", "arguments": {}}]')
+    assert not accepts(grammar_of(plan), '[{"name": "weather", "arguments": {}}]')
+    plan = plan_tools(decoded(), msgspec.convert(allowed("auto", "now"), ToolChoice), parallel=True)
+    assert plan.grammar is None
+    written = '{"name": "weather", "arguments": {}}'
+    assert read(plan, [written]) == (written, [])
+    assert len(chat(tool_choice=allowed("auto", "now")).requests[0].prompt.tools) == 3
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        ("other", "'other' is not among the tools"),
+        (allowed("auto", "now", "other"), "'other' is not among the tools"),
+        (allowed("auto"), "expected a mode and at least one tool"),
+        ({"type": "allowed_tools"}, "expected a mode and at least one tool"),
+        ({"type": "function"}, "Missing required parameter: 'tool_choice.function.name'"),
+        ({"type": "custom", "custom": {"name": "f"}}, "invalid enum value 'custom'"),
+    ],
+)
+def test_a_choice_that_means_nothing_is_refused(choice, text):
+    with pytest.raises(InvalidRequest, match=text) as caught:
+        chat(tool_choice=choice)
+    assert caught.value.param.startswith("tool_choice")
+
+
+def test_references_of_a_function_lead_into_its_own_schema():
+    tree = {
+        "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#/properties/left"}},
+        "additionalProperties": False,
+    }
+    tools = [Tool(function=Function(name="walk", parameters=tree))]
+    schema = grammar_of(plan_tools(tools, "required", parallel=True))
+    assert accepts(schema, '[{"name": "walk", "arguments": {"left": {"right": {}}}}]')
+    assert not accepts(schema, '[{"name": "walk", "arguments": {"left": []}}]')
+    assert not accepts(schema, '[{"name": "walk", "arguments": {"left": [{"name": "walk", "arguments": {}}]}}]')
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])

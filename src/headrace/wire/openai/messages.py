@@ -44,6 +44,8 @@ class Message(msgspec.Struct):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: CalledFunction | None = None
+    """What `tool_calls` were before; a conversation may still hold some."""
     tool_call_id: str | None = None
 
 
@@ -71,8 +73,10 @@ def _template_message(message: Message, number: int) -> dict[str, object]:
         written["name"] = message.name
     if message.tool_call_id is not None:
         written["tool_call_id"] = message.tool_call_id
-    if message.tool_calls:
-        written["tool_calls"] = [_template_call(call) for call in message.tool_calls]
+    legacy = () if message.function_call is None else (ToolCall(function=message.function_call),)
+    calls = (*legacy, *(message.tool_calls or ()))
+    if calls:
+        written["tool_calls"] = [_template_call(call) for call in calls]
     return written
 
 

@@ -24,7 +24,6 @@ class StreamOptions(msgspec.Struct):
     """`stream_options`."""
 
     include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
 
 
 class CommonFields(ConstraintFields, kw_only=True):
@@ -77,14 +76,11 @@ def is_stream(fields: CommonFields) -> bool:
     Whether a stream was asked for.
 
     Raises:
-        InvalidRequest: `stream_options` without `stream`, or an option that is not supported.
+        InvalidRequest: `stream_options` without `stream`.
     """
     if fields.stream_options is not None and not fields.stream:
         text = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise InvalidRequest(text, param="stream_options")
-    if fields.stream_options is not None and fields.stream_options.continuous_usage_stats:
-        param = "stream_options.continuous_usage_stats"
-        raise InvalidRequest(f"'{param}' is not supported: usage comes in the last chunk. Leave it out.", param=param)
     return bool(fields.stream)
 
 
