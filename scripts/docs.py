@@ -36,6 +36,7 @@ from headrace.core.setting_values import flag_name
 from headrace.gateway.exposition import families as gateway_families
 from headrace.gateway.metrics import GatewayMetrics
 from headrace.wire.aws import coverage
+from headrace.wire.fields import LEAVE_IT_OUT
 from headrace.wire.lmi.parameters import PARAMETER_FIELDS as LMI_FIELDS
 from headrace.wire.openai.chat import FIELDS as CHAT_FIELDS
 from headrace.wire.openai.completions import FIELDS as COMPLETIONS_FIELDS
@@ -238,7 +239,8 @@ def fields_page() -> Iterator[str]:
         for name in sorted(table.refused):
             refused = table.refused[name]
             neutral = "" if refused.neutral is None else f" (`{json.dumps(refused.neutral)}`)"
-            yield f"| `{name}`{neutral} | {escape(refused.reason)} |"
+            advice = "" if refused.advice == LEAVE_IT_OUT else f". {refused.advice}"
+            yield f"| `{name}`{neutral} | {escape(refused.reason)}{escape(advice)} |"
         yield ""
 
 

@@ -5,7 +5,7 @@ A field that changes the answer and is not applied is an error, never ignored. F
 no origin knows, are named in the log.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,6 +18,7 @@ _decode = msgspec.json.Decoder().decode
 _MEANS_NOTHING: tuple[object, ...] = (None, False, [], {}, "")
 """Values with which a field that is off by default is still off."""
 
+LEAVE_IT_OUT = "Leave it out."
 _LONGEST_NEUTRAL_BYTES = 64
 """Longer values are not neutral; they may be nested too deep to look at."""
 
@@ -27,7 +28,8 @@ class Refused:
     """A field that is not supported."""
 
     reason: str
-    neutral: object = None
+    advice: str = LEAVE_IT_OUT
+    neutral: object = field(default=None, kw_only=True)
     """The value, besides null, false and empty ones, that asks for what happens anyway."""
 
 
@@ -51,7 +53,8 @@ class FieldTable:
         for name, refused in self.refused.items():
             if name in others and _matters(others[name], refused):
                 param = f"{prefix}{name}"
-                raise InvalidRequest(f"'{param}' is not supported: {refused.reason}. Leave it out.", param=param)
+                text = f"'{param}' is not supported: {refused.reason}. {refused.advice}"
+                raise InvalidRequest(text, param=param)
         return shortened_names(f"{prefix}{name}" for name in others if name not in self.refused)
 
 
@@ -72,11 +75,6 @@ def struct_fields(*structs: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(name for struct in structs for name in struct.__struct_encode_fields__)
 
 
-def refuse_all(names: Iterable[str], reason: str) -> dict[str, Refused]:
-    """Return an entry with the same reason for each of the names."""
-    return {name: Refused(reason) for name in names}
-
-
 def _matters(raw: msgspec.Raw, refused: Refused) -> bool:
     if len(bytes(raw)) > _LONGEST_NEUTRAL_BYTES:
         return True
@@ -90,15 +88,15 @@ NO_BEAM_SEARCH = "beam search is not available, tokens are drawn or chosen greed
 
 SAMPLING_REFUSED: Mapping[str, Refused] = {
     "use_beam_search": Refused(NO_BEAM_SEARCH),
-    "allowed_token_ids": Refused("the vocabulary cannot be restricted; use 'structured_outputs' or 'logit_bias'"),
-    "bad_words": Refused("words cannot be banned; use 'logit_bias'"),
-    "bad_sequences": Refused("sequences cannot be banned; use 'logit_bias'"),
+    "allowed_token_ids": Refused("the vocabulary cannot be restricted", "Use 'structured_outputs' or 'logit_bias'."),
+    "bad_words": Refused("words cannot be banned", "Use 'logit_bias'."),
+    "bad_sequences": Refused("sequences cannot be banned", "Use 'logit_bias'."),
     "logits_processors": Refused("requests cannot bring logits processors"),
-    "repetition_detection": Refused("repetition does not end an answer; use 'repetition_penalty'"),
-    "thinking_token_budget": Refused("reasoning is not counted apart; use 'max_tokens'", -1),
+    "repetition_detection": Refused("repetition does not end an answer", "Use 'repetition_penalty'."),
+    "thinking_token_budget": Refused("reasoning is not counted apart", "Use 'max_tokens'.", neutral=-1),
     "watermarking": Refused("text is not watermarked"),
-    "truncation_side": Refused("prompts are cut at their start", "left"),
-    "logprob_token_ids": Refused("logprobs are those of the best tokens; use 'top_logprobs' or 'logprobs'"),
+    "truncation_side": Refused("prompts are cut at their start", neutral="left"),
+    "logprob_token_ids": Refused("logprobs are those of the best tokens", "Use 'top_logprobs' or 'logprobs'."),
 }
 """VLLM's and TensorRT-LLM's sampling fields, which LMI takes too."""
 
@@ -106,7 +104,7 @@ SAMPLING_NO_EFFECT = frozenset(
     {"early_stopping", "length_penalty", "spaces_between_special_tokens", "guided_decoding_backend", "stream_interval"}
 )
 
-MISPLACED_CONSTRAINTS = refuse_all(
-    struct_fields(ConstraintFields), "here it would be ignored; put it into 'parameters'"
-)
+MISPLACED_CONSTRAINTS: Mapping[str, Refused] = {
+    name: Refused("it would be ignored here", "Put it into 'parameters'.") for name in struct_fields(ConstraintFields)
+}
 """For bodies whose parameters are an object of their own."""
