@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace.core.errors import HeadraceError
 from headrace.engine.config import EngineLimits
 from headrace.engine.validation import check_sampling
+from headrace.wire.constraints import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from headrace.wire.lmi.parameters import LmiBody, LmiParameters
 from headrace.wire.openai.chat import ChatBody, OpenAIChat
 from headrace.wire.openai.completions import CompletionsBody, OpenAICompletions
@@ -27,8 +28,11 @@ LIMITS = EngineLimits(max_model_len=2048, max_prompt_tokens=2000, max_num_seqs=4
 NAMES = sorted(
     {
         name
-        for struct in (GenerateBody, GenerateParameters, LmiBody, LmiParameters, ChatBody, CompletionsBody)
-        for name in struct.__struct_fields__
+        for struct in (
+            *(GenerateBody, GenerateParameters, LmiBody, LmiParameters, ChatBody, CompletionsBody),
+            *(JsonSchemaFormat, ResponseFormat, StructuredOutputs),
+        )
+        for name in struct.__struct_encode_fields__
     }
     | {"role", "content", "type", "text", "function", "name", "schema", "json_schema", "value", "surprise"}
 )
@@ -47,6 +51,14 @@ likely_parameters = st.fixed_dictionaries(
     {},
     optional={name: st.none() | st.booleans() | numbers | words for name in NAMES},
 ).map(lambda fields: dict(list(fields.items())[:3]))
+constraints = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["text", "json_object", "json_schema", "json", "regex", "structural_tag"]),
+        **dict.fromkeys(("json_schema", "schema", "value", "json", "regex", "choice", "grammar", "format"), values),
+        "json_object": st.booleans(),
+    },
+)
 bodies = st.fixed_dictionaries(
     {},
     optional={
@@ -57,7 +69,9 @@ bodies = st.fixed_dictionaries(
         "stream": st.booleans() | values,
         "tools": values | st.just([{"type": "function", "function": {"name": "f"}}]),
         "tool_choice": values,
-        "response_format": values,
+        "response_format": values | constraints,
+        "structured_outputs": values | constraints,
+        "grammar": values | constraints,
     },
 )
 
@@ -137,11 +151,14 @@ def test_a_deep_value_in_a_free_field_is_refused_or_taken(dialect, depth):
         "tools": [{"function": {"name": "f", "parameters": {"properties": "DEEP"}}}],
         "tool_choice": "required",
         "guided_json": {"properties": "DEEP"},
+        "response_format": {"type": "json", "value": {"properties": "DEEP"}},
+        "structured_outputs": {"json": {"properties": "DEEP"}},
     }
     deep = b'{"a":' * depth + b"1" + b"}" * depth
     check_is_understood_or_refused(dialect, as_json(fields).replace(b'"DEEP"', deep))
-    del fields["guided_json"]
-    check_is_understood_or_refused(dialect, as_json(fields).replace(b'"DEEP"', deep))
+    for name in ("guided_json", "response_format", "structured_outputs"):
+        del fields[name]
+        check_is_understood_or_refused(dialect, as_json(fields).replace(b'"DEEP"', deep))
 
 
 def test_choosing_a_dialect_never_fails():
