@@ -123,6 +123,7 @@ def test_the_environment_is_the_containers_own():
     assert found.notices == ()
     strict = of(TGI, given, is_strict=True).environment
     assert strict["MAX_CONCURRENT_REQUESTS"] == "7"
+    assert strict["HEADRACE_EULA_CHECK"] == "gated"
     assert strict["MAX_BEST_OF"] == "2"
 
 

@@ -71,6 +71,7 @@ _NUMBER = r"[0-9]{1,9}"
 _DJL_VERSION = re.compile(rf"^({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})?)(?:-|$)")
 _LMI_VERSION = re.compile(rf"(?:^|-)lmi({_NUMBER})")
 _ANY_VERSION = re.compile(rf"(?:^|[-_v])({_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})*)(?=[-_]|$)")
+_STRICT = {"HEADRACE_EULA_CHECK": "gated"}
 _TGI_LIMITS = {
     "MAX_BEST_OF": "2",
     "MAX_STOP_SEQUENCES": "4",
@@ -165,7 +166,7 @@ def profile(
     if family is None:
         return _unknown(image, environment, is_strict=is_strict)
     version, dialect, remark = _version_and_dialect(family, tag)
-    completed, notices = _completed(environment, family.strict_environment if is_strict else {})
+    completed, notices = _completed(environment, {**_STRICT, **family.strict_environment} if is_strict else {})
     if "neuron" in f"{repository}:{tag}":
         notices += ("Weights that were compiled for Neuron are not read: name a Hugging Face folder or a GGUF file.",)
     return _served(

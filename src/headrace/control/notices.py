@@ -13,6 +13,11 @@ def notices_of_variant(version: Version, variant_name: str) -> tuple[str, ...]:
         "No network is isolated (EnableNetworkIsolation).": _has_network_isolation(version, variant_name),
         "ServerlessConfig has one worker that always runs; its limits are not enforced.": "ServerlessConfig" in variant,
         "CoreDumpConfig is kept, core dumps are not uploaded.": "CoreDumpConfig" in variant,
+        "VolumeSizeInGB is kept: workers share the disk of this machine.": "VolumeSizeInGB" in variant,
+        "InferenceAmiVersion is kept: workers are processes of this machine.": "InferenceAmiVersion" in variant,
+        "AcceleratorType is kept: the model runs on the CPU.": "AcceleratorType" in variant,
+        "EnableSSMAccess is kept: there are no instances to log in to.": bool(variant.get("EnableSSMAccess")),
+        "CapacityReservationConfig is kept: nothing is reserved.": "CapacityReservationConfig" in variant,
         "KV_AWARE routing is done as PREFIX_AWARE.": (
             (variant.get("RoutingConfig") or {}).get("RoutingStrategy") == "KV_AWARE"
         ),

@@ -169,6 +169,13 @@ class ServerSettings:
     default_max_new_tokens: int = setting(rules.integer(1), 50)
     """Length of an answer where the body is a prompt and nothing else, which is so in the `torchserve` dialect."""
 
+    eula_check: str = setting(rules.choice("ignore", "gated", "required"), "ignore")
+    """
+    What `accept_eula` in the custom attributes of `/invocations` decides. `gated`: a request that declines the licence
+    of a gated model (`meta-llama/...`) is refused. `required`: so is one that does not accept it, whatever the model,
+    as by SageMaker JumpStart's containers of Llama.
+    """
+
     max_body_bytes: int = setting(rules.size(), 25 * 1024 * 1024)
     """Largest request body. The default is SageMaker's own limit."""
 

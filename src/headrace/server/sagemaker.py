@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.server.dialects import invocations_dialect
+from headrace.server.eula import with_eula_check
 from headrace.server.generate import GenerationRoute
 from headrace.server.service import NOT_READY, Phase, Service
 
@@ -36,5 +37,5 @@ def sagemaker_routes(service: Service) -> list[Route]:
     invocations = GenerationRoute(service, route="/invocations", dialect=dialect, choose=choose)
     return [
         Route("/ping", ping, methods=["GET", "POST"]),
-        Route("/invocations", invocations, methods=["POST"]),
+        Route("/invocations", with_eula_check(invocations, service.settings), methods=["POST"]),
     ]
