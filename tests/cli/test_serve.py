@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.e2e.conftest import free_port
 from tests.waiting import WAIT_S
 
 
@@ -74,8 +75,7 @@ def test_too_little_memory_for_the_cache_is_told_with_the_sum(smollm2_path: Path
 @pytest.mark.model
 def test_a_real_model_is_served_until_a_signal_comes(smollm2_path: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     args = (smollm2_path, "--port", port, "--max-model-len", 512, "--max-num-seqs", 4)
     with log.open("wb") as file:
         server = subprocess.Popen(command(*args), stderr=file, env=clean_env(HEADRACE_HOME=str(tmp_path)))

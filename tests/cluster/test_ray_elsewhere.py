@@ -17,6 +17,7 @@ import pytest
 
 from headrace.cluster.launcher import LaunchFailed, Phase, Room
 from headrace.cluster.ray_head import PATIENT, agent_flags
+from tests.e2e.conftest import free_port
 from tests.waiting import WAIT_S
 
 from .ray_nodes import OBJECT_STORE_BYTES
@@ -43,7 +44,7 @@ def own_address() -> str:
 @contextmanager
 def ray_started(folder: Path, address: str, *flags: str) -> Iterator[str]:
     """`ray start --head`, as a person would say it; its `host:port`."""
-    port = free_port(address)
+    port = free_port()
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=2"]
     command += [f"--node-ip-address={address}", f"--port={port}", "--min-worker-port=0", "--max-worker-port=0"]
     command += ["--include-dashboard=false", *agent_flags(), *flags]
@@ -79,12 +80,6 @@ def access(folder: Path) -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
 
 
-def free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
-
-
 async def test_a_worker_listens_where_other_machines_reach_its_node_and_nowhere_else(
     tmp_path: Path, own_address: str
 ) -> None:
@@ -100,7 +95,7 @@ async def test_a_worker_listens_where_other_machines_reach_its_node_and_nowhere_
 
 async def test_a_cluster_is_reached_through_rays_client(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Ray's client is not installed")
-    port = free_port("127.0.0.1")
+    port = free_port()
     with ray_started(tmp_path, "127.0.0.1", f"--ray-client-server-port={port}"):
         site = ray_site(tmp_path, f"ray://127.0.0.1:{port}", **access(tmp_path))
         handle = await site.healthy("w", print=["hello"])

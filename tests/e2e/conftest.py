@@ -1,6 +1,5 @@
 """One real server with the real small model for the whole session, started as a user would."""
 
-import contextlib
 import os
 import random
 import shutil
@@ -20,6 +19,8 @@ from tests.waiting import WAIT_S
 
 PORTS = range(11_000, 16_000)
 """Below those that our own servers choose from, and those that Linux gives to clients: none is taken meanwhile."""
+_RESERVED: list[socket.socket] = []
+"""Abstract sockets, one for each port that was handed out; the kernel frees them with this process."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,20 @@ def headrace_command() -> str:
 
 
 def free_port() -> int:
-    """A port that is free, also if another process of the suite asks at the same moment."""
-    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    mine = PORTS[process % 16 :: 16]
-    for port in random.SystemRandom().sample(mine, len(mine)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError(f"no free port in {mine}")
+    """A port that is free, and that no other test on this machine takes before this process ends."""
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        reservation = socket.socket(socket.AF_UNIX)
+        try:
+            reservation.bind(f"\0headrace-tests-port-{port}")
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            reservation.close()
+            continue
+        _RESERVED.append(reservation)
+        return port
+    raise AssertionError(f"no free port in {PORTS}")
 
 
 def serve(model: str | Path, folder: Path, *flags: str, env: dict[str, str] | None = None) -> Served:
