@@ -140,7 +140,7 @@ CALLS: dict[str, Callable[[str], object]] = {
     "outlines-vllm-json": outlines_vllm(City),
     "outlines-vllm-regex": outlines_vllm(Regex(r"[A-Z][a-z]{2,8}")),
     "outlines-vllm-choice": outlines_vllm(Literal["yes", "no"]),
-    "outlines-vllm-grammar": outlines_vllm(CFG('start: "yes" | "no"')),
+    "outlines-vllm-grammar": outlines_vllm(CFG('?start: "yes" | "no"')),
     "outlines-tgi-json": outlines_tgi(City),
     "outlines-tgi-regex": outlines_tgi(Regex(r"[A-Z][a-z]{2,8}")),
     "langchain-json-schema": langchain_with("json_schema"),

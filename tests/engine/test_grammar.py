@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from headrace.core.errors import Busy, InvalidRequest
-from headrace.core.generation import FinishReason, Grammar
+from headrace.core.generation import FinishReason, Grammar, GrammarKind
 from headrace.engine.grammar import GrammarCompiler, GrammarState
 from headrace.runner.step import StepInput
 from tests.engine.support import VOCAB_SIZE, ask, ask_all, byte_tokenizer, make_engine, request, runner_limits, running
@@ -43,9 +43,13 @@ async def test_a_regex_is_kept() -> None:
     assert answer.finish.reason is FinishReason.EOS
 
 
-async def test_a_lark_grammar_is_kept() -> None:
+@pytest.mark.parametrize("kind", ["lark", "ebnf"])
+@pytest.mark.parametrize(
+    "text", ['start: "yes" | "no"', '?start: word\n!word: "yes"\n    | "no"'], ids=["plain", "marked"]
+)
+async def test_a_lark_grammar_is_kept(kind: GrammarKind, text: str) -> None:
     async with running(make_engine()) as engine:
-        answer = await ask(engine, request("x", grammar=Grammar("lark", 'start: "yes" | "no"')))
+        answer = await ask(engine, request("x", grammar=Grammar(kind, text)))
     assert answer.text in {"yes", "no"}
 
 

@@ -1,6 +1,7 @@
 """From a client's constraint to llguidance's own form. Pure; it may take a second for a large one."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ _ESCAPES = 'nrbtf\\"'
 _MAX_CHARS: dict[GrammarKind, int] = {"json_schema": 1_000_000, "choice": 1_000_000, "structural_tag": 1_000_000}
 _MAX_OTHER_CHARS = 100_000
 _MAX_CHOICES = 10_000
+_TREE_MARKS = re.compile(r"^[ \t]*[?!]{1,2}(?=\w[^:\n]*:(?!:=))", re.MULTILINE)
+"""`?rule:` and `!rule:` of Lark say how a tree is built, not what text is allowed; llguidance knows neither."""
 
 
 class GrammarError(ValueError):
@@ -86,7 +89,7 @@ def _choice(grammar: Grammar) -> str:
 def _lark(grammar: Grammar) -> str:
     from llguidance import LLMatcher
 
-    return str(LLMatcher.grammar_from_lark(grammar.text))
+    return str(LLMatcher.grammar_from_lark(_TREE_MARKS.sub("", grammar.text)))
 
 
 def _ebnf(grammar: Grammar) -> str:
@@ -94,7 +97,7 @@ def _ebnf(grammar: Grammar) -> str:
     from llguidance.gbnf_to_lark import any_to_lark
 
     try:
-        return str(LLMatcher.grammar_from_lark(any_to_lark(grammar.text)))
+        return str(LLMatcher.grammar_from_lark(any_to_lark(_TREE_MARKS.sub("", grammar.text))))
     except RecursionError:
         raise
     except Exception as error:  # the converter raises Exception itself
