@@ -185,8 +185,9 @@ class AsyncEngine:
         if self._num_open + num_choices > places:
             waiting = self._num_open + num_choices - self.limits.max_num_seqs
             raise Busy(
-                f"{self._num_open} choices are running or queued and {num_choices} more were asked for, "
-                f"at most {places} are taken. Try again later.",
+                f"{self._num_open} answers are running or queued and {num_choices} more were asked for; "
+                f"expected at most {places} in all: {self.limits.max_num_seqs} that run (max_num_seqs) and "
+                f"{self.limits.max_queued_requests} that wait (max_concurrent_requests). Try again later.",
                 retry_after_s=min(_MAX_RETRY_AFTER_S, max(1.0, self._seconds_per_choice * min(waiting, num_choices))),
                 num_open=self._num_open,
                 max_open=places,

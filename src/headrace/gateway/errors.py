@@ -110,7 +110,9 @@ class ErrorTexts:
         """As many requests are held as may. Nothing ran: SDKs wait and repeat it."""
         return NoCapacity(
             "ThrottlingException",
-            f"Endpoint {endpoint} is being started, and as many requests as may wait for it do. Try again later.",
+            f"Endpoint {endpoint} is being started, and as many requests as may wait for it do: at most "
+            f"{self._config.max_held} for one endpoint (max_held), {self._config.max_held_in_all} for all together. "
+            "Try again later.",
         )
 
     def waited_too_long(self, endpoint: str, component: str | None = None) -> AwsError:
@@ -120,7 +122,7 @@ class ErrorTexts:
             missing = f"Inference component {component} of endpoint {endpoint} had no copy"
         return NoCapacity(
             "ServiceUnavailable",
-            f"{missing} that could answer for {self._config.hold_timeout_s:g} s. "
+            f"{missing} that could answer for {self._config.hold_timeout_s:g} s (hold_timeout_s). "
             "Look at its status and its log, and try again.",
         )
 

@@ -79,8 +79,8 @@ class Gate:
         """
         if self.inside >= self._max_inside:
             raise Busy(
-                f"{self.inside} requests are being answered or waiting, which is all that the server takes. "
-                "Try again in a moment.",
+                f"{self.inside} requests are being answered or waiting; the server takes at most {self._max_inside} at "
+                "once (max_concurrent_requests). Try again in a moment.",
                 retry_after_s=1.0,
             )
 
