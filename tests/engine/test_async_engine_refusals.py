@@ -1,6 +1,7 @@
 """What the engine refuses before anything is queued, on the fake runner."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,16 @@ async def test_a_huge_prompt_is_refused_without_tokenising_it() -> None:
         with pytest.raises(PromptTooLong, match="at least") as refused:
             await ask(engine, request("word " * 2_000_000))
     assert not refused.value.is_exact
+
+
+async def test_a_text_that_is_far_longer_than_the_context_is_refused_even_where_it_would_be_cut_or_counted() -> None:
+    async with running(make_engine()) as engine:
+        most = 64 * engine.info.max_model_len
+        with pytest.raises(InvalidRequest, match=f"expected at most {most}"):
+            await ask(engine, replace(request("w" * (most + 1)), truncate_prompt_tokens=8))
+        with pytest.raises(InvalidRequest, match=f"expected at most {most}"):
+            engine.tokenize("w" * (most + 1))
+        assert len(engine.tokenize("w" * 5000)[1]) > 0
 
 
 @pytest.mark.parametrize(

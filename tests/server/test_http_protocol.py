@@ -176,6 +176,16 @@ def test_bodies_share_a_budget_that_small_ones_do_not_need():
     assert small.status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate", "/invocations", "/tokenize"])
+def test_a_body_of_very_many_values_is_refused_before_it_is_decoded(echo, path):
+    lists = b'{"prompt":[' + b"[]," * 100_000 + b"[]]}"
+    answer = echo.client.post(path, content=lists)
+    assert (answer.status_code, "100003 objects and lists" in answer.text) == (413, True)
+    ids = b'{"prompt":[' + b"1," * 600_000 + b"1]}"
+    answer = echo.client.post(path, content=ids)
+    assert (answer.status_code, "values" in answer.text) == (413, True)
+
+
 def _connected(echo) -> socket.socket:
     host, port = echo.url.removeprefix("http://").split(":")
     connection = socket.socket()

@@ -29,6 +29,11 @@ from headrace.models.tokenizer import Tokenizer
 
 _INLINE_CHARS = 8192
 """Longer prompts are rendered and tokenised on another thread."""
+_MAX_CHARS_A_TOKEN = 64
+"""
+A text that is longer than this for each token of the context is not looked at: a tokeniser takes 150 ms and 330 MB for
+a megabyte, and much of that with the interpreter lock held.
+"""
 _SEED_BITS = 53
 """Of the seeds that we draw, so that every JSON reader keeps them whole."""
 
@@ -87,8 +92,10 @@ class Intake:
 
     def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
         """Return the text after the chat template and its tokens."""
+        self._check_size(_num_characters(prompt))
         if isinstance(prompt, ChatPrompt):
             text = self._render(prompt)
+            self._check_size(len(text))
             return text, tuple(self._tokenizer.encode_spans(text, add_special_tokens=False))
         return prompt, tuple(self._tokenizer.encode_spans(prompt))
 
@@ -117,9 +124,14 @@ class Intake:
 
     def _encode(self, prompt: str | ChatPrompt, *, can_be_cut: bool) -> list[int]:
         is_chat = isinstance(prompt, ChatPrompt)
-        text = self._render(prompt) if isinstance(prompt, ChatPrompt) else prompt
+        if isinstance(prompt, ChatPrompt):
+            self._check_size(_num_characters(prompt))
+            text = self._render(prompt)
+        else:
+            text = prompt
         if len(text) > _INLINE_CHARS and not can_be_cut:
             self._refuse_huge(text)
+        self._check_size(len(text))
         ids = self._tokenizer.encode(text, add_special_tokens=not is_chat)
         if not ids:
             if self._tokenizer.bos_token_id is None:
@@ -131,9 +143,23 @@ class Intake:
         """Refuse a text that cannot fit, without tokenising it."""
         limits = self._limits
         most = min(limits.engine.max_prompt_tokens, limits.engine.max_model_len - 1, limits.capacity_tokens - 1)
-        least = self._tokenizer.min_tokens(text)
+        least = self._tokenizer.min_tokens(text[: 4 * self._max_characters])
         if least > most:
             raise PromptTooLong(prompt_tokens=least, max_prompt_tokens=most, is_exact=False)
+
+    @property
+    def _max_characters(self) -> int:
+        return _MAX_CHARS_A_TOKEN * self._limits.engine.max_model_len
+
+    def _check_size(self, num_characters: int) -> None:
+        """Refuse a text before anything is done with it that takes long."""
+        most = self._max_characters
+        if num_characters > most:
+            raise InvalidRequest(
+                f"The text has {num_characters} characters; expected at most {most}, {_MAX_CHARS_A_TOKEN} for each "
+                "token of the model's context. Send it in parts.",
+                param="prompt",
+            )
 
     def _render(self, prompt: ChatPrompt) -> str:
         if self._chat_template is None:

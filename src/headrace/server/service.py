@@ -21,6 +21,7 @@ from headrace.core.metrics import Metrics
 from headrace.core.settings import ServerSettings
 from headrace.engine.backend import Backend
 from headrace.server.exchange import KEEP_ALIVE_S
+from headrace.server.json_size import check_json_size
 from headrace.server.limits import Gate, read_body
 from headrace.wire.dialect import Limits, RequestContext
 
@@ -136,10 +137,14 @@ class Service:
         Read a body; a large one on another thread, so that others get their tokens meanwhile.
 
         One large body at a time: its values may take many times the memory of its bytes.
+
+        Raises:
+            PayloadTooLarge: it has too many values, see `check_json_size`.
         """
         if len(body) <= INLINE_BODY_BYTES:
             return read(body)
         async with self._large_bodies:
+            await asyncio.to_thread(check_json_size, body)
             return await asyncio.to_thread(read, body)
 
     def context(self, request_id: str) -> RequestContext:

@@ -1,0 +1,217 @@
+"""
+The attacks: each does one hostile thing to a server on this machine, again and again, for a bounded time.
+
+    python -m benchmarks.attack.attacks NAME PORT SECONDS      (`run` starts it so, in a process of its own)
+"""
+
+import asyncio
+import json
+import resource
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from time import perf_counter
+
+HOST = "127.0.0.1"
+MIB = 1024 * 1024
+MAX_ANSWER_BYTES = 64 * 1024
+
+Attack = Callable[[int, float], Awaitable[int]]
+"""Takes the port and the time to end at (`perf_counter`); returns how often it did its thing."""
+
+
+def head(path: str, num_bytes: int, more: str = "") -> bytes:
+    """The head of a request with a JSON body."""
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {num_bytes}\r\n{more}\r\n"
+    ).encode()
+
+
+async def send(port: int, data: bytes, *, answer_bytes: int = MAX_ANSWER_BYTES) -> bytes:
+    """Send bytes on a connection of their own, and read the beginning of the answer."""
+    reader, writer = await asyncio.open_connection(HOST, port)
+    try:
+        writer.write(data)
+        await writer.drain()
+        return await asyncio.wait_for(reader.read(answer_bytes), 60)
+    except (OSError, TimeoutError):
+        return b""
+    finally:
+        writer.close()
+
+
+def repeated(data: bytes, *, at_once: int = 2) -> Attack:
+    """Send the same bytes, `at_once` at a time."""
+
+    async def attack(port: int, ends_s: float) -> int:
+        async def client() -> int:
+            count = 0
+            while perf_counter() < ends_s:
+                with suppress(OSError):
+                    answer = await send(port, data)
+                    count += 1
+                    if count == 1:
+                        print(answer.partition(b"\r\n")[0].decode(), file=sys.stderr)
+            return count
+
+        return sum(await asyncio.gather(*(client() for _ in range(at_once))))
+
+    return attack
+
+
+def body(path: str, content: bytes, *, at_once: int = 2) -> Attack:
+    """Send a body to a route."""
+    return repeated(head(path, len(content), "Connection: close\r\n") + content, at_once=at_once)
+
+
+def completion(**fields: object) -> bytes:
+    """A completion with hostile fields."""
+    return json.dumps({"model": "model", "prompt": "a", "max_tokens": 4, **fields}).encode()
+
+
+def chat(**fields: object) -> bytes:
+    """A chat with hostile fields."""
+    return json.dumps(
+        {"model": "model", "messages": [{"role": "user", "content": "a"}], "max_tokens": 4, **fields}
+    ).encode()
+
+
+def schema(content: object) -> bytes:
+    """A chat that has to be answered in a schema."""
+    return chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": content}})
+
+
+def held(num_connections: int, first: bytes, *, drip: bytes = b"", reads: bool = False) -> Attack:
+    """Keep many connections open after sending `first`, and drip a few bytes a second into each."""
+
+    async def attack(port: int, ends_s: float) -> int:
+        connections = []
+        for _ in range(num_connections):
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection(HOST, port, limit=1024)
+                if not reads:
+                    writer.transport.pause_reading()  # type: ignore[attr-defined]
+                writer.write(first)
+                connections.append(writer)
+        while perf_counter() < ends_s:
+            await asyncio.sleep(1)
+            for writer in connections:
+                if drip and not writer.is_closing():
+                    writer.write(drip)
+        for writer in connections:
+            writer.transport.abort()
+        return len(connections)
+
+    return attack
+
+
+async def opened_and_closed(port: int, ends_s: float) -> int:
+    """Connect and hang up."""
+    count = 0
+    while perf_counter() < ends_s:
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection(HOST, port)
+            writer.close()
+            count += 1
+    return count
+
+
+def deep(levels: int) -> object:
+    """A schema of objects in objects."""
+    inner: object = {"type": "string"}
+    for _ in range(levels):
+        inner = {"type": "object", "properties": {"a": inner}, "required": ["a"]}
+    return inner
+
+
+_STREAM = completion(prompt="Tell me a long story.", max_tokens=2000, ignore_eos=True, stream=True)
+_RECURSIVE = {
+    "$defs": {"n": {"type": "object", "properties": {"l": {"$ref": "#/$defs/n"}, "r": {"$ref": "#/$defs/n"}}}}
+}
+_MANY_TOOLS = [
+    {"type": "function", "function": {"name": f"f{i}", "description": "d" * 2000, "parameters": deep(30)}}
+    for i in range(200)
+]
+
+ATTACKS: dict[str, Callable[[], Attack]] = {
+    "nothing": lambda: held(0, b""),
+    "malformed heads": lambda: repeated(b"\x00\x01 no http\r\n\r\n", at_once=8),
+    "heads of 64 KB": lambda: repeated(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 66_000 + b"\r\n\r\n", at_once=4),
+    "10,000 headers": lambda: repeated(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 10_000 + b"\r\n", at_once=4),
+    "connections opened and closed": lambda: opened_and_closed,
+    "700 slow heads": lambda: held(700, b"GET / HTTP/1.1\r\nHost: x\r\nX: ", drip=b"a"),
+    "700 slow bodies": lambda: held(700, head("/v1/completions", 10_000) + b"{", drip=b" "),
+    "20 bodies of 25 MB, never ended": lambda: held(20, head("/v1/completions", 25 * MIB) + b" " * (25 * MIB - 100)),
+    "700 streams never read": lambda: held(700, head("/v1/completions", len(_STREAM)) + _STREAM),
+    "8 million empty lists": lambda: body("/v1/completions", b'{"prompt":[' + b"[]," * 8_000_000 + b"[]]}"),
+    "8 million empty lists in an unknown field": lambda: body(
+        "/v1/completions", b'{"prompt":"a","x":[' + b"[]," * 8_000_000 + b"[]]}"
+    ),
+    "8 million empty lists in the template's values": lambda: body(
+        "/v1/chat/completions",
+        b'{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":[' + b"[]," * 8_000_000 + b"[]]}}",
+    ),
+    "1.8 million fields": lambda: body("/generate", b"{" + b",".join(b'"%x":0' % i for i in range(1_800_000)) + b"}"),
+    "nested 100,000 deep": lambda: body(
+        "/v1/completions", b'{"prompt":"a","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    ),
+    "10 MB to /tokenize": lambda: body("/tokenize", json.dumps({"inputs": "many words, " * 850_000}).encode()),
+    "24 MB to /tokenize": lambda: body("/tokenize", json.dumps({"inputs": "a b c d " * 3_000_000}).encode()),
+    "10 MB to /chat_tokenize": lambda: body(
+        "/chat_tokenize", chat(messages=[{"role": "user", "content": "ab " * 3_000_000}])
+    ),
+    "10 MB prompt": lambda: body("/v1/completions", completion(prompt="many words, " * 850_000)),
+    "10 MB prompt without spaces": lambda: body("/v1/completions", completion(prompt="a" * 10_000_000)),
+    "10 MB prompt, cut to 8 tokens": lambda: body(
+        "/v1/completions", completion(prompt="ab " * 3_000_000, truncate_prompt_tokens=8)
+    ),
+    "1 million token ids": lambda: body("/v1/completions", completion(prompt=[5] * 1_000_000)),
+    "12 million token ids": lambda: body("/v1/completions", b'{"prompt":[' + b"5," * 12_000_000 + b"5]}"),
+    "100,000 prompts": lambda: body("/v1/completions", completion(prompt=["a"] * 100_000)),
+    "100,000 messages": lambda: body(
+        "/v1/chat/completions", chat(messages=[{"role": "user", "content": "a"}] * 100_000)
+    ),
+    "10 MB message": lambda: body(
+        "/v1/chat/completions", chat(messages=[{"role": "user", "content": "ab " * 3_000_000}])
+    ),
+    "200 nested tools": lambda: body("/v1/chat/completions", chat(tools=_MANY_TOOLS)),
+    "huge chat_template_kwargs": lambda: body(
+        "/v1/chat/completions", chat(chat_template_kwargs={f"k{i}": ["x"] * 20 for i in range(50_000)})
+    ),
+    "100,000 stop strings": lambda: body("/v1/completions", completion(stop=[f"s{i}" for i in range(100_000)])),
+    "logit_bias of 300,000": lambda: body(
+        "/v1/completions", completion(logit_bias={str(i): 1 for i in range(300_000)})
+    ),
+    "huge numbers": lambda: body("/v1/completions", b'{"prompt":"a","seed":' + b"9" * 5_000_000 + b"}"),
+    "many huge floats": lambda: body("/v1/completions", b'{"prompt":"a","x":[' + b"1e308," * 3_000_000 + b"1]}"),
+    "invalid UTF-8": lambda: body("/v1/completions", b'{"prompt":"' + b"\xff" * 20_000_000 + b'"}'),
+    "n=128": lambda: body("/v1/completions", completion(n=128, best_of=128, max_tokens=500), at_once=8),
+    "schema 2,000 deep": lambda: body("/v1/chat/completions", schema(deep(2000))),
+    "schema of 20,000 properties": lambda: body(
+        "/v1/chat/completions",
+        schema({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(20_000)}}),
+    ),
+    "enum of 50,000": lambda: body("/v1/chat/completions", schema({"enum": [f"value {i}" for i in range(50_000)]})),
+    "recursive schema": lambda: body("/v1/chat/completions", schema({**_RECURSIVE, "$ref": "#/$defs/n"})),
+    "exponential pattern": lambda: body(
+        "/v1/chat/completions", schema({"type": "string", "pattern": "^((a|b)*a(a|b){14}){30}$"})
+    ),
+    "pattern of 1,000 repeats of 1,000": lambda: body(
+        "/v1/chat/completions", schema({"type": "string", "pattern": "^((.{1,1000}){1,1000}){1,1000}$"})
+    ),
+}
+
+
+def main() -> None:
+    """Run one attack."""
+    sys.setrecursionlimit(50_000)  # for the schema that is 2,000 deep
+    name, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    count = asyncio.run(ATTACKS[name]()(port, perf_counter() + seconds))
+    print(json.dumps({"count": count}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""
+The longest gap between two tokens of everybody else's streams while a server is attacked, attack by attack.
+
+    python -m benchmarks.attack.run "$(headrace models path smollm2)"
+    python -m benchmarks.attack.run MODEL --only tokenize,lists --seconds 5
+
+It attacks only the server that it starts itself, on a loopback address. The last line is one JSON object.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.attack.attacks import ATTACKS, HOST, head
+from benchmarks.cpu_serving.proc import session_memory
+from benchmarks.cpu_serving.server_process import ServerProcess
+from benchmarks.cpu_serving.servers import MODEL_NAME, Launch
+
+from headrace.bench.environment import describe_environment
+
+GOAL_MS = 200.0
+START_TIMEOUT_S = 120.0
+MIB = 1024 * 1024
+_STREAM = json.dumps(
+    {"model": "model", "prompt": "Tell me a long story.", "max_tokens": 400, "ignore_eos": True, "stream": True}
+).encode()
+_SMALL = json.dumps({"model": "model", "prompt": "Hello", "max_tokens": 1}).encode()
+
+
+@dataclass(kw_only=True)
+class Measured:
+    """What the others saw during one attack."""
+
+    name: str
+    num_attacks: int = 0
+    first_answer: str = ""
+    longest_gap_ms: float = 0.0
+    gaps_over_goal: int = 0
+    num_events: int = 0
+    slowest_small_request_ms: float = 0.0
+    refused: int = 0
+    """Requests of the others that were not answered 200."""
+    rss_before_mib: float = 0.0
+    rss_after_mib: float = 0.0
+    gaps_ms: list[float] = field(default_factory=list, repr=False)
+
+
+async def ask(port: int, content: bytes, seen: Measured, *, is_stream: bool) -> None:
+    """One request of the others; the gaps between the pieces of a stream are noted."""
+    started_s = perf_counter()
+    reader, writer = await asyncio.open_connection(HOST, port)
+    try:
+        writer.write(head("/v1/completions", len(content), "Connection: close\r\n") + content)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            seen.refused += 1
+            await asyncio.sleep(0.1)
+            return
+        last_s: float | None = None
+        while line := await reader.readline():
+            if is_stream and line.startswith(b"data: {"):
+                now_s = perf_counter()
+                if last_s is not None:
+                    seen.gaps_ms.append((now_s - last_s) * 1e3)
+                last_s = now_s
+        if not is_stream:
+            seen.slowest_small_request_ms = max(seen.slowest_small_request_ms, (perf_counter() - started_s) * 1e3)
+    finally:
+        writer.close()
+
+
+async def others(port: int, seen: Measured, num_streams: int) -> None:
+    """Streams one after the other, and a small request every second, until it is cancelled."""
+
+    async def stream() -> None:
+        while True:
+            with suppress(OSError):
+                await ask(port, _STREAM, seen, is_stream=True)
+
+    async def small() -> None:
+        while True:
+            with suppress(OSError):
+                await ask(port, _SMALL, seen, is_stream=False)
+            await asyncio.sleep(1)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(num_streams):
+            tasks.create_task(stream())
+        tasks.create_task(small())
+
+
+async def measure(name: str, server: ServerProcess, options: argparse.Namespace) -> Measured:
+    """Attack, with the others beside it, and for two seconds after it."""
+    seen = Measured(name=name, rss_before_mib=round(session_memory(server.session).rss_bytes / MIB))
+    asking = asyncio.create_task(others(server.port, seen, options.streams))
+    await asyncio.sleep(1)
+    seen.gaps_ms.clear()
+    command = [sys.executable, "-m", "benchmarks.attack.attacks", name, str(server.port), str(options.seconds)]
+    attack = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    told, said = await attack.communicate()
+    await asyncio.sleep(2)
+    asking.cancel()
+    await asyncio.wait({asking})
+    seen.num_attacks = json.loads(told or b'{"count": 0}')["count"]
+    seen.first_answer = said.decode().partition("\n")[0].removeprefix("HTTP/1.1 ")
+    seen.num_events = len(seen.gaps_ms)
+    seen.longest_gap_ms = round(max(seen.gaps_ms, default=0.0), 1)
+    seen.gaps_over_goal = sum(gap > GOAL_MS for gap in seen.gaps_ms)
+    seen.slowest_small_request_ms = round(seen.slowest_small_request_ms, 1)
+    seen.rss_after_mib = round(session_memory(server.session).rss_bytes / MIB)
+    return seen
+
+
+def table(rows: list[Measured]) -> str:
+    """The results for people."""
+    lines = [
+        "| attack | times | answer | longest gap, ms | over 200 ms | slowest small request, ms | refused | RSS, MiB |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.name} | {row.num_attacks} | {row.first_answer} | {row.longest_gap_ms:.0f} | {row.gaps_over_goal} | "
+        f"{row.slowest_small_request_ms:.0f} | {row.refused} | {row.rss_before_mib:.0f} → {row.rss_after_mib:.0f} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a file, a folder or an alias")
+    parser.add_argument("--streams", type=int, default=4, help="of the others")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each attack")
+    parser.add_argument("--only", default="", help="parts of attacks' names, separated by commas")
+    parser.add_argument("--output", type=Path, help="JSON file for the results")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Attack a server of our own."""
+    options = parse_arguments()
+    wanted = [part for part in options.only.split(",") if part]
+    names = [name for name in ATTACKS if not wanted or any(part in name for part in wanted)]
+    serve = [
+        sys.executable,
+        "-m",
+        "headrace",
+        "serve",
+        options.model,
+        "--host",
+        HOST,
+        "--served-model-name",
+        MODEL_NAME,
+    ]
+    launch = Launch(arguments=(*serve, "--log-level", "warning"), environment=())
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        server = ServerProcess(launch, log=Path(folder) / "server.log")
+        try:
+            server.wait_for_token(timeout_s=START_TIMEOUT_S)
+            for name in names:
+                rows.append(asyncio.run(measure(name, server, options)))
+                print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+        finally:
+            server.close()
+    result = {"environment": describe_environment(), "load": os.getloadavg()[0]}
+    result["attacks"] = [{key: value for key, value in asdict(row).items() if key != "gaps_ms"} for row in rows]
+    if options.output:
+        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    print(table(rows))
+    print(json.dumps({"longest_gap_ms": max(row.longest_gap_ms for row in rows), "attacks": len(rows)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""
+The number of values in a JSON body, counted before it is decoded.
+
+The decoder holds the interpreter lock for the whole body, and no other stream gets a token meanwhile: 8 million empty
+lists are 24 MB and took 2.3 s. Counting is done by numpy, which releases the lock, and in blocks.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.errors import PayloadTooLarge
+
+MAX_CONTAINERS = 50_000
+"""Objects and lists of one body: about 15 ms of decoding."""
+MAX_VALUES = 500_000
+"""Values of one body, a token id each for a batch of prompts: about 15 ms of decoding."""
+_BLOCK_BYTES = 256 * 1024
+_QUOTE, _COMMA, _LIST, _OBJECT = b'",[{'
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def check_json_size(body: bytes) -> None:
+    """
+    Refuse a body with too many values to be decoded at once. Whether it is JSON at all is not looked at.
+
+    Raises:
+        PayloadTooLarge: it has more objects and lists, or more values, than are taken.
+    """
+    containers, values = count_json(body)
+    for count, most, what in ((containers, MAX_CONTAINERS, "objects and lists"), (values, MAX_VALUES, "values")):
+        if count > most:
+            raise PayloadTooLarge(f"The request body has {count} {what}; expected at most {most}. Send less at a time.")
+
+
+def count_json(body: bytes) -> tuple[int, int]:
+    """Return the number of objects and lists, and about the number of values; strings count as one."""
+    containers = commas = 0
+    is_inside = np.uint8(0)
+    for block in _blocks(body):
+        inside = np.bitwise_xor.accumulate((block == _QUOTE).view(np.uint8)) ^ is_inside
+        is_inside = inside[-1]
+        is_outside = inside == 0
+        containers += int(np.count_nonzero(is_outside & ((block == _LIST) | (block == _OBJECT))))
+        commas += int(np.count_nonzero(is_outside & (block == _COMMA)))
+    return containers, commas + containers
+
+
+def _blocks(body: bytes) -> Iterator[Bytes]:
+    """The body in parts, without its escapes, so that each quote that is left begins or ends a string."""
+    start = 0
+    while start < len(body):
+        stop = start + _BLOCK_BYTES
+        while stop < len(body) and body[stop - 1] == b"\\"[0]:
+            stop += 1  # an escape is not cut in two
+        block = body[start:stop]
+        if b"\\" in block:
+            block = block.replace(b"\\\\", b"").replace(b'\\"', b"")
+        if block:
+            yield np.frombuffer(block, np.uint8)
+        start = stop
