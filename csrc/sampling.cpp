@@ -287,6 +287,10 @@ void apply_mask(float* logits, int32_t vocab, const uint32_t* mask) {
     uint32_t word = mask[start / 32];
     if (word == ~uint32_t{0}) continue;
     int32_t size = std::min(32, vocab - start);
+    if (word == 0) {  // most words of a mask are all ones or all zeros
+      std::fill_n(logits + start, size, -kInfinity);
+      continue;
+    }
     for (int32_t i = 0; i < size; ++i) logits[start + i] = (word >> i & 1) ? logits[start + i] : -kInfinity;
   }
 }

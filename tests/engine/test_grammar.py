@@ -164,7 +164,7 @@ async def test_a_grammar_that_fails_midway_ends_its_request_only() -> None:
     def break_grammar(step: StepInput) -> None:
         for choice in engine._engine._choices.values():
             if choice.request_id == "broken" and choice.sequence.num_output_tokens == 3:
-                choice.extras.grammar._matcher.consume_token(0)
+                choice.extras.grammar.matcher.consume_token(0)
 
     engine = make_engine(before_step=break_grammar)
     async with running(engine):

@@ -23,6 +23,8 @@ _MAX_KEPT = 128
 _MAX_KEPT_CHARS = 8_000_000
 """Of the texts of what is kept; the compiled form takes some ten times as much."""
 _MAX_PENDING = 64
+_MIN_PARALLEL_MASKS = 4
+_NUM_MASK_THREADS = 2
 _LARGE_CHARS = 20_000
 _MAX_ERROR_CHARS = 300
 _NAMES: dict[GrammarKind, str] = {
@@ -50,35 +52,67 @@ class GrammarState:
     """One sequence's place in a grammar."""
 
     def __init__(self, matcher: Any, *, num_mask_bytes: int, vocab_size: int) -> None:
-        self._matcher = matcher
-        self._words = np.zeros(max(-(-vocab_size // 32), num_mask_bytes // 4), np.uint32)
+        self.matcher = matcher
+        self.num_words = -(-vocab_size // 32)
+        self._words = np.zeros(max(self.num_words, num_mask_bytes // 4), np.uint32)
         self._num_mask_bytes = num_mask_bytes
-        self._num_words = -(-vocab_size // 32)
 
     @property
     def is_complete(self) -> bool:
         """Whether nothing but the end may follow."""
-        return bool(self._matcher.is_stopped())
+        return bool(self.matcher.is_stopped())
+
+    @property
+    def fills_words(self) -> bool:
+        """Whether the matcher's mask is as wide as the model's vocabulary."""
+        return self._num_mask_bytes == 4 * self.num_words
 
     @property
     def error(self) -> str | None:
         """Why the grammar cannot go on (a limit of the parser was hit), if so."""
-        return _reason(self._matcher.get_error()) if self._matcher.is_error() else None
+        return _reason(self.matcher.get_error()) if self.matcher.is_error() else None
 
     def mask(self) -> npt.NDArray[np.uint32]:
         """Return the allowed next tokens as bits, ceil(vocab / 32) words; valid until the next call."""
-        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._num_mask_bytes)
-        return self._words[: self._num_words]
+        self.matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._num_mask_bytes)
+        return self._words[: self.num_words]
 
     def accept(self, token_id: int) -> None:
         """Move on by the token that was drawn."""
-        self._matcher.consume_token(token_id)
+        self.matcher.consume_token(token_id)
 
     def fork(self) -> "GrammarState":
         """Return an independent state at the same place."""
         return GrammarState(
-            self._matcher.deep_copy(), num_mask_bytes=self._num_mask_bytes, vocab_size=32 * self._num_words
+            self.matcher.deep_copy(), num_mask_bytes=self._num_mask_bytes, vocab_size=32 * self.num_words
         )
+
+
+class GrammarMasks:
+    """
+    Computes the masks of all rows of a step, on two threads where there are several.
+
+    One mask takes 10 to 200 us, a step of 32 sequences tens of milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._executor: Any = None
+        self._words = np.zeros((0, 0), np.uint32)
+
+    def compute(self, states: list[GrammarState]) -> list[npt.NDArray[np.uint32]]:
+        """Return the mask of each state; valid until the next call."""
+        if len(states) < _MIN_PARALLEL_MASKS or not all(state.fills_words for state in states):
+            return [state.mask() for state in states]
+        if self._executor is None:
+            from llguidance import LLExecutor
+
+            self._executor = LLExecutor(_NUM_MASK_THREADS)
+        num_words = states[0].num_words
+        if self._words.shape[0] < len(states):
+            self._words = np.zeros((len(states), num_words), np.uint32)
+        work = [(state.matcher, index) for index, state in enumerate(states)]
+        self._executor.unsafe_compute_mask_ptr(work, self._words.ctypes.data, 4 * num_words, len(states))
+        return list(self._words[: len(states)])
 
 
 class GrammarCompiler:

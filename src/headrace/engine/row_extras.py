@@ -14,7 +14,7 @@ import numpy.typing as npt
 from headrace.core.generation import SamplingParams
 from headrace.engine.grammar import GrammarState
 from headrace.engine.sequence import Sequence
-from headrace.runner.step import Bias, History, Mask
+from headrace.runner.step import Bias, History
 
 BiasArrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
@@ -41,10 +41,6 @@ class RowExtras:
         is_early = num_tokens - sequence.num_prompt_tokens < sequence.params.min_new_tokens
         arrays = self.early_bias if is_early else self.bias
         return None if arrays is None else Bias(row=row, ids=arrays[0], values=arrays[1])
-
-    def row_mask(self, row: int) -> Mask | None:
-        """Allowed tokens of the row, if there is a grammar."""
-        return None if self.grammar is None else Mask(row=row, words=self.grammar.mask())
 
 
 def make_extras(params: SamplingParams, *, end_ids: Iterable[int], grammar: GrammarState | None) -> RowExtras | None:

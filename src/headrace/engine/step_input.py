@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.generation import SamplingParams
+from headrace.engine.grammar import GrammarMasks, GrammarState
 from headrace.engine.row_extras import RowExtras
 from headrace.engine.scheduler import StepPlan
 from headrace.engine.sequence import Sequence
@@ -58,6 +59,7 @@ class StepBuilder:
         self._sampling = np.zeros(max_num_seqs, SAMPLING_DTYPE)
         self._extras: dict[int, RowExtras] = {}
         """By slot."""
+        self._masks = GrammarMasks()
         self._round: _Round | None = None
         """The last step, if its like may follow."""
 
@@ -147,7 +149,8 @@ class StepBuilder:
     def _extra_rows(self, uses: RowUses) -> tuple[tuple[History, ...], tuple[Bias, ...], tuple[Mask, ...]]:
         if not self._extras:
             return (), (), ()
-        histories, biases, masks = [], [], []
+        histories, biases = [], []
+        grammars: list[tuple[int, GrammarState]] = []
         for sequence, first_row, count in zip(uses.drawing, uses.draw_rows, uses.draw_counts, strict=True):
             extras = self._extras.get(sequence.slot)
             if extras is None:
@@ -158,9 +161,11 @@ class StepBuilder:
                     histories.append(history)
                 if (bias := extras.row_bias(sequence, row, num_tokens)) is not None:
                     biases.append(bias)
-                if (mask := extras.row_mask(row)) is not None:
-                    masks.append(mask)
-        return tuple(histories), tuple(biases), tuple(masks)
+                if extras.grammar is not None:
+                    grammars.append((row, extras.grammar))
+        words = self._masks.compute([grammar for _, grammar in grammars])
+        masks = tuple(Mask(row=row, words=words) for (row, _), words in zip(grammars, words, strict=True))
+        return tuple(histories), tuple(biases), masks
 
     def release(self, slot: int) -> None:
         """Forget what a slot's sequence brought."""

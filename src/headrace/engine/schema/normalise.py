@@ -13,7 +13,7 @@ from headrace.engine.schema.document import MAX_SUBSCHEMAS, Member, Schema, Sche
 from headrace.engine.schema.group import LISTS, Group, GroupReader, branches, is_made_up, own, union
 from headrace.engine.schema.keywords import FORMAT_PATTERNS, IMPLIED_TYPES, NATIVE_FORMATS, check_keywords
 from headrace.engine.schema.overlap import check_one_of
-from headrace.engine.schema.values import any_value, array_keywords, number_keywords, object_limits
+from headrace.engine.schema.values import MAP_NAME_PATTERN, any_value, array_keywords, number_keywords, object_limits
 
 _MAX_NAMES = 200_000
 """Property names in the result: a closed branch of `anyOf` repeats those of the schema around it."""
@@ -198,6 +198,8 @@ class _Normaliser:
         elif closing is not None and "object" in schema.get("type", ()):
             rest = {"$ref": self._any_value()}
         rest = self._add_property_names(member, properties, patterns, rest)
+        if rest not in (None, False) and not (properties or patterns) and around == _ALONE and not is_made_up(schema):
+            patterns, rest = {MAP_NAME_PATTERN: rest}, False
         if properties or "properties" in schema:
             result["properties"] = properties
         if patterns:

@@ -6,6 +6,8 @@ from typing import Any
 from headrace.engine.schema.document import Member, Schema
 
 MAX_NUMBER = 10**18
+MAP_NAME_PATTERN = "(?s:^.{0,64}$)"
+"""Names in maps end, too."""
 _STEP = 1e-9
 """Fractions end after 9 digits: a small model would go on with 0.3333 until `max_tokens`."""
 
@@ -17,7 +19,11 @@ def any_value(reference: str) -> dict[str, Any]:
             {"type": ["null", "boolean", "string"]},
             {"type": "number", **number_keywords({"type": "number"}, has_type=False)},
             {"type": "array", "items": {"$ref": reference}},
-            {"type": "object", "additionalProperties": {"$ref": reference}},
+            {
+                "type": "object",
+                "patternProperties": {MAP_NAME_PATTERN: {"$ref": reference}},
+                "additionalProperties": False,
+            },
         ]
     }
 

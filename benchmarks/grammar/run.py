@@ -1,0 +1,170 @@
+"""
+What a JSON schema costs: tokens/s of the whole engine with one and without, and the time to compile large ones.
+
+    python -m benchmarks.grammar.run smollm2
+
+No HTTP: requests go to the engine. Both kinds of requests have the same prompts and give the same number of tokens, on
+one engine, in turns, so that a slow spell of the machine hits both. The last line is one JSON object.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+
+from headrace.bench.environment import describe_environment
+from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
+from headrace.engine.assembly import assemble
+from headrace.engine.async_engine import AsyncEngine
+from headrace.engine.config import EngineConfig
+from headrace.engine.grammar import GrammarCompiler
+from headrace.models.loading import load_model
+from headrace.models.tokenizer import Tokenizer
+
+RECORDS = {
+    "type": "array",
+    "minItems": 100,
+    "items": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 24},
+            "age": {"type": "integer", "minimum": 0, "maximum": 120},
+            "email": {"type": "string", "pattern": "^[a-z.]{3,12}@[a-z]{3,10}[.](com|org)$"},
+            "tags": {"type": "array", "items": {"enum": ["new", "paid", "late"]}, "maxItems": 3},
+            "note": {"type": "string"},
+        },
+        "required": ["name", "age", "email", "tags", "note"],
+    },
+}
+"""No answer reaches the end of a hundred records: every one has `--new-tokens` tokens."""
+KINDS = ("free", "schema")
+
+
+def make_request(kind: str, number: int, *, new_tokens: int, temperature: float) -> GenerationRequest:
+    """Return request `number`; no two are alike, but for the kinds."""
+    params = SamplingParams(
+        max_new_tokens=new_tokens,
+        ignore_eos=True,
+        temperature=temperature,
+        seed=number if temperature else None,
+        grammar=Grammar("json_schema", json.dumps(RECORDS)) if kind == "schema" else None,
+    )
+    text = f"Invent ten customers of shop number {number}, with name, age, email, tags and a note, as JSON."
+    prompt = ChatPrompt(messages=[{"role": "user", "content": text}])
+    return GenerationRequest(
+        request_id=f"{kind}-{number}", prompt=prompt, sampling=params, cache_salt=f"{kind}-{number}"
+    )
+
+
+async def tokens_per_s(engine: AsyncEngine, requests: list[GenerationRequest]) -> float:
+    """Send all requests at once and wait for the last token."""
+
+    async def answer(request: GenerationRequest) -> int:
+        finishes = [chunk.finish async for chunk in engine.generate(request) if chunk.finish is not None]
+        return finishes[0].output_tokens
+
+    started_s = time.perf_counter()
+    counts = await asyncio.gather(*map(answer, requests))
+    expected = requests[0].sampling.max_new_tokens
+    if set(counts) != {expected}:
+        raise SystemExit(f"Answers have {sorted(set(counts))} tokens; expected {expected} each.")
+    return sum(counts) / (time.perf_counter() - started_s)
+
+
+async def compare(engine: AsyncEngine, num_streams: int, arguments: argparse.Namespace) -> dict[str, object]:
+    """Rounds of one number of streams, the kinds in turns."""
+    speeds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for number in range(arguments.rounds):
+        for kind in KINDS if number % 2 else reversed(KINDS):
+            requests = [
+                make_request(
+                    kind,
+                    number * num_streams + stream,
+                    new_tokens=arguments.new_tokens,
+                    temperature=arguments.temperature,
+                )
+                for stream in range(num_streams)
+            ]
+            speeds[kind].append(await tokens_per_s(engine, requests))
+    ratios = [schema / free for schema, free in zip(speeds["schema"], speeds["free"], strict=True)]
+    print(
+        f"{num_streams:3} streams: free {statistics.median(speeds['free']):7.1f} tok/s, "
+        f"schema {statistics.median(speeds['schema']):7.1f} tok/s, ratio {statistics.median(ratios):.3f} "
+        f"({min(ratios):.3f} to {max(ratios):.3f})",
+        flush=True,
+    )
+    return {
+        "streams": num_streams,
+        **{f"{kind}_tokens_per_s": [round(speed, 1) for speed in speeds[kind]] for kind in KINDS},
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "ratio_median": round(statistics.median(ratios), 3),
+    }
+
+
+async def compile_times(tokenizer: Tokenizer, num_properties: int) -> dict[str, object]:
+    """Time the compilation of an object with many properties, new and kept."""
+    properties = {
+        f"property_{index}": {"type": "string", "maxLength": 40} if index % 2 else {"type": "integer", "minimum": 0}
+        for index in range(num_properties)
+    }
+    new_s, kept_s = [], []
+    compiler = GrammarCompiler(tokenizer, vocab_size=tokenizer.vocab_size)
+    for attempt in range(5):
+        schema = {"title": f"attempt {attempt}", "properties": properties, "required": list(properties)}
+        grammar = Grammar("json_schema", json.dumps(schema))
+        for times in (new_s, kept_s):
+            started_s = time.perf_counter()
+            await compiler.compile(grammar)
+            times.append(time.perf_counter() - started_s)
+    compiler.close()
+    new_ms, kept_ms = (round(statistics.median(times) * 1e3, 2) for times in (new_s, kept_s))
+    print(f"{num_properties} properties: compiled in {new_ms} ms, kept {kept_ms} ms", flush=True)
+    return {"properties": num_properties, "compile_ms": new_ms, "kept_ms": kept_ms}
+
+
+async def measure(arguments: argparse.Namespace) -> None:
+    """Load the engine, run all cases."""
+    config = EngineConfig(
+        model=arguments.model,
+        dtype=arguments.dtype,
+        max_model_len=1024,
+        kv_cache_bytes=1 << 30,
+        max_num_seqs=max(arguments.streams),
+        max_queued_requests=0,
+        max_draft_tokens=0,
+    )
+    engine = assemble(config)
+    await engine.start()
+    try:
+        compiled = [await compile_times(load_model(arguments.model).tokenizer, number) for number in (20, 200, 2000)]
+        cases = [await compare(engine, number, arguments) for number in arguments.streams]
+    finally:
+        await engine.close(deadline_s=0)
+    print(
+        json.dumps(
+            {
+                "model": engine.info.name,
+                "dtype": engine.info.dtype,
+                "environment": describe_environment(),
+                "options": vars(arguments),
+                "cases": cases,
+                "compilation": compiled,
+            }
+        )
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--dtype", default="w8a8")
+    parser.add_argument("--streams", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 32])
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    asyncio.run(measure(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

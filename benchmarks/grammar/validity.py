@@ -1,0 +1,132 @@
+"""
+Forty schemas of real projects' shapes on a real model: every answer is valid, closed and ended, or is printed.
+
+    python -m benchmarks.grammar.validity smollm2
+
+Each schema is answered greedily and with `--seeds` seeds at `--temperature`, all through one engine, 32 at a time.
+The exit status is 1 if an answer is wrong; the last line is one JSON object.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from tests.schemas import SCHEMAS, problem
+
+from headrace.bench.environment import describe_environment
+from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar, SamplingParams
+from headrace.engine.assembly import assemble
+from headrace.engine.async_engine import AsyncEngine
+from headrace.engine.config import EngineConfig
+
+NUM_STREAMS = 32
+
+
+@dataclass(frozen=True)
+class Result:
+    """One answer, and what is wrong with it."""
+
+    name: str
+    seed: int | None
+    text: str
+    num_tokens: int
+    problem: str | None
+
+
+def make_request(name: str, seed: int | None, *, temperature: float, max_new_tokens: int) -> GenerationRequest:
+    """Ask for one answer to a schema; greedy without a seed."""
+    params = SamplingParams(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature if seed is not None else 0.0,
+        seed=seed,
+        grammar=Grammar("json_schema", json.dumps(SCHEMAS[name])),
+    )
+    messages = [{"role": "user", "content": f"Give one short example of: {name}. Answer in JSON."}]
+    return GenerationRequest(request_id=f"{name}-{seed}", prompt=ChatPrompt(messages=messages), sampling=params)
+
+
+async def check(engine: AsyncEngine, name: str, request: GenerationRequest) -> Result:
+    """Answer and judge."""
+    chunks = [chunk async for chunk in engine.generate(request)]
+    text = "".join(chunk.text for chunk in chunks)
+    finish = chunks[-1].finish
+    assert finish is not None
+    is_ended = finish.reason is FinishReason.EOS
+    wrong = problem(SCHEMAS[name], text) if is_ended else f"ended by {finish.reason} {finish.message or ''}"
+    return Result(name, request.sampling.seed, text, finish.output_tokens, wrong)
+
+
+async def check_all(
+    engine: AsyncEngine, seeds: range, *, temperature: float = 1.0, max_new_tokens: int = 400
+) -> list[Result]:
+    """Answer every schema greedily and with each seed."""
+    slots = asyncio.Semaphore(NUM_STREAMS)
+
+    async def one(name: str, seed: int | None) -> Result:
+        async with slots:
+            request = make_request(name, seed, temperature=temperature, max_new_tokens=max_new_tokens)
+            return await check(engine, name, request)
+
+    return list(await asyncio.gather(*(one(name, seed) for seed in (None, *seeds) for name in SCHEMAS)))
+
+
+async def measure(arguments: argparse.Namespace) -> int:
+    """Run everything, print what is wrong, return how many answers are."""
+    config = EngineConfig(
+        model=arguments.model,
+        dtype=arguments.dtype,
+        max_model_len=1024,
+        kv_cache_bytes=1 << 29,
+        max_num_seqs=NUM_STREAMS,
+        max_queued_requests=0,
+    )
+    engine = assemble(config)
+    await engine.start()
+    started_s = time.perf_counter()
+    try:
+        results = await check_all(
+            engine,
+            range(arguments.seeds),
+            temperature=arguments.temperature,
+            max_new_tokens=arguments.max_new_tokens,
+        )
+    finally:
+        await engine.close(deadline_s=0)
+    wrong = [result for result in results if result.problem is not None]
+    for result in wrong:
+        print(f"{result.name}, seed {result.seed}: {result.problem}\n    {result.text[:300]!r}")
+    seconds = time.perf_counter() - started_s
+    print(f"{len(results) - len(wrong)} of {len(results)} answers are valid, closed and ended, in {seconds:.0f} s")
+    print(
+        json.dumps(
+            {
+                "model": engine.info.name,
+                "dtype": engine.info.dtype,
+                "environment": describe_environment(),
+                "options": vars(arguments),
+                "answers": len(results),
+                "wrong": dict(Counter(result.name for result in wrong)),
+                "longest_tokens": max(result.num_tokens for result in results),
+                "tokens": sum(result.num_tokens for result in results),
+                "seconds": round(seconds, 1),
+            }
+        )
+    )
+    return len(wrong)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--dtype", default="w8a8")
+    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--max-new-tokens", type=int, default=400)
+    raise SystemExit(asyncio.run(measure(parser.parse_args())) > 0)
+
+
+if __name__ == "__main__":
+    main()
