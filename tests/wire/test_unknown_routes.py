@@ -61,7 +61,8 @@ def test_another_servers_path_names_the_alternative_in_its_own_form(method, path
     reply = render_error_for(path, unknown_route(method, path))
     assert reply.status == 404
     text = message_of(form, reply.body)
-    assert text.startswith(f"{method} {path} is not served")
+    assert text.startswith(f"{method} {path}: ")
+    assert "not served" in text or "begin with /v1" in text
     assert said in text
 
 

@@ -166,7 +166,7 @@ def unknown_route(
     asked = f"{method} {shortened(path)}"
     found = _foreign(path)
     if found is not None:
-        return NotFound(f"{asked} is not served. {found.hint.format(invocations=invocations)}")
+        return NotFound(f"{asked}: {found.hint.format(invocations=invocations)}")
     if allowed:
         return MethodNotAllowed(f"{asked} is not served; use {' or '.join(allowed)}.", allowed=tuple(allowed))
     near = _nearest(path)
