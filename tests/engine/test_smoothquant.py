@@ -1,6 +1,7 @@
 """SmoothQuant at load: made once, the same as the offline command, and clear where it cannot be."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from click.testing import CliRunner
 
 from headrace.cli.main import cli
 from headrace.core.errors import InsufficientMemory, SettingsError
+from headrace.engine.assembly import assemble
+from headrace.engine.config import EngineConfig
 from headrace.engine.smoothquant import smoothed_model
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
@@ -67,6 +70,19 @@ def test_weights_are_those_of_the_offline_command_and_the_rest_stays(llama: Path
     assert told.layers == before.spec.num_layers
     for name in before.weights.names():
         assert np.array_equal(after.weights.load(name).data, offline.weights.load(name).data), name
+
+
+def test_an_engine_that_is_asked_for_it_runs_the_smoothed_weights_as_w8a8(llama: Path, tmp_path: Path) -> None:
+    config = EngineConfig(
+        model=str(llama), dtype="smoothquant", smoothquant_alpha=0.5, cache_dir=tmp_path, max_model_len=64, threads=1
+    )
+    engine = assemble(config)
+    assert (engine.info.name, engine.info.dtype) == (llama.name, "w8a8")
+    assert len(folders(tmp_path)) == 1
+    (first,) = (tmp_path / "packed").glob("*.weights")
+    assemble(replace(config, dtype="w8a8"))
+    plain = set((tmp_path / "packed").glob("*.weights")) - {first}
+    assert len(plain) == 1, "other weights than those of plain w8a8"
 
 
 def test_a_second_start_takes_what_the_first_one_made_and_other_options_do_not(llama: Path, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ BATCHERS: dict[str, Converted] = {
         ("vllm", "lmi-dist", "lmi-dist-v2", "lmi_dist", "scheduler", "trtllm", "neuronx", "deepspeed"),
         ("auto", _OTHER_ENGINE),
     ),
-    **dict.fromkeys(("disable", "disabled"), ("auto", _NOT_DISABLED)),
+    **dict.fromkeys(("disable", "disabled"), (None, _NOT_DISABLED)),
 }
 LOG_LEVELS: dict[str, Converted] = {
     "10": ("debug", ""),
