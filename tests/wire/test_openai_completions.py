@@ -189,6 +189,11 @@ def test_the_openai_client_s_types_fit():
         ({"max_tokens": -1}, "max_tokens", "Expected a value >= 0"),
         ({"logprobs": 6}, "logprobs", "Expected a value <= 5, but got 6"),
         ({"logit_bias": {"x": 1}}, "logit_bias", "got 'x'"),
+        (
+            {"logit_bias": {str(number): 1 for number in range(4097)}},
+            "logit_bias",
+            "at most 4096 token ids, but got 4097",
+        ),
         ({"logit_bias": {"99999999": 1}}, "logit_bias", "got '99999999'"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5", "Expected a value <= 100"),
         ({"stop": [""]}, "stop", "must not be empty"),
