@@ -40,6 +40,7 @@ void bind_config(nb::module_& m) {
       .def_rw("embedding_scale", &ModelConfig::embedding_scale)
       .def_rw("attention_scale", &ModelConfig::attention_scale)
       .def_rw("windows", &ModelConfig::windows)
+      .def_rw("w8_matrices", &ModelConfig::w8_matrices)
       .def_rw("rope_frequencies", &ModelConfig::rope_frequencies)
       .def_rw("local_frequencies", &ModelConfig::local_frequencies);
   nb::class_<Limits>(m, "Limits")

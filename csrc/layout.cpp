@@ -1,5 +1,6 @@
 #include "layout.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace headrace {
@@ -31,21 +32,23 @@ class LayoutBuilder {
 
 void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& model, int32_t index) {
   const std::string prefix = "layers." + std::to_string(index) + ".";
-  const WeightKind kind = config.layer_kind();
+  const auto add_matrix = [&](const std::string& name, int32_t rows, int32_t columns) {
+    builder.add_matrix(prefix + name, config.layer_kind(prefix + name), rows, columns);
+  };
   const int32_t hidden = model.hidden_padded, outputs = static_cast<int32_t>(round_up(config.hidden_size, kPanel));
   builder.add_vector(prefix + "attn_norm", hidden);
-  builder.add_matrix(prefix + "qkv", kind, model.qkv_padded, hidden);
+  add_matrix("qkv", model.qkv_padded, hidden);
   if (config.qkv_bias) builder.add_vector(prefix + "qkv_bias", model.qkv_padded);
   if (config.qk_norm) {
     builder.add_vector(prefix + "q_norm", config.head_dim);
     builder.add_vector(prefix + "k_norm", config.head_dim);
   }
-  builder.add_matrix(prefix + "o", kind, outputs, model.attention_padded);
+  add_matrix("o", outputs, model.attention_padded);
   if (config.o_bias) builder.add_vector(prefix + "o_bias", hidden);
   if (config.sandwich_norms) builder.add_vector(prefix + "post_attn_norm", hidden);
   builder.add_vector(prefix + "mlp_norm", hidden);
-  builder.add_matrix(prefix + "gate_up", kind, 2 * model.intermediate_padded, hidden);
-  builder.add_matrix(prefix + "down", kind, outputs, model.intermediate_padded);
+  add_matrix("gate_up", 2 * model.intermediate_padded, hidden);
+  add_matrix("down", outputs, model.intermediate_padded);
   if (config.sandwich_norms) builder.add_vector(prefix + "post_mlp_norm", hidden);
 }
 
@@ -66,8 +69,10 @@ void ModelConfig::check() const {
           "local_frequencies must have head_dim / 2 entries or none");
 }
 
-WeightKind ModelConfig::layer_kind() const {
-  return dtype == "bf16" ? WeightKind::kBf16 : dtype == "w8a8" ? WeightKind::kW8 : WeightKind::kW4;
+WeightKind ModelConfig::layer_kind(const std::string& slot) const {
+  if (dtype == "bf16") return WeightKind::kBf16;
+  const bool keeps_8_bits = std::find(w8_matrices.begin(), w8_matrices.end(), slot) != w8_matrices.end();
+  return dtype == "w8a8" || keeps_8_bits ? WeightKind::kW8 : WeightKind::kW4;
 }
 
 WeightKind ModelConfig::embed_kind() const { return dtype == "bf16" ? WeightKind::kBf16 : WeightKind::kW8; }

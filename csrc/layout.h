@@ -19,12 +19,13 @@ struct ModelConfig {
   bool qkv_bias = false, o_bias = false, qk_norm = false, sandwich_norms = false;
   float norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;
   std::vector<int32_t> windows;           // per layer
+  std::vector<std::string> w8_matrices;   // slots of layers that keep 8 bits in a w4a8 model
   std::vector<double> rope_frequencies;   // radians per position, head_dim / 2
   std::vector<double> local_frequencies;  // of layers with a window; empty: as the others
 
   // Throws std::invalid_argument with what does not fit.
   void check() const;
-  WeightKind layer_kind() const;
+  WeightKind layer_kind(const std::string& slot) const;
   WeightKind embed_kind() const;  // 4 bits cost too much quality in the embedding and the LM head
   KvKind kv_kind() const;
 };

@@ -23,7 +23,7 @@ WeightKind kind_of(const std::string& dtype) {
   config.dtype = dtype;
   if (dtype != "bf16" && dtype != "w8a8" && dtype != "w4a8")
     throw std::invalid_argument("kind is " + dtype + ", wanted bf16, w8a8 or w4a8");
-  return config.layer_kind();
+  return config.layer_kind("");
 }
 
 // Numbers between -1 and 1 without a pattern.

@@ -31,6 +31,7 @@ class ModelConfig:
     embedding_scale: float
     attention_scale: float
     windows: list[int]
+    w8_matrices: list[str]
     rope_frequencies: list[float]
     local_frequencies: list[float]
     def __init__(self) -> None: ...

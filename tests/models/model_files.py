@@ -91,7 +91,7 @@ def write_gguf(
     architecture: str = "llama",
     types: dict[str, GGMLQuantizationType] | None = None,
 ) -> Path:
-    """A GGUF file made by the `gguf` package; `types` quantises tensors by name."""
+    """A GGUF file made by the `gguf` package; `types` quantises tensors by name, bytes are blocks already."""
     writer = GGUFWriter(path, architecture)
     for key, value in metadata.items():
         _add(writer, key, value)
@@ -100,7 +100,8 @@ def write_gguf(
         if kind is None:
             writer.add_tensor(name, tensor)
         else:
-            writer.add_tensor(name, quants.quantize(tensor, kind), raw_dtype=kind)
+            blocks = tensor if tensor.dtype == np.uint8 else quants.quantize(tensor, kind)
+            writer.add_tensor(name, blocks, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -23,6 +23,9 @@ class ArrayWeights:
     def dominant_encoding(self) -> Encoding:
         return Encoding.F32
 
+    def stored_bits(self, name: str) -> int:
+        return 32
+
     def names(self) -> Iterable[str]:
         return self._arrays
 

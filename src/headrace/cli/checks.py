@@ -15,7 +15,6 @@ from typing import Literal
 from headrace import __version__
 from headrace.core.setting_rules import format_size
 from headrace.engine.formats import SMALL_MODEL_PARAMETERS, Machine, choose_formats
-from headrace.models.weights import Encoding
 
 LOW_MEMORY_BYTES = 2 << 30
 TOO_LITTLE_MEMORY_BYTES = 512 << 20
@@ -98,10 +97,12 @@ def check_formats() -> Iterator[Finding]:
         return
     machine = Machine(available_bytes=available_memory_bytes(), has_native_bf16=has_native_bf16())
     for num_parameters, size in ((SMALL_MODEL_PARAMETERS // 2, "0.5 B"), (SMALL_MODEL_PARAMETERS * 3, "3 B")):
-        for encoding, stored in ((Encoding.BF16, "bf16"), (Encoding.Q4_1, "4-bit")):
-            formats = choose_formats("auto", "auto", num_parameters=num_parameters, encoding=encoding, machine=machine)
+        for stored_bits in (16, 4):
+            formats = choose_formats(
+                "auto", "auto", num_parameters=num_parameters, stored_bits=stored_bits, machine=machine
+            )
             found = f"{formats.dtype}, KV cache {formats.kv_dtype}: {formats.reason}"
-            yield Finding(name=f"{size} {stored} model", status="ok", found=found)
+            yield Finding(name=f"{size} {stored_bits}-bit model", status="ok", found=found)
 
 
 def check_port() -> Iterator[Finding]:

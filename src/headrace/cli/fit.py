@@ -24,8 +24,9 @@ from headrace.engine.assembly import (
 )
 from headrace.engine.config import EngineConfig, EngineLimits
 from headrace.engine.formats import Formats, Machine, choose_formats
+from headrace.models.shapes import expected_shapes
 from headrace.models.spec import ModelSpec
-from headrace.models.weights import Encoding
+from headrace.models.weights import Encoding, dominant_bits
 
 EXAMPLES = """
 headrace fit smollm2                                what it needs here
@@ -47,6 +48,8 @@ class Known:
 
     spec: ModelSpec
     encoding: Encoding
+    stored_bits: int
+    w8_matrices: tuple[str, ...] = ()
 
 
 @click.command(cls=Examples, examples=EXAMPLES)
@@ -71,13 +74,13 @@ def fit(*, model: str, revision: str | None, memory: str | None, as_json: bool, 
     asked = {name: value for name, value in limits.items() if value is not None}
     served = resolve_limits(EngineConfig(model=model, **asked), known.spec)
     max_model_len, max_num_seqs = served.max_model_len, served.max_num_seqs
-    plan = _planner(known.spec, served, available)
+    plan = _planner(known, served, available)
     fits = fit_formats(plan, max_model_len=max_model_len, max_num_seqs=max_num_seqs, available_bytes=available)
     formats = choose_formats(
         "auto",
         "auto",
         num_parameters=known.spec.num_parameters,
-        encoding=known.encoding,
+        stored_bits=known.stored_bits,
         machine=Machine(available_bytes=available, has_native_bf16=has_native_bf16()),
     )
     auto = (formats.dtype, formats.kv_dtype)
@@ -94,12 +97,18 @@ def read_known(model: str, revision: str | None, progress: Progress) -> Known:
     """The spec and encoding of a checkpoint, by the least reading that tells them."""
     from headrace.models.hub import parse_hub_ref
     from headrace.models.loading import load_model
+    from headrace.runner.packing import eight_bit_matrices
 
     ref = parse_hub_ref(model)
     if ref is not None and ref.file_name is None and not Path(model).exists():
-        return Known(spec=_hub_spec(ref.repo_id, revision), encoding=Encoding.BF16)
+        return Known(spec=_hub_spec(ref.repo_id, revision), encoding=Encoding.BF16, stored_bits=16)
     loaded = load_model(model, revision=revision, progress=progress)
-    return Known(spec=loaded.spec, encoding=loaded.weights.dominant_encoding)
+    return Known(
+        spec=loaded.spec,
+        encoding=loaded.weights.dominant_encoding,
+        stored_bits=dominant_bits(loaded.weights, expected_shapes(loaded.spec)),
+        w8_matrices=eight_bit_matrices(loaded.spec, loaded.weights),
+    )
 
 
 def _hub_spec(repo_id: str, revision: str | None) -> ModelSpec:
@@ -120,12 +129,13 @@ def _hub_spec(repo_id: str, revision: str | None) -> ModelSpec:
     return from_config(Fields(values, f"config.json of {repo_id}"))[1]
 
 
-def _planner(spec: ModelSpec, served: EngineLimits, available_bytes: int) -> Plan:
+def _planner(known: Known, served: EngineLimits, available_bytes: int) -> Plan:
     from headrace.runner.memory import plan_memory
 
     return partial(
         plan_memory,
-        spec,
+        known.spec,
+        w8_matrices=known.w8_matrices,
         block_tokens=BLOCK_TOKENS,
         max_num_batched_tokens=served.max_num_batched_tokens,
         kv_cache_bytes=None,
@@ -145,7 +155,7 @@ def _head(model: str, known: Known, available: int, max_model_len: int, max_num_
     return (
         f"{model}: {spec.family}, {spec.num_parameters / 1e6:,.0f} M parameters, {spec.num_layers} layers, "
         f"{spec.num_heads} heads ({spec.num_kv_heads} for KV), made for {spec.max_positions:,} tokens; "
-        f"stored as {known.encoding}.\n"
+        f"stored with {known.stored_bits} bits a weight.\n"
         f"{format_size(available)} of memory; contexts of {max_model_len:,} tokens, {max_num_seqs} sequences at once."
     )
 
@@ -209,6 +219,7 @@ def _values(
         "family": known.spec.family,
         "num_parameters": known.spec.num_parameters,
         "encoding": known.encoding,
+        "stored_bits": known.stored_bits,
         "available_bytes": available,
         "max_model_len": max_model_len,
         "max_num_seqs": max_num_seqs,

@@ -18,8 +18,10 @@ from headrace.engine.observer import EngineObserver
 from headrace.engine.smoothquant import smoothed_model
 from headrace.models.loading import load_model
 from headrace.models.model import GenerationDefaults, Model
+from headrace.models.shapes import expected_shapes
 from headrace.models.sources import home_folder
 from headrace.models.spec import ModelSpec
+from headrace.models.weights import dominant_bits
 from headrace.runner.step import Runner, RunnerLimits
 
 BLOCK_TOKENS = 32
@@ -112,7 +114,7 @@ def _formats(config: EngineConfig, model: Model) -> Formats:
         config.dtype,
         config.kv_dtype,
         num_parameters=model.spec.num_parameters,
-        encoding=model.weights.dominant_encoding,
+        stored_bits=dominant_bits(model.weights, expected_shapes(model.spec)),
         machine=Machine(available_bytes=available_bytes, has_native_bf16=has_native_bf16(config.isa)),
     )
 
@@ -123,10 +125,12 @@ def _load_runner(
     # Here and not above: the native module is not needed to read this file's rules (or on machines without it).
     from headrace.runner.memory import available_memory_bytes, plan_memory
     from headrace.runner.native import load_native_runner
+    from headrace.runner.packing import eight_bit_matrices
 
     check_threads(config.threads, _num_cpus())
     plan = plan_memory(
         model.spec,
+        w8_matrices=eight_bit_matrices(model.spec, model.weights),
         dtype=formats.dtype,
         kv_dtype=formats.kv_dtype,
         block_tokens=BLOCK_TOKENS,

@@ -9,7 +9,6 @@ from typing import Final
 
 from headrace.core.errors import SettingsError
 from headrace.core.setting_rules import format_size
-from headrace.models.weights import Encoding
 
 DTYPES: Final = ("bf16", "w8a8", "w4a8")
 """Most bytes first: where one does not fit, the next one is tried."""
@@ -21,14 +20,6 @@ SMALL_MODEL_PARAMETERS: Final = 1_000_000_000
 BYTES_PER_WEIGHT: Final = {"bf16": 2.0, "w8a8": 1.0, "w4a8": 0.625}
 WEIGHTS_SHARE: Final = 0.8
 """Part of the memory that weights may take; the rest is for the KV cache, activations and the process."""
-
-_STORED_AS: Final = {
-    Encoding.Q4_0: "w4a8",
-    Encoding.Q4_1: "w4a8",
-    Encoding.Q8_0: "w8a8",
-    Encoding.I8: "w8a8",
-}
-"""The format nearest to how the weights are stored; floats: bf16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +40,7 @@ class Formats:
     reason: str
 
 
-def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, encoding: Encoding, machine: Machine) -> Formats:
+def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, stored_bits: int, machine: Machine) -> Formats:
     """
     Return the formats to serve in.
 
@@ -57,7 +48,7 @@ def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, encoding: 
         dtype: as asked, or "auto".
         kv_dtype: as asked, or "auto".
         num_parameters: of the matrices.
-        encoding: how most weights of the layers are stored.
+        stored_bits: of most weights of the layers, in the file.
         machine: where it will run.
 
     Raises:
@@ -67,7 +58,7 @@ def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, encoding: 
     _check("kv_dtype", kv_dtype, KV_DTYPES)
     is_chosen_by_quality = dtype == "auto" and num_parameters < SMALL_MODEL_PARAMETERS
     if dtype == "auto":
-        dtype, reason = _choose_dtype(num_parameters, encoding, machine)
+        dtype, reason = _choose_dtype(num_parameters, stored_bits, machine)
     elif dtype == SMOOTHQUANT:
         dtype, reason = "w8a8", "w8a8 as asked, smoothed"
     else:
@@ -77,13 +68,13 @@ def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, encoding: 
     return Formats(dtype=dtype, kv_dtype=kv_dtype, reason=reason)
 
 
-def _choose_dtype(num_parameters: int, encoding: Encoding, machine: Machine) -> tuple[str, str]:
-    stored = _STORED_AS.get(encoding, "bf16")
-    wanted, reason = stored, f"{stored} is nearest to the file ({encoding})"
+def _choose_dtype(num_parameters: int, stored_bits: int, machine: Machine) -> tuple[str, str]:
+    stored = "w4a8" if stored_bits <= 4 else "w8a8" if stored_bits <= 8 else "bf16"
+    wanted, reason = stored, f"{stored} is nearest to the file ({stored_bits} bits a weight)"
     if num_parameters < SMALL_MODEL_PARAMETERS and stored == "w4a8":
         wanted, reason = (
             "w8a8",
-            f"w8a8 because models under 1 B parameters answer better than in w4a8 ({encoding} file)",
+            "w8a8 because models under 1 B parameters answer better than in w4a8",
         )
     elif num_parameters >= SMALL_MODEL_PARAMETERS and stored == "bf16" and not machine.has_native_bf16:
         wanted, reason = "w8a8", "w8a8 because this CPU only emulates bf16, which is slow from 1 B parameters on"

@@ -1,7 +1,7 @@
 """
 Weights of a GGUF file by canonical name.
 
-Formats that runners know are handed out as they lie in the file; others are dequantised to F32.
+Formats that runners know are handed out as they lie in the file, Q4_K as Q4_1; others are dequantised to F32.
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,10 @@ from headrace.models.families.family import GGUF_TENSORS, Family, GgufHeader
 from headrace.models.families.registry import from_gguf
 from headrace.models.fields import Fields
 from headrace.models.gguf_file import GgufFile, GgufTensor
+from headrace.models.gguf_kquants import q4_k_as_q4_1
 from headrace.models.shapes import Shape, expected_shapes
 from headrace.models.spec import ModelSpec
-from headrace.models.weights import Encoding, RawTensor
+from headrace.models.weights import STORED_BITS, Encoding, RawTensor
 
 RAW_TYPES: Final = {
     0: Encoding.F32,
@@ -28,6 +29,12 @@ RAW_TYPES: Final = {
     30: Encoding.BF16,
 }
 _F32: Final = 0
+_Q4_K: Final = 12
+_BITS: Final = {
+    6: 5, 7: 5, 9: 8, 10: 2, 11: 3, 12: 4, 13: 5, 14: 6, 15: 8, 16: 2, 17: 2, 18: 3, 19: 1, 20: 4, 21: 3, 22: 2, 23: 4,
+    29: 1, 34: 1, 35: 2, 39: 4,
+}  # fmt: skip
+"""Bits for each number of the types that are not in `RAW_TYPES`; all others count as floats."""
 _ROTARY_PARTS: Final = frozenset({"q", "k", "q_bias", "k_bias"})
 
 
@@ -62,13 +69,18 @@ class GgufWeights:
 
     @property
     def dominant_encoding(self) -> Encoding:
-        """By the number of weights in layers; formats that are dequantised count as F32."""
+        """By the number of weights in layers, as they are handed out."""
         weights: dict[Encoding, int] = {}
         for name, tensor in self._tensors.items():
             if name.startswith("layers."):
-                encoding = RAW_TYPES.get(tensor.type_id, Encoding.F32)
+                encoding = _handed_out(tensor.type_id)
                 weights[encoding] = weights.get(encoding, 0) + tensor.num_rows * tensor.num_columns
         return max(weights, key=weights.__getitem__)
+
+    def stored_bits(self, name: str) -> int:
+        """By the tensor's type."""
+        type_id = self._tensors[name].type_id
+        return STORED_BITS[RAW_TYPES[type_id]] if type_id in RAW_TYPES else _BITS.get(type_id, 32)
 
     def names(self) -> Iterable[str]:
         """All that the spec asks for: the constructor checks that they are there."""
@@ -79,10 +91,12 @@ class GgufWeights:
         if name not in self._tensors:
             raise BrokenModel(f"{self._file.path} has no weight {name}.", name=name)
         tensor = self._tensors[name]
-        encoding = RAW_TYPES.get(tensor.type_id)
+        encoding = _handed_out(tensor.type_id)
         data = self._file.rows(tensor)
-        if encoding is None:
-            encoding, data = Encoding.F32, _dequantised(self._file, tensor)
+        if tensor.type_id == _Q4_K:
+            data = q4_k_as_q4_1(data)
+        elif tensor.type_id not in RAW_TYPES:
+            data = _dequantised(self._file, tensor)
         part = name.rpartition(".")[2]
         if self._interleaved and part in _ROTARY_PARTS:
             data = self._neox_order(data, part)
@@ -107,6 +121,10 @@ class GgufWeights:
         half = self._spec.head_dim // 2
         pairs = data.reshape(num_heads, half, 2, -1)
         return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(data.shape)
+
+
+def _handed_out(type_id: int) -> Encoding:
+    return Encoding.Q4_1 if type_id == _Q4_K else RAW_TYPES.get(type_id, Encoding.F32)
 
 
 def gguf_name(name: str) -> str:

@@ -21,7 +21,7 @@ from headrace.models.compressed_tensors import SCALE_SUFFIX
 from headrace.models.families.family import Family
 from headrace.models.shapes import Shape, expected_shapes
 from headrace.models.spec import ModelSpec
-from headrace.models.weights import Encoding, RawTensor
+from headrace.models.weights import STORED_BITS, Encoding, RawTensor
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
@@ -70,6 +70,10 @@ class SafetensorsWeights:
     def fingerprint(self) -> str:
         """Of the sizes, times and headers of the files."""
         return self._fingerprint
+
+    def stored_bits(self, name: str) -> int:
+        """By the tensor's type."""
+        return STORED_BITS[_ENCODINGS[self._tensors[name].dtype][0]]
 
     @property
     def dominant_encoding(self) -> Encoding:

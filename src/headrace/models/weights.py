@@ -5,10 +5,11 @@ Readers (`safetensors_reader`, `gguf_reader`) implement `WeightSource`; runners 
 their own layout. Nothing is decoded here that a runner can take as it is: a Q4_1 tensor stays Q4_1.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,17 @@ class Encoding(StrEnum):
     Q4_1 = "q4_1"
     I8 = "i8"
     """A row is its scale (f32), then a signed byte for each number: the int8 of compressed-tensors."""
+
+
+STORED_BITS: Final = {
+    Encoding.F32: 32,
+    Encoding.F16: 16,
+    Encoding.BF16: 16,
+    Encoding.Q8_0: 8,
+    Encoding.Q4_0: 4,
+    Encoding.Q4_1: 4,
+    Encoding.I8: 8,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +63,10 @@ class WeightSource(Protocol):
         """The encoding that most of the layers' weights have; picks the default weight format."""
         ...
 
+    def stored_bits(self, name: str) -> int:
+        """Bits that the file spends on each number of a tensor, scales left out: 4 for Q4_K, 16 for BF16."""
+        ...
+
     def names(self) -> Iterable[str]:
         """Canonical names that are there."""
         ...
@@ -63,3 +79,12 @@ class WeightSource(Protocol):
             BrokenModel: the tensor is missing, truncated or of the wrong shape.
         """
         ...
+
+
+def dominant_bits(weights: WeightSource, shapes: Mapping[str, tuple[int, int]]) -> int:
+    """Return the bits in which most numbers of the layers are stored."""
+    numbers: Counter[int] = Counter()
+    for name, (num_rows, num_columns) in shapes.items():
+        if name.startswith("layers."):
+            numbers[weights.stored_bits(name)] += num_rows * num_columns
+    return max(numbers, key=numbers.__getitem__)

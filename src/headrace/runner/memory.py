@@ -1,6 +1,6 @@
 """How much memory there is, and what a model will take of it: the sum is known before anything is allocated."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -61,6 +61,7 @@ def plan_memory(  # noqa: PLR0913 - each is a setting of its own
     max_kv_cache_tokens: int | None = None,
     max_memory_bytes: int | None = None,
     threads: int | None = None,
+    w8_matrices: Sequence[str] = (),
 ) -> MemoryPlan:
     """
     Decide the size of the KV cache.
@@ -74,7 +75,9 @@ def plan_memory(  # noqa: PLR0913 - each is a setting of its own
     """
     if block_tokens != _native.BLOCK_TOKENS:
         raise SettingsError(f"KV blocks have {_native.BLOCK_TOKENS} tokens on a CPU, {block_tokens} were asked for.")
-    config = native_config(spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len)
+    config = native_config(
+        spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len, w8_matrices=w8_matrices
+    )
     limits = RunnerLimits(
         num_blocks=1,
         block_tokens=block_tokens,

@@ -12,7 +12,7 @@ from headrace.models.weights import WeightSource
 from headrace.runner.cpu import CpuReport, cpu_report, default_threads
 from headrace.runner.memory import MemoryPlan
 from headrace.runner.native_config import native_config, native_limits
-from headrace.runner.packing import load_packed
+from headrace.runner.packing import eight_bit_matrices, load_packed
 from headrace.runner.step import Float32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
 __all__ = ["CpuReport", "NativeRunner", "cpu_report", "load_native_runner"]
@@ -96,7 +96,13 @@ def load_native_runner(  # noqa: PLR0913 - one keyword a decision that the engin
     """
     if limits.block_tokens != _native.BLOCK_TOKENS:
         raise SettingsError(f"KV blocks have {_native.BLOCK_TOKENS} tokens here, {limits.block_tokens} were asked for.")
-    config = native_config(spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=limits.max_context_tokens)
+    config = native_config(
+        spec,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        max_context_tokens=limits.max_context_tokens,
+        w8_matrices=eight_bit_matrices(spec, weights),
+    )
     num_threads = threads or default_threads()
     try:
         _native.has_native_bf16(isa or "")

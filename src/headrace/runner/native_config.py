@@ -1,16 +1,21 @@
 """A `ModelSpec` and `RunnerLimits` as the native module takes them."""
 
+from collections.abc import Sequence
+
 from headrace import _native
 from headrace.models.rope import inverse_frequencies, resolve_dynamic
 from headrace.models.spec import ModelSpec, RopeSpec
 from headrace.runner.step import RunnerLimits
 
 
-def native_config(spec: ModelSpec, *, dtype: str, kv_dtype: str, max_context_tokens: int) -> _native.ModelConfig:
+def native_config(
+    spec: ModelSpec, *, dtype: str, kv_dtype: str, max_context_tokens: int, w8_matrices: Sequence[str] = ()
+) -> _native.ModelConfig:
     """
     What the native runtime must know of a network.
 
     `dtype` is bf16, w8a8 or w4a8, `kv_dtype` bf16 or int8; `max_context_tokens` resolves dynamic rope scaling.
+    `w8_matrices` are packed matrices of the layers that keep 8 bits in w4a8 (see `packing.eight_bit_matrices`).
     """
     config = _native.ModelConfig()
     config.dtype, config.kv_dtype = dtype, kv_dtype
@@ -23,6 +28,7 @@ def native_config(spec: ModelSpec, *, dtype: str, kv_dtype: str, max_context_tok
     config.sandwich_norms = spec.sandwich_norms
     config.norm_eps = spec.norm_eps
     config.embedding_scale, config.attention_scale = spec.embedding_scale, spec.scale
+    config.w8_matrices = list(w8_matrices)
     config.windows = list(spec.windows)
     config.rope_frequencies = _frequencies(spec.rope, spec.head_dim, max_context_tokens)
     if spec.local_rope is not None:

@@ -24,10 +24,12 @@ from headrace.models.spec import ModelSpec
 from headrace.models.weights import WeightSource
 from headrace.runner.decoding import decode
 
-PACKING_VERSION: Final = 1
+PACKING_VERSION: Final = 2
 """Changes when the layout of packed weights or the way they are quantised does."""
 _MAGIC: Final = b"HEADRACE"
 _HEADER_BYTES: Final = 4096
+_W4_BITS: Final = 4
+_MATRICES: Final = ("qkv", "o", "gate_up", "down")
 _TASK: Final = "Packing weights"
 
 
@@ -78,7 +80,9 @@ def load_packed(
 
 def packing_key(fingerprint: str, config: _native.ModelConfig) -> str:
     """Names the packed form of a checkpoint: its content, the format, the layout and the version of all that."""
-    slots = [(slot.name, slot.is_vector, slot.num_rows, slot.num_columns) for slot in _native.layout(config)]
+    slots = [
+        (slot.name, slot.is_vector, slot.num_rows, slot.num_columns, slot.num_bytes) for slot in _native.layout(config)
+    ]
     identity = json.dumps([PACKING_VERSION, fingerprint, config.dtype, slots])
     return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
@@ -121,6 +125,19 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
         yield Part(f"{prefix}up", first_row=16, interleaved=True)
     else:
         yield Part(slot_name)
+
+
+def eight_bit_matrices(spec: ModelSpec, weights: WeightSource) -> tuple[str, ...]:
+    """
+    Return the packed matrices of the layers that keep 8 bits in w4a8: those that a mixed file stores with more than 4.
+
+    A file that stores all layers alike is no mixture: there w4a8 means 4 bits for all.
+    """
+    matrices = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in _MATRICES]
+    bits = {matrix: max(weights.stored_bits(part.name) for part in parts_of(spec, matrix)) for matrix in matrices}
+    if min(bits.values()) > _W4_BITS:
+        return ()
+    return tuple(matrix for matrix in matrices if bits[matrix] > _W4_BITS)
 
 
 def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> _native.Arena | None:
