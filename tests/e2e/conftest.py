@@ -58,11 +58,17 @@ def free_port() -> int:
     raise AssertionError(f"no free port in {PORTS}")
 
 
+def ending_with_us() -> list[str]:
+    """Command prefix by which a server is stopped in order when this process ends, even by SIGKILL."""
+    program = shutil.which("setpriv")
+    return [program, "--pdeathsig", "TERM"] if program else []
+
+
 def serve(model: str | Path, folder: Path, *flags: str, env: dict[str, str] | None = None) -> Served:
     """Start a server and wait until `/ping` is 200; the log lies in `folder`."""
     port = free_port()
     log_path = folder / f"serve-{port}.log"
-    command = [headrace_command(), "serve", str(model), "--port", str(port), *flags]
+    command = [*ending_with_us(), headrace_command(), "serve", str(model), "--port", str(port), *flags]
     with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
     served = Served(f"http://127.0.0.1:{port}", process, log_path)

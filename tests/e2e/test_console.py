@@ -14,7 +14,7 @@ from selenium.webdriver.common.keys import Keys
 from tests.browser import Page, chromium
 from tests.waiting import WAIT_S
 
-from .conftest import free_port, headrace_command
+from .conftest import ending_with_us, free_port, headrace_command
 
 pytestmark = [pytest.mark.model, pytest.mark.browser]
 
@@ -24,7 +24,7 @@ def platform_url(tmp_path: Path) -> Iterator[str]:
     """`headrace up` on an empty folder; its workers end with it."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     log_path = tmp_path / "up.log"
-    command = [headrace_command(), "up", "--port", str(port), "--data-dir", str(tmp_path / "data")]
+    command = [*ending_with_us(), headrace_command(), "up", "--port", str(port), "--data-dir", str(tmp_path / "data")]
     with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ)
     try:

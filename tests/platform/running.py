@@ -13,7 +13,7 @@ import boto3
 import httpx
 from botocore.config import Config
 
-from tests.e2e.conftest import free_port, headrace_command
+from tests.e2e.conftest import ending_with_us, free_port, headrace_command
 from tests.waiting import WAIT_S
 
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6-gpu-py311"
@@ -82,7 +82,17 @@ def up(folder: Path, *flags: str, env: Mapping[str, str] = {}, inside: Sequence[
     """Start a platform and wait until it answers; its log lies beside its folder. `inside`: what runs the command."""
     port = free_port()
     log_path = folder.parent / f"{folder.name}-{port}.log"
-    command = [*inside, headrace_command(), "up", "--data-dir", str(folder), "--port", str(port), *flags]
+    command = [
+        *ending_with_us(),
+        *inside,
+        headrace_command(),
+        "up",
+        "--data-dir",
+        str(folder),
+        "--port",
+        str(port),
+        *flags,
+    ]
     with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=clean_environment(**env))
     running = Running(f"http://127.0.0.1:{port}", folder, process, log_path)
