@@ -63,7 +63,8 @@ def test_nohup_keeps_the_platform_running(tmp_path: Path) -> None:
 
 def test_a_signal_that_comes_twice_at_once_ends_the_platform_in_order(tmp_path: Path) -> None:
     running = up(tmp_path / "data")
-    for number in (signal.SIGTERM, signal.SIGINT):  # as from a wrapper and its group; two alike could become one
+    # As from a wrapper and its group; two alike could become one. Stopped, so that both arrive at one moment.
+    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         running.process.send_signal(number)
     assert running.process.wait(timeout=WAIT_S) == 0, running.log()
     assert "platform.stopped" in running.log()

@@ -24,7 +24,10 @@ from headrace.platform.seaweed import Seaweed
 MISSING = (
     "There is no object storage here. Install it with `pip install 'headrace[s3]'`, or name one with --s3-endpoint."
 )
-_READY_TIMEOUT_S = 30.0
+_READY_TIMEOUT_S = 50.0
+"""Longest that a request waits for it: boto3 waits 60 s for an answer."""
+_START_TIMEOUT_S = 180.0
+"""Longest for it to start, before it is killed and started again: a busy machine takes more than 30 s."""
 _MAX_PAUSE_S = 10.0
 _PROBE_PAUSE_S = 0.05
 _WATCH_PAUSE_S = 0.5
@@ -175,7 +178,7 @@ class EmbeddedStorage:
 
     async def _comes_up(self) -> bool:
         """Whether it answers before it ends or the time is up."""
-        deadline_s = asyncio.get_running_loop().time() + _READY_TIMEOUT_S
+        deadline_s = asyncio.get_running_loop().time() + _START_TIMEOUT_S
         while asyncio.get_running_loop().time() < deadline_s:
             if await asyncio.to_thread(self._seaweed.answers):
                 self._last_error = ""
