@@ -3,12 +3,14 @@
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from headrace.cluster.ray_head import free_ports
+from tests.waiting import WAIT_S
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 MEMORY_BYTES = 8 << 30
@@ -59,16 +61,46 @@ def ray_nodes(*cpus: int) -> Iterator[Nodes]:
 
 
 def agent_ports() -> dict[str, int]:
-    """Ports for a node's agents: where they choose their own, Ray kills a node whose agents take over 15 s to start."""
+    """Ports for a node's agents: Ray ends a node that waits over 15 s for a port that an agent chooses."""
     names = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
     return dict(zip(names, free_ports(len(names)), strict=True))
+
+
+def patiently(get_node: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Wait in Ray's look for a new node: its own limit of 30 s is no option, and a busy machine takes longer."""
+
+    def get_node_when_there(gcs_address: str, node_id: str) -> dict[str, Any]:
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return get_node(gcs_address, node_id)
+            except RuntimeError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.1)
+
+    return get_node_when_there
+
+
+def with_listen_port(start_process: Callable[..., Any]) -> Callable[..., Any]:
+    """Tell nodes where their agent listens: Ray tells the agent alone, and the node waits 15 s for it (Ray #65983)."""
+
+    def start(command: list[str], process_type: str, *arguments: Any, **options: Any) -> Any:
+        if process_type == "raylet":
+            command = [*command, f"--dashboard_agent_listen_port={free_ports(1)[0]}"]
+        return start_process(command, process_type, *arguments, **options)
+
+    return start
 
 
 def _ray_nodes(cpus: Sequence[int]) -> Iterator[Nodes]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray takes another address than loopback
+    from ray._private import services
     from ray.cluster_utils import Cluster
 
+    services.get_node = patiently(services.get_node)  # type: ignore[assignment]
+    services.start_ray_process = with_listen_port(services.start_ray_process)  # type: ignore[assignment]
     # A killed node refuses connections at once and is noticed within two periods; a slow one has two minutes to answer.
     system = {
         "health_check_initial_delay_ms": 0,

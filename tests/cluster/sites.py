@@ -16,6 +16,7 @@ from headrace.cluster.launcher import Handle, Launcher, Observation, Phase, Room
 from headrace.cluster.local import LocalLauncher
 from headrace.cluster.processes import ProcessId, process_id
 from headrace.cluster.ray_launcher import RayLauncher
+from headrace.cluster.ray_link import ClusterAway
 from headrace.cluster.ray_messages import Connection
 from headrace.cluster.worker_files import read_value
 from headrace.cluster.worker_logs import WorkerLogs
@@ -112,12 +113,12 @@ def spec(name: str, *, room: Room = SMALL, **asked: object) -> WorkerSpec:
 
 
 async def started(launcher: Launcher, wanted: WorkerSpec) -> Handle:
-    """Start a worker, as long as it takes."""
+    """Start a worker, however long it takes; as the reconciler does, ask again while the cluster does not answer."""
     deadline_s, waits_for = time.monotonic() + WAIT_S, ""
     while time.monotonic() < deadline_s:
         try:
             return await launcher.start(wanted)
-        except StartPending as error:
+        except (StartPending, ClusterAway) as error:
             waits_for = str(error)
         await asyncio.sleep(0.02)
     raise AssertionError(waits_for)

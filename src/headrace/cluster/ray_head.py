@@ -45,7 +45,7 @@ QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1
 ON_LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Else Ray takes 127.0.0.1 for this machine's address on the network, where such a cluster does not listen."""
 _AGENTS: Final = ("dashboard-agent-grpc", "dashboard-agent-listen", "metrics-export", "runtime-env-agent")
-"""Get their ports from us: where they choose their own, the node dies if they take over 15 s to start (Ray #65983)."""
+"""Get their ports from us: the node waits at most 15 s for each port that an agent chooses (Ray #65983)."""
 PATIENT: Final = {"RAY_agent_register_timeout_ms": "300000", "RAY_worker_register_timeout_seconds": "300"}
 """Ray gives its processes 30 and 60 s to start, which a busy machine exceeds."""
 _NO_SPARE_WORKERS: Final = {"RAY_enable_worker_prestart": "0", "RAY_prestart_worker_first_driver": "0"}
