@@ -36,7 +36,13 @@ _ACTIVATION_COPIES: Final = 6
 
 
 def smoothed_model(
-    model: Model, *, alpha: float | None, cache_dir: Path, available_bytes: int, progress: Progress
+    model: Model,
+    *,
+    alpha: float | None,
+    cache_dir: Path,
+    available_bytes: int,
+    progress: Progress,
+    max_samples: int = MAX_SAMPLES,
 ) -> Model:
     """
     Return the model with W8A8 weights that were smoothed, from the cache or made now.
@@ -49,6 +55,7 @@ def smoothed_model(
         cache_dir: of packed weights.
         available_bytes: memory that may be used.
         progress: told of layers.
+        max_samples: calibration texts to read at most.
 
     Raises:
         UnsupportedModel: its layers are of a kind that is not quantised.
@@ -64,7 +71,7 @@ def smoothed_model(
 
     check_can_quantize(model)
     alphas = strengths(alpha)
-    samples = calibration_samples(model, None, max_samples=MAX_SAMPLES, max_sample_tokens=MAX_SAMPLE_TOKENS)
+    samples = calibration_samples(model, None, max_samples=max_samples, max_sample_tokens=MAX_SAMPLE_TOKENS)
     folder = cache_dir / PACKED_FOLDER / f"{_key(model, samples, alphas)}.smoothquant"
     try:
         with _locked(folder):
