@@ -33,6 +33,7 @@ def formatted(value: object) -> Grammar:
     ("grammar", "allowed", "forbidden"),
     [
         (Grammar("choice", '["a\\"b", "ü"]'), ['a"b', "ü"], ["a", "üü"]),
+        (Grammar("choice", json.dumps([f"{n}" for n in range(10_000)])), ["9999", "1"], ["10000", ""]),
         (Grammar("ebnf", 'root ::= item ("," item)*\nitem ::= [a-c]+ | "/"'), ["a,bc", "/"], ["", "d"]),
         (Grammar("ebnf", 'start: "x"+'), ["xx"], [""]),
         (Grammar("json_object"), ['{"a": [1]}', "{}"], ["[]", '{  "a": 1}', "1"]),

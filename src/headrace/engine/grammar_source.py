@@ -83,7 +83,7 @@ def _choice(grammar: Grammar) -> str:
     if not any(choices) or len(choices) > _MAX_CHOICES:
         raise GrammarError(f"It has {len(choices)} choices; expected 1 to {_MAX_CHOICES} that are not empty.")
     alternatives = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
-    return str(LLMatcher.grammar_from_lark(f"start: {alternatives}"))
+    return str(LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {alternatives}"))
 
 
 def _lark(grammar: Grammar) -> str:

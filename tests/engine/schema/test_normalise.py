@@ -158,6 +158,8 @@ def test_a_schema_allows_what_it_says_and_nothing_else(schema, allowed, forbidde
         ({"oneOf": [N, {"type": "number"}]}, "`oneOf` at # is not supported where a value may fit two"),
         ({"type": "string", "format": "regex"}, '`format` at # is "regex", which is not supported'),
         ({"enum": []}, "`enum` at # is []; expected a list of at least one value"),
+        ({"multipleOf": 99_999_999}, "`multipleOf` at # is 99999999; the digits of all"),
+        ({"allOf": [{"multipleOf": 997}, {"multipleOf": 9.91}]}, "`multipleOf` at #/allOf/1 is 9.91"),
         (3, "It is 3; expected a JSON object."),
     ],
 )

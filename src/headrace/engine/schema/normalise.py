@@ -6,6 +6,7 @@ reference that leaves `#/$defs`. The rules are in docs/structured-output.md. Sou
 keyword: its docs/json_schema.md and parser/src/json, version 1.9.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,19 @@ from headrace.engine.schema.document import MAX_SUBSCHEMAS, Member, Schema, Sche
 from headrace.engine.schema.group import LISTS, Group, GroupReader, branches, is_made_up, own, union
 from headrace.engine.schema.keywords import FORMAT_PATTERNS, IMPLIED_TYPES, NATIVE_FORMATS, check_keywords
 from headrace.engine.schema.overlap import check_one_of
-from headrace.engine.schema.values import MAP_NAME_PATTERN, any_value, array_keywords, number_keywords, object_limits
+from headrace.engine.schema.values import (
+    MAP_NAME_PATTERN,
+    any_value,
+    array_keywords,
+    number_keywords,
+    object_limits,
+    step_digits,
+)
 
 _MAX_NAMES = 200_000
 """Property names in the result: a closed branch of `anyOf` repeats those of the schema around it."""
+_MAX_STEPS = 100_000
+"""0.2 s to compile; 100 million run for minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,7 @@ class _Normaliser:
         self._definition_names: dict[tuple[str, _Around], str] = {}
         self._any_name: str | None = None
         self._num_definitions = 0
+        self._steps: set[int] = set()
         self._num_subschemas = 0
         self._num_names = 0
 
@@ -148,10 +159,22 @@ class _Normaliser:
         if "pattern" in schema:
             result["pattern"] = schema["pattern"]
         self._add_format(result, schema)
+        self._count_step(member)
         result |= number_keywords(schema, has_type=around.has_type)
         result |= array_keywords(member, self._child, closes=around == _ALONE and not is_made_up(schema))
         self._add_properties(result, member, closing, around)
         return result
+
+    def _count_step(self, member: Member) -> None:
+        """Bound all `multipleOf` together: an automaton counts up to the least common multiple of those that meet."""
+        if "multipleOf" not in member.schema:
+            return
+        self._steps.add(step_digits(member.schema["multipleOf"]))
+        if math.prod(self._steps) > _MAX_STEPS:
+            raise SchemaError(
+                f"`multipleOf` at {member.place} is {show(member.schema['multipleOf'])}; the digits of all different "
+                f"ones, multiplied, are more than {_MAX_STEPS}. Use `minimum` and `maximum`."
+            )
 
     def _child(self, member: Member, *keys: str | int) -> Schema:
         """Normalise the schema of another value, below."""

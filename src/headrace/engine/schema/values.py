@@ -1,6 +1,7 @@
 """The keywords of single values: numbers that end, arrays, and how many properties an object has."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 from headrace.engine.schema.document import Member, Schema
@@ -49,6 +50,12 @@ def number_keywords(schema: dict[str, Any], *, has_type: bool) -> dict[str, Any]
         if "integer" not in types or "number" in types:
             result.setdefault("multipleOf", _STEP)
     return result
+
+
+def step_digits(step: float) -> int:
+    """Return the digits of a `multipleOf` without the point: 25 for 2.5 and 0.25."""
+    number = Decimal(repr(step)) if isinstance(step, float) else Decimal(step)
+    return int(number.scaleb(max(0, -int(number.normalize().as_tuple().exponent))))
 
 
 def array_keywords(member: Member, child: Callable[..., Schema], *, closes: bool) -> dict[str, Any]:
