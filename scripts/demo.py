@@ -71,6 +71,7 @@ def stream_answer(url: str) -> Iterator[dict[str, object]]:
         "model": MODEL,
         "messages": [{"role": "user", "content": QUESTION}],
         "temperature": 0,
+        "repetition_penalty": 1.1,  # a model this small falls into loops without
         "max_tokens": 160,
         "stream": True,
         "stream_options": {"include_usage": True},
