@@ -7,6 +7,7 @@ answer, by the rules of docs/structured-output.md.
 """
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import jsonschema
@@ -324,7 +325,8 @@ def problem(schema: Schema, text: str) -> str | None:
     """
     Say what is wrong with an answer: not JSON, a key twice, not valid, a property that the schema does not name.
 
-    A key of a map may come twice: no parser of grammars can tell.
+    A key of a map may come twice: no parser of grammars can tell. Numbers are read as decimals: 16.47 is a multiple of
+    0.01, but not in binary.
     """
     twice: list[str] = []
 
@@ -334,12 +336,13 @@ def problem(schema: Schema, text: str) -> str | None:
         return dict(pairs)
 
     try:
-        value = json.loads(text, object_pairs_hook=note_twice)
+        value = json.loads(text, object_pairs_hook=note_twice, parse_float=Decimal)
     except ValueError as error:
         return str(error)
     known, has_map = _known_names(schema)
     if not known.isdisjoint(twice):
         return f"a key comes twice: {twice}"
+    schema = json.loads(json.dumps(schema), parse_float=Decimal)
     validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     closed = schema if validator is not jsonschema.Draft202012Validator else {**schema, "unevaluatedProperties": False}
     for error in validator(closed, format_checker=validator.FORMAT_CHECKER).iter_errors(value):
