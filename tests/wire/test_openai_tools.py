@@ -159,6 +159,14 @@ def accepts(schema, text):
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
+@pytest.mark.parametrize(("parallel", "most"), [(True, 16), (False, 1)])
+def test_required_calls_come_to_an_end(parallel, most):
+    schema = grammar_of(plan_tools(decoded(), "required", parallel=parallel))
+    call = {"name": "now", "arguments": {}}
+    assert accepts(schema, json.dumps([call] * most))
+    assert not accepts(schema, json.dumps([call] * (most + 1)))
+
+
 def test_required_calls_are_an_array_of_known_functions():
     schema = grammar_of(plan_tools(decoded(), "required", parallel=True))
     assert accepts(schema, '[{"name": "weather", "arguments": {"city": "Bern"}}, {"name": "now", "arguments": {}}]')

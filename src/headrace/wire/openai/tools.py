@@ -18,6 +18,8 @@ from headrace.core.generation import Grammar
 from headrace.wire.framing import to_json
 
 _NAME = re.compile(r"^[a-zA-Z0-9_.-]{1,64}$")
+_MAX_PARALLEL_CALLS = 16
+"""Calls of one answer with `required`: a small model would repeat them until `max_tokens`, and half a call is lost."""
 
 
 class Function(msgspec.Struct, omit_defaults=True):
@@ -104,7 +106,8 @@ def plan_tools(tools: Sequence[Tool] | None, choice: str | ToolChoice | None, *,
         grammar = _schema_grammar(_parameters(function), param=f"tools[{number}].function.parameters")
         return ToolPlan(mode="named", names=names, named=function.name, max_calls=1, grammar=grammar)
     if wish.mode == "required":
-        grammar = _schema_grammar(_calls_schema(offered.values(), max_calls), param="tools")
+        bound = _MAX_PARALLEL_CALLS if parallel else 1
+        grammar = _schema_grammar(_calls_schema(offered.values(), bound), param="tools")
         return ToolPlan(mode="required", names=allowed, max_calls=max_calls, grammar=grammar)
     return NO_TOOLS if wish.mode == "none" else ToolPlan(mode="auto", names=allowed, max_calls=max_calls)
 
@@ -171,7 +174,7 @@ def _schema_grammar(schema: dict[str, object], *, param: str) -> Grammar:
     return Grammar("json_schema", to_json(schema).decode(), param=param)
 
 
-def _calls_schema(functions: Iterable[Function], max_calls: int | None) -> dict[str, object]:
+def _calls_schema(functions: Iterable[Function], max_calls: int) -> dict[str, object]:
     """The schema of an array of calls. Each function's own schema is a definition, and its references lead there."""
     definitions: dict[str, object] = {}
     calls = []
@@ -186,8 +189,7 @@ def _calls_schema(functions: Iterable[Function], max_calls: int | None) -> dict[
                 "additionalProperties": False,
             }
         )
-    schema: dict[str, object] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}, "$defs": definitions}
-    return schema if max_calls is None else {**schema, "maxItems": max_calls}
+    return {"type": "array", "minItems": 1, "maxItems": max_calls, "items": {"anyOf": calls}, "$defs": definitions}
 
 
 def _with_moved_root(value: Any, place: str) -> Any:
