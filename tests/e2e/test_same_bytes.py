@@ -74,7 +74,7 @@ async def test_64_streams_give_the_bytes_of_each_request_alone(server: Served) -
     assert together_whole == alone
 
 
-@pytest.mark.parametrize(("dtype", "kv_mib"), [("bf16", 25), ("w8a8", 13), ("w4a8", 13)])
+@pytest.mark.parametrize(("dtype", "kv_mib"), [("auto", 25), ("bf16", 25), ("w8a8", 13), ("w4a8", 13)])
 async def test_neither_prefix_cache_nor_preemption_changes_an_answer(
     dtype: str, kv_mib: int, smollm2_path: Path, tmp_path: Path
 ) -> None:
