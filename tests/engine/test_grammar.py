@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from headrace.core.errors import Busy, InvalidRequest
 from headrace.core.generation import FinishReason, Grammar, GrammarKind
 from headrace.engine.grammar import GrammarCompiler, GrammarState
+from headrace.models.gguf_file import open_gguf
+from headrace.models.gguf_tokenizer import read_gguf_tokenizer
 from headrace.runner.step import StepInput
 from tests.engine.support import VOCAB_SIZE, ask, ask_all, byte_tokenizer, make_engine, request, runner_limits, running
 
@@ -25,6 +28,8 @@ SCHEMA = {
     "additionalProperties": False,
 }
 JSON = Grammar("json_schema", json.dumps(SCHEMA))
+EXPLOSIVE = "^((.{1,1000}){1,1000}){1,1000}$"
+SMOLLM2_VOCAB_SIZE = 49152
 
 
 async def test_a_json_schema_is_kept_by_every_choice() -> None:
@@ -109,6 +114,27 @@ async def test_a_grammar_that_is_not_valid_is_refused(grammar: Grammar) -> None:
         assert engine.stats().num_waiting == 0
     assert refused.value.param == "grammar"
     assert "state>" not in refused.value.message
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar("regex", EXPLOSIVE, param="structured_outputs.regex"),
+        Grammar("json_schema", json.dumps({"type": "string", "pattern": EXPLOSIVE}), param="json_schema"),
+        Grammar("json_schema", json.dumps({"properties": {"a": {"items": {"pattern": EXPLOSIVE}}}}), param="tools"),
+    ],
+    ids=["regex", "pattern", "nested pattern"],
+)
+async def test_an_expression_that_explodes_is_refused_before_the_answer_begins(
+    grammar: Grammar, smollm2_path: Path
+) -> None:
+    tokenizer = read_gguf_tokenizer(open_gguf(smollm2_path), SMOLLM2_VOCAB_SIZE)
+    compiler = GrammarCompiler(tokenizer, vocab_size=SMOLLM2_VOCAB_SIZE)
+    with pytest.raises(InvalidRequest, match="too complex") as refused:
+        await compiler.compile(grammar)
+    assert refused.value.param == grammar.param
+    compiler.close()
 
 
 @pytest.mark.parametrize("grammar", [JSON, Grammar("regex", "[0-9")], ids=["valid", "refused"])

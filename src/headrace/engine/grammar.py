@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import Busy, InvalidRequest
 from headrace.core.generation import Grammar, GrammarKind
-from headrace.engine.grammar_source import GrammarError, grammar_source
+from headrace.engine.grammar_source import GrammarError, grammar_source, pattern_sources
 from headrace.models.tokenizer import Tokenizer
 
 _MAX_KEPT = 128
@@ -43,6 +43,8 @@ _MEANINGS = {
     "oneOf constraints are not supported": "a value may fit two branches of its `oneOf`. Use `anyOf`.",
     "min/maxProperties only supported": "`minProperties` and `maxProperties` are supported where all `properties` are "
     "`required`, and 1 where none is.",
+    "too many expressions constructed": "it is too complex. Use smaller bounds in `{m,n}`, and do not nest them.",
+    "lexer precomputation failed": "it is too complex. Use fewer repetitions.",
     "recursion limit exceeded": "it is nested too deeply. Use `$defs` and `$ref` to make it flatter.",
 }
 """What errors of llguidance say to people who do not know it, by a part of their text."""
@@ -178,10 +180,11 @@ class GrammarCompiler:
 
         tokenizer = self._tokenizer.grammar_tokenizer()
         try:
-            matcher = LLMatcher(tokenizer, grammar_source(grammar), log_level=0)
+            source = grammar_source(grammar)
+            matcher = LLMatcher(tokenizer, source, log_level=0)
         except GrammarError as error:
             return str(error)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:  # llguidance's own
             return _reason(str(error))
         if matcher.is_error():
             return _reason(matcher.get_error())
@@ -190,7 +193,23 @@ class GrammarCompiler:
         # Some faults show only once the first token is looked for: better now than after the request was let in.
         trial = state.fork()
         trial.mask()
-        return state if trial.error is None else trial.error
+        if trial.error is not None:
+            return trial.error
+        return (_pattern_error(tokenizer, source) if grammar.kind == "json_schema" else None) or state
+
+
+def _pattern_error(tokenizer: Any, source: str) -> str | None:
+    """Return why a pattern in a JSON schema cannot be enforced, if so: it would fail in the middle of an answer."""
+    from llguidance import LLMatcher
+
+    for pattern in pattern_sources(source):
+        matcher = LLMatcher(tokenizer, pattern, log_level=0)
+        matcher.consume_tokens(tokenizer.tokenize_str('"'))
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+        if matcher.is_error():
+            return f"a `pattern` in it cannot be used: {_reason(matcher.get_error())}"
+    return None
 
 
 def _reason(error: str) -> str:

@@ -48,6 +48,29 @@ def grammar_source(grammar: Grammar) -> str:
         raise GrammarError("It is nested too deeply.") from error
 
 
+def pattern_sources(source: str) -> list[str]:
+    """
+    Return a grammar of its own for each bounded string pattern in a JSON schema's.
+
+    llguidance reads a pattern only when its string begins, in the middle of an answer. Patterns without `{m,n}` are
+    left out: they do not grow beyond their text.
+    """
+    from llguidance import LLMatcher
+
+    found: dict[str, None] = {}
+    pending = [grammar.get("json_schema") for grammar in json.loads(source).get("grammars", ())]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, list):
+            pending += part
+        elif isinstance(part, dict):
+            if isinstance(part.get("pattern"), str) and "{" in part["pattern"]:
+                bounds = {key: part[key] for key in ("pattern", "minLength", "maxLength") if key in part}
+                found[json.dumps({"type": "string", **bounds})] = None
+            pending += [value for key, value in part.items() if key not in ("const", "enum")]
+    return [str(LLMatcher.grammar_from_json_schema(schema)) for schema in found]
+
+
 def _json_schema(grammar: Grammar) -> str:
     return _json_source(grammar, json.dumps(normalise_schema(grammar.text)))
 
