@@ -325,8 +325,7 @@ def problem(schema: Schema, text: str) -> str | None:
     """
     Say what is wrong with an answer: not JSON, a key twice, not valid, a property that the schema does not name.
 
-    A key of a map may come twice: no parser of grammars can tell. Numbers are read as decimals: 16.47 is a multiple of
-    0.01, but not in binary.
+    Numbers are read as decimals: 16.47 is a multiple of 0.01, but not in binary.
     """
     twice: list[str] = []
 
@@ -340,7 +339,7 @@ def problem(schema: Schema, text: str) -> str | None:
     except ValueError as error:
         return str(error)
     known, has_map = _known_names(schema)
-    if not known.isdisjoint(twice):
+    if twice:
         return f"a key comes twice: {twice}"
     schema = json.loads(json.dumps(schema), parse_float=Decimal)
     validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)

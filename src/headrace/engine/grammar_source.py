@@ -48,6 +48,21 @@ def grammar_source(grammar: Grammar) -> str:
         raise GrammarError("It is nested too deeply.") from error
 
 
+def has_maps(source: str) -> bool:
+    """Whether an object may have names that the schema of a JSON grammar does not spell out."""
+    pending: list[Any] = [json.loads(source)]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, list):
+            pending += part
+        elif isinstance(part, dict):
+            is_open = "object" in part.get("type", ()) and "additionalProperties" not in part
+            if is_open or "patternProperties" in part or part.get("additionalProperties", False) is not False:
+                return True
+            pending += part.values()
+    return False
+
+
 def pattern_sources(source: str) -> list[str]:
     """
     Return a grammar of its own for each bounded string pattern in a JSON schema's.
