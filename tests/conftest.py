@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -26,6 +27,18 @@ LONGEST = (
     "platform/test_ray_cluster",
     "platform/test_wake",
 )
+
+
+def pytest_configure() -> None:
+    """
+    Restore the signals that a background job of a shell (SIGINT) or `nohup` (SIGHUP) ignores.
+
+    Processes inherit that, and a command that ignores them cannot be interrupted by the tests that try to.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
