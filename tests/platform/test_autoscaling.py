@@ -72,7 +72,7 @@ def test_a_variant_scales_out_falls_asleep_and_is_woken_by_a_request(platform: R
     cloudwatch.delete_alarms(AlarmNames=["busy"])
     command = [NAME, "--min", "0", "--max", "2", "--idle-s", "10", "--url", platform.url]
     assert CliRunner().invoke(scale, command).exit_code == 0
-    until(lambda: counts() == (0, 0), "it went to sleep, as nobody asked")
+    until(lambda: counts() == (0, 0), "it went to sleep without requests")
 
     (answer,) = invoke(platform, NAME)
     assert answer["details"]["generated_tokens"] == 12

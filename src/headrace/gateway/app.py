@@ -51,7 +51,7 @@ from headrace.wire.aws.errors import AwsError
 from headrace.wire.unknown_routes import MODELS, OPENAI_METHODS
 
 CLIENT_GONE_STATUS = 499
-"""What the log says when nobody was left to answer. Source: nginx."""
+"""Status in the log of a request whose client closed the connection. Source: nginx."""
 
 MODEL_FAILED_STATUS = 424
 STOPPING = "The platform is stopping. Try your request again."

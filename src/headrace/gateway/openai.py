@@ -181,7 +181,7 @@ async def fail(error: HeadraceError, down: Downstream, record: InvocationRecord,
     record.status = reply.status
     headers = [*record.id_headers(), ("content-type", reply.content_type), *reply.headers]
     if isinstance(error, EngineFailed | ModelFailed):
-        headers.append(("x-should-retry", "false"))  # obeyed by OpenAI's clients: it would be in vain, or run again
+        headers.append(("x-should-retry", "false"))  # OpenAI's clients obey it: a retry fails again, or runs twice
     elif isinstance(error, Unavailable):
         headers.append(RETRY_AFTER)
     elif isinstance(error, MethodNotAllowed):

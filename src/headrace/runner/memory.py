@@ -91,14 +91,13 @@ def plan_memory(  # noqa: PLR0913 - each is a setting of its own
     block_bytes = _native.kv_block_bytes(config)
     blocks_of_one = -(-max_model_len // block_tokens)
     available_bytes = min(available_bytes, max_memory_bytes or available_bytes)
-    room = available_bytes - _reserve(available_bytes) - weights_bytes - workspace_bytes
+    room_bytes = available_bytes - _reserve(available_bytes) - weights_bytes - workspace_bytes
     if kv_cache_bytes is None:
-        num_blocks = max(min(blocks_of_one * max_num_seqs, room // block_bytes), blocks_of_one)
+        num_blocks = max(min(blocks_of_one * max_num_seqs, room_bytes // block_bytes), blocks_of_one)
     else:
         num_blocks = kv_cache_bytes // block_bytes
     if max_kv_cache_tokens is not None:
-        rounded_up = -(-max_kv_cache_tokens // block_tokens)
-        num_blocks = min(num_blocks, max(max_kv_cache_tokens // block_tokens, min(rounded_up, blocks_of_one)))
+        num_blocks = min(num_blocks, _most_blocks(max_kv_cache_tokens, block_tokens, blocks_of_one))
     plan = MemoryPlan(
         weights_bytes=weights_bytes,
         workspace_bytes=workspace_bytes,
@@ -111,6 +110,11 @@ def plan_memory(  # noqa: PLR0913 - each is a setting of its own
     )
     _check(plan, blocks_of_one, max_model_len, is_limited=available_bytes == max_memory_bytes)
     return plan
+
+
+def _most_blocks(max_tokens: int, block_tokens: int, blocks_of_one: int) -> int:
+    """Return the whole blocks in `max_tokens`; one more where one context of just as many tokens needs it."""
+    return max(max_tokens // block_tokens, min(-(-max_tokens // block_tokens), blocks_of_one))
 
 
 def _check(plan: MemoryPlan, blocks_of_one: int, max_model_len: int, *, is_limited: bool) -> None:

@@ -14,7 +14,7 @@ from headrace.wire.dialect import ErrorReply
 from headrace.wire.unknown_routes import render_error_for, unknown_route
 
 CLIENT_GONE_STATUS = 499
-"""What the log says when nobody was left to answer. Source: nginx."""
+"""Status in the log of a request whose client closed the connection. Source: nginx."""
 
 
 def response_of(reply: ErrorReply) -> Response:

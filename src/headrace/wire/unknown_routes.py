@@ -55,7 +55,7 @@ class _Foreign:
     render: Render
     hint: str
     is_read: bool = False
-    """A GET can be of no client of S3: the path cannot be a bucket and an object that anybody has."""
+    """Whether no S3 client can have sent this GET, because the path is no bucket and key."""
 
 
 def _paths(pattern: str) -> re.Pattern[str]:
