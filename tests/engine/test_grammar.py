@@ -194,10 +194,11 @@ async def test_a_grammar_that_fails_midway_ends_its_request_only() -> None:
 
     engine = make_engine(before_step=break_grammar)
     async with running(engine):
-        grammar = Grammar("regex", "[a-z]{20}")
+        grammar = Grammar("regex", "[a-z]{20}", param="structured_outputs.regex")
         broken, healthy = await asyncio.gather(
             ask(engine, request("x", "broken", grammar=grammar)), ask(engine, request("x", "healthy", grammar=grammar))
         )
     assert broken.finish.reason is FinishReason.ERROR
-    assert "grammar failed" in (broken.finish.message or "")
+    assert "cannot be enforced any further" in (broken.finish.message or "")
+    assert broken.finish.param == "structured_outputs.regex"
     assert (healthy.finish.reason, len(healthy.text)) == (FinishReason.EOS, 20)

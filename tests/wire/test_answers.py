@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from headrace.core.errors import EngineFailed, RequestAborted
+from headrace.core.errors import EngineFailed, InvalidRequest, RequestAborted
 from headrace.core.generation import Chunk, FinishReason, GenerationRequest
 from headrace.wire.answers import Collector, Usage, finite_logprob, usage_of
 from tests.wire.samples import answer, finish, token
@@ -52,6 +52,13 @@ def test_an_answer_without_a_good_end_is_an_error(chunks, error):
 def test_the_reason_of_a_failure_is_told():
     with pytest.raises(EngineFailed, match="boom"):
         collected([Chunk(finish=finish(FinishReason.ERROR, message="boom"))])
+
+
+def test_a_failure_that_a_field_caused_is_the_client_s():
+    failed = finish(FinishReason.ERROR, message="too large", param="structured_outputs.grammar")
+    with pytest.raises(InvalidRequest, match="too large") as caught:
+        collected([Chunk(finish=failed)])
+    assert caught.value.param == "structured_outputs.grammar"
 
 
 def test_the_choice_with_the_best_mean_logprob_comes_first():

@@ -163,6 +163,8 @@ class Finish:
     """The stop string or stop token that ended the answer."""
     message: str | None = None
     """What went wrong, when `reason` is ERROR or ABORT."""
+    param: str | None = None
+    """The field of the request that is the cause, when `reason` is ERROR; None: the engine is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

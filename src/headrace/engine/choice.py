@@ -71,7 +71,7 @@ class Choice:
                 grammar.accept(token_id)
             if grammar.error is not None:
                 self.text.push(token_id, logprob, top)
-                return self.finish(FinishReason.ERROR, message=f"The grammar failed: {grammar.error}")
+                return self._grammar_failed(grammar.error)
         if token_id in self.end_ids:
             self.text.push_end(token_id, logprob, top)
             return self.finish(FinishReason.EOS, stop=token_id)
@@ -80,6 +80,12 @@ class Choice:
             return self.finish(FinishReason.STOP, match=match)
         return self.finish(FinishReason.EOS) if grammar is not None and grammar.is_complete else None
 
+    def _grammar_failed(self, reason: str) -> Chunk:
+        """Return the last chunk of an answer whose grammar exceeds a limit of the parser, which is the client's."""
+        grammar = self.sequence.params.grammar
+        message = f"The grammar cannot be enforced any further: {reason.rstrip('.')}. Use a smaller one."
+        return self.finish(FinishReason.ERROR, message=message, param=None if grammar is None else grammar.param)
+
     def finish(
         self,
         reason: FinishReason,
@@ -87,6 +93,7 @@ class Choice:
         match: StopMatch | None = None,
         stop: int | None = None,
         message: str | None = None,
+        param: str | None = None,
     ) -> Chunk:
         """Return the last chunk, with everything that was held back."""
         text, tokens = self.text.finish(match)
@@ -99,6 +106,7 @@ class Choice:
             seed=self.reported_seed,
             stop=match.string if match is not None else stop,
             message=message,
+            param=param,
         )
         return Chunk(index=self.index, text=text, tokens=tokens, prompt=self._take_prompt(), finish=finish)
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.core.errors import EngineFailed, HeadraceError, RequestAborted
+from headrace.core.errors import EngineFailed, HeadraceError, InvalidRequest, RequestAborted
 from headrace.core.generation import Chunk, Finish, FinishReason, GenerationRequest, Token
 
 LOWEST_LOGPROB = -9999.0
@@ -73,6 +73,8 @@ def failure_of(finish: Finish | None) -> HeadraceError | None:
     """The error that a choice ended with, if it did."""
     if finish is None:
         return None
+    if finish.reason is FinishReason.ERROR and finish.param is not None and finish.message is not None:
+        return InvalidRequest(finish.message, param=finish.param)
     if finish.reason is FinishReason.ERROR:
         return EngineFailed(finish.message or "The engine failed in the middle of the answer. Try again.")
     if finish.reason is FinishReason.ABORT:
