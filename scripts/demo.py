@@ -40,7 +40,7 @@ Try it from another terminal:
 
 
 def free_port(wanted: int) -> int:
-    """The wanted port, or any free one if somebody listens there."""
+    """Return the wanted port, or any free one if another program listens there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -120,9 +120,10 @@ def main() -> int:
     """Serve, ask, print, and go on serving unless `--check`."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description="Serve a small real model and talk to it.")
     parser.add_argument("--check", action="store_true", help="exit after the answer: 0 if it is right")
-    parser.add_argument("--port", type=int, default=8080, help="port to serve on (a free one if it is taken)")
+    parser.add_argument("--port", type=int, help="port to serve on (default 8080, or a free one if it is taken)")
     options = parser.parse_args()
-    port = free_port(options.port)
+    # With --check any free port: two checks side by side would both find 8080 free, before either server listens.
+    port = free_port(options.port or (0 if options.check else 8080))
     url = f"http://127.0.0.1:{port}"
     headrace = shutil.which("headrace", path=str(Path(sys.executable).parent))
     server = subprocess.Popen([headrace or "headrace", "serve", MODEL, "--port", str(port), "--log-level", "warning"])
