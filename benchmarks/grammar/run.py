@@ -137,7 +137,8 @@ async def measure(arguments: argparse.Namespace) -> None:
     engine = assemble(config)
     await engine.start()
     try:
-        compiled = [await compile_times(load_model(arguments.model).tokenizer, number) for number in (20, 200, 2000)]
+        tokenizer = load_model(arguments.model).tokenizer
+        compiled = [await compile_times(tokenizer, number) for number in (20, 200, 2000)]
         cases = [await compare(engine, number, arguments) for number in arguments.streams]
     finally:
         await engine.close(deadline_s=0)
