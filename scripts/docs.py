@@ -1,10 +1,10 @@
 """
-Write the generated pages of `docs/` and the README's tree, from the code.
+Generate pages of `docs/` and the README's list of packages from the code.
 
-Settings, names of other servers, metrics, errors, the command line, operations of AWS, fields of requests.
+Settings, names of other servers, metrics, errors, the command line, operations of AWS, request fields, the file list.
 
 python scripts/docs.py            write them
-python scripts/docs.py --check    exit 1 if one of them is not what the code says
+python scripts/docs.py --check    exit 1 if one of them differs from the code
 """
 
 import argparse
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-TREE = re.compile(r"(?<=<!-- tree -->\n).*?(?=<!-- /tree -->)", re.DOTALL)
+PACKAGE = ROOT / "src" / "headrace"
+FOLDERS = re.compile(r"(?<=<!-- folders -->\n).*?(?=<!-- /folders -->)", re.DOTALL)
 NOTE = "<!-- Made by scripts/docs.py; change the code that it describes instead. -->\n"
 
 
@@ -167,7 +168,7 @@ def errors_page() -> Iterator[str]:
 
 
 def first_sentence(path: Path) -> str:
-    """What a source file says of itself at its top."""
+    """Return the first sentence of a source file's docstring or opening comment."""
     text = path.read_text(encoding="utf-8")
     if path.suffix in {".py", ".pyi"}:
         about = ast.get_docstring(ast.parse(text)) or ""
@@ -182,21 +183,36 @@ def first_sentence(path: Path) -> str:
     return re.split(r"(?<=[.;])\s", paragraph)[0].rstrip(".;")
 
 
-def tree_block() -> Iterator[str]:
-    """Each source file with one line on what it is, folder by folder."""
+def source_folders() -> dict[Path, list[Path]]:
+    """Return the source files of the package and the native runtime, by folder."""
     suffixes = {".py", ".pyi", ".js", ".css", ".html", ".h", ".inl", ".cpp"}
-    files = [path for top in ("src/headrace", "csrc") for path in (ROOT / top).rglob("*") if path.suffix in suffixes]
     by_folder: dict[Path, list[Path]] = {}
-    for path in sorted(files):
-        by_folder.setdefault(path.parent, []).append(path)
-    yield "```text"
-    for folder, members in sorted(by_folder.items()):
+    for top in (PACKAGE, ROOT / "csrc"):
+        for path in sorted(path for path in top.rglob("*") if path.suffix in suffixes):
+            by_folder.setdefault(path.parent, []).append(path)
+    return dict(sorted(by_folder.items()))
+
+
+def tree_page() -> Iterator[str]:
+    """One line for each source file, folder by folder."""
+    yield "# The tree\n"
+    yield "Every source file with its first sentence."
+    yield "[Architecture](architecture.md) explains how the folders fit together.\n"
+    for folder, files in source_folders().items():
+        yield f"## {folder.relative_to(ROOT).as_posix()}\n"
         package = folder / "__init__.py"
-        about = f"  {first_sentence(package)}" if package in members else ""
-        yield f"{folder.relative_to(ROOT).as_posix()}/{about}"
-        for path in members:
-            if path != package:
-                yield f"  {path.name:24}{first_sentence(path)}"
+        if package in files:
+            yield f"{first_sentence(package)}.\n"
+        yield "```text"
+        yield from (f"{path.name:24}{first_sentence(path)}".rstrip() for path in files if path != package)
+        yield "```\n"
+
+
+def packages_block() -> Iterator[str]:
+    """One line for each top-level package, for the README."""
+    yield "```text"
+    for package in sorted(PACKAGE.glob("*/__init__.py")):
+        yield f"{package.parent.name + '/':12}{first_sentence(package)}"
     yield "```\n"
 
 
@@ -256,17 +272,18 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "cli.md": cli_page,
     "coverage.md": coverage_page,
     "dialects/fields.md": fields_page,
+    "tree.md": tree_page,
 }
 
 
 def main() -> int:
-    """Write or check the pages and the tree."""
+    """Write or check the generated pages and the README's list of packages."""
     parser = argparse.ArgumentParser(description="Write the generated pages of the docs.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     check = parser.parse_args().check
     wanted = {DOCS / name: NOTE + "\n".join(page()).rstrip() + "\n" for name, page in PAGES.items()}
-    tree = "\n".join(tree_block())
-    wanted[README] = TREE.sub(lambda _: tree, README.read_text(encoding="utf-8"))
+    packages = "\n".join(packages_block())
+    wanted[README] = FOLDERS.sub(lambda _: packages, README.read_text(encoding="utf-8"))
     stale = []
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:

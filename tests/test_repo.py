@@ -1,4 +1,4 @@
-"""The repository keeps its own promises: the README's tree, file sizes, package files, links."""
+"""The repository keeps its own promises: generated pages, file sizes, package files, links."""
 
 import ast
 import re
@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "headrace"
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MAX_LINES = 400
+MAX_README_LINES = 170
 
 
 def source_files() -> list[Path]:
@@ -39,6 +40,21 @@ def test_links_in_the_docs_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page}: {target}"
 
 
-def test_generated_pages_and_the_tree_in_the_readme_are_up_to_date() -> None:
+def test_the_readme_is_short_and_begins_with_the_commands_that_set_up_and_test() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= MAX_README_LINES
+    assert [line.split()[0] for line in lines[3:5]] == ["scripts/demo", "scripts/test"]
+
+
+def test_the_readme_and_the_tree_name_every_package() -> None:
+    readme, tree = (ROOT / "README.md").read_text(), (ROOT / "docs" / "tree.md").read_text()
+    for package in PACKAGE.rglob("__init__.py"):
+        folder = package.parent.relative_to(ROOT).as_posix()
+        assert f"## {folder}\n" in tree
+        if package.parent.parent == PACKAGE:
+            assert f"\n{package.parent.name}/ " in readme
+
+
+def test_generated_pages_and_the_list_of_packages_in_the_readme_are_up_to_date() -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts" / "docs.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
