@@ -23,18 +23,18 @@ from prometheus_client import Metric
 from headrace.cli.reference import cli_page
 from headrace.control.registry import OPERATIONS
 from headrace.core import errors
-from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.core.container_meanings import Fills, Meaning, NoEffect, Requires
-from headrace.core.container_model_config import MODEL_CONFIG
-from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.core.exposition import families
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
-from headrace.core.platform_settings import PlatformSettings
-from headrace.core.setting_docs import SettingRow, setting_rows
-from headrace.core.setting_values import flag_name
 from headrace.gateway.exposition import families as gateway_families
 from headrace.gateway.metrics import GatewayMetrics
+from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
+from headrace.settings.container_meanings import Fills, Meaning, NoEffect, Requires
+from headrace.settings.container_model_config import MODEL_CONFIG
+from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.settings.docs import SettingRow, setting_rows
+from headrace.settings.platform_settings import PlatformSettings
+from headrace.settings.values import flag_name
 from headrace.wire.aws import coverage
 from headrace.wire.fields import LEAVE_IT_OUT
 from headrace.wire.lmi.parameters import PARAMETER_FIELDS as LMI_FIELDS

@@ -9,8 +9,8 @@ from headrace import __version__
 from headrace.cli.group import Examples
 from headrace.cli.main import COMMANDS
 from headrace.cli.reference import cli_page, leaves
-from headrace.core.setting_values import flag_name
-from headrace.core.settings import setting_names
+from headrace.settings.server_settings import setting_names
+from headrace.settings.values import flag_name
 
 LEAVES = [(leaf.path, leaf.command) for leaf in leaves()]
 

@@ -9,9 +9,9 @@ from headrace.cluster.instance_types import Host
 from headrace.cluster.processes import is_running, reap, spawn
 from headrace.cluster.worker_files import write_value
 from headrace.core.errors import SettingsError
-from headrace.core.platform_settings import PlatformSettings
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.folders import DataFolder
+from headrace.settings.platform_settings import PlatformSettings
 
 HOST = Host(num_cores=2, memory_bytes=8 << 30)
 

@@ -16,13 +16,13 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from headrace.core.settings import ServerSettings
 from headrace.core.telemetry import setup_logging
 from headrace.engine.echo import EchoBackend, EchoScript
 from headrace.server.app import create_app
 from headrace.server.http_protocol import DEFAULT_LIMITS, HttpLimits, StreamingProtocol
 from headrace.server.listener import bind, url_of
 from headrace.server.service import Service
+from headrace.settings.server_settings import ServerSettings
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
 

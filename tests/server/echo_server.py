@@ -11,10 +11,10 @@ import time
 from headrace.core.errors import BrokenModel
 from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress
-from headrace.core.settings import ServerSettings, load_settings
 from headrace.engine.backend import Backend
 from headrace.engine.echo import EchoBackend, EchoScript
 from headrace.server.main import run_server
+from headrace.settings.server_settings import ServerSettings, load_settings
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.settings import ServerSettings
+from headrace.settings.server_settings import ServerSettings
 
 from .conftest import serving
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace import __version__
-from headrace.core.setting_rules import format_size
+from headrace.core.sizes import format_size
 from headrace.engine.formats import SMALL_MODEL_PARAMETERS, Machine, choose_formats
 
 LOW_MEMORY_BYTES = 2 << 30

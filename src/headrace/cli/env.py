@@ -7,7 +7,7 @@ import click
 
 from headrace.cli.group import Examples, UserFailed
 from headrace.cli.platform_client import find_platform, platform_option
-from headrace.core.platform_settings import data_folder, load_platform_settings
+from headrace.settings.platform_settings import data_folder, load_platform_settings
 
 EXAMPLES = """
 eval "$(headrace env)"                       this shell's AWS code talks to the platform

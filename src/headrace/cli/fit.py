@@ -16,7 +16,7 @@ from headrace.cli.progress import showing_progress
 from headrace.cli.sizing import Advice, FormatFit, Plan, advise, fit_formats
 from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress
-from headrace.core.setting_rules import format_size, parse_size
+from headrace.core.sizes import format_size, parse_size
 from headrace.engine.assembly import (
     BLOCK_TOKENS,
     DEFAULT_MAX_MODEL_LEN,

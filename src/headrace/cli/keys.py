@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.group import Examples, HelpfulGroup, UserFailed
 from headrace.cli.tables import age, table
-from headrace.core.platform_settings import PlatformSettings, data_folder, load_platform_settings
+from headrace.settings.platform_settings import PlatformSettings, data_folder, load_platform_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import click
 from headrace.cli.group import Examples, HelpfulGroup
 from headrace.cli.progress import showing_progress
 from headrace.core.errors import ModelNotFound
-from headrace.core.setting_rules import format_size
+from headrace.core.sizes import format_size
 
 EXAMPLES = """
 headrace models list               what is here and how large it is

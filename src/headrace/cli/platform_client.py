@@ -18,7 +18,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import click
 
 from headrace.cli.group import Failed, UserFailed
-from headrace.core.platform_settings import DEFAULT_PORT, data_folder, load_platform_settings
+from headrace.settings.platform_settings import DEFAULT_PORT, data_folder, load_platform_settings
 
 _CLIENT_ERRORS = frozenset({"ValidationException", "ValidationError", "AccessDeniedException", "ResourceInUse"})
 _KEY_ERRORS = frozenset(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.core.progress import Progress
-from headrace.core.setting_rules import format_size
+from headrace.core.sizes import format_size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,8 +11,9 @@ import click
 from headrace.cli.group import Examples
 from headrace.cli.progress import showing_progress
 from headrace.core.errors import SettingsError
-from headrace.core.setting_rules import format_size, share_or_auto
+from headrace.core.sizes import format_size
 from headrace.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES
+from headrace.settings.rules import share_or_auto
 
 if TYPE_CHECKING:
     from headrace.models.model import Model

@@ -10,7 +10,7 @@ from headrace.cli.group import Examples
 from headrace.cli.progress import showing_progress
 from headrace.cli.ready import print_ready
 from headrace.cli.setting_options import setting_options
-from headrace.core.settings_sources import gather_settings
+from headrace.settings.sources import gather_settings
 
 EXAMPLES = """
 headrace serve smollm2                              a small real model, on http://127.0.0.1:8080

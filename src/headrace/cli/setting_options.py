@@ -1,8 +1,8 @@
 """
 Command line options made from the fields of `ServerSettings`: name, help, default and environment name stand there.
 
-The values stay text: `core.settings` reads them by the field's rule, so that a bad flag is refused in the same words as
-a bad environment variable.
+The values stay text: `settings.server_settings` reads them by the field's rule, so that a bad flag is refused in the
+same words as a bad environment variable.
 """
 
 import os
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.core.platform_settings import PlatformSettings
-from headrace.core.setting_docs import SettingRow, setting_rows
-from headrace.core.settings import load_settings
+from headrace.settings.docs import SettingRow, setting_rows
+from headrace.settings.platform_settings import PlatformSettings
+from headrace.settings.server_settings import load_settings
 
 if TYPE_CHECKING:
     from headrace.engine.config import EngineConfig

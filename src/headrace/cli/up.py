@@ -8,7 +8,7 @@ import click
 
 from headrace.cli.group import Examples
 from headrace.cli.setting_options import platform_options
-from headrace.core.platform_settings import load_platform_settings
+from headrace.settings.platform_settings import load_platform_settings
 
 if TYPE_CHECKING:
     from headrace.platform.life import Started
@@ -47,7 +47,7 @@ def print_panel(started: "Started") -> None:
 
 def panel_text(started: "Started") -> str:
     """Addresses and commands to copy."""
-    from headrace.core.platform_settings import DEFAULT_PORT
+    from headrace.settings.platform_settings import DEFAULT_PORT
 
     url = started.url
     more = "" if url.endswith(f":{DEFAULT_PORT}") else f" --url {url}"

@@ -11,12 +11,12 @@ import click
 
 from headrace.cli.group import Examples
 from headrace.core.errors import SettingsError
-from headrace.core.near_names import near_name
+from headrace.settings.near_names import near_name
 
 if TYPE_CHECKING:
     from headrace.cluster.worker import Prepared
-    from headrace.core.container_names import Notice
-    from headrace.core.settings import ServerSettings
+    from headrace.settings.container_names import Notice
+    from headrace.settings.server_settings import ServerSettings
 
 EXAMPLES = """
 headrace worker DATA/workers/NAME/worker.json   what the platform ran, once more
@@ -57,7 +57,7 @@ def worker_settings(prepared: "Prepared", env: Mapping[str, str]) -> "tuple[Serv
         SettingsError: they cannot be served with, or the image's profile asks for what is no setting.
         FetchFailed: the model that they name could not be fetched.
     """
-    from headrace.core.settings_sources import gather_settings
+    from headrace.settings.sources import gather_settings
 
     overrides: dict[str, object] = {
         **_options(prepared.spec.options),
@@ -89,7 +89,7 @@ def _the_model(folder: Path) -> Path:
 
 def _options(options: dict[str, str]) -> dict[str, object]:
     """Options of an image's profile by the names of settings."""
-    from headrace.core.settings import setting_names
+    from headrace.settings.server_settings import setting_names
 
     known = setting_names()
     read: dict[str, object] = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from headrace.core.setting_rules import format_size
+from headrace.core.sizes import format_size
 
 RESERVE_BYTES: Final = 256 << 20
 """Left free on the disk: the platform's own records are on it, too."""

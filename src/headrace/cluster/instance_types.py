@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.core.setting_rules import format_size
+from headrace.core.sizes import format_size
 
 _GIB: Final = 1 << 30
 _NAME: Final = re.compile(r"ml\.([a-z0-9-]+)\.(medium|large|(\d*)xlarge)")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.cluster.launcher import Room
-from headrace.core.setting_rules import format_size
+from headrace.core.sizes import format_size
 
 _MAX_KINDS: Final = 8
 """Of nodes, in a sentence."""

@@ -23,8 +23,8 @@ from headrace.cluster.local import local_handle
 from headrace.cluster.processes import end_with, process_id
 from headrace.cluster.worker_files import LOOPBACK, Assignment, Report, WorkerFiles, read_value, write_value
 from headrace.core.errors import HeadraceError, SettingsError
-from headrace.core.settings_sources import names_model
 from headrace.core.telemetry import get_logger, setup_logging
+from headrace.settings.sources import names_model
 
 EXIT_FAILED: Final = 1
 EXIT_USER_ERROR: Final = 2

@@ -17,9 +17,9 @@ from typing import Any
 
 from headrace.control.images import OwnImage
 from headrace.core.errors import SettingsError
-from headrace.core.near_names import near_name
-from headrace.core.setting_values import read_value
-from headrace.core.settings import setting_names, setting_rule
+from headrace.settings.near_names import near_name
+from headrace.settings.server_settings import setting_names, setting_rule
+from headrace.settings.values import read_value
 
 _KEYS = ("command", "dialect", "options", "environment")
 _EXAMPLE = '[images."team/server"] with command = "server --port {port}"'

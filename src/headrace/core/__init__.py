@@ -1,1 +1,1 @@
-"""Shared ground: errors, settings, telemetry, generation types. Imported by all, imports nothing of ours."""
+"""Errors, generation types and telemetry: imported by every package, imports none of them."""

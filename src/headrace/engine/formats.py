@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.core.errors import SettingsError
-from headrace.core.setting_rules import format_size
+from headrace.core.sizes import format_size
 
 DTYPES: Final = ("bf16", "w8a8", "w4a8")
 """Most bytes first: where one does not fit, the next one is tried."""

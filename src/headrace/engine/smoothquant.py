@@ -17,7 +17,7 @@ from typing import Final
 
 from headrace.core.errors import InsufficientMemory, SettingsError
 from headrace.core.progress import Progress
-from headrace.core.setting_rules import format_size
+from headrace.core.sizes import format_size
 from headrace.core.telemetry import get_logger
 from headrace.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES, calibration_samples
 from headrace.models.folder_export import new_folder

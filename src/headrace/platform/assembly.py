@@ -22,7 +22,6 @@ from headrace.control.own_images import read_own_images
 from headrace.control.reconciler import Reconciler
 from headrace.control.worker_specs import WorkerDefaults
 from headrace.core.errors import SettingsError
-from headrace.core.platform_settings import PlatformSettings
 from headrace.gateway.app import Gateway
 from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
@@ -39,6 +38,7 @@ from headrace.platform.key_ring import KeyRing
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_proxy import S3Proxy
+from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.records import Json, Kind
 from headrace.state.store import Store
 

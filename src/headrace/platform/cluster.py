@@ -11,9 +11,9 @@ from headrace.cluster.ray_head import RayHead
 from headrace.cluster.ray_launcher import RayLauncher
 from headrace.cluster.ray_messages import Connection
 from headrace.core.errors import SettingsError
-from headrace.core.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
 from headrace.core.telemetry import get_logger
 from headrace.platform.folders import DataFolder
+from headrace.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
 
 _NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "headrace[ray]"))
 """Module, what it is of, and how to get it; the second one only for `ray://`."""

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 import uvloop
 
 from headrace.core.errors import HeadraceError, UserError
-from headrace.core.platform_settings import PlatformSettings, data_folder
-from headrace.core.settings import resolve_shutdown_delay
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.platform.app import PlatformApp
 from headrace.platform.assembly import Parts, assemble, require_keys
@@ -34,6 +32,8 @@ from headrace.platform.worker_end import end_workers
 from headrace.server.http_protocol import HttpLimits
 from headrace.server.http_server import HttpServer, http_server
 from headrace.server.listener import bind, url_of
+from headrace.settings.platform_settings import PlatformSettings, data_folder
+from headrace.settings.server_settings import resolve_shutdown_delay
 from headrace.state.sole_use import SoleUse, take_sole_use
 from headrace.state.sql import SqlStore, open_store
 

@@ -5,7 +5,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from headrace.core.settings import ServerSettings, is_loopback
 from headrace.engine.backend import Backend
 from headrace.server.auth import RequireKey
 from headrace.server.errors import EXCEPTION_HANDLERS
@@ -17,6 +16,7 @@ from headrace.server.request_ids import RequestIds
 from headrace.server.sagemaker import sagemaker_routes
 from headrace.server.service import Phase, Service
 from headrace.server.tgi_routes import tgi_routes
+from headrace.settings.server_settings import ServerSettings, is_loopback
 
 
 def create_app(settings: ServerSettings, backend: Backend | None = None) -> Starlette:

@@ -1,7 +1,7 @@
 """Which dialect each route of a server speaks, from its settings."""
 
-from headrace.core.settings import ServerSettings
 from headrace.server.generate import ChooseDialect
+from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import Dialect
 from headrace.wire.registry import get_dialect, select_dialect
 from headrace.wire.tgi.dialect import Route, Tgi

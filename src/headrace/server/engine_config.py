@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from headrace.core.settings import ServerSettings
 from headrace.engine.config import EngineConfig
+from headrace.settings.server_settings import ServerSettings
 
 
 def engine_config(settings: ServerSettings) -> EngineConfig:

@@ -9,9 +9,9 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.core.settings import ServerSettings
 from headrace.core.telemetry import get_logger
 from headrace.server.errors import send_error
+from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import ErrorReply
 
 HEADER: Final = b"x-amzn-sagemaker-custom-attributes"

@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope
 
 from headrace.core.body_budget import BodyShare, BudgetSpent
 from headrace.core.errors import Busy, PayloadTooLarge
-from headrace.core.setting_rules import format_size
+from headrace.core.sizes import format_size
 
 
 class ClientGone(Exception):

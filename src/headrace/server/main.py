@@ -23,12 +23,10 @@ from time import perf_counter
 
 import uvloop
 
-from headrace.core.container_names import Notice
 from headrace.core.errors import HeadraceError, UserError
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress, no_progress
-from headrace.core.settings import ServerSettings, resolve_shutdown_delay
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.engine.backend import Backend
 from headrace.server.app import app_of
@@ -38,6 +36,8 @@ from headrace.server.http_server import http_server
 from headrace.server.listener import bind, url_of
 from headrace.server.observer import MetricsObserver
 from headrace.server.service import Service
+from headrace.settings.container_names import Notice
+from headrace.settings.server_settings import ServerSettings, resolve_shutdown_delay
 
 LoadBackend = Callable[[ServerSettings, Progress, Metrics], Backend]
 """Blocks until a backend is loaded; it is started afterwards. It may feed the metrics from a thread of its own."""

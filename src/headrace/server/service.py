@@ -18,11 +18,11 @@ from headrace.core.body_budget import BodyBudget
 from headrace.core.errors import Unavailable
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
-from headrace.core.settings import ServerSettings
 from headrace.engine.backend import Backend
 from headrace.server.exchange import KEEP_ALIVE_S
 from headrace.server.json_size import check_json_size
 from headrace.server.limits import Gate, read_body
+from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import Limits, RequestContext
 
 T = TypeVar("T")

@@ -1,18 +1,18 @@
 """
 Where settings come from on a real machine: the process environment and the files of a model folder.
 
-With `core.model_folder` the part of the settings that looks at the disk; `core.settings` decides.
+With `settings.model_folder` the part of the settings that looks at the disk; `settings.server_settings` decides.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.core.container_model_config import MODEL_KEYS
-from headrace.core.container_names import Notice
 from headrace.core.errors import SettingsError
-from headrace.core.model_folder import MODEL_FOLDER, MODEL_ID, ModelFolder, in_folder, is_folder, read_model_folder
-from headrace.core.settings import ServerSettings, load_settings
+from headrace.settings.container_model_config import MODEL_KEYS
+from headrace.settings.container_names import Notice
+from headrace.settings.model_folder import MODEL_FOLDER, MODEL_ID, ModelFolder, in_folder, is_folder, read_model_folder
+from headrace.settings.server_settings import ServerSettings, load_settings
 
 MODEL_FOLDER_VARIABLE = "HEADRACE_MODEL_FOLDER"
 """Says which folder plays the part of `/opt/ml/model`; set by who starts a model server as a container."""

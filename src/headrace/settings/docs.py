@@ -12,13 +12,14 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from headrace.core.container_env import ENVIRONMENT
-from headrace.core.container_meanings import Fills, Meaning
-from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
-from headrace.core.platform_settings import PlatformSettings
-from headrace.core.setting_rules import Rule, format_size
-from headrace.core.setting_values import flag_name
-from headrace.core.settings import ENV_PREFIX, PLATFORM_PREFIX, ServerSettings
+from headrace.core.sizes import format_size
+from headrace.settings.container_env import ENVIRONMENT
+from headrace.settings.container_meanings import Fills, Meaning
+from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.settings.platform_settings import PlatformSettings
+from headrace.settings.rules import Rule
+from headrace.settings.server_settings import ENV_PREFIX, PLATFORM_PREFIX, ServerSettings
+from headrace.settings.values import flag_name
 
 _PREFIXES: dict[type, str] = {ServerSettings: ENV_PREFIX, PlatformSettings: PLATFORM_PREFIX}
 

@@ -1,7 +1,7 @@
 """
 Every knob of the platform (`headrace up`): one field = one flag = one environment name = one row in the docs.
 
-As `core.settings` has it for the model server; the variables begin with `HEADRACE_UP_`.
+As `settings.server_settings` has it for the model server; the variables begin with `HEADRACE_UP_`.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from headrace.core import setting_rules as rules
 from headrace.core.errors import SettingsError
-from headrace.core.setting_rules import setting
-from headrace.core.setting_values import flag_name, read_environment, read_value, rules_of, text_of
-from headrace.core.settings import PLATFORM_PREFIX, check_shutdown, is_loopback
+from headrace.settings import rules
+from headrace.settings.rules import setting
+from headrace.settings.server_settings import PLATFORM_PREFIX, check_shutdown, is_loopback
+from headrace.settings.values import flag_name, read_environment, read_value, rules_of, text_of
 
 DEFAULT_PORT = 7450
 LOCAL = "local"

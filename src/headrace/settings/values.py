@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from headrace.core.errors import SettingsError
-from headrace.core.near_names import near_name
-from headrace.core.setting_rules import Rule
+from headrace.settings.near_names import near_name
+from headrace.settings.rules import Rule
 
 _LOOSE = 0.6
 """Closeness of a hint in an error, where a far one does no harm."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from headrace.core.container_model_config import MODEL_KEYS
-from headrace.core.container_names import Notice, parse_properties
 from headrace.core.errors import SettingsError
+from headrace.settings.container_model_config import MODEL_KEYS
+from headrace.settings.container_names import Notice, parse_properties
 
 MODEL_FOLDER = Path("/opt/ml/model")
 """Where SageMaker puts a model. Source: SageMaker developer guide, "Use Your Own Inference Code"."""

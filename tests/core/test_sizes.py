@@ -1,10 +1,10 @@
-"""Rules of settings: sizes as people write them."""
+"""Sizes in bytes, read and shown."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.setting_rules import format_size, parse_size
+from headrace.core.sizes import format_size, parse_size
 
 
 @pytest.mark.parametrize(

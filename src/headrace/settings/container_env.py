@@ -1,6 +1,6 @@
 """Environment variables of SageMaker, TGI, LMI and TorchServe containers: what each means here."""
 
-from headrace.core.container_meanings import (
+from headrace.settings.container_meanings import (
     ALWAYS,
     DTYPE,
     KV_DTYPE,
@@ -31,7 +31,7 @@ from headrace.core.container_meanings import (
     read_bytes,
     read_megabytes,
 )
-from headrace.core.container_options import OPTIONS
+from headrace.settings.container_options import OPTIONS
 
 ENVIRONMENT: dict[str, Meaning] = {
     "HF_MODEL_ID": Fills("model"),

@@ -1,6 +1,6 @@
 """The keys of TorchServe's `model-config.yaml`: what each means here."""
 
-from headrace.core.container_meanings import (
+from headrace.settings.container_meanings import (
     ALWAYS,
     DTYPE,
     NO_CUSTOM_CODE,

@@ -2,7 +2,7 @@
 Every knob of the model server: one field = one flag = one environment name = one row in the docs.
 
 `ServerSettings` says what there is; `load_settings` fills it. Sources, strongest first: command line flags,
-`HEADRACE_*`, files in the model's folder, the names that containers already use (`core.container_names`), defaults.
+`HEADRACE_*`, files in the model's folder, the names that containers already use (`settings.container_names`), defaults.
 Nothing here reads the process environment or the disk: both are given.
 """
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from headrace.core import setting_rules as rules
-from headrace.core.container_names import Notice, read_container_names
 from headrace.core.errors import SettingsError
-from headrace.core.setting_rules import Rule, setting
-from headrace.core.setting_values import flag_name, read_environment, read_value, text_of
+from headrace.settings import rules
+from headrace.settings.container_names import Notice, read_container_names
+from headrace.settings.rules import Rule, setting
+from headrace.settings.values import flag_name, read_environment, read_value, text_of
 
 ENV_PREFIX = "HEADRACE_"
 FOREIGN_ENV_NAMES = frozenset(
@@ -25,7 +25,7 @@ FOREIGN_ENV_NAMES = frozenset(
 """Names with our prefix that are not settings of the server."""
 
 PLATFORM_PREFIX = "HEADRACE_UP_"
-"""Settings of `headrace up` (`core.platform_settings`)."""
+"""Settings of `headrace up` (`settings.platform_settings`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +305,7 @@ def load_settings(
         overrides: field name → value, from the command line; None means not given.
         env: the environment.
         properties: the content of `serving.properties`, if there is one.
-        model_config: the content of `model-config.yaml`, if there is one (`core.model_folder.parse_model_config`).
+        model_config: the content of `model-config.yaml`, if there is one (`settings.model_folder.parse_model_config`).
         container: whether the process looks like it was started as a container (`container_is_evident`); the setting
             `container` overrules it.
 

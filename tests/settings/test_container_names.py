@@ -4,14 +4,14 @@ from dataclasses import fields, replace
 
 import pytest
 
-from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.core.container_meanings import BATCHERS, Fills, NoEffect, Requires, UsedElsewhere
-from headrace.core.container_model_config import MODEL_CONFIG
-from headrace.core.container_names import parse_properties
-from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
 from headrace.core.errors import SettingsError
-from headrace.core.model_folder import parse_model_config
-from headrace.core.settings import ServerSettings, load_settings
+from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
+from headrace.settings.container_meanings import BATCHERS, Fills, NoEffect, Requires, UsedElsewhere
+from headrace.settings.container_model_config import MODEL_CONFIG
+from headrace.settings.container_names import parse_properties
+from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.settings.model_folder import parse_model_config
+from headrace.settings.server_settings import ServerSettings, load_settings
 
 from .setting_examples import EXAMPLES, MODEL
 

@@ -3,8 +3,14 @@
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.core.setting_docs import setting_rows
-from headrace.core.settings import FOREIGN_ENV_NAMES, env_name, load_settings, resolve_shutdown_delay, setting_names
+from headrace.settings.docs import setting_rows
+from headrace.settings.server_settings import (
+    FOREIGN_ENV_NAMES,
+    env_name,
+    load_settings,
+    resolve_shutdown_delay,
+    setting_names,
+)
 
 from .setting_examples import EXAMPLES, MODEL
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from headrace.core.setting_rules import parse_size
+from headrace.core.sizes import parse_size
 
 Converted = tuple[str | None, str]
 """The text for our field (None: leave the field alone) and a remark for the notice, which may be empty."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.container_options import OPTIONS
-from headrace.core.near_names import near_name
+from headrace.settings.container_options import OPTIONS
+from headrace.settings.near_names import near_name
 
 NAMES = sorted(name for name in OPTIONS if len(name) >= 8)
 

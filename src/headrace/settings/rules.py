@@ -6,16 +6,15 @@ environment, properties) give text, so that each value is read and refused in th
 """
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.core.sizes import parse_size
+
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +91,6 @@ def file() -> Rule:
 def names() -> Rule:
     """Texts separated by commas."""
     return Rule(wanted="names separated by commas", read=_read_names)
-
-
-def parse_size(raw: str, *, minimum: int = 0) -> int:
-    """
-    Read a size in bytes: a number and a unit (KB, MB, GB, TB by 1000; KiB, MiB, GiB, TiB by 1024; `2g` is 2 GiB).
-
-    A single letter counts by 1024, as docker and java do.
-    """
-    match = _SIZE.fullmatch(raw.strip())
-    if match is None:
-        raise ValueError(raw)
-    amount, letter, binary = match.groups()
-    has_unit_byte = raw.strip().lower().endswith("b")
-    base = 1024 if binary or not has_unit_byte else 1000
-    value = int(float(amount) * base ** _POWERS[letter.lower()])
-    if value < minimum:
-        raise ValueError(raw)
-    return value
-
-
-def format_size(num_bytes: int) -> str:
-    """The size in the largest binary unit that keeps it a short number: `1.5 GiB`."""
-    value = float(num_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:g} {unit}" if value == int(value) else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def _range(minimum: int, maximum: int | None) -> str:

@@ -1,9 +1,9 @@
 """
 Settings that come in the names of other model servers: SageMaker, TGI, LMI (DJL), vLLM and TorchServe containers.
 
-The tables `core.container_options`, `core.container_model_config` and `core.container_env` say for each name what
-happens: it is obeyed (it fills one of our fields, its value converted), it has no effect here, with the reason, or it
-is refused unless its value asks for what happens anyway.
+The tables `container_options`, `container_model_config` and `container_env` say for each name what happens: it is
+obeyed (it fills one of our fields, its value converted), it has no effect here, with the reason, or it is refused
+unless its value asks for what happens anyway.
 Nothing is dropped in silence: `read_container_names` gives a notice for every name that was found, unless its value
 asks for what happens anyway.
 
@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.core.container_env import ENVIRONMENT, GENERAL_NAMES
-from headrace.core.container_meanings import (
+from headrace.core.errors import SettingsError
+from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
+from headrace.settings.container_meanings import (
     NO_CUSTOM_CODE,
     NO_NEURON,
     QUANTIZE,
@@ -26,10 +27,9 @@ from headrace.core.container_meanings import (
     Requires,
     UsedElsewhere,
 )
-from headrace.core.container_model_config import MODEL_CONFIG
-from headrace.core.container_options import OPTIONS, PROPERTIES, VLLM
-from headrace.core.errors import SettingsError
-from headrace.core.near_names import near_name
+from headrace.settings.container_model_config import MODEL_CONFIG
+from headrace.settings.container_options import OPTIONS, PROPERTIES, VLLM
+from headrace.settings.near_names import near_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.container_names import parse_properties, read_container_names
 from headrace.core.errors import SettingsError
-from headrace.core.settings_sources import gather_settings
+from headrace.settings.container_names import parse_properties, read_container_names
+from headrace.settings.sources import gather_settings
 
 
 def test_a_model_folder_may_say_in_its_properties_what_to_serve(tmp_path):

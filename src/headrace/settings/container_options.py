@@ -1,6 +1,6 @@
 """The options of LMI and vLLM and the other properties of DJL: what each means here."""
 
-from headrace.core.container_meanings import (
+from headrace.settings.container_meanings import (
     ALWAYS,
     BATCHERS,
     CACHED_ANSWERS,
