@@ -17,7 +17,7 @@ TEXT = {".py", ".pyi", ".cpp", ".h", ".inl", ".md", ".js", ".css", ".html", ".ya
 _NOT_YET = {
     *("bench", "cli", "cluster", "control", "core", "engine", "gateway", "models", "monitoring", "platform"),
     *("runner", "scaling", "server", "state", "wire", "csrc", "docs", "README.md", "CONTRIBUTING.md"),
-    *("benchmarks", "examples", "scripts", "e2e", "parity", "tests"),
+    *("benchmarks", "examples", "scripts", "e2e", "parity", "tests", "settings", "http", "testing"),
 }
 
 # Pronouns without a subject behind them, and phrases that the field does not use.
