@@ -11,8 +11,8 @@ import uvloop
 from headrace.core.telemetry import setup_logging
 from headrace.gateway.app import Gateway
 from headrace.gateway.config import GatewayConfig
-from headrace.server.http_protocol import StreamingProtocol
-from headrace.server.listener import bind, url_of
+from headrace.http.listener import bind, url_of
+from headrace.http.protocol import StreamingProtocol
 from headrace.state.records import Kind, Record
 from headrace.state.routes import Fleet, Replica, Route, VariantRoute, route_to_json
 

@@ -19,7 +19,7 @@ from headrace.control.fleet import Limits
 from headrace.control.names import Site
 from headrace.control.reconciler import Reconciler
 from headrace.control.worker_specs import WorkerDefaults
-from headrace.server.listener import bind, url_of
+from headrace.http.listener import bind, url_of
 from headrace.state.sql import open_store
 from headrace.state.store import Store
 from tests.prompt_server import PromptServer

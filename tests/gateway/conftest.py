@@ -22,8 +22,8 @@ from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.holding import Wake
 from headrace.gateway.objects import ObjectStore
-from headrace.server.http_protocol import StreamingProtocol
-from headrace.server.listener import bind, url_of
+from headrace.http.listener import bind, url_of
+from headrace.http.protocol import StreamingProtocol
 from headrace.state.records import Kind
 from headrace.state.routes import Route
 from tests.prompt_server import PromptServer

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError, EventStreamError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.server.http_protocol import StreamingProtocol
+from headrace.http.protocol import StreamingProtocol
 from tests.waiting import WAIT_S
 
 from .conftest import running

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
-from headrace.server.http_protocol import StreamingProtocol
+from headrace.http.protocol import StreamingProtocol
 from tests.waiting import WAIT_S
 
 from .conftest import running

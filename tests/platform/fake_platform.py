@@ -27,8 +27,8 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from headrace.gateway.history import History
+from headrace.http.listener import bind, url_of
 from headrace.platform.console import console_app, needs_key
-from headrace.server.listener import bind, url_of
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
 

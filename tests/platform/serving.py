@@ -8,8 +8,8 @@ from typing import Any
 
 import uvicorn
 
-from headrace.server.http_protocol import StreamingProtocol
-from headrace.server.listener import bind, url_of
+from headrace.http.listener import bind, url_of
+from headrace.http.protocol import StreamingProtocol
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
 

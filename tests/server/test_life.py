@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.server.listener import bind, url_of
+from headrace.http.listener import bind, url_of
 from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import partial
 from time import perf_counter
 
-from headrace.core.body_budget import BodyBudget, BudgetSpent
 from headrace.core.errors import HeadraceError, Internal, Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
@@ -43,7 +42,8 @@ from headrace.gateway.routing import Draw
 from headrace.gateway.service import Service
 from headrace.gateway.streams import stream
 from headrace.gateway.table import RouteTable
-from headrace.gateway.upstream import Upstream
+from headrace.http.body_budget import BodyBudget, BudgetSpent
+from headrace.http.client import Upstream
 from headrace.state.routes import Route
 from headrace.state.store import Store
 from headrace.wire.aws import calls

@@ -25,7 +25,7 @@ from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import Service
 from headrace.gateway.table import RouteTable
-from headrace.gateway.upstream import WorkerRequest
+from headrace.http.client import WorkerRequest
 from headrace.state.routes import Route
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import JSON_CONTENT_TYPE, to_json

@@ -3,7 +3,7 @@ The client's side of one exchange, on raw ASGI.
 
 The body under a limit, the answer whole or in parts, and a watch for the client that hangs up.
 
-Where the server offers a short way for the parts of a stream (an ASGI extension, see `headrace.server.http_protocol`),
+Where the server offers a short way for the parts of a stream (an ASGI extension, see `headrace.http.protocol`),
 a part goes to the socket within the call that brought it; without it, it goes the way that ASGI has, as fast as it can.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mutabl
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headrace.core.body_budget import BodyBudget, BodyShare
+from headrace.http.body_budget import BodyBudget, BodyShare
 
 WRITE_PIECE = "headrace.write_piece"
 

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from headrace.core.telemetry import get_logger
-from headrace.gateway.answer import Answer, BrokenInHead, NotConnected, UpstreamFailed
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.errors import ErrorTexts
 from headrace.gateway.holding import RELEASED_PER_REPLICA, Holding, RoomFull, Wake, Wanted
@@ -35,7 +34,8 @@ from headrace.gateway.routing import (
 )
 from headrace.gateway.silence import Silences
 from headrace.gateway.table import RouteTable
-from headrace.gateway.upstream import Call, Upstream, WorkerRequest
+from headrace.http.client import Call, Upstream, WorkerRequest
+from headrace.http.client_response import Answer, BrokenInHead, NotConnected, UpstreamFailed
 from headrace.state.routes import Replica, Route, VariantRoute
 from headrace.wire.aws.errors import AwsError
 

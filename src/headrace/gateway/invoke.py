@@ -6,7 +6,7 @@ from headrace.gateway.downstream import Downstream
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.request import Invocation
 from headrace.gateway.service import Service
-from headrace.gateway.upstream import WorkerRequest
+from headrace.http.client import WorkerRequest
 
 
 async def invoke(

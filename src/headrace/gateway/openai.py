@@ -30,7 +30,6 @@ from headrace.core.errors import (
 )
 from headrace.core.tracing import trace_of
 from headrace.gateway import request as runtime_request
-from headrace.gateway.answer import Answer, AnswerBroken
 from headrace.gateway.downstream import Downstream, Scope
 from headrace.gateway.errors import NoCapacity, NotServing, UnknownTarget
 from headrace.gateway.metrics import InvocationRecord
@@ -38,7 +37,8 @@ from headrace.gateway.openai_models import is_models_path, no_model, not_serving
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import Service, finish
-from headrace.gateway.upstream import WorkerRequest
+from headrace.http.client import WorkerRequest
+from headrace.http.client_response import Answer, AnswerBroken
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import SSE_CONTENT_TYPE
 from headrace.wire.openai.errors import error_body, render_error

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from headrace.core.body_budget import BodyBudget
-from headrace.gateway.answer import Answer, AnswerBroken, AnswerTooLong
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.downstream import Downstream
 from headrace.gateway.errors import ErrorTexts, NoCapacity
@@ -17,7 +15,9 @@ from headrace.gateway.metrics import GatewayMetrics, InvocationRecord
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import Ask, Choice, prefix_of
 from headrace.gateway.sessions import NEW_SESSION, Sessions
-from headrace.gateway.upstream import WorkerRequest
+from headrace.http.body_budget import BodyBudget
+from headrace.http.client import WorkerRequest
+from headrace.http.client_response import Answer, AnswerBroken, AnswerTooLong
 
 FLUSH_S = 30.0
 """So long may a client take to read the end of a stream that we have ended."""

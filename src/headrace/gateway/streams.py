@@ -8,12 +8,12 @@ connection failed, `InternalStreamFailure` where we did. Source: botocore sagema
 from time import perf_counter
 
 from headrace.gateway import errors
-from headrace.gateway.answer import Answer, AnswerBroken
 from headrace.gateway.downstream import Downstream
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.request import Invocation
 from headrace.gateway.service import Service, finish
-from headrace.gateway.upstream import WorkerRequest
+from headrace.http.client import WorkerRequest
+from headrace.http.client_response import Answer, AnswerBroken
 from headrace.wire.aws import eventstream
 
 CONTENT_TYPE = "application/vnd.amazon.eventstream"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 
 from starlette.types import Receive
 
-from headrace.core.origins import is_local_host, may_use
+from headrace.http.origins import is_local_host, may_use
 from headrace.platform.http_request import BodyTooLarge, read_body, replay
 from headrace.platform.key_ring import KeyRing
 from headrace.wire.aws import bearer_tokens, sigv4

@@ -16,10 +16,10 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import Forbidden, HeadraceError, PayloadTooLarge, Unauthorized
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
+from headrace.http.leaving import closing
 from headrace.platform.access import STRANGER_CODE, Gate, is_openai
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
 from headrace.platform.http_request import BodyTooLarge, read_body, replay, request_of, send_response
-from headrace.server.leaving import closing
 from headrace.state.records import Json
 from headrace.wire.aws import sigv2
 from headrace.wire.aws.calls import render_error as render_aws_error

@@ -23,15 +23,15 @@ import uvloop
 
 from headrace.core.errors import HeadraceError, UserError
 from headrace.core.telemetry import get_logger, setup_logging
+from headrace.http.listener import bind, url_of
+from headrace.http.protocol import HttpLimits
+from headrace.http.server import HttpServer, http_server
 from headrace.platform.app import PlatformApp
 from headrace.platform.assembly import Parts, assemble, require_keys
 from headrace.platform.claim import Claim
 from headrace.platform.folders import DataFolder
 from headrace.platform.object_storage import ObjectStorage, make_storage
 from headrace.platform.worker_end import end_workers
-from headrace.server.http_protocol import HttpLimits
-from headrace.server.http_server import HttpServer, http_server
-from headrace.server.listener import bind, url_of
 from headrace.settings.platform_settings import PlatformSettings, data_folder
 from headrace.settings.server_settings import resolve_shutdown_delay
 from headrace.state.sole_use import SoleUse, take_sole_use

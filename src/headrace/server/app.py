@@ -6,9 +6,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from headrace.engine.backend import Backend
+from headrace.http.leaving import CloseConnections
 from headrace.server.auth import RequireKey
 from headrace.server.errors import EXCEPTION_HANDLERS
-from headrace.server.leaving import CloseConnections
 from headrace.server.openai_routes import openai_routes
 from headrace.server.origins import RefuseStrangers
 from headrace.server.pages import page_routes

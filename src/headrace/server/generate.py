@@ -17,9 +17,9 @@ from headrace.core.generation import Chunk
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
 from headrace.core.tracing import trace_of
 from headrace.engine.backend import Backend
+from headrace.http.exchange import Exchange, Headers, watching
+from headrace.http.protocol import piece_writer
 from headrace.server.errors import CLIENT_GONE_STATUS
-from headrace.server.exchange import Exchange, Headers, watching
-from headrace.server.http_protocol import piece_writer
 from headrace.server.limits import ClientGone
 from headrace.server.service import Service
 from headrace.wire.answers import Collector, failure_of

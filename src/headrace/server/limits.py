@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from starlette.types import Receive, Scope
 
-from headrace.core.body_budget import BodyShare, BudgetSpent
 from headrace.core.errors import Busy, PayloadTooLarge
 from headrace.core.sizes import format_size
+from headrace.http.body_budget import BodyShare, BudgetSpent
 
 
 class ClientGone(Exception):

@@ -29,11 +29,11 @@ from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress, no_progress
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.engine.backend import Backend
+from headrace.http.listener import bind, url_of
+from headrace.http.protocol import HttpLimits
+from headrace.http.server import http_server
 from headrace.server.app import app_of
 from headrace.server.engine_config import engine_config
-from headrace.server.http_protocol import HttpLimits
-from headrace.server.http_server import http_server
-from headrace.server.listener import bind, url_of
 from headrace.server.observer import MetricsObserver
 from headrace.server.service import Service
 from headrace.settings.container_names import Notice

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.core.errors import Forbidden
-from headrace.core.origins import may_use
+from headrace.http.origins import may_use
 from headrace.server.errors import send_error
 from headrace.wire.unknown_routes import render_error_for
 

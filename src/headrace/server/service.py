@@ -14,12 +14,12 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope
 
-from headrace.core.body_budget import BodyBudget
 from headrace.core.errors import Unavailable
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.engine.backend import Backend
-from headrace.server.exchange import KEEP_ALIVE_S
+from headrace.http.body_budget import BodyBudget
+from headrace.http.exchange import KEEP_ALIVE_S
 from headrace.server.json_size import check_json_size
 from headrace.server.limits import Gate, read_body
 from headrace.settings.server_settings import ServerSettings

@@ -1,7 +1,7 @@
 """
 Uvicorn's HTTP protocol, made strict, bounded in time and size, and with a short way for the pieces of a stream.
 
-Strict: a malformed request gets a JSON error and a closed connection (`server.http_head`), after the answers to the
+Strict: a malformed request gets a JSON error and a closed connection (`http.head`), after the answers to the
 requests before it. An `Upgrade` to what is not spoken here is ignored, as HTTP asks, with the body intact.
 
 Bounded: the head, its time, the time that a client does not read, and the connections.
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.core.telemetry import get_logger
-from headrace.server.http_head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
+from headrace.http.head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
 
 EXTENSION = "headrace.write_piece"
 

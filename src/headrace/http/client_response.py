@@ -1,7 +1,7 @@
 """
 The answer of a worker on its way through the gateway.
 
-The connection (`gateway.connection`) adds parts as it reads them; one owner takes them out with `relay` or `read`.
+The connection (`http.client_connection`) adds parts as it reads them; one owner takes them out with `relay` or `read`.
 While the owner keeps up, a part goes from the socket to `put` within the call that read it: no task is woken.
 """
 

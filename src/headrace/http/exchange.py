@@ -2,7 +2,7 @@
 One response on its way: the head at the right moment, then pieces; and a watch for the client that hangs up.
 
 Below `server.generate` and above raw ASGI. One task a request, none a piece: where the server lets us
-(`server.http_protocol`), a piece goes to the socket within the call that brought it.
+(`http.protocol`), a piece goes to the socket within the call that brought it.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from time import perf_counter
 
 from starlette.types import Receive, Send
 
-from headrace.server.http_protocol import WritePiece
+from headrace.http.protocol import WritePiece
 
 KEEP_ALIVE_S = 15.0
 """A stream that was silent for so long gets the dialect's keep-alive bytes, as TGI does it."""

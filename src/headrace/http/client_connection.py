@@ -6,7 +6,7 @@ from typing import cast
 
 import httptools
 
-from headrace.gateway.answer import Answer, AnswerBroken, BrokenInHead, UpstreamFailed
+from headrace.http.client_response import Answer, AnswerBroken, BrokenInHead, UpstreamFailed
 
 MAX_PART_BYTES = 1024 * 1024
 """A chunk that is larger is passed on in parts of about this size."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.origins import is_local_host, may_use
+from headrace.http.origins import is_local_host, may_use
 
 OWN = "127.0.0.1:8080"
 

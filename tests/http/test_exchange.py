@@ -7,11 +7,10 @@ import socket
 import pytest
 
 from headrace.engine.echo import EchoBackend, EchoScript
-from headrace.server.exchange import Exchange
-from headrace.server.http_protocol import piece_writer
+from headrace.http.exchange import Exchange
+from headrace.http.protocol import piece_writer
+from tests.server.conftest import serving
 from tests.waiting import WAIT_S
-
-from .conftest import serving
 
 BODY = {"model": "echo", "prompt": " ".join(map(str, range(200))), "max_tokens": 200, "stream": True}
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.answer import HIGH_WATER_BYTES, AnswerBroken, AnswerTooLong, UpstreamFailed
-from headrace.gateway.connection import MAX_PART_BYTES, WorkerConnection
+from headrace.http.client_connection import MAX_PART_BYTES, WorkerConnection
+from headrace.http.client_response import HIGH_WATER_BYTES, AnswerBroken, AnswerTooLong, UpstreamFailed
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
 

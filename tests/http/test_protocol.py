@@ -6,10 +6,9 @@ import socket
 import pytest
 
 from headrace.engine.echo import EchoBackend, EchoScript
-from headrace.server.http_protocol import HttpLimits
+from headrace.http.protocol import HttpLimits
 from tests.http_cases import GET, HOST, MALFORMED, answers_in, exchange
-
-from .conftest import serving
+from tests.server.conftest import serving
 
 BODY = b'{"inputs":"a b","parameters":{"max_new_tokens":2}}'
 CLOSE = b"Connection: close\r\n"

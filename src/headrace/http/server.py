@@ -9,7 +9,7 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from headrace.server.http_protocol import DEFAULT_LIMITS, HttpLimits, StreamingProtocol
+from headrace.http.protocol import DEFAULT_LIMITS, HttpLimits, StreamingProtocol
 
 _OTHER_DESCRIPTORS = 1024
 """Files and connections to workers, besides the connections of clients."""

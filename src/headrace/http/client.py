@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from headrace.gateway.answer import Answer, BrokenInHead, NotConnected, UpstreamFailed
-from headrace.gateway.connection import WorkerConnection
+from headrace.http.client_connection import WorkerConnection
+from headrace.http.client_response import Answer, BrokenInHead, NotConnected, UpstreamFailed
 
 CONNECT_TIMEOUT_S = 5.0
 """A worker on this machine or in this network accepts in well under a second. Source: SageMaker asks for 250 ms."""
