@@ -197,7 +197,8 @@ def tree_page() -> Iterator[str]:
     """One line for each source file, folder by folder."""
     yield "# The tree\n"
     yield "Every source file with its first sentence."
-    yield "[Architecture](architecture.md) explains how the folders fit together.\n"
+    yield "[Architecture](architecture.md) explains how the folders fit together,"
+    yield "[Where do I change ...?](where-to-change.md) names the files of common changes.\n"
     for folder, files in source_folders().items():
         yield f"## {folder.relative_to(ROOT).as_posix()}\n"
         package = folder / "__init__.py"

@@ -1,0 +1,82 @@
+"""The pages for newcomers name what exists: floors, modules, classes, files."""
+
+import configparser
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "headrace"
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+CHANGES = (ROOT / "docs" / "where-to-change.md").read_text()
+LEAST_CHANGES = 10
+
+
+def layers_of_importlinter() -> list[set[str]]:
+    """Return the layers of the contract `floors`, top first, without the entry point `__main__`."""
+    contract = configparser.ConfigParser()
+    contract.read(ROOT / ".importlinter")
+    lines = contract["importlinter:contract:floors"]["layers"].split("\n")
+    layers = [set(re.split(r"\s*[|:]\s*", line.strip())) for line in lines if line.strip()]
+    return [layer for layer in layers if layer != {"__main__"}]
+
+
+def floors_of_page() -> list[set[str]]:
+    """Return the floors of the picture: the first column of each line that does not begin with white space."""
+    picture = re.search(r"## The floors\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+    assert picture
+    names = [re.split(r"\s{2,}", line)[0] for line in picture[1].splitlines() if line[0] != " "]
+    return [set(name.strip().split(" | ")) for name in names]
+
+
+def defines(path: Path, name: str) -> bool:
+    return bool(
+        re.search(rf"^((enum )?class {name}\b|(async )?def {name}\b|{name}\b.*=)", path.read_text(), re.MULTILINE)
+    )
+
+
+def exists(dotted: str) -> bool:
+    """Whether `a.b.name` is a module below `headrace`, or a name that one defines."""
+    path = PACKAGE.joinpath(*dotted.split("."))
+    if path.is_dir() or path.with_suffix(".py").exists():
+        return True
+    module = path.parent.with_suffix(".py")
+    return module.exists() and defines(module, path.name)
+
+
+def test_the_floors_of_the_page_are_the_layers_that_imports_are_checked_against() -> None:
+    assert floors_of_page() == layers_of_importlinter(), "Bring the picture in docs/architecture.md up to date."
+
+
+def test_every_module_and_file_that_the_architecture_page_names_exists() -> None:
+    packages = "|".join(sorted(path.name for path in PACKAGE.iterdir() if path.is_dir()))
+    dotted = re.findall(rf"`((?:{packages})(?:\.\w+)+)`", PAGE)
+    files = re.findall(r"`(\w+(?:/\w+)*\.py)`", PAGE)
+    assert dotted
+    assert files
+    assert [name for name in dotted if not exists(name)] == []
+    assert [name for name in files if not (PACKAGE / name).exists()] == []
+
+
+def test_the_values_that_cross_a_floor_are_defined_in_the_files_that_the_page_names() -> None:
+    rows = re.findall(r"^\| .* [↔] .* \| (.*) \| (.*) \|$", PAGE, re.MULTILINE)
+    assert rows
+    for values, files in rows:
+        paths = [PACKAGE / name for name in re.findall(r"`(.+?)`", files)]
+        for value in re.findall(r"`(\w+)`", values):
+            assert any(defines(path, value) for path in paths), value
+
+
+def test_every_file_and_name_that_the_page_of_common_changes_gives_exists() -> None:
+    sections = CHANGES.split("\n## ")[1:]
+    assert len(sections) >= LEAST_CHANGES
+    for section in sections:
+        title = section.splitlines()[0]
+        paths = re.findall(r"`((?:src|csrc|tests|docs|scripts|benchmarks)/[^`]+)`", section)
+        assert len(paths) >= 3, title
+        assert [path for path in paths if not (ROOT / path).exists()] == [], title
+
+
+def test_the_names_that_the_page_of_common_changes_gives_are_defined_in_their_files() -> None:
+    names = re.findall(r"`([^`]+)` \(`(\w+)`\)", CHANGES)
+    assert names
+    assert [(path, name) for path, name in names if not defines(ROOT / path, name)] == []
