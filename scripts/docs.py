@@ -36,6 +36,7 @@ from headrace.settings.docs import SettingRow, setting_rows
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.values import flag_name
 from headrace.wire.aws import coverage
+from headrace.wire.aws.errors import AwsError
 from headrace.wire.fields import LEAVE_IT_OUT
 from headrace.wire.lmi.parameters import PARAMETER_FIELDS as LMI_FIELDS
 from headrace.wire.openai.chat import FIELDS as CHAT_FIELDS
@@ -146,7 +147,9 @@ def metrics_table(metrics: Iterable[Metric]) -> Iterator[str]:
 
 
 def tree(kind: type[errors.HeadraceError]) -> Iterator[type[errors.HeadraceError]]:
-    """A class and all below it, parents first."""
+    """A class and all below it, parents first; `AwsError` has its codes from each service's model."""
+    if kind is AwsError:
+        return
     yield kind
     for child in kind.__subclasses__():
         yield from tree(child)
@@ -158,7 +161,8 @@ def errors_page() -> Iterator[str]:
     yield "Every error says what is wrong, which value, what was wanted and how to fix it."
     yield "Each dialect words and wraps them as its clients expect; the [dialect pages](dialects/index.md) show how."
     yield "On the command line they are one sentence on standard error:"
-    yield "exit code 2 if the caller can fix it, 1 otherwise.\n"
+    yield "exit code 2 if the caller can fix it, 1 otherwise."
+    yield "AWS operations answer with `AwsError`, which has AWS's own code, text and status for each case.\n"
     yield "| error | code | HTTP | worth a retry | meaning |"
     yield "|---|---|---|---|---|"
     for kind in tree(errors.HeadraceError):

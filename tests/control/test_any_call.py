@@ -174,7 +174,7 @@ def answer(store: SqlStore, call: Call) -> None:
         validation.check(model, call.params)
         result = handler_of(call.service, call.operation)(context, call.params)
     except AwsError as error:
-        if error.status < 500:
+        if error.http_status < 500:
             return
         raise
     assert calls.render(call, result, "r").status == 200

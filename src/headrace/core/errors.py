@@ -9,7 +9,7 @@ Every error that Headrace raises on purpose, in one tree.
     │   ├── Unauthorized          401  the key is missing or wrong
     │   ├── Forbidden             403  a web page that may not use this server
     │   ├── NotFound              404  no such route, model or adapter
-    │   ├── MethodNotAllowed  405  the route takes other methods, which are named
+    │   ├── MethodNotAllowed      405  the route takes other methods, which are named
     │   ├── PayloadTooLarge       413  the body is over the limit
     │   ├── SettingsError         -    a flag, environment variable or property is wrong: the start stops
     │   ├── ModelNotFound         404  no model by that name, folder or file
@@ -22,21 +22,20 @@ Every error that Headrace raises on purpose, in one tree.
     ├── ModelFailed               503  the model exists, and will not answer until a person has looked at it
     ├── RequestAborted            499  the client went away, or a shutdown deadline passed
     ├── EngineFailed              500  a step failed; the requests in it are lost, the server goes on
+    ├── AwsError                  ...  an error with AWS's own code and text; see `wire.aws.errors`
     └── Internal                  500  our bug; the only one that is logged with a traceback
 
 The message is a sentence for people and safe to show to a client: what, which value, what was wanted,
 how to fix it. `facts` are the same as values, for logs and for dialects that word the message themselves.
 """
 
-from typing import ClassVar
-
 
 class HeadraceError(Exception):
     """Root of the tree."""
 
-    code: ClassVar[str] = "internal"
-    http_status: ClassVar[int] = 500
-    retryable: ClassVar[bool] = False
+    code: str = "internal"
+    http_status: int = 500
+    retryable: bool = False
 
     def __init__(self, message: str, **facts: object) -> None:
         super().__init__(message)

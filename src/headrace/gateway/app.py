@@ -237,10 +237,10 @@ class Gateway:
             await self._with_body(
                 down, lambda body: openai.answer_openai(self._service, asked, scope, body, down, record)
             )
-        except HeadraceError as error:
-            await fail(error)
         except AwsError as error:
             await fail(openai.translated(error))
+        except HeadraceError as error:
+            await fail(error)
         except asyncio.CancelledError:
             await _last_words(fail(Unavailable(STOPPING)))
             raise
@@ -311,7 +311,7 @@ def _check_method(method: str) -> None:
 
 
 async def _tell(error: AwsError, down: Downstream, record: InvocationRecord) -> None:
-    record.error, record.status = error.code, error.status
+    record.error, record.status = error.code, error.http_status
     response = calls.render_error("rest-json", error, record.request_id)
     headers = [*response.headers, ("x-request-id", record.request_id)]
     if record.variant:

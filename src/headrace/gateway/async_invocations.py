@@ -230,7 +230,7 @@ class AsyncInvocations:
             record.error, record.status = "ModelError", 424
             raise service.texts.timed_out(pending.endpoint) from None
         except AwsError as error:
-            record.error, record.status = error.code, error.status
+            record.error, record.status = error.code, error.http_status
             raise
         else:
             record.status, record.num_bytes = 200, len(content)

@@ -126,7 +126,9 @@ class PlatformApp:
         if self._doors.gateway_owns(scope["path"]):
             spoken = Target(service="sagemaker-runtime", protocol="rest-json")
         request_id = secrets.token_hex(8).upper()
-        get_logger().warning("request.refused", path=shortened(request.path), status=error.status, error=error.code)
+        get_logger().warning(
+            "request.refused", path=shortened(request.path), status=error.http_status, error=error.code
+        )
         await send_response(scope, send, render_aws_error(spoken, error, request_id))
 
 
@@ -151,7 +153,7 @@ async def _refuse_openai(scope: Scope, send: Send, error: AwsError) -> None:
     """In OpenAI's words."""
     if error.code == STRANGER_CODE:
         refusal: HeadraceError = Forbidden(error.message)
-    elif error.status == PayloadTooLarge.http_status:
+    elif error.http_status == PayloadTooLarge.http_status:
         refusal = PayloadTooLarge(error.message)
     else:
         hint = "Send the secret of an access key as `Authorization: Bearer <secret>`."

@@ -110,14 +110,14 @@ def test_what_is_not_the_protocol_is_refused(body):
     with pytest.raises(AwsError) as raised:
         parse(body)
 
-    assert (raised.value.code, raised.value.status) == ("SerializationException", 400)
+    assert (raised.value.code, raised.value.http_status) == ("SerializationException", 400)
 
 
 @given(body=st.binary(max_size=80))
 def test_any_bytes_are_a_call_or_a_refusal(body):
     outcome = outcome_of(body)
 
-    assert isinstance(outcome, Call) or 400 <= outcome.status < 500
+    assert isinstance(outcome, Call) or 400 <= outcome.http_status < 500
 
 
 def outcome_of(body):

@@ -35,4 +35,4 @@ def test_what_cannot_be_inflated_is_refused(body, encoding, status):
     with pytest.raises(AwsError) as raised:
         inflated(request(body, **{"content-encoding": encoding}), max_bytes=10)
 
-    assert raised.value.status == status
+    assert raised.value.http_status == status

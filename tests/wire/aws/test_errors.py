@@ -59,7 +59,14 @@ def test_a_model_error_carries_its_members():
     ],
 )
 def test_a_code_brings_its_status(error, code, status):
-    assert (error.code, error.status) == (code, status)
+    assert (error.code, error.http_status) == (code, status)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_retried"), [("ThrottlingException", True), ("InternalFailure", True), ("ValidationException", False)]
+)
+def test_an_aws_error_is_worth_a_retry_where_sdks_retry_it(code, is_retried):
+    assert AwsError(code, "m").retryable is is_retried
 
 
 def test_statuses_agree_with_the_models():
@@ -67,7 +74,7 @@ def test_statuses_agree_with_the_models():
         for shape in services.model(service).error_shapes:
             status = shape.metadata.get("error", {}).get("httpStatusCode")
             if service == "sagemaker-runtime" and status:
-                assert AwsError(shape.error_code, "m").status == status
+                assert AwsError(shape.error_code, "m").http_status == status
 
 
 def test_what_is_not_there_is_said_in_the_words_that_sdks_look_for():

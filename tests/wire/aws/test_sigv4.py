@@ -30,7 +30,7 @@ def verify(request, *, secret_of=SECRETS.get, after_s=0.0):
 def refused(request, **options):
     with pytest.raises(AwsError) as caught:
         verify(request, **options)
-    return caught.value.code, caught.value.status
+    return caught.value.code, caught.value.http_status
 
 
 def call(**options):
@@ -226,7 +226,7 @@ def test_an_unknown_key_is_refused_in_the_words_of_the_service(request_, code, s
 def test_a_request_without_a_signature_is_refused(request_, code, status):
     with pytest.raises(AwsError) as caught:
         sigv4.verify(request_, SECRETS.get, 0.0)
-    assert (caught.value.code, caught.value.status) == (code, status)
+    assert (caught.value.code, caught.value.http_status) == (code, status)
     assert sigv4.access_key_of(request_) is None
 
 

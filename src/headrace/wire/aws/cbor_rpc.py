@@ -38,7 +38,7 @@ def render_error(error: AwsError, *, operation: OperationModel | None, request_i
         **error.members,
     }
     headers = (_CONTENT_TYPE, *_headers(request_id), *query_error_headers(error, operation))
-    return HttpResponse(error.status, headers, cbor_values.dumps(fields))
+    return HttpResponse(error.http_status, headers, cbor_values.dumps(fields))
 
 
 def _headers(request_id: str) -> tuple[tuple[str, str], ...]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from headrace.core.errors import HeadraceError
+
 _STATUS_OF_CODE = MappingProxyType(
     {
         "InternalDependencyException": 530,
@@ -33,7 +35,7 @@ _VALIDATION_CODES = MappingProxyType(
 """What a service calls a member that breaks its constraint; all others say `ValidationError`."""
 
 
-class AwsError(Exception):
+class AwsError(HeadraceError):
     """
     An answer that is an error.
 
@@ -54,12 +56,12 @@ class AwsError(Exception):
     ) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
-        self.status = _STATUS_OF_CODE.get(code, 400) if status is None else status
+        self.http_status = _STATUS_OF_CODE.get(code, 400) if status is None else status
+        self.retryable = self.http_status >= 500 or self.http_status == 429
         self.members = dict(members)
 
     def __repr__(self) -> str:
-        return f"AwsError({self.code!r}, {self.message!r}, status={self.status})"
+        return f"AwsError({self.code!r}, {self.message!r}, status={self.http_status})"
 
 
 def validation_error(message: str) -> AwsError:

@@ -36,7 +36,7 @@ def render_error(error: AwsError, *, operation: OperationModel | None, request_i
     content_type = _content_type(operation) if operation else "application/x-amz-json-1.1"
     error_type = ("x-amzn-errortype", header_value(str(fields["__type"])))
     headers = (*_headers(content_type, request_id), error_type, *query_error_headers(error, operation))
-    return HttpResponse(error.status, headers, json_values.encode(fields))
+    return HttpResponse(error.http_status, headers, json_values.encode(fields))
 
 
 def message_name(operation: OperationModel | None, code: str) -> str:

@@ -41,19 +41,19 @@ def render_output(operation: OperationModel, result: dict[str, Any], request_id:
 
 def render_error(error: AwsError, *, operation: OperationModel | None, request_id: str) -> HttpResponse:
     """`<ErrorResponse><Error><Type/><Code/><Message/></Error><RequestId/></ErrorResponse>`."""
-    blame = "Receiver" if error.status >= 500 else "Sender"
+    blame = "Receiver" if error.http_status >= 500 else "Sender"
     fields = {"Type": blame, "Code": error.code, "Message": error.message, **error.members}
     inner = _element("Error", "".join(_text_element(name, str(value)) for name, value in fields.items()))
     inner += _text_element("RequestId", request_id)
     namespace = _namespace(operation) if operation else None
-    return _xml(error.status, "ErrorResponse", inner, namespace=namespace, request_id=request_id)
+    return _xml(error.http_status, "ErrorResponse", inner, namespace=namespace, request_id=request_id)
 
 
 def render_s3_error(error: AwsError, *, request_id: str) -> HttpResponse:
     """S3's own form: `<Error><Code/><Message/><RequestId/></Error>`."""
     fields = {"Code": error.code, "Message": error.message, **error.members, "RequestId": request_id}
     inner = "".join(_text_element(name, str(value)) for name, value in fields.items())
-    response = _xml(error.status, "Error", inner, namespace=None, request_id=request_id)
+    response = _xml(error.http_status, "Error", inner, namespace=None, request_id=request_id)
     headers = (("content-type", "application/xml"), ("x-amz-request-id", request_id))
     return HttpResponse(response.status, headers, response.body)
 

@@ -25,7 +25,7 @@ def query_error_headers(error: AwsError, operation: OperationModel | None) -> tu
     """`x-amzn-query-error: <code>;<whose fault>`, for the services that have it."""
     if operation is None or not _is_query_compatible(operation):
         return ()
-    blame = "Receiver" if error.status >= 500 else "Sender"
+    blame = "Receiver" if error.http_status >= 500 else "Sender"
     return (("x-amzn-query-error", f"{header_value(error.code).replace(';', ' ')};{blame}"),)
 
 

@@ -85,7 +85,7 @@ def render_error(error: AwsError, *, operation: OperationModel | None, request_i
         ("x-amzn-requestid", request_id),
         ("x-amzn-errortype", header_value(error.code)),
     )
-    return HttpResponse(error.status, headers, json_values.encode({name: error.message, **error.members}))
+    return HttpResponse(error.http_status, headers, json_values.encode({name: error.message, **error.members}))
 
 
 def _labels(operation: OperationModel, path: str) -> dict[str, str]:
