@@ -4,10 +4,13 @@ import configparser
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "headrace"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 CHANGES = (ROOT / "docs" / "where-to-change.md").read_text()
+GLOSSARY = (ROOT / "CONTRIBUTING.md").read_text().split("## Glossary")[1]
 LEAST_CHANGES = 10
 
 
@@ -76,7 +79,15 @@ def test_every_file_and_name_that_the_page_of_common_changes_gives_exists() -> N
         assert [path for path in paths if not (ROOT / path).exists()] == [], title
 
 
-def test_the_names_that_the_page_of_common_changes_gives_are_defined_in_their_files() -> None:
-    names = re.findall(r"`([^`]+)` \(`(\w+)`\)", CHANGES)
+@pytest.mark.parametrize("text", [CHANGES, GLOSSARY], ids=["common changes", "glossary"])
+def test_the_names_that_a_page_gives_are_defined_in_the_files_that_it_gives(text: str) -> None:
+    names = re.findall(r"`([^`]+)` \(`(\w+)`\)", text)
     assert names
     assert [(path, name) for path, name in names if not defines(ROOT / path, name)] == []
+
+
+def test_every_term_of_the_glossary_has_a_meaning_and_a_place() -> None:
+    rows = [row.split("|")[1:-1] for row in GLOSSARY.splitlines() if row.startswith("| ") and "| | |" not in row]
+    for term, meaning, place in rows[1:]:
+        assert meaning.strip(), term
+        assert [path for path in re.findall(r"`(\w+/[^`]+)`", place) if (ROOT / path).exists()], term
