@@ -16,16 +16,16 @@ from headrace.cluster.fake import FakeLauncher, FakeMachine
 from headrace.cluster.platform_logs import EndedLog
 from headrace.control.app import ControlApp
 from headrace.control.fleet import Limits
-from headrace.control.names import Site
 from headrace.control.reconciler import Reconciler
 from headrace.control.worker_specs import WorkerDefaults
 from headrace.http.listener import bind, url_of
 from headrace.state.sql import open_store
 from headrace.state.store import Store
+from headrace.wire.aws.scope import AwsScope
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
 
-SITE = Site(account="123456789012", region="us-east-1")
+AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")
 ROLE = "arn:aws:iam::123456789012:role/HeadraceRole"
 IMAGE = (
     "763104351884.dkr.ecr.us-east-1.amazonaws.com/"
@@ -135,7 +135,7 @@ def reconciler_of(
         store=store,
         launcher=launcher or FakeLauncher(machine),
         logs=logs or ListedLogs(),
-        site=SITE,
+        aws_scope=AWS_SCOPE,
         defaults=WorkerDefaults(share_of=share_of),
         limits=limits or Limits(drain_s=0.05),
         clock=clock,
@@ -157,7 +157,7 @@ class Platform:
         client = boto3.client(
             service,
             endpoint_url=self.url,
-            region_name=SITE.region,
+            region_name=AWS_SCOPE.region,
             aws_access_key_id="test",
             aws_secret_access_key="test",
             config=Config(retries={"total_max_attempts": 1}, proxies={}, read_timeout=WAIT_S),
@@ -181,7 +181,7 @@ class Platform:
 def running_platform(*, is_strict: bool = False, reconciles: bool = True) -> Iterator[Platform]:
     """Serve until the end of the block."""
     store, logs, machine = open_store("sqlite://"), ListedLogs(), FakeMachine(clock=time.time)
-    app = ControlApp(store, site=SITE, logs=logs, own_images={}, is_strict=is_strict)
+    app = ControlApp(store, aws_scope=AWS_SCOPE, logs=logs, own_images={}, is_strict=is_strict)
     listener = bind("127.0.0.1", 0)
     server = PromptServer(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
     reconciler = reconciler_of(store, machine, logs=logs)

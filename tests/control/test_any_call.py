@@ -24,7 +24,7 @@ from headrace.state.sql import SqlStore, open_store
 from headrace.wire.aws import calls, patterns, services, validation
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import Call
-from tests.control.support import IMAGE, ROLE, SITE, ListedLogs, share_of
+from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, share_of
 
 NOW_S = 1_700_000_000.0
 DEFAULTS = WorkerDefaults(share_of=share_of)
@@ -35,7 +35,7 @@ KNOWN = {
     "VariantName": st.sampled_from(["v", "w"]),
     "ContainerImage": st.sampled_from([IMAGE, "my/server:1"]),
     "RoleArn": st.just(ROLE),
-    "ResourceArn": st.builds(arn_of, st.just(SITE), st.sampled_from([Kind.MODEL, Kind.ENDPOINT]), st.just("m")),
+    "ResourceArn": st.builds(arn_of, st.just(AWS_SCOPE), st.sampled_from([Kind.MODEL, Kind.ENDPOINT]), st.just("m")),
     "ProductionVariantInstanceType": st.sampled_from(["ml.m5.large", "ml.g5.xlarge"]),
     "Url": st.sampled_from(["s3://bucket/key.tar.gz", "s3://bucket/prefix/"]),
     "DestinationS3Uri": st.just("s3://bucket/out"),
@@ -168,7 +168,12 @@ def answer(store: SqlStore, call: Call) -> None:
     """Call a handler; its answer keeps to the model."""
     model = services.operation(call.service, call.operation)
     context = CallContext(
-        store=store, logs=ListedLogs(), site=SITE, identity_arn=assumed_role_arn(SITE), now_s=NOW_S, request_id="r"
+        store=store,
+        logs=ListedLogs(),
+        aws_scope=AWS_SCOPE,
+        identity_arn=assumed_role_arn(AWS_SCOPE),
+        now_s=NOW_S,
+        request_id="r",
     )
     try:
         validation.check(model, call.params)

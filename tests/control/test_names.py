@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.names import Site, arn_of, find, parse_arn
+from headrace.control.names import arn_of, find, parse_arn
 from headrace.state.records import Kind
 from headrace.state.sql import open_store
+from headrace.wire.aws.scope import AwsScope
 
-SITE = Site(account="123456789012", region="us-east-1")
+AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")
 
 
 @given(
@@ -16,14 +17,14 @@ SITE = Site(account="123456789012", region="us-east-1")
     name=st.from_regex(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", fullmatch=True),
 )
 def test_an_arn_leads_back_to_its_name(kind: Kind, name: str) -> None:
-    assert parse_arn(arn_of(SITE, kind, name)) == (kind, name.lower())
+    assert parse_arn(arn_of(AWS_SCOPE, kind, name)) == (kind, name.lower())
 
 
 @pytest.mark.parametrize(
     ("region", "partition"), [("eu-west-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")]
 )
 def test_the_partition_is_that_of_the_region(region: str, partition: str) -> None:
-    arn = arn_of(Site(account="123456789012", region=region), Kind.ENDPOINT, "e")
+    arn = arn_of(AwsScope(account="123456789012", region=region), Kind.ENDPOINT, "e")
     assert arn == f"arn:{partition}:sagemaker:{region}:123456789012:endpoint/e"
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.cloudwatch.metrics.metric import Point
+from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
 from headrace.gateway.async_queue import AsyncQueue, Backlog
 from headrace.gateway.publishing import NAMESPACE, Publisher, Sampler
-from headrace.monitoring.metrics import Point
-from headrace.monitoring.series import MemorySeries
 from headrace.state.routes import Route
 
 from .conftest import Running, running

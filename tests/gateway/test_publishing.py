@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.cloudwatch.metrics.metric import Metric, Point
+from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import NAMESPACE, Publisher, Sampler
-from headrace.monitoring.metrics import Metric, Point
-from headrace.monitoring.series import MemorySeries
 from headrace.state.routes import AsyncOutput, ComponentRoute, Route
 
 from .routes import route, variant

@@ -13,10 +13,10 @@ from headrace.cli.simulate_chart import html_page, terminal_chart
 from headrace.cli.simulate_files import example_trace, read_trace, result_csv
 from headrace.cli.simulate_policy import read_policy
 from headrace.cli.tables import table
+from headrace.control.autoscaling.simulation.fleet import AtZero, FleetModel
+from headrace.control.autoscaling.simulation.plan import plan_from_json
+from headrace.control.autoscaling.simulation.simulator import Plan, Result, simulate
 from headrace.core.errors import InvalidRequest
-from headrace.scaling.simulated_fleet import AtZero, FleetModel
-from headrace.scaling.simulated_plan import plan_from_json
-from headrace.scaling.simulation import Plan, Result, simulate
 
 EXAMPLES = """
 headrace simulate --example > day.csv

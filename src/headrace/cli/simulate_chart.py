@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from html import escape
 
 from headrace.cli.simulate_files import thinned
-from headrace.scaling.simulated_fleet import STEP_S
-from headrace.scaling.simulation import Result
+from headrace.control.autoscaling.simulation.fleet import STEP_S
+from headrace.control.autoscaling.simulation.simulator import Result
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH, HEIGHT, LEFT, GAP = 960, 130, 70, 44

@@ -9,10 +9,10 @@ from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 
+from headrace.control.autoscaling.planning.schedule import utc_s
+from headrace.control.autoscaling.simulation.fleet import STEP_S
+from headrace.control.autoscaling.simulation.simulator import Result
 from headrace.core.errors import InvalidRequest
-from headrace.scaling.schedule import utc_s
-from headrace.scaling.simulated_fleet import STEP_S
-from headrace.scaling.simulation import Result
 
 MAX_STEPS = 32 * 86_400 // STEP_S
 """A month: longer ones are mistakes in the units of time."""

@@ -13,22 +13,22 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
+from headrace.cloudwatch.metrics.metric import SeriesStore
+from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.context import NUM_TRIES, CallContext
 from headrace.control.identity_api import assumed_role_arn
 from headrace.control.images import OwnImage
 from headrace.control.log_reader import LogReader
-from headrace.control.metrics.series import Series
-from headrace.control.names import Site
 from headrace.control.registry import handler_of
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
-from headrace.monitoring.series import MemorySeries
 from headrace.state.records import Conflict
 from headrace.state.store import Store
 from headrace.wire.aws import calls, compression, services
 from headrace.wire.aws.errors import AwsError, throttled
 from headrace.wire.aws.http import Call, HttpRequest, HttpResponse
 from headrace.wire.aws.identify import identify
+from headrace.wire.aws.scope import AwsScope
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Of a request; the largest that a client of these services has reason to send is far smaller."""
@@ -44,15 +44,15 @@ class ControlApp:
         self,
         store: Store,
         *,
-        site: Site,
+        aws_scope: AwsScope,
         logs: LogReader,
         own_images: Mapping[str, OwnImage],
         is_strict: bool,
-        series: Series | None = None,
+        series: SeriesStore | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._site = site
+        self._aws_scope = aws_scope
         self._logs = logs
         self._own_images = own_images
         self._is_strict = is_strict
@@ -98,8 +98,8 @@ class ControlApp:
         context = CallContext(
             store=self._store,
             logs=self._logs,
-            site=self._site,
-            identity_arn=assumed_role_arn(self._site),
+            aws_scope=self._aws_scope,
+            identity_arn=assumed_role_arn(self._aws_scope),
             now_s=self._clock(),
             request_id=request_id,
             is_strict=self._is_strict,

@@ -4,15 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.cloudwatch.metrics.metric import SeriesStore
+from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.images import OwnImage
 from headrace.control.log_reader import LogReader
-from headrace.control.metrics.series import Series
 from headrace.control.names import TITLES as _TITLES
-from headrace.control.names import Site, arn_of, find
-from headrace.monitoring.series import MemorySeries
+from headrace.control.names import arn_of, find
 from headrace.state.records import Kind, Record
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError, not_found, validation_error
+from headrace.wire.aws.scope import AwsScope
 
 NUM_TRIES = 10
 """How often a write is tried anew that somebody else's came before."""
@@ -24,7 +25,7 @@ class CallContext:
 
     store: Store
     logs: LogReader
-    site: Site
+    aws_scope: AwsScope
     identity_arn: str
     """Who asks: an assumed role."""
     now_s: float
@@ -32,12 +33,12 @@ class CallContext:
     is_strict: bool = False
     """Refuse what AWS refuses; otherwise what does no harm is accepted."""
     own_images: Mapping[str, OwnImage] = field(default_factory=dict)
-    series: Series = field(default_factory=MemorySeries)
+    series: SeriesStore = field(default_factory=MemorySeries)
     """What was measured."""
 
     def arn(self, kind: Kind, name: str) -> str:
         """The ARN of a thing here."""
-        return arn_of(self.site, kind, name)
+        return arn_of(self.aws_scope, kind, name)
 
     def get(self, kind: Kind, name: str) -> Record:
         """

@@ -17,7 +17,7 @@ from headrace.control.deployment import Outside
 from headrace.control.faults import WORDS, Faults
 from headrace.control.fleet import Limits, num_ready
 from headrace.control.leftovers import Leftovers
-from headrace.control.names import Site, arn_of
+from headrace.control.names import arn_of
 from headrace.control.plan import Action, Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_removal
 from headrace.control.progress import Progress, ready_key, status_json, view_endpoint
 from headrace.control.readiness import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S
@@ -29,6 +29,7 @@ from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict, Json, Kind, Record
 from headrace.state.routes import route_to_json
 from headrace.state.store import Store
+from headrace.wire.aws.scope import AwsScope
 
 
 class EndpointPass:
@@ -41,7 +42,7 @@ class EndpointPass:
         leftovers: Leftovers,
         faults: Faults,
         *,
-        site: Site,
+        aws_scope: AwsScope,
         limits: Limits,
         loads: Callable[[], Mapping[str, int]],
         clock: Callable[[], float],
@@ -50,7 +51,7 @@ class EndpointPass:
         self._hands = hands
         self._leftovers = leftovers
         self._faults = faults
-        self._site = site
+        self._aws_scope = aws_scope
         self._limits = limits
         self._loads = loads
         self._clock = clock
@@ -103,7 +104,7 @@ class EndpointPass:
         return plan_endpoint(
             view,
             seen,
-            endpoint_arn=arn_of(self._site, Kind.ENDPOINT, view.name),
+            endpoint_arn=arn_of(self._aws_scope, Kind.ENDPOINT, view.name),
             now_s=now_s,
             limits=self._limits,
             outside=Outside(alarm=alarm_reason(view, snapshot.alarms)),
@@ -140,7 +141,7 @@ class EndpointPass:
             plan.deployment,
             [one for one in components.values() if one is not None],
             instances={} if plan.deployment is None else read_instances(record.status),
-            endpoint_arn=arn_of(self._site, Kind.ENDPOINT, record.name),
+            endpoint_arn=arn_of(self._aws_scope, Kind.ENDPOINT, record.name),
             now_s=now_s,
             limits=self._limits,
             new_id=new_instance_id,

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from headrace.control.context import CallContext
-from headrace.control.names import Site, partition_of
 from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.scope import AwsScope, partition_of
 
 ROLE_NAME = "HeadraceRole"
 """The role that callers have assumed."""
@@ -18,14 +18,14 @@ SESSION_NAME = "headrace"
 _ROLE_CREATED_S = 1_700_000_000.0
 
 
-def assumed_role_arn(site: Site, *, role: str = ROLE_NAME, session: str = SESSION_NAME) -> str:
+def assumed_role_arn(aws_scope: AwsScope, *, role: str = ROLE_NAME, session: str = SESSION_NAME) -> str:
     """Who somebody is that has assumed a role."""
-    return f"arn:{partition_of(site.region)}:sts::{site.account}:assumed-role/{role}/{session}"
+    return f"arn:{partition_of(aws_scope.region)}:sts::{aws_scope.account}:assumed-role/{role}/{session}"
 
 
-def role_arn(site: Site, name: str) -> str:
+def role_arn(aws_scope: AwsScope, name: str) -> str:
     """The ARN of a role."""
-    return f"arn:{partition_of(site.region)}:iam::{site.account}:role/{name}"
+    return f"arn:{partition_of(aws_scope.region)}:iam::{aws_scope.account}:role/{name}"
 
 
 def get_caller_identity(context: CallContext, _params: dict[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def get_caller_identity(context: CallContext, _params: dict[str, Any]) -> dict[s
     session = context.identity_arn.rpartition("/")[2]
     return {
         "UserId": f"{_role_id(ROLE_NAME)}:{session}",
-        "Account": context.site.account,
+        "Account": context.aws_scope.account,
         "Arn": context.identity_arn,
     }
 
@@ -47,7 +47,7 @@ def get_role(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
             "Path": "/",
             "RoleName": name,
             "RoleId": _role_id(name),
-            "Arn": role_arn(context.site, name),
+            "Arn": role_arn(context.aws_scope, name),
             "CreateDate": _ROLE_CREATED_S,
             "AssumeRolePolicyDocument": quote(trust + '"Action":"sts:AssumeRole"}]}'),
             "MaxSessionDuration": 43_200,

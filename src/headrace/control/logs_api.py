@@ -192,7 +192,7 @@ def _times_ms(context: CallContext, stream: LogStream) -> tuple[int, int] | None
 
 
 def _group_arn(context: CallContext, name: str) -> str:
-    return f"arn:aws:logs:{context.site.region}:{context.site.account}:log-group:{name}"
+    return f"arn:aws:logs:{context.aws_scope.region}:{context.aws_scope.account}:log-group:{name}"
 
 
 def _page(things: list[Any], params: dict[str, Any]) -> tuple[list[Any], dict[str, str]]:

@@ -5,10 +5,10 @@ Names in ARNs are in lower case, as AWS writes them; names are therefore looked 
 """
 
 import re
-from dataclasses import dataclass
 
 from headrace.state.records import Kind, Record
 from headrace.state.store import Store
+from headrace.wire.aws.scope import AwsScope, partition_of
 
 ARN_TYPES = {
     Kind.MODEL: "model",
@@ -32,26 +32,10 @@ _ARN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """Where this platform pretends to be."""
-
-    account: str
-    """12 digits."""
-    region: str
-
-
-def partition_of(region: str) -> str:
-    """`aws`, or that of China or the US government."""
-    if region.startswith("cn-"):
-        return "aws-cn"
-    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
-
-
-def arn_of(site: Site, kind: Kind, name: str) -> str:
+def arn_of(aws_scope: AwsScope, kind: Kind, name: str) -> str:
     """The ARN of a model, a configuration, an endpoint or an inference component."""
-    partition = partition_of(site.region)
-    return f"arn:{partition}:sagemaker:{site.region}:{site.account}:{ARN_TYPES[kind]}/{name.lower()}"
+    partition = partition_of(aws_scope.region)
+    return f"arn:{partition}:sagemaker:{aws_scope.region}:{aws_scope.account}:{ARN_TYPES[kind]}/{name.lower()}"
 
 
 def parse_arn(arn: str) -> tuple[Kind, str] | None:

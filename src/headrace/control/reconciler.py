@@ -20,7 +20,6 @@ from headrace.control.faults import Faults
 from headrace.control.fleet import Limits
 from headrace.control.leftovers import Leftovers
 from headrace.control.log_reader import LogKeeper
-from headrace.control.names import Site
 from headrace.control.readiness import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S, Rest, starting_among
 from headrace.control.reading import UnreadableRecord
 from headrace.control.store_access import Snapshot
@@ -31,6 +30,7 @@ from headrace.control.workers import WorkerHands
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict, Record
 from headrace.state.store import Store
+from headrace.wire.aws.scope import AwsScope
 
 _BURST_S = 0.02
 """Writes that come so close together are answered by one pass."""
@@ -45,7 +45,7 @@ class Reconciler:
         store: Store,
         launcher: Launcher,
         logs: LogKeeper,
-        site: Site,
+        aws_scope: AwsScope,
         defaults: WorkerDefaults,
         limits: Limits | None = None,
         loads: Callable[[], Mapping[str, int]] = dict,
@@ -58,7 +58,7 @@ class Reconciler:
             store: what is asked, and where it is written what is.
             launcher: starts and stops workers.
             logs: for the reasons of failures; they outlive their workers.
-            site: account and region.
+            aws_scope: account and region.
             defaults: of workers.
             limits: how patient to be.
             loads: worker -> requests that run on it; workers that have none may be left out.
@@ -73,7 +73,14 @@ class Reconciler:
         self._leftovers = Leftovers(store, self._hands, limits=limits, clock=clock)
         self._faults = Faults()
         self._endpoints = EndpointPass(
-            store, self._hands, self._leftovers, self._faults, site=site, limits=limits, loads=loads, clock=clock
+            store,
+            self._hands,
+            self._leftovers,
+            self._faults,
+            aws_scope=aws_scope,
+            limits=limits,
+            loads=loads,
+            clock=clock,
         )
         self.rest = Rest(clock=clock)
         """Between two looks."""

@@ -1,5 +1,12 @@
 """Which operations are answered, by whom; and a clear word for all others."""
 
+from headrace.cloudwatch.api import alarm_history as alarm_history_api
+from headrace.cloudwatch.api import alarm_tags as alarm_tags_api
+from headrace.cloudwatch.api import alarms as alarms_api
+from headrace.cloudwatch.api import list_metrics as list_metrics_api
+from headrace.cloudwatch.api import metric_data as metric_data_api
+from headrace.cloudwatch.api import put_metric_data
+from headrace.cloudwatch.api import statistics as statistics_api
 from headrace.control import (
     describe_endpoint,
     endpoint_configs_api,
@@ -9,20 +16,14 @@ from headrace.control import (
     models_api,
     tags_api,
 )
-from headrace.control.autoscaling import activities_api, policies_api, schedules_api, targets_api
-from headrace.control.autoscaling import tags_api as autoscaling_tags_api
+from headrace.control.autoscaling.api import activities as activities_api
+from headrace.control.autoscaling.api import policies as policies_api
+from headrace.control.autoscaling.api import schedules as schedules_api
+from headrace.control.autoscaling.api import tags as autoscaling_tags_api
+from headrace.control.autoscaling.api import targets as targets_api
 from headrace.control.components import api as components_api
 from headrace.control.components import describe as components_describe
 from headrace.control.context import Handler
-from headrace.control.metrics import (
-    alarm_history_api,
-    alarm_tags_api,
-    alarms_api,
-    list_metrics_api,
-    metric_data_api,
-    put_metric_data,
-    statistics_api,
-)
 from headrace.wire.aws.errors import AwsError
 
 OPERATIONS: dict[tuple[str, str], Handler] = {

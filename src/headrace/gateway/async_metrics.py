@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
 from headrace.gateway.async_queue import Backlog, num_serving
 from headrace.gateway.publishing import NAMESPACE
-from headrace.monitoring.metrics import Dimensions, Metric, MetricSink
 from headrace.state.routes import Route
 
 _MICROSECONDS = 1e6

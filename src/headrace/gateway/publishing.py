@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
 from headrace.core.telemetry import get_logger
 from headrace.gateway.metrics import MODEL_ERRORS, Counted, InvocationRecord
-from headrace.monitoring.metrics import Dimensions, Metric, MetricSink
 from headrace.state.routes import Route, VariantRoute
 
 NAMESPACE = "AWS/SageMaker"

@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 
 from headrace import __version__
+from headrace.cloudwatch.series.file import FileSeries
 from headrace.cluster.platform_logs import PlatformLogs
 from headrace.cluster.this_host import this_host
 from headrace.control.app import ControlApp
-from headrace.control.autoscaling.autoscaler import Autoscaler
-from headrace.control.autoscaling.waker import Waker
+from headrace.control.autoscaling.loops.autoscaler import Autoscaler
+from headrace.control.autoscaling.loops.waker import Waker
 from headrace.control.components.overview import read_overview
 from headrace.control.images import OwnImage
 from headrace.control.metrics.capacities import CapacityRecorder
 from headrace.control.metrics.scraper import Scraper
-from headrace.control.names import Site
 from headrace.control.own_images import read_own_images
 from headrace.control.reconciler import Reconciler
 from headrace.control.worker_specs import WorkerDefaults
@@ -28,7 +28,6 @@ from headrace.gateway.config import GatewayConfig
 from headrace.gateway.exposition import render
 from headrace.gateway.objects import S3Objects
 from headrace.gateway.publishing import Publisher, Sampler
-from headrace.monitoring.series_file import FileSeries
 from headrace.platform.access import Gate
 from headrace.platform.app import Doors, PlatformApp
 from headrace.platform.cluster import Cluster, make_cluster
@@ -41,6 +40,7 @@ from headrace.platform.s3_proxy import S3Proxy
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.records import Json, Kind
 from headrace.state.store import Store
+from headrace.wire.aws.scope import AwsScope
 
 MIB = 1024 * 1024
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -87,22 +87,29 @@ def assemble(
     Raises:
         SettingsError: the file with own images cannot be read, or what the cluster takes is not installed.
     """
-    site = Site(account=settings.account, region=settings.region)
+    aws_scope = AwsScope(account=settings.account, region=settings.region)
     own_images = _own_images(settings, folder)
     host = this_host()
     cluster = make_cluster(settings, folder, env, host=host)
     defaults = _worker_defaults(settings, own_images, cluster, storage, url)
     logs = PlatformLogs(folder.workers, folder.ended_logs, max_bytes=settings.logs_mib * MIB)
     objects = S3Objects(_client_options(storage.access)) if storage.access is not None else None
-    waker = Waker(store, site=site)
+    waker = Waker(store, aws_scope=aws_scope)
     series = FileSeries(folder.metrics, max_bytes=settings.metrics_mib * MIB)
     publisher = Publisher(series, is_strict=settings.strict)
     gateway = _gateway(settings, folder, store, objects, waker, publisher, series)
     reconciler = Reconciler(
-        store=store, launcher=cluster.launcher, logs=logs, site=site, defaults=defaults, loads=lambda: gateway.loads
+        store=store,
+        launcher=cluster.launcher,
+        logs=logs,
+        aws_scope=aws_scope,
+        defaults=defaults,
+        loads=lambda: gateway.loads,
     )
     gateway.on_silence(reconciler.rest.end)
-    control = ControlApp(store, site=site, logs=logs, own_images=own_images, is_strict=settings.strict, series=series)
+    control = ControlApp(
+        store, aws_scope=aws_scope, logs=logs, own_images=own_images, is_strict=settings.strict, series=series
+    )
     s3 = S3Proxy(storage)
     doors = _doors(gateway, control, s3, health=_health(settings, storage), components=partial(read_overview, store))
     return Parts(
@@ -113,7 +120,7 @@ def assemble(
         scraper=Scraper(store=store, sink=series, memory_bytes=host.memory_bytes),
         capacities=CapacityRecorder(store=store, sink=series),
         reconciler=reconciler,
-        autoscaler=Autoscaler(store=store, series=series, site=site, is_strict=settings.strict),
+        autoscaler=Autoscaler(store=store, series=series, aws_scope=aws_scope, is_strict=settings.strict),
         waker=waker,
         cluster=cluster,
         s3=s3,

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.cloudwatch.metrics.metric import Metric
+from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.cluster.launcher import Phase
-from headrace.control.autoscaling.autoscaler import Autoscaler
-from headrace.control.autoscaling.capacity import read_capacity
-from headrace.control.autoscaling.targets import VARIANT_DIMENSION, read_key
+from headrace.control.autoscaling.loops.autoscaler import Autoscaler
+from headrace.control.autoscaling.planning.targets import VARIANT_DIMENSION, read_key
+from headrace.control.autoscaling.records.capacity import read_capacity
 from headrace.control.context import CallContext
 from headrace.control.deployment import wanted_workers
 from headrace.control.fleet import Limits, WorkerView
@@ -16,11 +18,9 @@ from headrace.control.plan import plan_endpoint
 from headrace.control.progress import ready_key, status_json, view_endpoint
 from headrace.control.registry import handler_of
 from headrace.control.version import asked_capacity, version_json
-from headrace.monitoring.metrics import Metric
-from headrace.monitoring.series import MemorySeries
 from headrace.state.records import Kind
 from headrace.state.sql import SqlStore, open_store
-from tests.control.support import SITE, ListedLogs
+from tests.control.support import AWS_SCOPE, ListedLogs
 
 START_S = 1_700_000_040.0
 RESOURCE = "endpoint/e/variant/a"
@@ -49,7 +49,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.store = open_store("sqlite://", now_s=lambda: self.now_s)
-        self.scaler = Autoscaler(store=self.store, series=self.series, site=SITE, clock=lambda: self.now_s)
+        self.scaler = Autoscaler(store=self.store, series=self.series, aws_scope=AWS_SCOPE, clock=lambda: self.now_s)
         variant = {
             "VariantName": self.variant,
             "ModelName": "m",
@@ -82,8 +82,8 @@ class World:
         context = CallContext(
             store=self.store,
             logs=ListedLogs(),
-            site=SITE,
-            identity_arn=assumed_role_arn(SITE),
+            aws_scope=AWS_SCOPE,
+            identity_arn=assumed_role_arn(AWS_SCOPE),
             now_s=self.now_s,
             request_id="r",
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.monitoring.metrics import Metric
+from headrace.cloudwatch.metrics.metric import Metric
 from headrace.state.records import Kind
 
 from .support import IDENTITY, RESOURCE, START_S, World

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from headrace.control.autoscaling.capacity import read_capacity, write_capacity
-from headrace.control.autoscaling.targets import read_key
-from headrace.monitoring.metrics import Metric
+from headrace.cloudwatch.metrics.metric import Metric
+from headrace.control.autoscaling.planning.targets import read_key
+from headrace.control.autoscaling.records.capacity import read_capacity, write_capacity
 from headrace.state.records import Kind
-from tests.control.support import SITE
+from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
 from .test_autoscaler import TRACKING, alarm, steps
@@ -116,7 +116,7 @@ def test_a_capacity_that_somebody_else_asks_for_overrides(world: World) -> None:
         world.scaler.look()
     assert told(world)[-1][0] == "InProgress"
     world.reconcile()
-    write_capacity(world.store, SITE, read_key(IDENTITY), 4)
+    write_capacity(world.store, AWS_SCOPE, read_key(IDENTITY), 4)
     world.scaler.look()
     (activity,) = world.activities()
     assert activity["StatusCode"] == "Overridden"
@@ -125,7 +125,7 @@ def test_a_capacity_that_somebody_else_asks_for_overrides(world: World) -> None:
 
 def test_scaling_in_goes_on_though_scaling_out_failed(world: World) -> None:
     world.register(1, 1000)
-    write_capacity(world.store, SITE, read_key(IDENTITY), 4)
+    write_capacity(world.store, AWS_SCOPE, read_key(IDENTITY), 4)
     world.reconcile()
     put_busy(world, 500)
     work(world, 40)

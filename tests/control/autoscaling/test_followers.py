@@ -11,23 +11,23 @@ from typing import Any
 
 import pytest
 
+from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.cluster.fake import fails_after, ready_after
 from headrace.cluster.launcher import WorkerSpec
-from headrace.control.autoscaling.autoscaler import Autoscaler
-from headrace.control.autoscaling.capacity import write_capacity
-from headrace.control.autoscaling.targets import VARIANT_DIMENSION, read_key
-from headrace.control.autoscaling.waker import Waker
+from headrace.control.autoscaling.loops.autoscaler import Autoscaler
+from headrace.control.autoscaling.loops.waker import Waker
+from headrace.control.autoscaling.planning.targets import VARIANT_DIMENSION, read_key
+from headrace.control.autoscaling.records.capacity import write_capacity
 from headrace.control.components.density import Density, read_density
 from headrace.control.endpoints_api import update_weights
 from headrace.control.registry import handler_of
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler
-from headrace.monitoring.series import MemorySeries
 from headrace.state.records import Kind
 from headrace.state.routes import Route, route_from_json
 from tests.control.components.scene import NEED, Scene
 from tests.control.components.world import managed
-from tests.control.support import SITE
+from tests.control.support import AWS_SCOPE
 
 from .test_autoscaler import steps
 from .test_waker import Wanted
@@ -65,7 +65,9 @@ class Hosted(Scene):
         self.room = 100
         """Workers that the machine carries."""
         self.series = MemorySeries()
-        self.scaler = Autoscaler(store=self.store, series=self.series, site=SITE, is_strict=is_strict, clock=self.clock)
+        self.scaler = Autoscaler(
+            store=self.store, series=self.series, aws_scope=AWS_SCOPE, is_strict=is_strict, clock=self.clock
+        )
         self.publisher = Publisher(self.series, is_strict=is_strict, clock=lambda: self.clock() - 5)
         self.sampler = Sampler(
             publisher=self.publisher,
@@ -296,9 +298,9 @@ async def test_instances_at_zero_have_no_copies_and_a_request_wakes_both(scene: 
     await serving(scene)
     scene.register(0, 2)
     await scene.pass_time(10)
-    write_capacity(scene.store, SITE, KEY, 0)
+    write_capacity(scene.store, AWS_SCOPE, KEY, 0)
     await scene.until((0, 0), 120)
-    waker = Waker(scene.store, site=SITE, clock=scene.clock)
+    waker = Waker(scene.store, aws_scope=AWS_SCOPE, clock=scene.clock)
     for _ in range(3):
         waker.wake(Wanted(endpoint="ep", variant=None, component="c"))
     waker.close()
@@ -312,9 +314,9 @@ async def test_a_sleeping_component_without_instances_is_given_one(scene: Hosted
     await serving(scene, copies=1)
     scene.scale("c", 0)
     await scene.settle()
-    write_capacity(scene.store, SITE, KEY, 0)
+    write_capacity(scene.store, AWS_SCOPE, KEY, 0)
     await scene.until((0, 0), 60)
-    waker = Waker(scene.store, site=SITE, clock=scene.clock)
+    waker = Waker(scene.store, aws_scope=AWS_SCOPE, clock=scene.clock)
     waker.wake(Wanted(endpoint="ep", variant=None, component="c"))
     waker.close()
     await scene.until((1, 1), 60)
@@ -337,8 +339,8 @@ async def test_a_look_that_was_cut_off_after_its_first_write_is_finished_by_anot
     await serving(scene)
     scene.register(1, 2)
     await scene.pass_time(10)
-    write_capacity(scene.store, SITE, KEY, 2)
-    scene.scaler = Autoscaler(store=scene.store, series=scene.series, site=SITE, clock=scene.clock)
+    write_capacity(scene.store, AWS_SCOPE, KEY, 2)
+    scene.scaler = Autoscaler(store=scene.store, series=scene.series, aws_scope=AWS_SCOPE, clock=scene.clock)
     await scene.until((2, 8), 60)
 
 
@@ -361,9 +363,9 @@ async def test_with_managed_instance_scaling_instances_come_as_the_copies_need_t
     await serving(scene, copies=2, **managed(1, 2, strategy="IDLE_RELEASE"))
     scene.register(1, 3)
     await scene.pass_time(10)
-    write_capacity(scene.store, SITE, KEY, 3)
+    write_capacity(scene.store, AWS_SCOPE, KEY, 3)
     await scene.until((2, 6), 60)
-    write_capacity(scene.store, SITE, KEY, 1)
+    write_capacity(scene.store, AWS_SCOPE, KEY, 1)
     await scene.pass_time(30)
     assert scene.there() == (2, 2), "an empty instance is kept for its cooldown"
     await scene.until((1, 2), 600)

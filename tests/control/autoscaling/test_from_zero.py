@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from headrace.control.autoscaling.capacity import write_capacity
-from headrace.control.autoscaling.targets import read_key
-from headrace.monitoring.metrics import Metric
+from headrace.cloudwatch.metrics.metric import Metric
+from headrace.control.autoscaling.planning.targets import read_key
+from headrace.control.autoscaling.records.capacity import write_capacity
 from headrace.state.records import Kind
-from tests.control.support import SITE
+from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
 from .test_autoscaler import TRACKING, alarm, steps
@@ -27,7 +27,7 @@ def world() -> Iterator[World]:
 
 
 def sleep(world: World) -> None:
-    write_capacity(world.store, SITE, read_key(IDENTITY), 0)
+    write_capacity(world.store, AWS_SCOPE, read_key(IDENTITY), 0)
     world.reconcile()
 
 

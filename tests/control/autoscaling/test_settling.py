@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from headrace.control.autoscaling.autoscaler import Autoscaler
-from headrace.control.autoscaling.capacity import read_capacity, write_capacity
-from headrace.control.autoscaling.targets import read_key
-from headrace.monitoring.metrics import Metric
-from tests.control.support import SITE
+from headrace.cloudwatch.metrics.metric import Metric
+from headrace.control.autoscaling.loops.autoscaler import Autoscaler
+from headrace.control.autoscaling.planning.targets import read_key
+from headrace.control.autoscaling.records.capacity import read_capacity, write_capacity
+from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
 from .test_autoscaler import alarm, steps
@@ -48,7 +48,7 @@ def test_a_new_target_is_idle_after_its_idle_time_and_not_at_once(world: World) 
 def test_what_came_into_service_just_now_is_not_idle_yet(world: World) -> None:
     world.register(0, 2)
     world.pass_time(600)
-    write_capacity(world.store, SITE, read_key(IDENTITY), 2)
+    write_capacity(world.store, AWS_SCOPE, read_key(IDENTITY), 2)
     world.reconcile()
     idle_alarm(world)
     world.pass_time(20)
@@ -86,7 +86,7 @@ def test_a_platform_that_was_down_has_seen_nobody_idle(world: World) -> None:
     world.series.put(WORK, 5.0, now_s=world.now_s + 5)
     world.pass_time(20)
     world.now_s += 3600
-    world.scaler = Autoscaler(store=world.store, series=world.series, site=SITE, clock=lambda: world.now_s)
+    world.scaler = Autoscaler(store=world.store, series=world.series, aws_scope=AWS_SCOPE, clock=lambda: world.now_s)
     world.pass_time(20)
     assert world.capacities == [1]
     world.pass_time(20)
@@ -127,7 +127,7 @@ def test_a_change_of_somebody_else_is_a_reason_until_it_has_settled(world: World
     arn = world.put_policy("busy", **config)["PolicyARN"]
     alarm(world, "busy", arn, ComparisonOperator="GreaterThanThreshold", EvaluationPeriods=1)
     world.scaler.look()
-    write_capacity(world.store, SITE, read_key(IDENTITY), 2)
+    write_capacity(world.store, AWS_SCOPE, read_key(IDENTITY), 2)
     for _ in range(3):
         world.series.put(WORK, 5.0, now_s=world.now_s + 5)
         world.now_s += 10

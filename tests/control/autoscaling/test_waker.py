@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from headrace.control.autoscaling.capacity import read_capacity, write_capacity
-from headrace.control.autoscaling.targets import read_key
-from headrace.control.autoscaling.waker import CAUSE, Waker
+from headrace.control.autoscaling.loops.waker import CAUSE, Waker
+from headrace.control.autoscaling.planning.targets import read_key
+from headrace.control.autoscaling.records.capacity import read_capacity, write_capacity
 from headrace.state.records import Kind
-from tests.control.support import SITE
+from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
 from .test_autoscaler import alarm, steps
@@ -26,14 +26,14 @@ class Wanted:
 def world() -> Iterator[World]:
     """One that sleeps."""
     made = World()
-    write_capacity(made.store, SITE, read_key(IDENTITY), 0)
+    write_capacity(made.store, AWS_SCOPE, read_key(IDENTITY), 0)
     made.reconcile()
     yield made
     made.close()
 
 
 def wake(world: World, *wanted: Wanted) -> None:
-    waker = Waker(world.store, site=SITE, clock=lambda: world.now_s)
+    waker = Waker(world.store, aws_scope=AWS_SCOPE, clock=lambda: world.now_s)
     for one in wanted:
         waker.wake(one)
     waker.close()
@@ -97,7 +97,7 @@ def test_what_is_awake_gone_or_unknown_is_left_alone(world: World) -> None:
 
 
 def test_a_closed_waker_does_no_harm(world: World) -> None:
-    waker = Waker(world.store, site=SITE)
+    waker = Waker(world.store, aws_scope=AWS_SCOPE)
     waker.close()
     waker.wake(Wanted())
     assert desired(world) == 0

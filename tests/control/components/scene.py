@@ -20,7 +20,7 @@ from headrace.control.models_api import create_model
 from headrace.state.records import Kind, Record
 from headrace.state.routes import route_from_json
 from headrace.state.sql import open_store
-from tests.control.support import IMAGE, ROLE, SITE, ListedLogs, reconciler_of
+from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, reconciler_of
 
 NEED = {"NumberOfAcceleratorDevicesRequired": 1, "MinMemoryRequiredInMb": 1024}
 TYPE = "ml.p3.8xlarge"
@@ -47,7 +47,7 @@ class Scene:
         return CallContext(
             store=self.store,
             logs=ListedLogs(),
-            site=SITE,
+            aws_scope=AWS_SCOPE,
             identity_arn="",
             now_s=self.clock(),
             request_id="r",

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from headrace.control.autoscaling.capacity import read_capacity
-from headrace.control.autoscaling.targets import COMPONENT_DIMENSION, TargetKey
+from headrace.control.autoscaling.planning.targets import COMPONENT_DIMENSION, TargetKey
+from headrace.control.autoscaling.records.capacity import read_capacity
 from headrace.control.components.api import update_inference_component
 from headrace.control.endpoints_api import update_endpoint, update_weights
 from headrace.control.progress import State

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.components.api import list_inference_components
 from headrace.control.components.overview import read_overview
 from headrace.control.describe_endpoint import describe_endpoint
 from headrace.control.endpoints_api import create_endpoint, delete_endpoint, list_endpoints, update_endpoint
 from headrace.control.metrics.capacities import CapacityRecorder
-from headrace.monitoring.series import MemorySeries
 from headrace.state.records import Kind
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import Scene

@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+from headrace.cloudwatch.metrics.metric import Metric
+from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.metrics.capacities import CapacityRecorder, of_component
-from headrace.monitoring.metrics import Metric
-from headrace.monitoring.series import MemorySeries
 from headrace.state.records import Kind
 from headrace.state.sql import open_store
 from tests.control.components.test_api import component, host, model, until

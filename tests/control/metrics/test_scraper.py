@@ -5,13 +5,13 @@ import contextlib
 
 import pytest
 
+from headrace.cloudwatch.metrics.metric import Metric
+from headrace.cloudwatch.metrics.worker_page import Seen, labels_of, read_page, seen_between
+from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.metrics.scraper import MAX_PAGE_BYTES, Scraper, fetch
-from headrace.control.metrics.worker_metrics import Seen, labels_of, read_page, seen_between
 from headrace.core.exposition import render
 from headrace.core.generation import EngineStats
 from headrace.core.metrics import Metrics
-from headrace.monitoring.metrics import Metric
-from headrace.monitoring.series import MemorySeries
 from headrace.state.records import Kind
 from headrace.state.sql import open_store
 

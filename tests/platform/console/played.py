@@ -9,7 +9,7 @@ from typing import Any
 from headrace.control.app import ControlApp
 from headrace.control.metrics.capacities import CapacityRecorder
 from tests.control.autoscaling.support import World
-from tests.control.support import SITE, ListedLogs
+from tests.control.support import AWS_SCOPE, ListedLogs
 from tests.platform.fake_platform import NOW_S, FakePlatform
 
 LASTS_S = 3540
@@ -93,7 +93,7 @@ def show(platform: FakePlatform, world: World) -> None:
     platform.add(world.endpoint)
     platform.control = ControlApp(
         world.store,
-        site=SITE,
+        aws_scope=AWS_SCOPE,
         logs=ListedLogs(),
         own_images={},
         is_strict=False,

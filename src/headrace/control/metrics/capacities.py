@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
 from headrace.control.components.reading import is_readable as is_readable_component
 from headrace.control.components.runtime import current_copies, desired_copies
 from headrace.control.describe_endpoint import capacities_of
 from headrace.control.reading import is_readable
 from headrace.control.store_access import changes
 from headrace.core.telemetry import get_logger
-from headrace.monitoring.metrics import Dimensions, Metric, MetricSink
 from headrace.state.records import Kind, Record
 from headrace.state.store import Store
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from headrace.cloudwatch.metrics.metric import Metric, StatisticSink
+from headrace.cloudwatch.metrics.worker_page import Page, labels_of, read_page, seen_between
 from headrace.cluster.launcher import Handle, Phase
-from headrace.control.metrics.worker_metrics import Page, labels_of, read_page, seen_between
 from headrace.control.store_access import changes
 from headrace.control.worker_records import handle_of
 from headrace.core.telemetry import get_logger
-from headrace.monitoring.metrics import Metric, StatisticSink
 from headrace.state.records import Kind, Record
 from headrace.state.store import Store
 

@@ -1,0 +1,1 @@
+"""Alarm rules, their evaluation and their records. Pure."""

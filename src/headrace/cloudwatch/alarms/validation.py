@@ -1,0 +1,152 @@
+"""What PutMetricAlarm takes: rules that the service's model does not have. Pure."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.cloudwatch.alarms.rules import AlarmRule, rule_from_json
+from headrace.cloudwatch.errors import invalid_combination, invalid_value, missing_parameter, validation_error
+from headrace.cloudwatch.math.queries import evaluate, query_from_json
+from headrace.cloudwatch.math.syntax import BadExpression
+from headrace.cloudwatch.metrics.members import metric_of
+from headrace.cloudwatch.metrics.metric import Metric, Point
+from headrace.cloudwatch.metrics.statistics import is_statistic
+from headrace.state.records import Json
+
+_DAY_S = 86_400
+_PERIODS_S = (10, 20, 30)
+_OF_ONE_METRIC = ("MetricName", "Namespace", "Statistic", "ExtendedStatistic", "Dimensions", "Period", "Unit")
+_NOT_THERE = ("ThresholdMetricId", "EvaluationCriteria", "EvaluationInterval", "WarmUpConfiguration")
+_OPERATORS = (
+    "GreaterThanOrEqualToThreshold",
+    "GreaterThanThreshold",
+    "LessThanThreshold",
+    "LessThanOrEqualToThreshold",
+)
+_ARN = re.compile(r"arn:[^:\s]+:[^:\s]+:[^:]*:[^:]*:.+")
+_QUERY_ID = re.compile(r"[a-z][A-Za-z0-9_]*", re.ASCII)
+
+
+def check_alarm(params: dict[str, Any]) -> None:
+    """
+    Hold an alarm to CloudWatch's rules.
+
+    Raises:
+        AwsError: it breaks one, or is of a kind that is not there.
+    """
+    _check_kind(params)
+    for name in ("EvaluationPeriods", "Threshold", "ComparisonOperator"):
+        if name not in params:
+            raise missing_parameter(name)
+    if not math.isfinite(params["Threshold"]):
+        raise invalid_value(f"The value {params['Threshold']} for parameter Threshold is invalid.")
+    if params.get("Metrics"):
+        given = [name for name in _OF_ONE_METRIC if params.get(name)]
+        if given:
+            raise invalid_combination(f"Metrics cannot be given together with {', '.join(given)}.")
+        _check_queries(params["Metrics"])
+    else:
+        _check_metric(params)
+    try:
+        rule = rule_from_json(params)
+    except ValueError as error:
+        raise validation_error(str(error)) from error
+    _check_times(rule)
+    if params.get("EvaluateLowSampleCountPercentile", "evaluate") not in ("evaluate", "ignore"):
+        raise validation_error("EvaluateLowSampleCountPercentile must be evaluate or ignore.")
+    for name in ("OKActions", "AlarmActions", "InsufficientDataActions"):
+        for action in params.get(name) or ():
+            if not _ARN.fullmatch(action):
+                raise validation_error(f"Invalid arn syntax: {action}")
+
+
+def check_queries(queries: Sequence[Json]) -> None:
+    """
+    Hold metric data queries to what is common to alarms and GetMetricData.
+
+    Raises:
+        AwsError: an id is none or stands there twice; a query is not exactly one of a metric and an expression.
+    """
+    seen: set[str] = set()
+    for query in queries:
+        name = query["Id"]
+        if not _QUERY_ID.fullmatch(name):
+            raise validation_error(
+                f"The value {name} for parameter MetricDataQueries.member.Id is not matching the expected pattern "
+                "^[a-z][a-zA-Z0-9_]*$."
+            )
+        if name in seen:
+            raise validation_error(f"The id {name} is used for more than one query. Ids are unique in a call.")
+        seen.add(name)
+        if ("MetricStat" in query) == ("Expression" in query):
+            raise validation_error(f"The query {name} must have either MetricStat or Expression, and not both.")
+        if "MetricStat" in query:
+            _check_stat(name, query["MetricStat"])
+
+
+def _check_kind(params: dict[str, Any]) -> None:
+    strange = [name for name in _NOT_THERE if name in params]
+    if "WallClockWindow" in (params.get("EvaluationWindow") or {}):
+        strange.append("EvaluationWindow.WallClockWindow")
+    if strange:
+        raise invalid_value(f"{', '.join(strange)}: alarms of this kind are not supported by Headrace yet.")
+    operator = params.get("ComparisonOperator", _OPERATORS[0])
+    if operator not in _OPERATORS:
+        raise invalid_value(f"{operator} is for anomaly detection, which Headrace does not have.")
+
+
+def _check_metric(params: dict[str, Any]) -> None:
+    for name in ("MetricName", "Namespace", "Period"):
+        if name not in params:
+            raise missing_parameter(name)
+    statistics = [name for name in ("Statistic", "ExtendedStatistic") if name in params]
+    if len(statistics) != 1:
+        raise invalid_combination("Exactly one of Statistic and ExtendedStatistic must be specified.")
+    extended = params.get("ExtendedStatistic")
+    if extended is not None and not is_statistic(extended):
+        raise invalid_value(f"The value {extended} for parameter ExtendedStatistic is not supported.")
+    metric_of(params["Namespace"], params["MetricName"], params.get("Dimensions"))
+
+
+def _check_queries(queries: Sequence[Json]) -> None:
+    check_queries(queries)
+    watched = [query for query in queries if query.get("ReturnData", True)]
+    if len(watched) != 1:
+        raise validation_error(
+            f"Exactly one element of the metrics list should return data. {len(watched)} elements do: set ReturnData "
+            "to false for all others."
+        )
+    try:
+        read = [query_from_json(query) for query in queries]
+        found = evaluate(read, _no_points, start_s=0.0, end_s=60.0)
+    except BadExpression as error:
+        raise validation_error(f"Error in expression: {error}") from error
+    if len(found[watched[0]["Id"]]) != 1:
+        raise validation_error("The expression that the alarm watches must return a single time series.")
+
+
+def _no_points(metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:  # noqa: ARG001
+    return ()
+
+
+def _check_stat(name: str, stat: Json) -> None:
+    metric = stat["Metric"]
+    for member in ("Namespace", "MetricName"):
+        if member not in metric:
+            raise missing_parameter(f"MetricDataQueries.{name}.MetricStat.Metric.{member}")
+    metric_of(metric["Namespace"], metric["MetricName"], metric.get("Dimensions"))
+    if not is_statistic(stat["Stat"]):
+        raise invalid_value(f"The value {stat['Stat']} for parameter Stat of the query {name} is not supported.")
+
+
+def _check_times(rule: AlarmRule) -> None:
+    period_s, number = rule.period_s, rule.evaluation_periods
+    if period_s not in _PERIODS_S and period_s % 60:
+        raise validation_error(f"Period must be 10, 20, 30 or a multiple of 60. It is {period_s}.")
+    longest_s = _DAY_S if period_s < 3600 else 7 * _DAY_S
+    if number * period_s > longest_s:
+        raise validation_error(
+            f"Metrics cannot be checked across more than {longest_s} seconds: EvaluationPeriods * Period is "
+            f"{number * period_s}."
+        )

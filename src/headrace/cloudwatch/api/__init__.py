@@ -1,0 +1,1 @@
+"""Handlers of CloudWatch's operations."""

@@ -1,0 +1,80 @@
+"""GetMetricData: several metrics at once, and what metric math makes of them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.cloudwatch.alarms.validation import check_queries
+from headrace.cloudwatch.api.context import CloudWatchCall
+from headrace.cloudwatch.api.paging import make_token, read_token
+from headrace.cloudwatch.errors import validation_error
+from headrace.cloudwatch.math.queries import evaluate, query_from_json
+from headrace.cloudwatch.math.syntax import BadExpression
+from headrace.cloudwatch.math.values import Line
+from headrace.cloudwatch.metrics.members import check_period, rounded_start_s
+from headrace.state.records import Json
+
+_MAX_QUERIES = 500
+_MAX_POINTS = 100_800
+_TIMEZONE = re.compile(r"[+-]\d{4}", re.ASCII)
+
+
+def get_metric_data(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, Any]:
+    """GetMetricData; an expression that is a list of series has several results under its one id."""
+    queries = params["MetricDataQueries"]
+    _check(params, queries)
+    found = _evaluated(context, params, queries)
+    series = [(query["Id"], line) for query in queries for line in found.get(query["Id"], ())]
+    begin = read_token(params["NextToken"], int) if "NextToken" in params else 0
+    end = begin + params.get("MaxDatapoints", _MAX_POINTS)
+    is_descending = params.get("ScanBy", "TimestampDescending") == "TimestampDescending"
+    results, position = [], 0
+    for name, line in series:
+        points = line.points[::-1] if is_descending else line.points
+        results.append(_result(name, line.label, points, begin=begin - position, end=end - position))
+        position += len(points)
+    token = {"NextToken": make_token(end)} if position > end else {}
+    return {"MetricDataResults": results, "Messages": [], **token}
+
+
+def _check(params: dict[str, Any], queries: Sequence[Json]) -> None:
+    if not queries:
+        raise validation_error("The parameter MetricDataQueries must have at least one query.")
+    if len(queries) > _MAX_QUERIES:
+        raise validation_error(f"The collection MetricDataQueries must not have a size greater than {_MAX_QUERIES}.")
+    check_queries(queries)
+    for query in queries:
+        check_period(query["MetricStat"]["Period"] if "MetricStat" in query else query.get("Period", 60))
+    if params["StartTime"] >= params["EndTime"]:
+        raise validation_error("The parameter StartTime must be less than the parameter EndTime.")
+    if params.get("MaxDatapoints", 1) < 1:
+        raise validation_error("The parameter MaxDatapoints must be greater than 0.")
+    timezone = (params.get("LabelOptions") or {}).get("Timezone", "+0000")
+    if not _TIMEZONE.fullmatch(timezone):
+        raise validation_error(f"LabelOptions.Timezone is {timezone[:20]!r}. It must be like +0130.")
+
+
+def _evaluated(
+    context: CloudWatchCall, params: dict[str, Any], queries: Sequence[Json]
+) -> Mapping[str, tuple[Line, ...]]:
+    try:
+        return evaluate(
+            [query_from_json(query) for query in queries],
+            context.series.read,
+            start_s=rounded_start_s(params["StartTime"], period_s=1, now_s=context.now_s),
+            end_s=params["EndTime"],
+        )
+    except BadExpression as error:
+        raise validation_error(f"Error in expression: {error}") from error
+
+
+def _result(name: str, label: str, points: Sequence[tuple[float, float]], *, begin: int, end: int) -> Json:
+    """The part of a result that is on this page: from `begin` to `end`, which count from its own first point."""
+    chosen = points[max(begin, 0) : max(end, 0)]
+    return {
+        "Id": name,
+        "Label": label,
+        "Timestamps": [at_s for at_s, _ in chosen],
+        "Values": [value for _, value in chosen],
+        "StatusCode": "PartialData" if len(points) > max(end, 0) else "Complete",
+    }

@@ -1,0 +1,1 @@
+"""Where datapoints are kept: in memory, and in a file."""

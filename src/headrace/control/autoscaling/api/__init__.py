@@ -1,0 +1,1 @@
+"""Handlers of Application Auto Scaling's operations."""

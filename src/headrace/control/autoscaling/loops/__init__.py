@@ -1,0 +1,1 @@
+"""What scales on its own: the autoscaler, and the waker of targets at zero."""

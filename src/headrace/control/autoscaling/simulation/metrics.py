@@ -1,0 +1,166 @@
+"""
+What a played fleet tells CloudWatch: the metrics of the platform that follow from requests, queue and copies.
+
+They are published as the platform publishes them: counts are one value for each request, and 0 for ten seconds in which
+nobody asked what serves; gauges are one value every ten seconds. Only what an alarm of the plan watches is kept.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.cloudwatch.alarms.datapoints import read_datapoints
+from headrace.cloudwatch.alarms.rules import MINUTE_S, AlarmRule, Datapoint
+from headrace.cloudwatch.math import queries as metric_math
+from headrace.cloudwatch.metrics.buckets import Bucket, together
+from headrace.cloudwatch.metrics.metric import Metric, Point
+from headrace.cloudwatch.metrics.retention import whole_period
+from headrace.cloudwatch.metrics.statistics import BASIC, is_statistic
+from headrace.control.autoscaling.simulation.fleet import STEP_S, Step
+
+NAMESPACE = "simulated"
+_MICROSECONDS = 1e6
+
+METRICS: Mapping[str, str] = {
+    "Invocations": "Invocations",
+    "InvocationsPerInstance": "InvocationsPerCopy",
+    "InvocationsPerCopy": "InvocationsPerCopy",
+    "ConcurrentRequestsPerModel": "ConcurrentRequestsPerCopy",
+    "ConcurrentRequestsPerCopy": "ConcurrentRequestsPerCopy",
+    "ModelLatency": "ModelLatency",
+    "NoCapacityInvocationFailures": "NoCapacityInvocationFailures",
+    "HeldRequests": "HeldRequests",
+    "HoldTime": "HoldTime",
+    "QueueDepth": "QueueDepth",
+    "ApproximateBacklogSize": "ApproximateBacklogSize",
+    "ApproximateBacklogSizePerInstance": "ApproximateBacklogSizePerInstance",
+    "HasBacklogWithoutCapacity": "HasBacklogWithoutCapacity",
+    "CurrentInstanceCount": "CurrentCopyCount",
+    "CurrentCopyCount": "CurrentCopyCount",
+    "DesiredInstanceCount": "DesiredCopyCount",
+    "DesiredCopyCount": "DesiredCopyCount",
+}
+"""Name → what it is called here, whatever its namespace and dimensions; of any statistic that CloudWatch has."""
+
+
+def metric(name: str) -> Metric:
+    """
+    The simulated metric of a name.
+
+    Raises:
+        ValueError: There is none; the text names those that there are.
+    """
+    if name not in METRICS:
+        raise ValueError(f"Metric {name!r} cannot be simulated; wanted: {', '.join(METRICS)}.")
+    return Metric(namespace=NAMESPACE, name=METRICS[name])
+
+
+def measured(step: Step, *, desired: int, is_async: bool = False) -> Iterator[tuple[str, float, float]]:
+    """
+    (Metric, value, how often) of one step, as gateway, queue and reconciler publish them.
+
+    Args:
+        step: What happened.
+        desired: Copies that were asked for.
+        is_async: Invocations of asynchronous endpoints are not counted, and wait in a queue of their own.
+    """
+    copies = max(1, step.serving)
+    done = 0.0 if is_async else step.num_answered + step.expired
+    yield "Invocations", 1.0, done
+    yield "InvocationsPerCopy", 1.0 / copies, done
+    if step.serving and not done and not is_async:
+        yield "Invocations", 0.0, 1.0
+        yield "InvocationsPerCopy", 0.0, 1.0
+    if step.serving or step.queue:
+        yield "ConcurrentRequestsPerCopy", (step.busy + (0.0 if is_async else step.queue)) / copies, 1.0
+    for latency_s, held_s, count in step.answered:
+        yield "ModelLatency", (latency_s - held_s) * _MICROSECONDS, count
+        if held_s:
+            yield "HeldRequests", 1.0, count
+            yield "HoldTime", held_s * _MICROSECONDS, count
+    yield "NoCapacityInvocationFailures", 1.0, step.failed
+    if step.serving:
+        yield "QueueDepth", 0.0 if is_async else step.queue / copies, float(step.serving)
+        yield "ApproximateBacklogSizePerInstance", (step.queue + step.busy) / copies, 1.0
+    yield "ApproximateBacklogSize", step.queue + step.busy, 1.0
+    yield "HasBacklogWithoutCapacity", float(not step.serving and step.queue > 0), 1.0
+    yield "CurrentCopyCount", float(step.serving), 1.0
+    yield "DesiredCopyCount", float(desired), 1.0
+
+
+@dataclass(slots=True)
+class Gauge:
+    """Reads what one alarm watches."""
+
+    rule: AlarmRule
+    series: "SimulatedSeries"
+    _found: deque[Datapoint] = field(default_factory=deque)
+
+    def read(self, *, start_s: float, end_s: float) -> Sequence[Datapoint]:
+        """The datapoints of [start_s, end_s), oldest first."""
+        if self.rule.metric is None or self.rule.period_s > MINUTE_S:
+            return read_datapoints(self.rule, self.series.read, start_s=start_s, end_s=end_s)
+        # All periods have ended, so that only new ones have to be read: a day has ten thousand looks.
+        while self._found and self._found[0].start_s < start_s:
+            self._found.popleft()
+        known_s = self._found[-1].start_s + self.rule.period_s if self._found else start_s
+        self._found += read_datapoints(self.rule, self.series.read, start_s=max(start_s, known_s), end_s=end_s)
+        return self._found
+
+
+class SimulatedSeries:
+    """The measurements that the alarms of a plan watch, as far back as they look."""
+
+    def __init__(self, rules: Sequence[AlarmRule], *, is_async: bool = False) -> None:
+        self._is_async = is_async
+        self._points: dict[Metric, deque[Point]] = {}
+        for rule in rules:
+            for one in watched(rule):
+                length = rule.range_periods * max(1, rule.period_s // STEP_S) + 1
+                old = self._points.get(one, deque(maxlen=0)).maxlen or 0
+                self._points[one] = deque(maxlen=max(old, length))
+
+    def measure(self, step: Step, now_s: float, *, desired: int) -> None:
+        """Keep what is watched of a step that began at `now_s`."""
+        buckets: dict[Metric, Bucket] = {}
+        for name, value, count in measured(step, desired=desired, is_async=self._is_async):
+            one = Metric(namespace=NAMESPACE, name=name)
+            if count > 0 and one in self._points:
+                buckets.setdefault(one, Bucket()).add(value, count)
+        for one, bucket in buckets.items():
+            self._points[one].append(bucket.point(now_s, "None"))
+
+    def read(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
+        """As `SeriesReader.read`."""
+        found: list[Point] = []
+        for point in reversed(self._points[metric]):  # the newest are wanted
+            if point.start_s < start_s:
+                break
+            if point.start_s < end_s:
+                found.append(point)
+        found.reverse()
+        return found if whole_period(period_s) == STEP_S else together(found, period_s=period_s)
+
+
+def watched(rule: AlarmRule) -> list[Metric]:
+    """The metrics that a rule is about."""
+    if rule.metric is not None:
+        return [rule.metric]
+    queries = map(metric_math.query_from_json, rule.queries)
+    return [query.metric for query in queries if query.metric is not None]
+
+
+def check(rule: AlarmRule) -> None:
+    """
+    Hold a rule to statistics and expressions that there are.
+
+    Raises:
+        ValueError: One is not.
+    """
+    names = [rule.statistic] if rule.metric is not None else []
+    names += [query["MetricStat"]["Stat"] for query in rule.queries if query.get("MetricStat")]
+    for name in names:
+        if not is_statistic(name):
+            raise ValueError(f"Statistic {name!r} is not known; wanted: {', '.join(BASIC)}, p50, p99, tm90 and so on.")
+
+    read_datapoints(rule, SimulatedSeries([rule]).read, start_s=0.0, end_s=float(rule.period_s))
