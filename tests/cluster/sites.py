@@ -12,7 +12,15 @@ from types import MappingProxyType
 
 import pytest
 
-from headrace.cluster.launcher import Handle, Launcher, Observation, Phase, Room, StartPending, WorkerSpec
+from headrace.cluster.launcher import (
+    Handle,
+    Launcher,
+    Observation,
+    ResourceRequest,
+    StartPending,
+    WorkerPhase,
+    WorkerSpec,
+)
 from headrace.cluster.local import LocalLauncher
 from headrace.cluster.processes import ProcessId, process_id
 from headrace.cluster.ray_launcher import RayLauncher
@@ -25,7 +33,7 @@ from tests.waiting import WAIT_S
 STUB = (sys.executable, "-S", "-P", str(Path(__file__).parent / "stub_worker.py"))
 LONG = pytest.mark.timeout(1200)
 """Another process of the suite may have the one cluster that there is at a time."""
-SMALL = Room(num_cpus=0.1)
+SMALL = ResourceRequest(num_cpus=0.1)
 
 
 @dataclass(frozen=True)
@@ -56,17 +64,17 @@ class Site:
     def said(self, name: str) -> list[str]:
         return [event.message for event in self.logs.read(name)]
 
-    async def healthy(self, name: str, *, room: Room = SMALL, **asked: object) -> Handle:
-        handle = await started(self.launcher, spec(name, room=room, **asked))
+    async def healthy(self, name: str, *, resources: ResourceRequest = SMALL, **asked: object) -> Handle:
+        handle = await started(self.launcher, spec(name, resources=resources, **asked))
         (self.folder(name) / "healthy").touch()
-        await seen_as(self.launcher, name, handle, Phase.READY)
+        await seen_as(self.launcher, name, handle, WorkerPhase.READY)
         return handle
 
     async def end(self) -> None:
         """Kill all workers."""
         for name, handle in (await self.launcher.known()).items():
             await self.launcher.stop(name, handle, grace_s=0)
-            await seen_as(self.launcher, name, handle, Phase.EXITED)
+            await seen_as(self.launcher, name, handle, WorkerPhase.EXITED)
         await self.launcher.close()
 
 
@@ -108,8 +116,8 @@ def ray_launcher(
     )
 
 
-def spec(name: str, *, room: Room = SMALL, **asked: object) -> WorkerSpec:
-    return WorkerSpec(name=name, environment={"STUB": json.dumps(asked)}, room=room)
+def spec(name: str, *, resources: ResourceRequest = SMALL, **asked: object) -> WorkerSpec:
+    return WorkerSpec(name=name, environment={"STUB": json.dumps(asked)}, resources=resources)
 
 
 async def started(launcher: Launcher, wanted: WorkerSpec) -> Handle:
@@ -124,7 +132,7 @@ async def started(launcher: Launcher, wanted: WorkerSpec) -> Handle:
     raise AssertionError(waits_for)
 
 
-async def seen_as(launcher: Launcher, name: str, handle: Handle, phase: Phase) -> Observation:
+async def seen_as(launcher: Launcher, name: str, handle: Handle, phase: WorkerPhase) -> Observation:
     """Poll until a worker is in a phase."""
     deadline_s = time.monotonic() + WAIT_S
     while (seen := await launcher.poll(name, handle)).phase is not phase:

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.cluster.fake import FakeLauncher, FakeMachine, ManualClock, fails_after, ready_after
-from headrace.cluster.launcher import LaunchFailed, Phase, WorkerSpec
+from headrace.cluster.launcher import LaunchFailed, WorkerPhase, WorkerSpec
 
 
 def machine_of(script=None) -> tuple[FakeMachine, ManualClock]:
@@ -19,17 +19,17 @@ async def test_a_worker_goes_through_its_phases_as_time_passes() -> None:
     for _ in range(4):
         seen.append((await launcher.poll("w", handle)).phase)
         clock.advance(4)
-    assert seen == [Phase.FETCHING, Phase.STARTING, Phase.STARTING, Phase.READY]
+    assert seen == [WorkerPhase.FETCHING, WorkerPhase.STARTING, WorkerPhase.STARTING, WorkerPhase.READY]
 
 
 async def test_a_worker_that_fails_says_why() -> None:
     machine, clock = machine_of(fails_after(5, message="no such bucket", exit_code=2))
     launcher = FakeLauncher(machine)
     handle = await launcher.start(WorkerSpec(name="w"))
-    assert (await launcher.poll("w", handle)).phase is Phase.STARTING
+    assert (await launcher.poll("w", handle)).phase is WorkerPhase.STARTING
     clock.advance(5)
     seen = await launcher.poll("w", handle)
-    assert (seen.phase, seen.exit_code, seen.message) == (Phase.EXITED, 2, "no such bucket")
+    assert (seen.phase, seen.exit_code, seen.message) == (WorkerPhase.EXITED, 2, "no such bucket")
 
 
 async def test_a_stop_takes_the_workers_time_but_never_more_than_the_grace() -> None:
@@ -38,10 +38,10 @@ async def test_a_stop_takes_the_workers_time_but_never_more_than_the_grace() -> 
     handle = await launcher.start(WorkerSpec(name="w"))
     await launcher.stop("w", handle, grace_s=30)
     clock.advance(29)
-    assert (await launcher.poll("w", handle)).phase is Phase.READY
+    assert (await launcher.poll("w", handle)).phase is WorkerPhase.READY
     await launcher.stop("w", handle, grace_s=30)
     clock.advance(1)
-    assert (await launcher.poll("w", handle)).phase is Phase.EXITED
+    assert (await launcher.poll("w", handle)).phase is WorkerPhase.EXITED
     await launcher.forget("w")
     assert machine.workers == {}
 
@@ -54,7 +54,7 @@ async def test_another_life_of_the_platform_finds_the_workers() -> None:
     second = FakeLauncher(machine)
     assert await second.known() == {"w": handle}
     assert await second.start(WorkerSpec(name="w")) == handle
-    assert (await second.poll("w", handle)).phase is Phase.READY
+    assert (await second.poll("w", handle)).phase is WorkerPhase.READY
 
 
 async def test_a_crash_and_a_refusal_are_seen() -> None:
@@ -65,8 +65,8 @@ async def test_a_crash_and_a_refusal_are_seen() -> None:
     assert (await launcher.poll("w", old)).exit_code == -9
     assert await launcher.known() == {}
     new = await launcher.start(WorkerSpec(name="w"))
-    assert (await launcher.poll("w", new)).phase is Phase.READY
-    assert (await launcher.poll("w", old)).phase is Phase.EXITED
+    assert (await launcher.poll("w", new)).phase is WorkerPhase.READY
+    assert (await launcher.poll("w", old)).phase is WorkerPhase.EXITED
     machine.refusal = "no room"
     with pytest.raises(LaunchFailed, match="no room"):
         await launcher.start(WorkerSpec(name="x"))
@@ -76,7 +76,7 @@ async def test_a_living_worker_is_not_forgotten_and_a_strange_one_has_exited() -
     machine, _ = machine_of()
     launcher = FakeLauncher(machine)
     handle = await launcher.start(WorkerSpec(name="w"))
-    machine.show("w", Phase.UNHEALTHY)
+    machine.show("w", WorkerPhase.UNHEALTHY)
     await launcher.forget("w")
-    assert (await launcher.poll("w", handle)).phase is Phase.UNHEALTHY
-    assert (await launcher.poll("nobody", handle)).phase is Phase.EXITED
+    assert (await launcher.poll("w", handle)).phase is WorkerPhase.UNHEALTHY
+    assert (await launcher.poll("nobody", handle)).phase is WorkerPhase.EXITED

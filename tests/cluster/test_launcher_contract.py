@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from headrace.cluster.launcher import Handle, LaunchFailed, Phase, WorkerSpec
+from headrace.cluster.launcher import Handle, LaunchFailed, WorkerPhase, WorkerSpec
 from headrace.cluster.processes import is_running
 from tests.waiting import WAIT_S
 
@@ -34,18 +34,18 @@ async def test_a_worker_is_ready_when_ping_says_so_and_unhealthy_when_it_does_no
     handle = await started(site.launcher, spec("pinged"))
     folder = site.folder("pinged")
     await until(lambda: asyncio.to_thread((folder / "listening").exists))
-    assert (await site.launcher.poll("pinged", handle)).phase is Phase.STARTING
+    assert (await site.launcher.poll("pinged", handle)).phase is WorkerPhase.STARTING
     (folder / "healthy").touch()
-    assert (await site.launcher.poll("pinged", handle)).phase is Phase.READY
+    assert (await site.launcher.poll("pinged", handle)).phase is WorkerPhase.READY
     (folder / "healthy").unlink()
-    assert (await site.launcher.poll("pinged", handle)).phase is Phase.UNHEALTHY
+    assert (await site.launcher.poll("pinged", handle)).phase is WorkerPhase.UNHEALTHY
     (folder / "healthy").touch()
-    assert (await site.launcher.poll("pinged", handle)).phase is Phase.READY
+    assert (await site.launcher.poll("pinged", handle)).phase is WorkerPhase.READY
 
 
 async def test_a_worker_that_fetches_says_so_with_its_notices(site: Site) -> None:
     handle = await started(site.launcher, spec("fetching", fetch=True))
-    seen = await seen_as(site.launcher, "fetching", handle, Phase.FETCHING)
+    seen = await seen_as(site.launcher, "fetching", handle, WorkerPhase.FETCHING)
     assert seen.notices == ("a notice",)
 
 
@@ -59,7 +59,7 @@ async def test_workers_that_fail_are_seen_with_their_codes_sentences_and_logs(si
 
     async def fail(name: str, lines: list[str], message: str) -> None:
         handle = await started(site.launcher, spec(name, print=lines, exit=3))
-        seen = await seen_as(site.launcher, name, handle, Phase.EXITED)
+        seen = await seen_as(site.launcher, name, handle, WorkerPhase.EXITED)
         assert (seen.exit_code, seen.message) == (3, message)
         assert await site.launcher.poll(name, handle) == seen
         assert site.said(name) == lines
@@ -70,11 +70,11 @@ async def test_workers_that_fail_are_seen_with_their_codes_sentences_and_logs(si
 
 async def test_the_sentence_of_an_earlier_worker_of_the_name_is_not_taken(site: Site) -> None:
     old = await started(site.launcher, spec("again", print=["Error: old"], exit=2))
-    await seen_as(site.launcher, "again", old, Phase.EXITED)
+    await seen_as(site.launcher, "again", old, WorkerPhase.EXITED)
     new = await started(site.launcher, spec("again", print=["fine"], exit=1))
-    seen = await seen_as(site.launcher, "again", new, Phase.EXITED)
+    seen = await seen_as(site.launcher, "again", new, WorkerPhase.EXITED)
     assert (seen.exit_code, seen.message) == (1, "")
-    assert (await site.launcher.poll("again", old)).phase is Phase.EXITED
+    assert (await site.launcher.poll("again", old)).phase is WorkerPhase.EXITED
     assert site.said("again") == ["Error: old", "fine"]
 
 
@@ -82,7 +82,7 @@ async def test_kill_9_of_a_worker_is_seen_as_its_signal_and_what_it_left_running
     handle = await site.healthy("killed", child=True)
     child = site.child("killed")
     os.kill(site.process("killed").pid, signal.SIGKILL)
-    assert (await seen_as(site.launcher, "killed", handle, Phase.EXITED)).exit_code == -signal.SIGKILL
+    assert (await seen_as(site.launcher, "killed", handle, WorkerPhase.EXITED)).exit_code == -signal.SIGKILL
     await until(lambda: asyncio.to_thread(lambda: not is_running(child)))
 
 
@@ -90,7 +90,7 @@ async def test_a_stop_ends_a_worker_and_may_be_said_again(site: Site) -> None:
     handle = await site.healthy("stopped")
     await site.launcher.stop("stopped", handle, grace_s=WAIT_S)
     await site.launcher.stop("stopped", handle, grace_s=WAIT_S)
-    assert (await seen_as(site.launcher, "stopped", handle, Phase.EXITED)).exit_code == -signal.SIGTERM
+    assert (await seen_as(site.launcher, "stopped", handle, WorkerPhase.EXITED)).exit_code == -signal.SIGTERM
     await site.launcher.stop("stopped", handle, grace_s=WAIT_S)
 
 
@@ -100,7 +100,7 @@ async def test_a_worker_that_does_not_stop_is_killed_after_its_grace_with_all_it
     await site.launcher.stop("deaf", handle, grace_s=WAIT_S)
     assert is_running(process)
     await site.launcher.stop("deaf", handle, grace_s=0.05)
-    assert (await seen_as(site.launcher, "deaf", handle, Phase.EXITED)).exit_code == -signal.SIGKILL
+    assert (await seen_as(site.launcher, "deaf", handle, WorkerPhase.EXITED)).exit_code == -signal.SIGKILL
     await until(lambda: asyncio.to_thread(lambda: not is_running(child)))
 
 
@@ -116,12 +116,12 @@ async def test_another_life_of_the_platform_adopts_the_workers(site: Site) -> No
     handle = await site.healthy("adopted")
     second = site.another()
     assert (await second.known())["adopted"] == handle
-    assert (await second.poll("adopted", handle)).phase is Phase.READY
+    assert (await second.poll("adopted", handle)).phase is WorkerPhase.READY
     assert await second.start(spec("adopted")) == handle
     (site.folder("adopted") / "healthy").unlink()
-    await seen_as(second, "adopted", handle, Phase.UNHEALTHY)
+    await seen_as(second, "adopted", handle, WorkerPhase.UNHEALTHY)
     await second.stop("adopted", handle, grace_s=WAIT_S)
-    await seen_as(second, "adopted", handle, Phase.EXITED)
+    await seen_as(second, "adopted", handle, WorkerPhase.EXITED)
     assert "adopted" not in await second.known()
     await second.close()
 
@@ -129,15 +129,15 @@ async def test_another_life_of_the_platform_adopts_the_workers(site: Site) -> No
 async def test_an_exited_worker_is_forgotten_with_its_folders_and_a_living_one_is_not(site: Site) -> None:
     handle = await site.healthy("forgotten", print=["hello"])
     await site.launcher.forget("forgotten")
-    assert (await site.launcher.poll("forgotten", handle)).phase is Phase.READY
+    assert (await site.launcher.poll("forgotten", handle)).phase is WorkerPhase.READY
     assert site.said("forgotten") == ["hello"]
     os.kill(site.process("forgotten").pid, signal.SIGKILL)
-    await seen_as(site.launcher, "forgotten", handle, Phase.EXITED)
+    await seen_as(site.launcher, "forgotten", handle, WorkerPhase.EXITED)
     await site.launcher.forget("forgotten")
     await site.launcher.forget("forgotten")
     assert site.said("forgotten") == []
     assert not site.folder("forgotten").exists()
-    assert (await site.launcher.poll("forgotten", handle)).phase is Phase.EXITED
+    assert (await site.launcher.poll("forgotten", handle)).phase is WorkerPhase.EXITED
 
 
 async def test_a_handle_can_be_written_down_and_shows_no_token(site: Site) -> None:

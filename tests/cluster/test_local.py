@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.launcher import LaunchFailed, Phase
+from headrace.cluster.launcher import LaunchFailed, WorkerPhase
 from headrace.cluster.local import LocalLauncher
 from tests.waiting import WAIT_S
 
@@ -30,7 +30,7 @@ async def test_a_stop_goes_on_in_another_life_without_a_second_sigterm(site: Sit
     await second.stop("w", handle, grace_s=10 * WAIT_S)
     assert float((site.folder("w") / "stopping").read_text()) == due_s
     await second.stop("w", handle, grace_s=0)
-    await seen_as(second, "w", handle, Phase.EXITED)
+    await seen_as(second, "w", handle, WorkerPhase.EXITED)
     await second.close()
 
 
@@ -42,7 +42,7 @@ async def test_a_worker_that_listens_and_never_answers_is_not_waited_for(site: S
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         elsewhere = replace(handle, url=f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert (await impatient.poll("w", elsewhere)).phase is Phase.STARTING
+        assert (await impatient.poll("w", elsewhere)).phase is WorkerPhase.STARTING
 
 
 async def test_secrets_lie_in_files_of_the_owner_alone(site: Site) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.launcher import LaunchFailed, Phase, Room
+from headrace.cluster.launcher import LaunchFailed, ResourceRequest, WorkerPhase
 from headrace.cluster.ray_head import PATIENT, agent_flags
 from tests.e2e.conftest import free_port
 from tests.waiting import WAIT_S
@@ -100,11 +100,11 @@ async def test_a_cluster_is_reached_through_rays_client(tmp_path: Path) -> None:
         site = ray_site(tmp_path, f"ray://127.0.0.1:{port}", **access(tmp_path))
         handle = await site.healthy("w", print=["hello"])
         with pytest.raises(LaunchFailed, match="Wanted on one node: 9 CPU"):
-            await site.launcher.start(spec("large", room=Room(num_cpus=9, is_at_most=False)))
+            await site.launcher.start(spec("large", resources=ResourceRequest(num_cpus=9, is_at_most=False)))
         await asyncio.gather(*(started(site.launcher, spec(f"w{number}")) for number in range(3)))
         await site.launcher.close()
         second = site.another()
         assert (await second.known())["w"] == handle
-        assert (await seen_as(second, "w", handle, Phase.READY)).phase is Phase.READY
+        assert (await seen_as(second, "w", handle, WorkerPhase.READY)).phase is WorkerPhase.READY
         assert site.said("w") == ["hello"]
         await replace(site, launcher=second).end()

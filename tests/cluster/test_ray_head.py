@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cluster.launcher import Phase
+from headrace.cluster.launcher import WorkerPhase
 from headrace.cluster.processes import ProcessId
 from headrace.cluster.ray_head import HeadFailed, RayHead
 from headrace.cluster.ray_launcher import RayLauncher
@@ -73,11 +73,11 @@ async def test_it_is_for_this_user_alone_is_started_again_when_it_dies_and_leave
 
     for pid in processes:
         os.kill(pid, signal.SIGKILL)
-    assert (await seen_as(launcher, "first", first, Phase.EXITED)).message
+    assert (await seen_as(launcher, "first", first, WorkerPhase.EXITED)).message
     second = await started(launcher, spec("second"))
     assert {*await launcher.known()} == {"second"}
     await launcher.stop("second", second, grace_s=0)
-    await seen_as(launcher, "second", second, Phase.EXITED)
+    await seen_as(launcher, "second", second, WorkerPhase.EXITED)
 
     processes = processes_of(state_in(tmp_path))
     assert again.end()

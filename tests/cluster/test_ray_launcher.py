@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from headrace.cluster.launcher import NoRoom, Phase, Room, StartPending
+from headrace.cluster.launcher import InsufficientCapacity, ResourceRequest, StartPending, WorkerPhase
 from headrace.cluster.processes import is_running
 from headrace.cluster.ray_link import ClusterAway
 
@@ -32,11 +32,11 @@ async def site(tmp_path_factory: pytest.TempPathFactory, nodes: Nodes) -> AsyncI
 
 @pytest_asyncio.fixture(loop_scope="module", autouse=True)
 async def nothing_left(site: Site) -> AsyncIterator[None]:
-    """Room for the next test."""
+    """Make room for the next test."""
     yield
     for name, handle in (await site.launcher.known()).items():
         await site.launcher.stop(name, handle, grace_s=0)
-        await seen_as(site.launcher, name, handle, Phase.EXITED)
+        await seen_as(site.launcher, name, handle, WorkerPhase.EXITED)
 
 
 async def test_a_worker_asks_for_a_token_and_nobody_beyond_this_machine_reaches_it(site: Site) -> None:
@@ -51,19 +51,21 @@ async def test_a_worker_asks_for_a_token_and_nobody_beyond_this_machine_reaches_
 
 
 async def test_what_fits_on_no_node_is_refused_with_the_numbers(site: Site) -> None:
-    room = Room(num_cpus=9, memory_bytes=GIB, is_at_most=False)
+    resources = ResourceRequest(num_cpus=9, memory_bytes=GIB, is_at_most=False)
     numbers = r"Wanted on one node: 9 CPU and 1 GiB of memory\. Nodes: 2 x 2 CPU and 8 GiB of memory"
-    with pytest.raises(NoRoom, match=rf"is large enough for it\. {numbers}"):
-        await site.launcher.start(spec("w", room=room))
-    with pytest.raises(NoRoom, match=r"Wanted on one node: 0\.1 CPU and 9 GiB of memory"):
-        await site.launcher.start(spec("w", room=Room(num_cpus=0.1, memory_bytes=9 * GIB, is_at_most=False)))
+    with pytest.raises(InsufficientCapacity, match=rf"is large enough for it\. {numbers}"):
+        await site.launcher.start(spec("w", resources=resources))
+    with pytest.raises(InsufficientCapacity, match=r"Wanted on one node: 0\.1 CPU and 9 GiB of memory"):
+        await site.launcher.start(
+            spec("w", resources=ResourceRequest(num_cpus=0.1, memory_bytes=9 * GIB, is_at_most=False))
+        )
     assert await site.launcher.known() == {}
 
 
 async def test_a_share_gets_what_the_largest_node_has_and_says_so(site: Site) -> None:
-    room = Room(num_cpus=4, num_accelerators=1, memory_bytes=16 * GIB)
-    handle = await started(site.launcher, spec("w", room=room))
-    (notice,) = (await seen_as(site.launcher, "w", handle, Phase.STARTING)).notices
+    resources = ResourceRequest(num_cpus=4, num_accelerators=1, memory_bytes=16 * GIB)
+    handle = await started(site.launcher, spec("w", resources=resources))
+    (notice,) = (await seen_as(site.launcher, "w", handle, WorkerPhase.STARTING)).notices
     assert notice == (
         "The worker was to have 4 CPU, 1 GPU and 16 GiB of memory, which no node of the cluster has: "
         "it gets 2 CPU and 8 GiB of memory. The model runs on the CPU."
@@ -73,33 +75,35 @@ async def test_a_share_gets_what_the_largest_node_has_and_says_so(site: Site) ->
 
 
 async def test_a_worker_waits_for_room_and_holds_up_nobody(site: Site) -> None:
-    whole = Room(num_cpus=2)
-    first = await started(site.launcher, spec("first", room=whole))
-    await started(site.launcher, spec("second", room=whole))
+    whole = ResourceRequest(num_cpus=2)
+    first = await started(site.launcher, spec("first", resources=whole))
+    await started(site.launcher, spec("second", resources=whole))
     with pytest.raises(StartPending, match=r"has room for it now\. .* Free on all together: 0 CPU"):
-        await site.launcher.start(spec("third", room=whole))
+        await site.launcher.start(spec("third", resources=whole))
     await site.launcher.stop("first", first, grace_s=0)
-    await seen_as(site.launcher, "first", first, Phase.EXITED)
-    third = await started(site.launcher, spec("third", room=whole))
+    await seen_as(site.launcher, "first", first, WorkerPhase.EXITED)
+    third = await started(site.launcher, spec("third", resources=whole))
     assert third.facts["node"] == first.facts["node"]
 
 
 async def test_a_worker_that_asks_for_a_gpu_lands_where_one_is(site: Site, nodes: Nodes) -> None:
     node = nodes.add(num_cpus=1, num_gpus=1)
     try:
-        room = Room(num_cpus=0.1, num_accelerators=1, is_at_most=False)
-        handle = await started(site.launcher, spec("w", room=room))
+        resources = ResourceRequest(num_cpus=0.1, num_accelerators=1, is_at_most=False)
+        handle = await started(site.launcher, spec("w", resources=resources))
         assert handle.facts["node"] == node.node_id
         variables = Path(f"/proc/{site.process('w').pid}/environ").read_bytes().split(b"\0")
         assert b"CUDA_VISIBLE_DEVICES=0" in variables
         with pytest.raises(StartPending, match=r"Wanted on one node: 0\.1 CPU and 1 GPU"):
-            await site.launcher.start(spec("waiting", room=room))
-        two = Room(num_cpus=0.1, num_accelerators=2, is_at_most=False)
-        with pytest.raises(NoRoom, match=r"Wanted on one node: 0\.1 CPU and 2 GPU\. .*1 CPU, 1 GPU and 8 GiB"):
-            await site.launcher.start(spec("two", room=two))
+            await site.launcher.start(spec("waiting", resources=resources))
+        two = ResourceRequest(num_cpus=0.1, num_accelerators=2, is_at_most=False)
+        with pytest.raises(
+            InsufficientCapacity, match=r"Wanted on one node: 0\.1 CPU and 2 GPU\. .*1 CPU, 1 GPU and 8 GiB"
+        ):
+            await site.launcher.start(spec("two", resources=two))
     finally:
         await asyncio.to_thread(nodes.lose, node.node_id)
-    await seen_as(site.launcher, "w", handle, Phase.EXITED)
+    await seen_as(site.launcher, "w", handle, WorkerPhase.EXITED)
 
 
 async def test_a_cluster_that_is_away_is_said_and_what_serves_stays_ready(site: Site, tmp_path: Path) -> None:
@@ -107,12 +111,12 @@ async def test_a_cluster_that_is_away_is_said_and_what_serves_stays_ready(site: 
     lost = ray_launcher(tmp_path, "127.0.0.1:9", connect_s=0.5)
     with pytest.raises(ClusterAway, match="cannot be reached"):
         await lost.start(spec("other"))
-    assert (await lost.poll("w", handle)).phase is Phase.READY
+    assert (await lost.poll("w", handle)).phase is WorkerPhase.READY
     await lost.close()
 
 
 async def test_a_node_that_is_lost_takes_its_workers_along_and_another_one_has_room(site: Site, nodes: Nodes) -> None:
-    lost = await site.healthy("lost", room=Room(num_cpus=2), print=["last words"])
+    lost = await site.healthy("lost", resources=ResourceRequest(num_cpus=2), print=["last words"])
     stays = await site.healthy("stays")
     assert lost.facts["node"] != stays.facts["node"], "each has a node of its own"
     process = site.process("lost")
@@ -124,9 +128,9 @@ async def test_a_node_that_is_lost_takes_its_workers_along_and_another_one_has_r
     await until(is_log_here)  # a log comes by and by, while its worker is watched
     try:
         await asyncio.to_thread(nodes.lose, lost.facts["node"])
-        seen = await seen_as(site.launcher, "lost", lost, Phase.EXITED)
+        seen = await seen_as(site.launcher, "lost", lost, WorkerPhase.EXITED)
         assert "node" in seen.message
-        assert (await site.launcher.poll("stays", stays)).phase is Phase.READY
+        assert (await site.launcher.poll("stays", stays)).phase is WorkerPhase.READY
         assert site.said("lost") == ["last words"]
         await until(lambda: asyncio.to_thread(lambda: not is_running(process)))
         back = await site.healthy("back")

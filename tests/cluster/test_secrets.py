@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.cluster.launcher import Handle, WorkerSpec
-from headrace.cluster.ray_messages import Order
+from headrace.cluster.ray_messages import ActorAssignment
 from headrace.cluster.worker_files import Assignment
 from headrace.state.routes import Replica
 
@@ -16,7 +16,7 @@ SPEC = WorkerSpec(name="w", environment={"HF_TOKEN": SECRET}, s3={"secret_key": 
     [
         SPEC,
         Handle(launcher="ray", url="http://127.0.0.1:1", facts={}, token=SECRET),
-        Order(spec=SPEC, token=SECRET, namespace="n", log_position=0, version="0"),
+        ActorAssignment(spec=SPEC, token=SECRET, namespace="n", log_position=0, version="0"),
         Assignment(spec=SPEC, port=1, cache_folder="c", log_position=0, token=SECRET),
         Replica(worker="w", url="http://127.0.0.1:1", token=SECRET),
     ],

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.cluster.launcher import ArtifactSource, Handle, Observation, Phase, WorkerSpec
+from headrace.cluster.launcher import ArtifactSource, Handle, Observation, WorkerPhase, WorkerSpec
 from headrace.cluster.local import WORKER_COMMAND, LocalLauncher
 from headrace.cluster.processes import ProcessId, is_running, kill_session, reap
 from headrace.cluster.worker_files import Assignment, WorkerFiles, read_value, write_value
@@ -35,9 +35,9 @@ KEEPER = """
 import asyncio, sys
 from pathlib import Path
 from headrace.cluster.launcher import WorkerSpec
-from headrace.cluster.local import LocalLauncher, Place
+from headrace.cluster.local import LocalLauncher, ProcessOptions
 async def keep(folder):
-    launcher = LocalLauncher(folder, cache_folder=folder, environment={}, place=Place(ends_with_us=True))
+    launcher = LocalLauncher(folder, cache_folder=folder, environment={}, options=ProcessOptions(dies_with_parent=True))
     await launcher.start(WorkerSpec(name="w", command=("/bin/sleep", "100")))
     await asyncio.sleep(100)
 asyncio.run(keep(Path(sys.argv[1])))
@@ -59,10 +59,10 @@ async def launcher(tmp_path: Path) -> AsyncIterator[LocalLauncher]:
     await made.close()
 
 
-async def seen_as(launcher: LocalLauncher, handle: Handle, phase: Phase) -> Observation:
+async def seen_as(launcher: LocalLauncher, handle: Handle, phase: WorkerPhase) -> Observation:
     deadline_s = time.monotonic() + WAIT_S
     while (seen := await launcher.poll("w", handle)).phase is not phase:
-        assert seen.phase is not Phase.EXITED, seen
+        assert seen.phase is not WorkerPhase.EXITED, seen
         assert time.monotonic() < deadline_s, seen
         await asyncio.sleep(0.02)
     return seen
@@ -82,7 +82,7 @@ async def test_an_own_image_gets_its_port_its_model_and_its_environment_and_no_s
         threads=1,
     )
     handle = await launcher.start(spec)
-    await seen_as(launcher, handle, Phase.READY)
+    await seen_as(launcher, handle, WorkerPhase.READY)
     (said,) = [json.loads(line) for line in log_of(launcher) if line.startswith('{"argv"')]
     port, weights = said["argv"]
     assert handle.url.endswith(f":{port}")
@@ -93,7 +93,7 @@ async def test_an_own_image_gets_its_port_its_model_and_its_environment_and_no_s
     assert "AWS_SECRET_ACCESS_KEY" not in env
     assert ProcessId(**handle.facts["process"]).pid == int(json.loads(log_of(launcher)[0])["pid"])
     await launcher.stop("w", handle, grace_s=WAIT_S)
-    await seen_as(launcher, handle, Phase.EXITED)
+    await seen_as(launcher, handle, WorkerPhase.EXITED)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ async def test_an_own_image_gets_its_port_its_model_and_its_environment_and_no_s
 )
 async def test_a_worker_that_cannot_work_says_why(launcher, spec, said) -> None:
     handle = await launcher.start(spec)
-    seen = await seen_as(launcher, handle, Phase.EXITED)
+    seen = await seen_as(launcher, handle, WorkerPhase.EXITED)
     assert (seen.exit_code, said in seen.message) == (2, True), seen.message
     assert f"Error: {seen.message}" in log_of(launcher)
     again = LocalLauncher(launcher._folder, cache_folder=launcher._cache_folder, environment={})
@@ -128,7 +128,7 @@ async def test_an_empty_prefix_is_passed_over_where_the_environment_names_a_mode
     with ObjectServer() as objects:
         objects.contents["/b/x"] = b"1"
         spec = WorkerSpec(name="w", artifacts=(made_up,), environment=environment, s3=objects.s3)
-        seen = await seen_as(launcher, await launcher.start(spec), Phase.EXITED)
+        seen = await seen_as(launcher, await launcher.start(spec), WorkerPhase.EXITED)
     assert said in seen.message
 
 
@@ -222,7 +222,7 @@ async def test_a_model_in_a_bucket_that_properties_in_an_archive_name_is_served(
             s3=objects.s3,
         )
         handle = await launcher.start(spec)
-        seen = await seen_as(launcher, handle, Phase.READY)
+        seen = await seen_as(launcher, handle, WorkerPhase.READY)
     assert [notice for notice in seen.notices if "SM_NUM_GPUS" in notice], seen.notices
     async with httpx.AsyncClient(timeout=WAIT_S) as client:
         body = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 4}}
@@ -230,4 +230,4 @@ async def test_a_model_in_a_bucket_that_properties_in_an_archive_name_is_served(
     assert answer.status_code == 200
     assert "generated_text" in answer.json()
     await launcher.stop("w", handle, grace_s=WAIT_S)
-    assert (await seen_as(launcher, handle, Phase.EXITED)).exit_code == 0
+    assert (await seen_as(launcher, handle, WorkerPhase.EXITED)).exit_code == 0

@@ -8,7 +8,7 @@ from botocore.validate import ParamValidator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.cluster.launcher import Phase
+from headrace.cluster.launcher import WorkerPhase
 from headrace.control.context import CallContext
 from headrace.control.deployment import wanted_workers
 from headrace.control.fleet import Limits, WorkerView
@@ -214,7 +214,7 @@ def serving(fleet: tuple[str, int], number: int) -> WorkerView:
         variant=variant,
         generation=generation,
         created_s=NOW_S,
-        phase=Phase.READY,
+        phase=WorkerPhase.READY,
         ready_s=NOW_S,
         url="http://127.0.0.1:1",
     )

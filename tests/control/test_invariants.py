@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headrace.cluster.launcher import Phase
+from headrace.cluster.launcher import WorkerPhase
 from headrace.control.deployment import rollout_bound_s
 from headrace.control.progress import TRANSIENT, State
 from tests.control.world import GOOD, Behaviour, World, config
@@ -93,7 +93,7 @@ class Endpoint(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(sorted(self.world.wanted(), key=lambda one: one.name)))
         self.is_disturbed = self.is_disturbed or worker.generation == self.world.stable
         if is_hung:
-            self.world.show(worker.name, Phase.UNHEALTHY)
+            self.world.show(worker.name, WorkerPhase.UNHEALTHY)
         else:
             self.world.crash(worker.name, message)
 

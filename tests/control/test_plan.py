@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.cluster.launcher import Phase
+from headrace.cluster.launcher import WorkerPhase
 from headrace.control.fleet import Limits
 from headrace.control.progress import State
 from tests.control.world import BROKEN, DUMB, GOOD, Behaviour, World, config, served
@@ -101,7 +101,7 @@ def test_a_crashed_worker_is_replaced_with_a_growing_delay() -> None:
 def test_a_worker_that_stops_answering_is_replaced_after_a_while() -> None:
     world = served()
     hung = world.wanted()[0].name
-    world.show(hung, Phase.UNHEALTHY)
+    world.show(hung, WorkerPhase.UNHEALTHY)
     world.step(1)
     assert world.shares() == {1: 1.0}
     assert world.route is not None

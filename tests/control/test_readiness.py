@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from headrace.cluster.launcher import Phase
+from headrace.cluster.launcher import WorkerPhase
 from headrace.control.readiness import Rest, Starting, starting_among, until_one_answers
 from headrace.state.records import Kind, Record
 from tests.waiting import WAIT_S
@@ -13,7 +13,7 @@ from tests.waiting import WAIT_S
 NOBODY = Starting("http://127.0.0.1:1", 0.0)
 
 
-def worker(phase: Phase | None, *, deleting_s: float | None = None) -> Record:
+def worker(phase: WorkerPhase | None, *, deleting_s: float | None = None) -> Record:
     handle = {"launcher": "local", "url": "http://127.0.0.1:7", "facts": {}, "token": ""}
     status = {"phase": phase.value, "phase_since_s": 5.0, "handle": handle} if phase else {}
     return Record(
@@ -43,9 +43,9 @@ async def server(status: str = "200 OK") -> AsyncIterator[Starting]:
 
 
 def test_only_who_starts_and_is_wanted_is_asked() -> None:
-    records = [worker(phase) for phase in (None, *Phase)]
+    records = [worker(phase) for phase in (None, *WorkerPhase)]
     assert starting_among(records) == (Starting("http://127.0.0.1:7", 5.0),)
-    assert starting_among([worker(Phase.STARTING, deleting_s=1.0)]) == ()
+    assert starting_among([worker(WorkerPhase.STARTING, deleting_s=1.0)]) == ()
 
 
 async def test_it_returns_when_one_of_them_answers() -> None:

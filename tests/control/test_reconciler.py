@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from headrace.cluster.fake import FakeLauncher, FakeMachine, Script, fails_after, ready_after
-from headrace.cluster.launcher import Handle, Phase, WorkerSpec
+from headrace.cluster.launcher import Handle, WorkerPhase, WorkerSpec
 from headrace.control.progress import State, view_endpoint, visible_state
 from headrace.state.records import Kind
 from tests.control.reconciler_scene import Scene
@@ -294,4 +294,4 @@ async def test_running_ends_with_its_task_and_leaves_the_workers(scene: Scene) -
     with pytest.raises(asyncio.CancelledError):
         await task
     (name,) = scene.living()
-    assert scene.machine.look(name).phase is Phase.READY
+    assert scene.machine.look(name).phase is WorkerPhase.READY

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cluster.instance_types import HostShare
-from headrace.cluster.launcher import ArtifactSource, Room
+from headrace.cluster.launcher import ArtifactSource, ResourceRequest
 from headrace.control.images import OwnImage
 from headrace.control.version import Version, read_rollout, read_version
 from headrace.control.worker_records import failure_text
@@ -70,28 +70,32 @@ def test_a_worker_has_all_that_its_container_and_its_variant_say() -> None:
     assert built.spec.command == ("serve", "{port}")
     assert built.spec.environment == {"A": "1", "AWS_REGION": "us-east-1"}
     assert (built.spec.artifact_timeout_s, built.spec.threads, built.spec.s3) == (90.0, 1, defaults.s3)
-    assert built.spec.room == Room(num_cpus=4, num_accelerators=1, memory_bytes=16 << 30)
+    assert built.spec.resources == ResourceRequest(num_cpus=4, num_accelerators=1, memory_bytes=16 << 30)
     assert built.notices == ("ml.g5.xlarge has a GPU, which is not here.",)
 
 
 @pytest.mark.parametrize(
-    ("instance_type", "asked", "room"),
+    ("instance_type", "asked", "resources"),
     [
-        ("ml.m5.xlarge", None, Room(num_cpus=4, memory_bytes=16 << 30)),
-        ("ml.inf2.xlarge", None, Room(num_cpus=4, memory_bytes=16 << 30)),
+        ("ml.m5.xlarge", None, ResourceRequest(num_cpus=4, memory_bytes=16 << 30)),
+        ("ml.inf2.xlarge", None, ResourceRequest(num_cpus=4, memory_bytes=16 << 30)),
         ("ml.unheard.of", None, None),
         (
             "ml.g5.12xlarge",
             {"NumberOfCpuCoresRequired": 2, "NumberOfAcceleratorDevicesRequired": 1, "MinMemoryRequiredInMb": 2048},
-            Room(num_cpus=2, num_accelerators=1, memory_bytes=2 << 30, is_at_most=False),
+            ResourceRequest(num_cpus=2, num_accelerators=1, memory_bytes=2 << 30, is_at_most=False),
         ),
-        ("ml.m5.large", {"MinMemoryRequiredInMb": 512}, Room(num_cpus=1, memory_bytes=512 << 20, is_at_most=False)),
+        (
+            "ml.m5.large",
+            {"MinMemoryRequiredInMb": 512},
+            ResourceRequest(num_cpus=1, memory_bytes=512 << 20, is_at_most=False),
+        ),
     ],
 )
 def test_the_room_of_a_worker_is_a_share_of_a_type_or_what_its_component_needs(
-    instance_type: str, asked: dict[str, Any] | None, room: Room | None
+    instance_type: str, asked: dict[str, Any] | None, resources: ResourceRequest | None
 ) -> None:
-    assert room_of(version_of(asked), instance_type) == room
+    assert room_of(version_of(asked), instance_type) == resources
 
 
 GIB = 1 << 30

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.cluster.launcher import Phase
+from headrace.cluster.launcher import WorkerPhase
 from headrace.control.deployment import Outside
 from headrace.control.fleet import Limits, WorkerView
 from headrace.control.plan import (
@@ -61,7 +61,7 @@ class Played:
     behaviour: Behaviour
     started_s: float | None = None
     ends_s: float | None = None
-    shown: Phase | None = None
+    shown: WorkerPhase | None = None
     """Seen instead, from now on."""
     instance: str = ""
     """Where a copy of a component was placed."""
@@ -215,7 +215,7 @@ class World:
         played = self.workers[name]
         played.behaviour = replace(played.behaviour, crash_s=self.now_s - (played.started_s or 0.0), message=message)
 
-    def show(self, name: str, phase: Phase) -> None:
+    def show(self, name: str, phase: WorkerPhase) -> None:
         """A worker looks like this from now on."""
         self.workers[name].shown = phase
 
@@ -237,31 +237,31 @@ class World:
 
     def _observe(self, played: Played) -> None:
         view = played.view
-        if played.started_s is None or view.phase is Phase.EXITED:
+        if played.started_s is None or view.phase is WorkerPhase.EXITED:
             return
         phase = self._phase(played)
         if phase is not view.phase:
             view = replace(view, phase=phase, phase_since_s=self.now_s)
-        if phase is Phase.READY and view.ready_s is None:
+        if phase is WorkerPhase.READY and view.ready_s is None:
             view = replace(view, ready_s=self.now_s)
-        if phase is Phase.EXITED and view.draining_s is None and view.failed_s is None:
+        if phase is WorkerPhase.EXITED and view.draining_s is None and view.failed_s is None:
             is_permanent = view.ready_s is None and bool(played.behaviour.message)
             failure = f"Crashed. {played.behaviour.message}"
             view = replace(view, failed_s=self.now_s, failure=failure, is_permanent=is_permanent)
         played.view = view
 
-    def _phase(self, played: Played) -> Phase:
+    def _phase(self, played: Played) -> WorkerPhase:
         assert played.started_s is not None
         age_s, script = self.now_s - played.started_s, played.behaviour
         if played.ends_s is not None and not script.is_immortal and self.now_s >= played.ends_s:
-            return Phase.EXITED
+            return WorkerPhase.EXITED
         if script.crash_s is not None and age_s >= script.crash_s:
-            return Phase.EXITED
+            return WorkerPhase.EXITED
         if played.shown is not None:
             return played.shown
         if script.ready_s is not None and age_s >= script.ready_s:
-            return Phase.READY
-        return Phase.FETCHING if age_s < script.fetch_s else Phase.STARTING
+            return WorkerPhase.READY
+        return WorkerPhase.FETCHING if age_s < script.fetch_s else WorkerPhase.STARTING
 
     def _do(self, action: Action) -> None:
         match action:
@@ -305,7 +305,7 @@ class World:
     def _launch(self, played: Played) -> None:
         played.started_s = self.now_s
         played.view = replace(
-            played.view, phase=Phase.FETCHING, phase_since_s=self.now_s, url=f"http://{played.view.name}"
+            played.view, phase=WorkerPhase.FETCHING, phase_since_s=self.now_s, url=f"http://{played.view.name}"
         )
 
     def _change(self, name: str, **changes: Any) -> None:

@@ -20,8 +20,8 @@ from headrace.core.telemetry import setup_logging
 from headrace.gateway.app import Gateway, Publish
 from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
-from headrace.gateway.holding import Wake
 from headrace.gateway.objects import ObjectStore
+from headrace.gateway.wait_queue import Wake
 from headrace.http.listener import bind, url_of
 from headrace.http.protocol import StreamingProtocol
 from headrace.state.records import Kind

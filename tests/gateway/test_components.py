@@ -6,7 +6,7 @@ from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.routing import Ask, ComponentNeeded, NoReplica, UnknownComponent, UnknownVariant, choose
+from headrace.gateway.routing import ComponentNeeded, NoReplica, RoutingQuery, UnknownComponent, UnknownVariant, choose
 from tests.waiting import WAIT_S
 
 from .conftest import Running
@@ -102,13 +102,13 @@ def test_a_worker_that_asks_for_a_token_gets_it(gateway):
 def test_requests_with_the_same_prefix_go_to_the_same_copy_of_a_component():
     urls = [f"http://w{number}" for number in range(5)]
     of = route(HOST, components=[component("a", urls, strategy="PREFIX_AWARE")])
-    chosen = {choose(of, Ask(component="a", prefix=b"p"), {}, lambda: 0.0).replica.worker for _ in range(5)}
+    chosen = {choose(of, RoutingQuery(component="a", prefix=b"p"), {}, lambda: 0.0).replica.worker for _ in range(5)}
     assert len(chosen) == 1
     kept = next(iter(chosen))
-    session = choose(of, Ask(component="a", worker=kept, affinity=b"s"), {}, lambda: 0.0)
+    session = choose(of, RoutingQuery(component="a", worker=kept, affinity=b"s"), {}, lambda: 0.0)
     assert session.replica.worker == kept
     with pytest.raises(NoReplica):
-        choose(of, Ask(component="a", worker="http://elsewhere", affinity=b"s"), {}, lambda: 0.0)
+        choose(of, RoutingQuery(component="a", worker="http://elsewhere", affinity=b"s"), {}, lambda: 0.0)
 
 
 def test_a_session_stays_with_the_copy_that_opened_it(gateway):
@@ -141,7 +141,7 @@ def test_a_component_is_answered_by_its_own_copies_only(copies, asked, number):
         for index, count in enumerate(copies)
     ]
     of = route(HOST, components=components)
-    ask = Ask(component=f"c{asked}")
+    ask = RoutingQuery(component=f"c{asked}")
     if asked >= len(copies):
         with pytest.raises(UnknownComponent):
             choose(of, ask, {}, lambda: number)
@@ -152,16 +152,16 @@ def test_a_component_is_answered_by_its_own_copies_only(copies, asked, number):
     else:
         assert choose(of, ask, {}, lambda: number).replica.worker.startswith(f"http://c{asked}-")
     with pytest.raises(ComponentNeeded):
-        choose(of, Ask(), {}, lambda: number)
+        choose(of, RoutingQuery(), {}, lambda: number)
 
 
 def test_a_sleeping_variant_is_what_may_be_waited_for():
     with pytest.raises(NoReplica) as caught:
-        choose(route(asleep("a", weight=0), asleep("b")), Ask(), {}, lambda: 0.0)
+        choose(route(asleep("a", weight=0), asleep("b")), RoutingQuery(), {}, lambda: 0.0)
     assert caught.value.asleep is not None
     assert caught.value.asleep.name == "b"
     with pytest.raises(NoReplica) as caught:
-        choose(route(asleep("a", weight=0)), Ask(), {}, lambda: 0.0)
+        choose(route(asleep("a", weight=0)), RoutingQuery(), {}, lambda: 0.0)
     assert caught.value.asleep is None
     with pytest.raises(UnknownVariant):
-        choose(route(asleep("a")), Ask(target_variant="b"), {}, lambda: 0.0)
+        choose(route(asleep("a")), RoutingQuery(target_variant="b"), {}, lambda: 0.0)

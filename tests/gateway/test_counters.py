@@ -100,8 +100,8 @@ class Fleet(RuleBasedStateMachine):
         self.gateway.until(self.gateway.is_idle, "all requests ended")
         service = self.gateway.gateway._service
         assert not self.gateway.gateway.held
-        assert service.forwarder.holding.num_held == 0
-        assert not service.forwarder.holding._rooms
+        assert service.forwarder.wait_queue.num_held == 0
+        assert not service.forwarder.wait_queue._rooms
         assert service.budget.held_bytes == 0
         for worker in self.workers:
             self.gateway.run(worker.stop())

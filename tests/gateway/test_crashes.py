@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.core.telemetry import setup_logging
-from headrace.gateway.silence import FIRST_S, LONGEST_S, Silences
+from headrace.gateway.quarantine import FIRST_S, LONGEST_S, Quarantine
 from headrace.state.routes import Replica
 from tests.waiting import WAIT_S
 
@@ -180,7 +180,7 @@ def test_who_is_known_to_be_silent_is_asked_no_more(patient: Running) -> None:
 
 def test_somebody_is_told_to_look_once_for_each_that_is_silent(patient: Running) -> None:
     told: list[None] = []
-    patient.gateway.on_silence(lambda: told.append(None))
+    patient.gateway.on_quarantine(lambda: told.append(None))
     dead = [gone(patient), gone(patient)]
     patient.put(route(variant("AllTraffic", [one.url for one in dead])))
     with ThreadPoolExecutor(6) as pool:
@@ -246,17 +246,17 @@ def test_the_silent_are_left_alone_longer_each_time_and_remembered_no_longer_tha
 
     async def scene() -> list[float]:
         loop = asyncio.get_running_loop()
-        silences = Silences(on_end=lambda: ended.append(loop.time()))
+        silences = Quarantine(on_end=lambda: ended.append(loop.time()))
         waits = []
         for _ in range(7):
             silences.note(U)
             silences.note(U)
             assert U in silences
-            end = silences._silences[U].end
+            end = silences._quarantine[U].end
             assert end is not None
             waits.append(end.when() - loop.time())
             end.cancel()
-            silences._ended(silences._silences[U])
+            silences._ended(silences._quarantine[U])
             assert U not in silences
         silences.note(U)
         silences.heard(U)

@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.gateway.exposition import render
-from headrace.gateway.metrics import Counted, GatewayMetrics, InvocationRecord
+from headrace.gateway.metrics import GatewayMetrics, InvocationLabels, InvocationRecord
 
 
 def record(**facts) -> InvocationRecord:
@@ -65,7 +65,7 @@ def test_counters_of_what_is_gone_go():
     metrics = GatewayMetrics()
     for component in ("", "stays", "goes"):
         metrics.count(record(variant="a", component=component, status=200))
-    metrics.keep({Counted("ep", "a", ""), Counted("ep", "a", "stays")})
+    metrics.keep({InvocationLabels("ep", "a", ""), InvocationLabels("ep", "a", "stays")})
     assert [place.component for place, _ in metrics.counters()] == ["", "stays"]
     metrics.keep(set())
     assert not list(metrics.counters())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headrace.gateway.routing import Ask, NoReplica, UnknownVariant, choose, load_bound, prefix_of
+from headrace.gateway.routing import NoReplica, RoutingQuery, UnknownVariant, choose, load_bound, prefix_of
 from headrace.state.routes import Route
 
 from .routes import route, variant
@@ -51,22 +51,22 @@ def usable(of: Route, *, target: str | None, excluded: set[str]) -> set[str]:
 )
 def test_every_choice_may_be_used_and_there_is_one_if_there_can_be(of, excluded, loads, prefix, target, numbers):
     assume(target is None or any(one.name == target for one in of.variants))
-    ask = Ask(target_variant=target, prefix=prefix, excluded=frozenset(excluded))
+    query = RoutingQuery(target_variant=target, prefix=prefix, excluded=frozenset(excluded))
     possible = usable(of, target=target, excluded=excluded)
     if not possible:
         with pytest.raises(NoReplica):
-            choose(of, ask, loads, iter(numbers).__next__)
+            choose(of, query, loads, iter(numbers).__next__)
         return
-    choice = choose(of, ask, loads, iter(numbers).__next__)
-    assert choice.replica.worker in possible
-    assert any(choice.replica in fleet.replicas for fleet in choice.variant.fleets)
+    decision = choose(of, query, loads, iter(numbers).__next__)
+    assert decision.replica.worker in possible
+    assert any(decision.replica in fleet.replicas for fleet in decision.variant.fleets)
 
 
-def shares_of(of: Route, **ask) -> Counter:
+def shares_of(of: Route, **query) -> Counter:
     """Which workers are chosen over an even grid of random numbers."""
     steps = [(index + 0.5) / 20 for index in range(20)]
     return Counter(
-        choose(of, Ask(**ask), {}, iter(numbers).__next__).replica.worker
+        choose(of, RoutingQuery(**query), {}, iter(numbers).__next__).replica.worker
         for numbers in itertools.product(steps, repeat=2)
     )
 
@@ -105,7 +105,7 @@ def test_a_variant_without_replicas_is_passed_over_unless_it_is_asked_for():
 @given(st.dictionaries(st.sampled_from(WORKERS), st.integers(0, 9)), NUMBER)
 def test_least_outstanding_takes_one_of_the_least_loaded(loads, number):
     of = route(variant("a", WORKERS, strategy="LEAST_OUTSTANDING_REQUESTS"))
-    chosen = choose(of, Ask(), loads, lambda: number).replica.worker
+    chosen = choose(of, RoutingQuery(), loads, lambda: number).replica.worker
     assert loads.get(chosen, 0) == min(loads.get(worker, 0) for worker in WORKERS)
 
 
@@ -113,7 +113,7 @@ def test_least_outstanding_takes_one_of_the_least_loaded(loads, number):
 def test_a_prefix_stays_where_it_is_when_another_replica_goes_or_comes(prefix, workers, data):
     def home(replicas):
         return choose(
-            route(variant("a", replicas, strategy="PREFIX_AWARE")), Ask(prefix=prefix), {}, lambda: 0.5
+            route(variant("a", replicas, strategy="PREFIX_AWARE")), RoutingQuery(prefix=prefix), {}, lambda: 0.5
         ).replica.worker
 
     before = home(workers)
@@ -127,13 +127,13 @@ def test_a_prefix_never_overloads_its_replica(prefix, counts):
     workers = WORKERS[: len(counts)]
     loads = dict(zip(workers, counts, strict=True))
     of = route(variant("a", workers, strategy="PREFIX_AWARE"))
-    chosen = choose(of, Ask(prefix=prefix), loads, lambda: 0.5).replica.worker
+    chosen = choose(of, RoutingQuery(prefix=prefix), loads, lambda: 0.5).replica.worker
     assert loads[chosen] < load_bound(counts)
 
 
 def test_prefixes_are_spread_over_the_replicas():
     of = route(variant("a", WORKERS[:4], strategy="PREFIX_AWARE"))
-    homes = Counter(choose(of, Ask(prefix=b"%d" % n), {}, lambda: 0.5).replica.worker for n in range(1000))
+    homes = Counter(choose(of, RoutingQuery(prefix=b"%d" % n), {}, lambda: 0.5).replica.worker for n in range(1000))
     assert len(homes) == 4
     assert min(homes.values()) > 150
 
@@ -146,11 +146,13 @@ def test_what_differs_after_the_first_kilobyte_has_the_same_prefix():
 
 def test_a_session_goes_to_its_worker_even_if_that_gets_no_new_traffic():
     of = route(variant("a", ["http://old"], ["http://new"], shares=[0, 1]))
-    assert choose(of, Ask(worker="http://old"), {}, lambda: 0).replica.worker == "http://old"
+    assert choose(of, RoutingQuery(worker="http://old"), {}, lambda: 0).replica.worker == "http://old"
     with pytest.raises(NoReplica):
-        choose(of, Ask(worker="http://gone"), {}, lambda: 0)
+        choose(of, RoutingQuery(worker="http://gone"), {}, lambda: 0)
 
 
 def test_a_session_that_nobody_knows_always_goes_to_the_same_replica():
     of = route(variant("a", WORKERS))
-    assert len({choose(of, Ask(affinity=b"s1"), {}, lambda n=n: n / 10).replica.worker for n in range(10)}) == 1
+    assert (
+        len({choose(of, RoutingQuery(affinity=b"s1"), {}, lambda n=n: n / 10).replica.worker for n in range(10)}) == 1
+    )

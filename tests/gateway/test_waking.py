@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.core.telemetry import setup_logging
-from headrace.gateway.holding import Wanted
+from headrace.gateway.wait_queue import WakeTarget
 from headrace.state.routes import AsyncOutput
 from tests.waiting import WAIT_S
 
@@ -30,10 +30,10 @@ class Waker:
     """Remembers what was to be woken; the test does it."""
 
     def __init__(self) -> None:
-        self.wanted: list[Wanted] = []
+        self.wanted: list[WakeTarget] = []
         self.told = threading.Event()
 
-    def __call__(self, wanted: Wanted) -> None:
+    def __call__(self, wanted: WakeTarget) -> None:
         self.wanted.append(wanted)
         self.told.set()
 
@@ -78,7 +78,7 @@ def test_a_request_at_zero_is_answered_by_the_replica_that_it_woke(sleepy, waker
         answer = asking.result(WAIT_S)
     assert answer.status_code == 200
     assert b'"prompt"' in answer.content
-    assert waker.wanted[0] == Wanted(endpoint="ep", variant="AllTraffic")
+    assert waker.wanted[0] == WakeTarget(endpoint="ep", variant="AllTraffic")
     sleepy.until(lambda: '"held_ms"' in sleepy.log.getvalue(), "the log says so")
 
 
@@ -200,7 +200,7 @@ def test_a_component_at_zero_is_woken_by_its_name(sleepy, waker):
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(sleepy.boto.invoke_endpoint, EndpointName="ep", InferenceComponentName="ic", Body=b"x")
         assert waker.told.wait(WAIT_S)
-        assert waker.wanted == [Wanted(endpoint="ep", component="ic")]
+        assert waker.wanted == [WakeTarget(endpoint="ep", component="ic")]
         worker = sleepy.worker()
         sleepy.put(route(variant("AllTraffic"), components=[component("ic", [worker.url])]))
         assert asking.result(WAIT_S)["Body"].read() == b"x"
@@ -212,7 +212,7 @@ def test_a_sleeping_variant_is_woken_by_its_share_while_others_answer(waker):
         worker = gateway.worker()
         gateway.put(route(variant("a", [worker.url]), asleep("b")))
         assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")["Body"].read() == b"x"
-        assert waker.wanted == [Wanted(endpoint="ep", variant="b")]
+        assert waker.wanted == [WakeTarget(endpoint="ep", variant="b")]
         assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")["Body"].read() == b"x"
         assert len(waker.wanted) == 1
 
@@ -225,7 +225,7 @@ def test_an_asynchronous_invocation_wakes_too(tmp_path, waker):
         accepted = gateway.client.post("/endpoints/ep/async-invocations", content=b"later")
         assert accepted.status_code == 202
         assert waker.told.wait(WAIT_S)
-        assert waker.wanted[0] == Wanted(endpoint="ep", variant="AllTraffic")
+        assert waker.wanted[0] == WakeTarget(endpoint="ep", variant="AllTraffic")
         worker = gateway.worker()
         gateway.put(route(variant("AllTraffic", [worker.url]), async_output=output))
         gateway.until(lambda: objects.puts, "its outcome is written")

@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from headrace.gateway.history import History
+from headrace.gateway.traffic_history import TrafficHistory
 from headrace.http.listener import bind, url_of
 from headrace.platform.console import console_app, needs_key
 from tests.prompt_server import PromptServer
@@ -60,7 +60,7 @@ class FakePlatform:
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     logs: dict[str, list[str]] = field(default_factory=dict)
     """Stream → lines, of the endpoint that is asked about."""
-    history: History = field(default_factory=History)
+    history: TrafficHistory = field(default_factory=TrafficHistory)
     overviews: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Endpoint → its components and where they are."""
     control: ASGIApp | None = None

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
-from headrace.cluster.fetch_bounds import FetchFailed, Guard, copy_stream, os_errors_told
+from headrace.cluster.fetch_bounds import FetchFailed, Guard, copy_stream, translate_os_errors
 
 _MAX_HEADER_BYTES: Final = 1 << 20
 """Of a name or other facts about a member, which are read into memory as a whole."""
@@ -130,9 +130,9 @@ class _Unpacking:
     def run(self) -> None:
         while (member := self._archive.next()) is not None:
             self._archive.members.clear()  # type: ignore[attr-defined] # they would all be kept
-            with os_errors_told(f"{member.name!r} of {self._name}"):
+            with translate_os_errors(f"{member.name!r} of {self._name}"):
                 self._take(member)
-        with os_errors_told(f"A link of {self._name}"):
+        with translate_os_errors(f"A link of {self._name}"):
             self._make_links()
 
     def _take(self, member: tarfile.TarInfo) -> None:

@@ -16,9 +16,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from headrace.cluster.archives import safe_path, unpack
 from headrace.cluster.content_cache import ContentCache, content_key
-from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard, NothingFound, copy_stream, os_errors_told
+from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard, NothingFound, copy_stream, translate_os_errors
 from headrace.cluster.launcher import ArtifactSource
-from headrace.cluster.object_source import ObjectSource, Place, StoredObject, parse_place
+from headrace.cluster.object_source import ObjectLocation, ObjectSource, StoredObject, parse_location
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Json
 
@@ -106,40 +106,40 @@ class Fetcher:
         return folder
 
     def _from_s3(self, source: ArtifactSource) -> Path:
-        place = parse_place(source.uri)
+        location = parse_location(source.uri)
         objects = ObjectSource(self._s3, self._deadline)
         try:
             if source.is_prefix:
-                return self._from_prefix(objects, place)
-            found = objects.head(place)
+                return self._from_prefix(objects, location)
+            found = objects.head(location)
             key = content_key("s3", self._s3.get("endpoint_url"), source.uri, found.etag, source.is_archive)
             if source.is_archive:
                 return self._entry(key, source.uri, lambda folder: self._unpack_object(objects, found, folder))
-            alone = {_last(place.key): found}
+            alone = {_last(location.key): found}
             return self._entry(key, source.uri, lambda folder: self._download(objects, alone, folder))
         finally:
             objects.close()
 
-    def _from_prefix(self, objects: ObjectSource, place: Place) -> Path:
-        prefix = place.key if not place.key or place.key.endswith("/") else f"{place.key}/"
+    def _from_prefix(self, objects: ObjectSource, location: ObjectLocation) -> Path:
+        prefix = location.key if not location.key or location.key.endswith("/") else f"{location.key}/"
         found: dict[str, StoredObject] = {}
         guard = self._make_guard(self._cache.folder)
-        for one in objects.below(Place(place.bucket, prefix)):
+        for one in objects.below(ObjectLocation(location.bucket, prefix)):
             guard.add_file()
-            found[str(safe_path(one.place.key.removeprefix(prefix), str(place)))] = one
+            found[str(safe_path(one.location.key.removeprefix(prefix), str(location)))] = one
         if not found:
             raise NothingFound(
-                f"There is nothing below {place}. Check S3Uri and that the files were uploaded, or name a model in "
+                f"There is nothing below {location}. Check S3Uri and that the files were uploaded, or name a model in "
                 "HF_MODEL_ID."
             )
         version = sorted((name, one.etag, one.num_bytes) for name, one in found.items())
-        key = content_key("s3", self._s3.get("endpoint_url"), str(place), version)
-        return self._entry(key, place.key or place.bucket, lambda folder: self._download(objects, found, folder))
+        key = content_key("s3", self._s3.get("endpoint_url"), str(location), version)
+        return self._entry(key, location.key or location.bucket, lambda folder: self._download(objects, found, folder))
 
     def _unpack_object(self, objects: ObjectSource, found: StoredObject, folder: Path) -> None:
         guard = self._make_guard(folder)
         guard.expect(found.num_bytes)
-        objects.read(found, lambda read: unpack(read, folder, guard, name=str(found.place)))
+        objects.read(found, lambda read: unpack(read, folder, guard, name=str(found.location)))
 
     def _download(self, objects: ObjectSource, found: dict[str, StoredObject], folder: Path) -> None:
         guard = self._make_guard(folder)
@@ -147,7 +147,7 @@ class Fetcher:
         for name, one in found.items():
             guard.add_file()
             target = folder / name
-            with os_errors_told(str(one.place)):
+            with translate_os_errors(str(one.location)):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 objects.download(one, target, guard.add_bytes)
 
@@ -174,7 +174,7 @@ class Fetcher:
 
     def _from_disk(self, source: ArtifactSource) -> Path:
         path = Path(unquote(urlsplit(source.uri).path) if source.uri.startswith("file:") else source.uri).expanduser()
-        with os_errors_told(str(path)):
+        with translate_os_errors(str(path)):
             if path.is_dir():
                 return path.resolve()
             if not path.is_file():
@@ -195,7 +195,7 @@ class Fetcher:
         return folder
 
     def _unpack_file(self, path: Path, folder: Path) -> None:
-        with os_errors_told(str(path)), path.open("rb") as file:
+        with translate_os_errors(str(path)), path.open("rb") as file:
             unpack(file.read, folder, self._make_guard(folder), name=str(path))
 
     def _store(self, read: Callable[[int], bytes], source: ArtifactSource, folder: Path) -> None:
@@ -203,7 +203,7 @@ class Fetcher:
         if source.is_archive:
             unpack(read, folder, guard, name=shown(source.uri))
             return
-        with os_errors_told(shown(source.uri)):
+        with translate_os_errors(shown(source.uri)):
             copy_stream(read, folder / _last(urlsplit(source.uri).path), guard)
 
     def _entry(self, key: str, uri: str, fill: Callable[[Path], None]) -> Path:

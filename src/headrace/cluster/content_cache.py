@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from headrace.cluster.fetch_bounds import Deadline, DiskFull, FetchFailed, os_errors_told
+from headrace.cluster.fetch_bounds import Deadline, DiskFull, FetchFailed, translate_os_errors
 
 _LOCK_POLL_S: Final = 0.05
 _LOCK: Final = ".lock"
@@ -50,7 +50,7 @@ class ContentCache:
         Raises:
             FetchFailed: it could not be filled; nothing is left of it.
         """
-        with os_errors_told(f"The cache {self.folder}"):
+        with translate_os_errors(f"The cache {self.folder}"):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         while True:
             lock, is_ours = self._lock(key, deadline)
@@ -89,7 +89,7 @@ class ContentCache:
 
     def _lock(self, key: str, deadline: Deadline) -> tuple[int, bool]:
         """The lock of a key; whether it is an exclusive one, or the entry is there and others use it, too."""
-        with os_errors_told(f"The cache {self.folder}"):
+        with translate_os_errors(f"The cache {self.folder}"):
             lock = os.open(self.folder / (key + _LOCK), os.O_CREAT | os.O_RDWR, 0o600)
         try:
             while True:
@@ -131,7 +131,7 @@ class ContentCache:
             except DiskFull:
                 self.clear_unused()
                 self._fill_once(partial, fill)
-            with os_errors_told(f"The cache {self.folder}"):
+            with translate_os_errors(f"The cache {self.folder}"):
                 (partial / _SIZE).write_text(_size_of(partial))
                 shutil.rmtree(self.folder / key, ignore_errors=True)
                 partial.rename(self.folder / key)
@@ -141,7 +141,7 @@ class ContentCache:
 
     def _fill_once(self, partial: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(partial, ignore_errors=True)
-        with os_errors_told(f"The cache {self.folder}"):
+        with translate_os_errors(f"The cache {self.folder}"):
             partial.mkdir(mode=0o700)
         fill(partial)
 

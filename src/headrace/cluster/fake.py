@@ -8,7 +8,7 @@ platform (adoption).
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from headrace.cluster.launcher import Handle, LaunchFailed, Observation, Phase, StartPending, WorkerSpec
+from headrace.cluster.launcher import Handle, LaunchFailed, Observation, StartPending, WorkerPhase, WorkerSpec
 
 FIRST_PORT = 20_000
 
@@ -40,7 +40,7 @@ class Script:
 
     def at(self, age_s: float) -> Observation:
         """What is seen at that age."""
-        seen = Observation(phase=Phase.STARTING)
+        seen = Observation(phase=WorkerPhase.STARTING)
         for from_s, observation in self.phases:
             if age_s >= from_s:
                 seen = observation
@@ -50,17 +50,17 @@ class Script:
 def ready_after(seconds: float = 0.0, *, fetch_s: float = 0.0, stop_s: float = 0.0) -> Script:
     """A worker that becomes ready and stays it."""
     phases = (
-        (0.0, Observation(phase=Phase.FETCHING if fetch_s else Phase.STARTING)),
-        (fetch_s, Observation(phase=Phase.STARTING)),
-        (seconds, Observation(phase=Phase.READY)),
+        (0.0, Observation(phase=WorkerPhase.FETCHING if fetch_s else WorkerPhase.STARTING)),
+        (fetch_s, Observation(phase=WorkerPhase.STARTING)),
+        (seconds, Observation(phase=WorkerPhase.READY)),
     )
     return Script(phases=phases, stop_s=stop_s)
 
 
 def fails_after(seconds: float = 0.0, *, message: str = "The model is broken.", exit_code: int | None = 2) -> Script:
     """A worker that ends by itself before it is ready."""
-    exited = Observation(phase=Phase.EXITED, exit_code=exit_code, message=message)
-    return Script(phases=((0.0, Observation(phase=Phase.STARTING)), (seconds, exited)))
+    exited = Observation(phase=WorkerPhase.EXITED, exit_code=exit_code, message=message)
+    return Script(phases=((0.0, Observation(phase=WorkerPhase.STARTING)), (seconds, exited)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,29 +95,29 @@ class FakeMachine:
     asked_to_stop: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
 
-    def show(self, name: str, phase: Phase, *, exit_code: int | None = None, message: str = "") -> None:
+    def show(self, name: str, phase: WorkerPhase, *, exit_code: int | None = None, message: str = "") -> None:
         """From now on this is seen of a worker: a crash, an unhealthy worker, one that recovers."""
         self.workers[name].override = Observation(phase=phase, exit_code=exit_code, message=message)
 
     def crash(self, name: str, *, exit_code: int = -9, message: str = "") -> None:
         """A worker ends by itself."""
-        self.show(name, Phase.EXITED, exit_code=exit_code, message=message)
+        self.show(name, WorkerPhase.EXITED, exit_code=exit_code, message=message)
 
     def look(self, name: str) -> Observation:
         """What is seen of a worker; one that is not there has exited."""
         worker = self.workers.get(name)
         if worker is None:
-            return Observation(phase=Phase.EXITED)
-        if worker.override is not None and worker.override.phase is Phase.EXITED:
+            return Observation(phase=WorkerPhase.EXITED)
+        if worker.override is not None and worker.override.phase is WorkerPhase.EXITED:
             return worker.override
         now_s = self.clock()
         if worker.stops_s is not None and now_s >= worker.stops_s:
-            return Observation(phase=Phase.EXITED, exit_code=0)
+            return Observation(phase=WorkerPhase.EXITED, exit_code=0)
         return worker.override or worker.script.at(now_s - worker.started_s)
 
     def living(self) -> Iterable[FakeWorker]:
         """Workers that have not exited."""
-        return [worker for name, worker in self.workers.items() if self.look(name).phase is not Phase.EXITED]
+        return [worker for name, worker in self.workers.items() if self.look(name).phase is not WorkerPhase.EXITED]
 
 
 class FakeLauncher:
@@ -136,7 +136,7 @@ class FakeLauncher:
             raise LaunchFailed(machine.refusal)
         if machine.waits_for:
             raise StartPending(machine.waits_for)
-        if spec.name in machine.workers and machine.look(spec.name).phase is not Phase.EXITED:
+        if spec.name in machine.workers and machine.look(spec.name).phase is not WorkerPhase.EXITED:
             return machine.workers[spec.name].handle
         number = len(machine.started)
         handle = Handle(launcher=self.name, url=f"http://127.0.0.1:{FIRST_PORT + number}", facts={"number": number})
@@ -150,7 +150,7 @@ class FakeLauncher:
         """Look at a worker; a handle of an earlier worker of the same name sees it exited."""
         worker = self.machine.workers.get(name)
         if worker is not None and worker.handle != handle:
-            return Observation(phase=Phase.EXITED)
+            return Observation(phase=WorkerPhase.EXITED)
         return self.machine.look(name)
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
@@ -167,7 +167,7 @@ class FakeLauncher:
 
     async def forget(self, name: str) -> None:
         """Drop an exited worker; a living one stays."""
-        if self.machine.look(name).phase is Phase.EXITED:
+        if self.machine.look(name).phase is WorkerPhase.EXITED:
             self.machine.workers.pop(name, None)
             self.machine.forgotten.append(name)
 

@@ -109,7 +109,7 @@ class Guard:
 
 
 @contextmanager
-def os_errors_told(what: str) -> Iterator[None]:
+def translate_os_errors(what: str) -> Iterator[None]:
     """Errors of the operating system while `what` is written, as sentences."""
     try:
         yield

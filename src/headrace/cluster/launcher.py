@@ -27,7 +27,7 @@ class ArtifactSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class ResourceRequest:
     """What a worker is to have for itself, where a launcher reserves such things."""
 
     num_cpus: float
@@ -55,7 +55,7 @@ class WorkerSpec:
     """CPU threads: its share of this host."""
     memory_bytes: int | None = None
     """Memory that its model server may plan with; nothing bounds the command of an own image. None: what is free."""
-    room: Room | None = None
+    resources: ResourceRequest | None = None
     """None: that of one CPU."""
     s3: Json = field(default_factory=dict, repr=False)
     """Endpoint and keys with which artifacts are read: `endpoint_url`, `access_key`, `secret_key`, `region`."""
@@ -75,7 +75,7 @@ class Handle:
     """That the machine has on which it runs; 0: nobody knows. None: it is the platform's own machine."""
 
 
-class Phase(StrEnum):
+class WorkerPhase(StrEnum):
     """What a worker is doing."""
 
     FETCHING = "fetching"
@@ -93,7 +93,7 @@ class Phase(StrEnum):
 class Observation:
     """What is seen of a worker now."""
 
-    phase: Phase
+    phase: WorkerPhase
     exit_code: int | None = None
     """Of an exited one; None if it cannot be known (adopted), negative for a signal."""
     message: str = ""
@@ -146,5 +146,5 @@ class LaunchFailed(Exception):
     """A worker cannot be started; the message is a FailureReason."""
 
 
-class NoRoom(LaunchFailed):
+class InsufficientCapacity(LaunchFailed):
     """No machine is large enough for it."""

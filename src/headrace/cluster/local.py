@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.cluster.launcher import Handle, LaunchFailed, Observation, Phase, WorkerSpec
+from headrace.cluster.launcher import Handle, LaunchFailed, Observation, WorkerPhase, WorkerSpec
 from headrace.cluster.processes import ProcessId, is_running, kill_session, process_id, reap, send_signal, spawn
 from headrace.cluster.worker_environment import worker_environment
 from headrace.cluster.worker_files import (
@@ -59,19 +59,19 @@ class _Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ProcessOptions:
     """Where the workers of a launcher listen, and for how long they live."""
 
     host: str = LOOPBACK
     """Address."""
     token: str = field(default="", repr=False)
     """Bearer token that they ask for; empty: none."""
-    ends_with_us: bool = False
+    dies_with_parent: bool = False
     """Whether they are killed when this process ends, however it ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Alive:
+class _LivingWorker:
     """What the folder of a living worker says."""
 
     report: Report
@@ -92,7 +92,7 @@ class LocalLauncher:
         command: Sequence[str] = WORKER_COMMAND,
         ping_timeout_s: float = PING_TIMEOUT_S,
         now_s: Callable[[], float] = time.time,
-        place: "Place | None" = None,
+        options: "ProcessOptions | None" = None,
     ) -> None:
         """
         Look after the workers in a folder.
@@ -104,7 +104,7 @@ class LocalLauncher:
             command: what is run with the path of an `Assignment` as its last argument.
             ping_timeout_s: how long `/ping` may take to answer.
             now_s: a clock, seconds since 1970.
-            place: where workers listen, and for how long they live; by default on loopback, longer than this process.
+            options: where workers listen, and for how long they live; by default on loopback, longer than this process.
         """
         self._folder = folder
         self._cache_folder = cache_folder
@@ -112,7 +112,7 @@ class LocalLauncher:
         self._command = tuple(command)
         self._ping_timeout_s = ping_timeout_s
         self._now_s = now_s
-        self._place = place or Place()
+        self._options = options or ProcessOptions()
         self._logs = WorkerLogs(folder)
         self._lock = threading.Lock()
         self._exit_codes: dict[ProcessId, int] = {}
@@ -134,11 +134,11 @@ class LocalLauncher:
         if isinstance(seen, Observation):
             return seen
         phase = seen.report.phase
-        if phase is not Phase.FETCHING:
+        if phase is not WorkerPhase.FETCHING:
             is_well = await ping(handle.url, self._ping_timeout_s)
             if is_well and not seen.was_ready:
-                await asyncio.to_thread(mark, self._files(name).ready)
-            phase = Phase.READY if is_well else Phase.UNHEALTHY if seen.was_ready else Phase.STARTING
+                await asyncio.to_thread(try_touch, self._files(name).ready)
+            phase = WorkerPhase.READY if is_well else WorkerPhase.UNHEALTHY if seen.was_ready else WorkerPhase.STARTING
         return Observation(phase=phase, notices=seen.report.notices)
 
     async def look(self, name: str, handle: Handle) -> Observation:
@@ -185,8 +185,8 @@ class LocalLauncher:
         living = self._known()
         if spec.name in living:
             return living[spec.name]
-        place = self._place
-        port = _free_port(place.host, {_port(handle) for handle in living.values()})
+        options = self._options
+        port = _free_port(options.host, {_port(handle) for handle in living.values()})
         files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left_over in (files.handle, files.report, files.ready, files.stopping):
             left_over.unlink(missing_ok=True)
@@ -196,9 +196,9 @@ class LocalLauncher:
             port=port,
             cache_folder=str(self._cache_folder),
             log_position=log_position,
-            host=place.host,
-            token=place.token,
-            parent=process_id(os.getpid()) if place.ends_with_us else None,
+            host=options.host,
+            token=options.token,
+            parent=process_id(os.getpid()) if options.dies_with_parent else None,
         )
         write_value(files.assignment, assignment)
         process = spawn([*self._command, str(files.assignment)], self._environment, files.log)
@@ -206,24 +206,24 @@ class LocalLauncher:
         write_value(files.handle, handle)
         return handle
 
-    def _look(self, name: str, handle: Handle) -> Observation | _Alive:
+    def _look(self, name: str, handle: Handle) -> Observation | _LivingWorker:
         files, facts = self._files(name), _facts(handle)
         self._logs.trim(name)
         if (code := reap(facts.process)) is not None:
             self._exit_codes[facts.process] = code
-        report = read_value(files.report, Report) or Report(phase=Phase.STARTING)
+        report = read_value(files.report, Report) or Report(phase=WorkerPhase.STARTING)
         if is_running(facts.process):
-            return _Alive(report, files.ready.exists())
+            return _LivingWorker(report, files.ready.exists())
         if facts.process not in self._swept:
             self._swept.add(facts.process)
             kill_session(facts.process)
         is_current = read_value(files.handle, Handle) == handle
         if not is_current:
-            return Observation(phase=Phase.EXITED, exit_code=self._exit_codes.get(facts.process))
+            return Observation(phase=WorkerPhase.EXITED, exit_code=self._exit_codes.get(facts.process))
         return Observation(
-            phase=Phase.EXITED,
+            phase=WorkerPhase.EXITED,
             exit_code=self._exit_codes.get(facts.process, report.exit_code),
-            message=said_last(self._logs, name, facts.log_position),
+            message=last_error_line(self._logs, name, facts.log_position),
             notices=report.notices,
         )
 
@@ -272,7 +272,7 @@ def local_handle(process: ProcessId, assignment: Assignment) -> Handle:
     return Handle(launcher=LocalLauncher.name, url=url, facts=facts, token=assignment.token)
 
 
-def said_last(logs: WorkerLogs, name: str, log_position: int) -> str:
+def last_error_line(logs: WorkerLogs, name: str, log_position: int) -> str:
     """The sentence `Error: …` that an exited worker wrote last; empty if it wrote none since a position of its log."""
     for event in reversed(logs.read(name, limit=_SEARCHED_EVENTS, is_backward=True)):
         if event.position < log_position:
@@ -290,7 +290,7 @@ def _port(handle: Handle) -> int:
     return int(handle.url.rpartition(":")[2])
 
 
-def mark(path: Path) -> None:
+def try_touch(path: Path) -> None:
     """Make an empty file, if that can be done."""
     with suppress(OSError):  # on a full disk it is marked later
         path.touch()

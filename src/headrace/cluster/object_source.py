@@ -21,7 +21,7 @@ _DENIED: Final = {"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNot
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ObjectLocation:
     """An address in object storage."""
 
     bucket: str
@@ -35,7 +35,7 @@ class Place:
 class StoredObject:
     """One object, in the version that was found."""
 
-    place: Place
+    location: ObjectLocation
     etag: str
     num_bytes: int
 
@@ -62,7 +62,7 @@ class ObjectSource:
             proxies={} if _is_here(s3.get("endpoint_url") or "") else None,
         )
         self._deadline = deadline
-        with self._told("The object storage"):
+        with self._translate_errors("The object storage"):
             self._client = boto3.client(
                 "s3",
                 endpoint_url=s3.get("endpoint_url"),
@@ -72,28 +72,28 @@ class ObjectSource:
                 config=config,
             )
 
-    def head(self, place: Place) -> StoredObject:
+    def head(self, location: ObjectLocation) -> StoredObject:
         """Find one object."""
-        with self._told(str(place)):
-            facts = self._client.head_object(Bucket=place.bucket, Key=place.key)
-        return StoredObject(place=place, etag=facts["ETag"], num_bytes=facts["ContentLength"])
+        with self._translate_errors(str(location)):
+            facts = self._client.head_object(Bucket=location.bucket, Key=location.key)
+        return StoredObject(location=location, etag=facts["ETag"], num_bytes=facts["ContentLength"])
 
-    def below(self, place: Place) -> Iterator[StoredObject]:
-        """All objects whose keys begin like the place's, without the markers of folders."""
-        with self._told(str(place)):
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=place.bucket, Prefix=place.key)
+    def below(self, location: ObjectLocation) -> Iterator[StoredObject]:
+        """All objects whose keys begin like the location's, without the markers of folders."""
+        with self._translate_errors(str(location)):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=location.bucket, Prefix=location.key)
             for page in pages:
                 self._deadline.check()
                 for found in page.get("Contents", ()):
                     if not found["Key"].endswith("/"):
-                        here = Place(place.bucket, found["Key"])
-                        yield StoredObject(place=here, etag=found["ETag"], num_bytes=found["Size"])
+                        here = ObjectLocation(location.bucket, found["Key"])
+                        yield StoredObject(location=here, etag=found["ETag"], num_bytes=found["Size"])
 
     def read(self, found: StoredObject, use: Callable[[Callable[[int], bytes]], None]) -> None:
         """Hand the reader of an object's bytes, front to back, to `use`."""
-        place = found.place
-        with self._told(str(place)):
-            answer = self._client.get_object(Bucket=place.bucket, Key=place.key, IfMatch=found.etag)
+        location = found.location
+        with self._translate_errors(str(location)):
+            answer = self._client.get_object(Bucket=location.bucket, Key=location.key, IfMatch=found.etag)
             body = answer["Body"]
             try:
                 use(body.read)
@@ -102,16 +102,16 @@ class ObjectSource:
 
     def download(self, found: StoredObject, target: Path, count: Callable[[int], None]) -> None:
         """Write an object to a file, large ones in parts side by side; `count` is told of bytes, in any thread."""
-        place = found.place
-        with self._told(str(place)):
-            self._client.download_file(place.bucket, place.key, str(target), Callback=count)
+        location = found.location
+        with self._translate_errors(str(location)):
+            self._client.download_file(location.bucket, location.key, str(target), Callback=count)
 
     def close(self) -> None:
         """Close connections."""
         self._client.close()
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, what: str) -> Iterator[None]:
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
         from urllib3.exceptions import HTTPError
@@ -126,7 +126,7 @@ class ObjectSource:
             raise FetchFailed(f"{what} cannot be read: {reason}. Can the object storage be reached?") from error
 
 
-def parse_place(uri: str) -> Place:
+def parse_location(uri: str) -> ObjectLocation:
     """
     Read `s3://bucket/key`.
 
@@ -136,7 +136,7 @@ def parse_place(uri: str) -> Place:
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     if not uri.startswith("s3://") or not bucket:
         raise FetchFailed(f"{uri!r} is no address in object storage; wanted: s3://BUCKET/KEY.")
-    return Place(bucket, key)
+    return ObjectLocation(bucket, key)
 
 
 def _is_here(url: str) -> bool:

@@ -15,17 +15,17 @@ import msgspec
 import ray
 
 from headrace import __version__
-from headrace.cluster.launcher import Handle, LaunchFailed, Phase
-from headrace.cluster.local import WORKER_COMMAND, LocalLauncher, Place
-from headrace.cluster.ray_messages import CHUNK_BYTES, Order
-from headrace.cluster.ray_room import Capacity, notices_of_grant
+from headrace.cluster.launcher import Handle, LaunchFailed, WorkerPhase
+from headrace.cluster.local import WORKER_COMMAND, LocalLauncher, ProcessOptions
+from headrace.cluster.ray_messages import CHUNK_BYTES, ActorAssignment
+from headrace.cluster.ray_resources import NodeResources, notices_of_grant
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.runner.cpu import default_threads
 
 _NODE_FOLDER = "nodes"
 
 
-class Keeper:
+class WorkerActor:
     """
     One worker on this node.
 
@@ -33,18 +33,18 @@ class Keeper:
     own fault; that is in its log.
     """
 
-    def __init__(self, order: bytes, granted: bytes) -> None:
-        self._order = msgspec.json.decode(order, type=Order)
-        self._granted = msgspec.json.decode(granted, type=Capacity)
-        self._name = self._order.spec.name
-        root = Path(self._order.folder) if self._order.folder else _cache_folder() / _NODE_FOLDER
-        self._folder = root / self._order.namespace / "workers"
+    def __init__(self, assignment: bytes, granted: bytes) -> None:
+        self._assignment = msgspec.json.decode(assignment, type=ActorAssignment)
+        self._granted = msgspec.json.decode(granted, type=NodeResources)
+        self._name = self._assignment.spec.name
+        root = Path(self._assignment.folder) if self._assignment.folder else _cache_folder() / _NODE_FOLDER
+        self._folder = root / self._assignment.namespace / "workers"
         self._launcher = LocalLauncher(
             self._folder,
             cache_folder=root / "artifacts",
             environment=os.environ,
-            command=self._order.command or WORKER_COMMAND,
-            place=Place(host=_node_address(), token=self._order.token, ends_with_us=True),
+            command=self._assignment.command or WORKER_COMMAND,
+            options=ProcessOptions(host=_node_address(), token=self._assignment.token, dies_with_parent=True),
         )
         self._logs = WorkerLogs(self._folder)
         self._starting = asyncio.Lock()
@@ -52,19 +52,21 @@ class Keeper:
 
     async def start(self) -> dict[str, Any]:
         """Start the worker; again, tell of the one that was started. `refusal` says why it cannot be."""
-        if self._order.version != __version__:
-            return {"refusal": f"This node has Headrace {__version__}, the platform {self._order.version}."}
+        if self._assignment.version != __version__:
+            return {"refusal": f"This node has Headrace {__version__}, the platform {self._assignment.version}."}
         async with self._starting:
             if self._handle is None:
                 try:
-                    self._handle = await self._launcher.start(replace(self._order.spec, threads=self._num_threads()))
+                    self._handle = await self._launcher.start(
+                        replace(self._assignment.spec, threads=self._num_threads())
+                    )
                 except LaunchFailed as error:
                     return {"refusal": str(error)}
         node = ray.get_runtime_context().get_node_id()
-        room = self._order.spec.room
-        notices = list(notices_of_grant(room, self._granted)) if room is not None else []
-        facts = {"node": node, "log_position": self._order.log_position, "notices": notices}
-        return {"url": self._handle.url, "token": self._order.token, "facts": facts}
+        resources = self._assignment.spec.resources
+        notices = list(notices_of_grant(resources, self._granted)) if resources is not None else []
+        facts = {"node": node, "log_position": self._assignment.log_position, "notices": notices}
+        return {"url": self._handle.url, "token": self._assignment.token, "facts": facts}
 
     def _num_threads(self) -> int:
         """As many as the CPUs that are reserved, at most the cores of this node."""
@@ -80,7 +82,7 @@ class Keeper:
         if self._handle is None:
             await self.start()
         if self._handle is None:
-            return {"phase": Phase.EXITED.value, "position": position, "log": b"", "is_log_end": True}
+            return {"phase": WorkerPhase.EXITED.value, "position": position, "log": b"", "is_log_end": True}
         seen = await self._launcher.look(self._name, self._handle)
         start, log = await asyncio.to_thread(self._logs.read_bytes, self._name, position, CHUNK_BYTES)
         return {

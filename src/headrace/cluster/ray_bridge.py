@@ -26,10 +26,19 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayEr
 from ray.util.placement_group import PlacementGroup, get_placement_group, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from headrace.cluster.launcher import Room
-from headrace.cluster.ray_actor import Keeper, all_nodes
-from headrace.cluster.ray_messages import GONE, NO_ROOM, PENDING, REFUSED, UNAVAILABLE, Connection, Reply, Request
-from headrace.cluster.ray_room import Capacity, grant, room_words
+from headrace.cluster.launcher import ResourceRequest
+from headrace.cluster.ray_actor import WorkerActor, all_nodes
+from headrace.cluster.ray_messages import (
+    GONE,
+    INSUFFICIENT_CAPACITY,
+    PENDING,
+    REFUSED,
+    UNAVAILABLE,
+    Connection,
+    Reply,
+    Request,
+)
+from headrace.cluster.ray_resources import NodeResources, format_resources, grant
 
 _NUM_THREADS: Final = 32
 _PLACING_S: Final = 1.5
@@ -65,7 +74,7 @@ class _Start:
     asked_s: float
     """When somebody asked for it last; of a monotonic clock."""
     group: PlacementGroup | None = None
-    granted: Capacity | None = None
+    granted: NodeResources | None = None
     answer: Any = None
     """Of its actor, to come."""
 
@@ -85,7 +94,7 @@ class Bridge:
         self._actors: dict[str, Any] = {}
         self._starts: dict[str, _Start] = {}
 
-    def start(self, name: str, order: str, room: dict[str, Any]) -> dict[str, Any]:
+    def start(self, name: str, assignment: str, resources: dict[str, Any]) -> dict[str, Any]:
         """Start a worker where there is room, or tell of the one of that name."""
         with self._lock:
             start = self._starts.setdefault(name, _Start(0.0))
@@ -93,8 +102,8 @@ class Bridge:
         try:
             actor = self._actor(name)
         except Gone:
-            granted = self._placed(name, start, msgspec.convert(room, Room))
-            actor = self._keeper(name, start, order.encode(), granted)
+            granted = self._placed(name, start, msgspec.convert(resources, ResourceRequest))
+            actor = self._make_actor(name, start, assignment.encode(), granted)
         return self._started(name, start, actor)
 
     def look(self, name: str, position: int) -> dict[str, Any]:
@@ -137,26 +146,26 @@ class Bridge:
         self._give_back_reservations(used)
         return found
 
-    def _placed(self, name: str, start: _Start, room: Room) -> Capacity:
+    def _placed(self, name: str, start: _Start, resources: ResourceRequest) -> NodeResources:
         """Reserve a place, and wait a moment for it; what it has."""
-        nodes = [_capacity(node["Resources"]) for node in _living_nodes()]
+        nodes = [_node_resources(node["Resources"]) for node in _living_nodes()]
         patience_s = _AGAIN_S
         if start.group is None:
             patience_s = _PLACING_S
-            start.granted = grant(room, nodes)
+            start.granted = grant(resources, nodes)
             if start.granted is None:
                 with self._lock:
                     self._starts.pop(name, None)
-                raise TooLarge(f"No node of the cluster is large enough for it. {_words(room, nodes)}")
+                raise TooLarge(f"No node of the cluster is large enough for it. {_resources_text(resources, nodes)}")
             self._remove_group(name)
             bundle = _bundle(start.granted)
             start.group = placement_group([bundle], strategy="STRICT_PACK", name=name, lifetime="detached")
         if not start.group.wait(patience_s):
-            raise Pending(f"No node of the cluster has room for it now. {_words(room, nodes)}")
+            raise Pending(f"No node of the cluster has room for it now. {_resources_text(resources, nodes)}")
         assert start.granted is not None
         return start.granted
 
-    def _keeper(self, name: str, start: _Start, order: bytes, granted: Capacity) -> Any:
+    def _make_actor(self, name: str, start: _Start, assignment: bytes, granted: NodeResources) -> Any:
         """Its actor, in its place."""
         assert start.group is not None
         strategy = PlacementGroupSchedulingStrategy(start.group, placement_group_bundle_index=0)
@@ -169,7 +178,7 @@ class Bridge:
             "max_task_retries": 0,
             "scheduling_strategy": strategy,
         }
-        actor = ray.remote(Keeper).options(**options).remote(order, msgspec.json.encode(granted))
+        actor = ray.remote(WorkerActor).options(**options).remote(assignment, msgspec.json.encode(granted))
         with self._lock:
             self._actors[name] = actor
         return actor
@@ -198,7 +207,9 @@ class Bridge:
     def _with_memory(self, started: dict[str, Any]) -> dict[str, Any]:
         """What an actor says of its start, and how much memory its node has for workers."""
         node_id = started["facts"]["node"]
-        memory = next((_capacity(one["Resources"]).memory_bytes for one in all_nodes() if one["NodeID"] == node_id), 0)
+        memory = next(
+            (_node_resources(one["Resources"]).memory_bytes for one in all_nodes() if one["NodeID"] == node_id), 0
+        )
         return {**started, "memory_bytes": memory}
 
     def _actor(self, name: str) -> Any:
@@ -258,22 +269,22 @@ def _living_nodes() -> list[dict[str, Any]]:
     return [node for node in all_nodes() if node["Alive"]]
 
 
-def _capacity(resources: dict[str, float]) -> Capacity:
-    return Capacity(
+def _node_resources(resources: dict[str, float]) -> NodeResources:
+    return NodeResources(
         num_cpus=resources.get("CPU", 0.0),
         num_gpus=resources.get("GPU", 0.0),
         memory_bytes=int(resources.get("memory", 0.0)),
     )
 
 
-def _bundle(granted: Capacity) -> dict[str, float]:
+def _bundle(granted: NodeResources) -> dict[str, float]:
     whole = {"CPU": granted.num_cpus, "GPU": granted.num_gpus, "memory": float(granted.memory_bytes)}
     return {name: number for name, number in whole.items() if number}
 
 
-def _words(room: Room, nodes: Sequence[Capacity]) -> str:
+def _resources_text(resources: ResourceRequest, nodes: Sequence[NodeResources]) -> str:
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    return room_words(room, nodes, _capacity(free))
+    return format_resources(resources, nodes, _node_resources(free))
 
 
 def main() -> None:
@@ -301,7 +312,7 @@ def _answer(bridge: Bridge, request: Request, out: BinaryIO, writing: threading.
     except Gone as error:
         reply = Reply(number=request.number, error=GONE, message=str(error))
     except TooLarge as error:
-        reply = Reply(number=request.number, error=NO_ROOM, message=str(error))
+        reply = Reply(number=request.number, error=INSUFFICIENT_CAPACITY, message=str(error))
     except Refused as error:
         reply = Reply(number=request.number, error=REFUSED, message=str(error))
     except Pending as error:

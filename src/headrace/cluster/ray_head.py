@@ -163,12 +163,12 @@ class RayHead:
     def _wait(self, deadline_s: float) -> None:
         while (state := self._state()) is None or not _answers(state.port):
             if not self.is_alive():
-                raise HeadFailed(f"Ray has not started here: {self._said_last()}. All of it is in {self.log}.")
+                raise HeadFailed(f"Ray has not started here: {self._last_line()}. All of it is in {self.log}.")
             if time.monotonic() > deadline_s:
                 raise HeadFailed(f"Ray has not yet started here. What it says is in {self.log}.")
             time.sleep(_POLL_S)
 
-    def _said_last(self) -> str:
+    def _last_line(self) -> str:
         with suppress(OSError):
             lines = self.log.read_bytes()[-_NUM_TAIL_BYTES:].decode(errors="replace").split("\n")
             return next((line.strip().rstrip(".") for line in reversed(lines) if line.strip()), "it ended at once")

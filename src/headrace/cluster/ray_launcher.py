@@ -19,11 +19,11 @@ from typing import Any, Final
 import msgspec
 
 from headrace import __version__
-from headrace.cluster.launcher import Handle, LaunchFailed, Observation, Phase, Room, WorkerSpec
-from headrace.cluster.local import PING_TIMEOUT_S, mark, ping, said_last
+from headrace.cluster.launcher import Handle, LaunchFailed, Observation, ResourceRequest, WorkerPhase, WorkerSpec
+from headrace.cluster.local import PING_TIMEOUT_S, last_error_line, ping, try_touch
 from headrace.cluster.ray_head import RayHead
 from headrace.cluster.ray_link import CONNECT_S, ClusterAway, RayLink, WorkerGone
-from headrace.cluster.ray_messages import Connection, Order
+from headrace.cluster.ray_messages import ActorAssignment, Connection
 from headrace.cluster.worker_files import WorkerFiles, read_value, worker_files, write_value
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.telemetry import get_logger
@@ -102,8 +102,8 @@ class RayLauncher:
         text = await asyncio.to_thread(self._prepare, spec)
         if self._head is not None:
             self._head.is_empty = False
-        room = msgspec.to_builtins(spec.room or Room(num_cpus=1.0))
-        started = await self._link.ask("start", self._ask_s, name=spec.name, order=text, room=room)
+        resources = msgspec.to_builtins(spec.resources or ResourceRequest(num_cpus=1.0))
+        started = await self._link.ask("start", self._ask_s, name=spec.name, assignment=text, resources=resources)
         handle = _handle(started)
         await asyncio.to_thread(self._note, self._files(spec.name), handle)
         return handle
@@ -116,16 +116,16 @@ class RayLauncher:
             return ended.seen
         current = await asyncio.to_thread(read_value, files.handle, Handle)
         if current is not None and current != handle:
-            return Observation(phase=Phase.EXITED)
+            return Observation(phase=WorkerPhase.EXITED)
         try:
             seen = await self._look(name, handle)
         except WorkerGone as error:
             message = f"the node that it ran on was lost, or Ray ended it: {error}."
-            return await self._ended(name, handle, Observation(phase=Phase.EXITED), message=message)
+            return await self._ended(name, handle, Observation(phase=WorkerPhase.EXITED), message=message)
         except ClusterAway:
             # what answers is well, whatever the cluster says
-            seen = Observation(phase=Phase.STARTING, notices=_facts(handle).notices)
-        if seen.phase is Phase.EXITED:
+            seen = Observation(phase=WorkerPhase.STARTING, notices=_facts(handle).notices)
+        if seen.phase is WorkerPhase.EXITED:
             return await self._ended(name, handle, seen)
         return await self._with_ping(files, handle, seen)
 
@@ -147,13 +147,13 @@ class RayLauncher:
         handles = {name: _handle(facts) for name, facts in started.items()}
         seen = await asyncio.gather(*(self.poll(name, handle) for name, handle in handles.items()))
         alive = zip(handles.items(), seen, strict=True)
-        return {name: handle for (name, handle), one in alive if one.phase is not Phase.EXITED}
+        return {name: handle for (name, handle), one in alive if one.phase is not WorkerPhase.EXITED}
 
     async def forget(self, name: str) -> None:
         """Remove what is kept of an exited worker, log included; a living one keeps it."""
         files = self._files(name)
         handle = await asyncio.to_thread(read_value, files.handle, Handle)
-        if handle is not None and (await self.poll(name, handle)).phase is not Phase.EXITED:
+        if handle is not None and (await self.poll(name, handle)).phase is not WorkerPhase.EXITED:
             get_logger().warning("worker.not_forgotten", worker=name, message="It still runs.")
             return
         await asyncio.to_thread(shutil.rmtree, files.folder, ignore_errors=True)
@@ -163,16 +163,16 @@ class RayLauncher:
         await self._link.close()
 
     def _prepare(self, spec: WorkerSpec) -> str:
-        """Make its folder; returns the order for its keeper, in JSON."""
+        """Make its folder; returns the assignment for its keeper, in JSON."""
         try:
             files = self._files(spec.name)
             files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return msgspec.json.encode(self._order(spec)).decode()
+            return msgspec.json.encode(self._assignment(spec)).decode()
         except (OSError, ValueError) as error:
             raise LaunchFailed(f"The worker {spec.name} cannot be started: {error}.") from error
 
-    def _order(self, spec: WorkerSpec) -> Order:
-        return Order(
+    def _assignment(self, spec: WorkerSpec) -> ActorAssignment:
+        return ActorAssignment(
             spec=spec,
             token=secrets.token_urlsafe(24),
             namespace=self._namespace,
@@ -201,7 +201,7 @@ class RayLauncher:
             if answer["is_log_end"]:
                 break
         return Observation(
-            phase=Phase(answer["phase"]),
+            phase=WorkerPhase(answer["phase"]),
             exit_code=answer.get("exit_code"),
             notices=(*facts.notices, *answer.get("notices", ())),
         )
@@ -215,8 +215,10 @@ class RayLauncher:
 
     async def _ended(self, name: str, handle: Handle, seen: Observation, *, message: str = "") -> Observation:
         """Write down how it ended, then let Ray forget it."""
-        said = await asyncio.to_thread(said_last, self._logs, name, _facts(handle).log_position)
-        seen = Observation(phase=Phase.EXITED, exit_code=seen.exit_code, message=said or message, notices=seen.notices)
+        said = await asyncio.to_thread(last_error_line, self._logs, name, _facts(handle).log_position)
+        seen = Observation(
+            phase=WorkerPhase.EXITED, exit_code=seen.exit_code, message=said or message, notices=seen.notices
+        )
         files = self._files(name)
         if files.folder.is_dir():
             await asyncio.to_thread(write_value, files.report, _Ended(handle=handle, seen=seen))
@@ -227,13 +229,13 @@ class RayLauncher:
         return seen
 
     async def _with_ping(self, files: WorkerFiles, handle: Handle, seen: Observation) -> Observation:
-        if seen.phase is Phase.FETCHING:
+        if seen.phase is WorkerPhase.FETCHING:
             return seen
         is_well = await ping(handle.url, self._ping_timeout_s)
         was_ready = await asyncio.to_thread(files.ready.exists)
         if is_well and not was_ready:
-            await asyncio.to_thread(mark, files.ready)
-        phase = Phase.READY if is_well else Phase.UNHEALTHY if was_ready else Phase.STARTING
+            await asyncio.to_thread(try_touch, files.ready)
+        phase = WorkerPhase.READY if is_well else WorkerPhase.UNHEALTHY if was_ready else WorkerPhase.STARTING
         return Observation(phase=phase, notices=seen.notices)
 
     def _files(self, name: str) -> WorkerFiles:

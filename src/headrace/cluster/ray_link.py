@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from headrace.cluster.launcher import LaunchFailed, NoRoom, StartPending
+from headrace.cluster.launcher import InsufficientCapacity, LaunchFailed, StartPending
 from headrace.cluster.ray_head import ON_LOOPBACK, QUIET, HeadFailed, RayHead
-from headrace.cluster.ray_messages import GONE, NO_ROOM, PENDING, REFUSED, Connection, Reply, Request
+from headrace.cluster.ray_messages import GONE, INSUFFICIENT_CAPACITY, PENDING, REFUSED, Connection, Reply, Request
 from headrace.core.telemetry import get_logger
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "headrace.cluster.ray_bridge")
@@ -120,8 +120,8 @@ class RayLink:
             raise WorkerGone(answer.message)
         if answer.error == PENDING:
             raise StartPending(answer.message)
-        if answer.error == NO_ROOM:
-            raise NoRoom(answer.message)
+        if answer.error == INSUFFICIENT_CAPACITY:
+            raise InsufficientCapacity(answer.message)
         if answer.error == REFUSED:
             raise LaunchFailed(answer.message)
         raise ClusterAway(f"The Ray cluster {self._connection.address} does not answer: {answer.message}.")

@@ -10,7 +10,7 @@ CHUNK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ActorAssignment:
     """What an actor is to run."""
 
     spec: WorkerSpec
@@ -66,7 +66,7 @@ UNAVAILABLE: Final = "unavailable"
 """It, or the cluster, does not answer now."""
 PENDING: Final = "pending"
 """It is under way; ask again."""
-NO_ROOM: Final = "no room"
+INSUFFICIENT_CAPACITY: Final = "no room"
 """No node is large enough; the message has the numbers."""
 REFUSED: Final = "refused"
 """It cannot be done; the message says why."""

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 from headrace.cluster.artifacts import Fetched, Fetcher
 from headrace.cluster.content_cache import ContentCache
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed
-from headrace.cluster.launcher import ArtifactSource, Phase, WorkerSpec
+from headrace.cluster.launcher import ArtifactSource, WorkerPhase, WorkerSpec
 from headrace.cluster.local import local_handle
 from headrace.cluster.processes import end_with, process_id
 from headrace.cluster.worker_files import LOOPBACK, Assignment, Report, WorkerFiles, read_value, write_value
@@ -75,7 +75,7 @@ def run_worker(assignment_path: Path, serve: Serve) -> int:
     told = read_value(files.report, Report)
     with suppress(OSError):
         notices = told.notices if told is not None else ()
-        write_value(files.report, Report(phase=Phase.EXITED, exit_code=code, notices=notices))
+        write_value(files.report, Report(phase=WorkerPhase.EXITED, exit_code=code, notices=notices))
     return code
 
 
@@ -105,7 +105,7 @@ class _Worker:
         _set_environment(self._spec)
         get_logger().info("worker.started", worker=self._spec.name, pid=process.pid, url=handle.url)
         fetched = self._fetch_all(self._spec.artifacts) if self._spec.artifacts else Fetched()
-        self._report(Phase.STARTING)
+        self._report(WorkerPhase.STARTING)
         if self._spec.command:
             self._become_command(fetched)
         prepared = Prepared(
@@ -125,7 +125,7 @@ class _Worker:
 
         The `ModelBuilder` of the SageMaker SDK 3 makes up a prefix for `HF_MODEL_ID` and uploads nothing there.
         """
-        self._report(Phase.FETCHING)
+        self._report(WorkerPhase.FETCHING)
         fetched = self._fetcher.fetch_all(sources, may_be_empty=names_model(self._spec.environment))
         empty = [source.uri for source in sources if source.channel is None and fetched.model is None]
         self._empty_notices = tuple(
@@ -134,11 +134,11 @@ class _Worker:
         return fetched
 
     def _fetch_model(self, uri: str) -> Path:
-        self._report(Phase.FETCHING)
+        self._report(WorkerPhase.FETCHING)
         is_archive = uri.endswith((".tar.gz", ".tgz"))
         is_prefix = not is_archive and not uri.endswith(_SINGLE_FILES)
         folder = self._fetcher.fetch(ArtifactSource(uri=uri, is_prefix=is_prefix, is_archive=is_archive))
-        self._report(Phase.STARTING)
+        self._report(WorkerPhase.STARTING)
         return folder
 
     def _as_in_container(self, fetched: Fetched) -> Path | None:
@@ -152,9 +152,9 @@ class _Worker:
 
     def _tell(self, notices: Sequence[str]) -> None:
         self._notices = (*self._empty_notices, *notices)
-        self._report(Phase.STARTING)
+        self._report(WorkerPhase.STARTING)
 
-    def _report(self, phase: Phase) -> None:
+    def _report(self, phase: WorkerPhase) -> None:
         write_value(self._files.report, Report(phase=phase, notices=self._notices))
 
     def _become_command(self, fetched: Fetched) -> NoReturn:
@@ -192,8 +192,8 @@ def _read_assignment(path: Path) -> Assignment:
 
 
 def _filled_in(text: str, facts: dict[str, str]) -> str:
-    for mark, value in facts.items():
-        text = text.replace(mark, value)
+    for placeholder, value in facts.items():
+        text = text.replace(placeholder, value)
     return text
 
 

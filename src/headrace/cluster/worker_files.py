@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from headrace.cluster.launcher import Phase, WorkerSpec
+from headrace.cluster.launcher import WorkerPhase, WorkerSpec
 from headrace.cluster.processes import ProcessId
 
 LOOPBACK: Final = "127.0.0.1"
@@ -43,7 +43,7 @@ class Assignment:
 class Report:
     """What a worker process tells."""
 
-    phase: Phase
+    phase: WorkerPhase
     """FETCHING, STARTING (also later: `/ping` says when it is ready) or EXITED."""
     exit_code: int | None = None
     notices: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.cluster.launcher import Phase
+from headrace.cluster.launcher import WorkerPhase
 
 FleetKey = tuple[str, int]
 """Variant and generation."""
@@ -53,7 +53,7 @@ class WorkerView:
     variant: str
     generation: int
     created_s: float
-    phase: Phase | None = None
+    phase: WorkerPhase | None = None
     """None: nobody has started it yet."""
     phase_since_s: float = 0.0
     url: str = ""
@@ -86,17 +86,17 @@ class WorkerView:
     @property
     def is_wanted(self) -> bool:
         """It serves, or is on its way to."""
-        return self.draining_s is None and self.failed_s is None and self.phase is not Phase.EXITED
+        return self.draining_s is None and self.failed_s is None and self.phase is not WorkerPhase.EXITED
 
     @property
     def can_serve(self) -> bool:
         """It takes requests now."""
-        return self.is_wanted and self.phase is Phase.READY
+        return self.is_wanted and self.phase is WorkerPhase.READY
 
     @property
     def is_gone(self) -> bool:
         """There is no process of it."""
-        return self.phase is Phase.EXITED
+        return self.phase is WorkerPhase.EXITED
 
 
 def num_ready(workers: Iterable[WorkerView], fleet: FleetKey) -> int:
@@ -160,10 +160,10 @@ def overdue_reason(worker: WorkerView, *, download_s: float, health_s: float, no
     in_phase_s = limits.waited_s(worker.phase_since_s, now_s)
     if worker.phase is None and worker.waiting and in_phase_s > health_s:
         return f"it could not be started within {health_s:g} s. {worker.waiting}"
-    if worker.phase is Phase.FETCHING and in_phase_s > download_s + limits.slack_s / 4:
+    if worker.phase is WorkerPhase.FETCHING and in_phase_s > download_s + limits.slack_s / 4:
         return f"its model data did not arrive within {download_s:g} s"
-    if worker.phase is Phase.STARTING and in_phase_s > health_s:
+    if worker.phase is WorkerPhase.STARTING and in_phase_s > health_s:
         return f"it did not become healthy within {health_s:g} s"
-    if worker.phase is Phase.UNHEALTHY and in_phase_s > limits.unhealthy_s:
+    if worker.phase is WorkerPhase.UNHEALTHY and in_phase_s > limits.unhealthy_s:
         return f"it stopped answering health checks {limits.unhealthy_s:g} s ago"
     return ""

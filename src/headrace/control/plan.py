@@ -8,7 +8,7 @@ of the platform, the next pass decides anew. Actions are such that doing one twi
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.cluster.launcher import Phase
+from headrace.cluster.launcher import WorkerPhase
 from headrace.control.deployment import NOTHING, Deployment, Outside, advance, is_rolling_back, take_up, wanted_workers
 from headrace.control.fleet import (
     FleetKey,
@@ -273,4 +273,4 @@ def is_settled(plan: Plan, workers: Sequence[WorkerView]) -> bool:
     if plan.deployment is None or plan.actions:
         return False
     is_calm = plan.deployment.progress.state in (State.IN_SERVICE, State.FAILED, State.UPDATE_ROLLBACK_FAILED)
-    return is_calm and all(worker.phase in (Phase.READY, Phase.EXITED) for worker in workers)
+    return is_calm and all(worker.phase in (WorkerPhase.READY, WorkerPhase.EXITED) for worker in workers)

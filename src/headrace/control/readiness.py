@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.cluster.launcher import Phase
+from headrace.cluster.launcher import WorkerPhase
 from headrace.cluster.local import ping
 from headrace.control.worker_records import handle_of
 from headrace.state.records import Record
@@ -46,7 +46,7 @@ def starting_among(workers: Iterable[Record]) -> tuple[Starting, ...]:
     return tuple(
         Starting(handle.url, worker.status["phase_since_s"])
         for worker in workers
-        if worker.status.get("phase") == Phase.STARTING.value
+        if worker.status.get("phase") == WorkerPhase.STARTING.value
         and worker.deleting_s is None
         and (handle := handle_of(worker)) is not None
     )

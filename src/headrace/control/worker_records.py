@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.cluster.launcher import Handle, Observation, Phase
+from headrace.cluster.launcher import Handle, Observation, WorkerPhase
 from headrace.control.fleet import WorkerView
 from headrace.control.names import component_log_group_of, log_group_of, log_stream_of
 from headrace.control.progress import EndpointView
@@ -67,7 +67,7 @@ def view_worker(record: Record, *, num_requests: int = 0) -> WorkerView:
         variant=record.spec["variant"],
         generation=record.spec["generation"],
         created_s=record.created_s,
-        phase=Phase(phase) if phase is not None else None,
+        phase=WorkerPhase(phase) if phase is not None else None,
         phase_since_s=status.get("phase_since_s", record.created_s),
         url=handle.url if handle is not None else "",
         token=handle.token if handle is not None else "",
@@ -108,7 +108,7 @@ def given_up_status(record: Record, *, now_s: float) -> Json:
     """Status of a worker that is given up: one that was never started has ended with it."""
     if handle_of(record) is not None:
         return dict(record.status)
-    return {**record.status, "phase": Phase.EXITED.value, "phase_since_s": now_s}
+    return {**record.status, "phase": WorkerPhase.EXITED.value, "phase_since_s": now_s}
 
 
 def launched_status(record: Record, handle: Handle, *, notices: Sequence[str], now_s: float) -> Json:
@@ -117,7 +117,7 @@ def launched_status(record: Record, handle: Handle, *, notices: Sequence[str], n
     return {
         **before,
         "handle": msgspec.to_builtins(handle),
-        "phase": Phase.FETCHING.value,
+        "phase": WorkerPhase.FETCHING.value,
         "phase_since_s": now_s,
         "notices": list(notices),
     }
@@ -128,7 +128,7 @@ def observed_status(record: Record, seen: Observation, *, now_s: float) -> Json:
     status = dict(record.status)
     if seen.phase.value != status.get("phase"):
         status |= {"phase": seen.phase.value, "phase_since_s": now_s}
-    if seen.phase is Phase.READY and "ready_s" not in status:
+    if seen.phase is WorkerPhase.READY and "ready_s" not in status:
         status["ready_s"] = now_s
     notices = list(dict.fromkeys([*status.get("notices", []), *seen.notices]))
     return {**status, "notices": notices} if notices != status.get("notices", []) else status

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.cluster.instance_types import find_instance_type
-from headrace.cluster.launcher import ArtifactSource, Room, WorkerSpec
+from headrace.cluster.launcher import ArtifactSource, ResourceRequest, WorkerSpec
 from headrace.control.components.placement import read_need
 from headrace.control.images import ImageProfile, OwnImage, profile
 from headrace.control.notices import notices_of_variant
@@ -81,7 +81,7 @@ def build_worker(name: str, *, version: Version, variant_name: str, defaults: Wo
         artifact_timeout_s=variant.download_timeout_s,
         threads=limits.threads,
         memory_bytes=limits.memory_bytes,
-        room=room_of(version, variant.instance_type),
+        resources=room_of(version, variant.instance_type),
         s3=defaults.s3,
     )
     notices = [*image.notices, *share.notices, *notices_of_variant(version, variant_name)]
@@ -127,12 +127,12 @@ def _least(whole: int | None, asked: int) -> int | None:
     return min(whole or asked, asked) if asked else whole
 
 
-def room_of(version: Version, instance_type: str) -> Room | None:
+def room_of(version: Version, instance_type: str) -> ResourceRequest | None:
     """What a worker is to have for itself: what its component needs, or a share as large as the instance type."""
     specification = version.raw["config"].get("Specification")
     if specification is not None:
         need = read_need(specification)
-        return Room(
+        return ResourceRequest(
             num_cpus=need.cpus or 1.0,
             num_accelerators=need.accelerators,
             memory_bytes=round(need.memory_mb * _MIB),
@@ -141,7 +141,7 @@ def room_of(version: Version, instance_type: str) -> Room | None:
     kind = find_instance_type(instance_type)
     if kind is None:
         return None
-    return Room(num_cpus=kind.vcpus, num_accelerators=kind.num_gpus, memory_bytes=kind.memory_bytes)
+    return ResourceRequest(num_cpus=kind.vcpus, num_accelerators=kind.num_gpus, memory_bytes=kind.memory_bytes)
 
 
 def container_of(model: Json) -> Json:

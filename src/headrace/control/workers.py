@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from headrace.cluster.launcher import (
     Handle,
+    InsufficientCapacity,
     Launcher,
     LaunchFailed,
-    NoRoom,
     Observation,
-    Phase,
     StartPending,
+    WorkerPhase,
     WorkerSpec,
 )
 from headrace.control import store_access
@@ -90,14 +90,14 @@ class WorkerHands:
     async def observe(self, record: Record) -> Record:
         """Look at a worker, and write what has changed."""
         handle = handle_of(record)
-        if handle is None or record.status.get("phase") == Phase.EXITED.value:
+        if handle is None or record.status.get("phase") == WorkerPhase.EXITED.value:
             return record
         seen = await self._look(record.name, handle)
         if seen is None:
             return record
         now_s = self._clock()
         status = observed_status(record, seen, now_s=now_s)
-        is_lost = seen.phase is Phase.EXITED and record.deleting_s is None and "failed_s" not in status
+        is_lost = seen.phase is WorkerPhase.EXITED and record.deleting_s is None and "failed_s" not in status
         if is_lost:
             status = await self._failed(record, status, why=exit_words(seen), is_permanent=bool(seen.message))
         if status.get("phase") != record.status.get("phase"):
@@ -143,7 +143,7 @@ class WorkerHands:
     async def end_orphan(self, name: str, handle: Handle) -> bool:
         """Bring a process without a record to its end; True once it is gone."""
         seen = await self._look(name, handle)
-        if seen is not None and seen.phase is Phase.EXITED:
+        if seen is not None and seen.phase is WorkerPhase.EXITED:
             await self._launcher.forget(name)
             return True
         await self._launcher.stop(name, handle, grace_s=self._limits.stop_grace_s)
@@ -152,7 +152,7 @@ class WorkerHands:
     async def _look(self, name: str, handle: Handle) -> Observation | None:
         if handle.launcher != self._launcher.name:
             message = f"it was started by the launcher {handle.launcher!r}, which is not in use any more."
-            return Observation(phase=Phase.EXITED, message=message)
+            return Observation(phase=WorkerPhase.EXITED, message=message)
         try:
             async with asyncio.timeout(_LAUNCHER_PATIENCE_S):
                 return await self._launcher.poll(name, handle)
@@ -195,8 +195,8 @@ class WorkerHands:
             self._log.info("worker.waiting", worker=record.name, why=str(error))
         except (LaunchFailed, AwsError, TimeoutError, OSError) as error:
             why = str(error) or f"it was not started within {_LAUNCHER_PATIENCE_S:g} s"
-            status = {**record.status, "phase": Phase.EXITED.value, "phase_since_s": self._clock()}
-            is_permanent, lacks_room = not isinstance(error, TimeoutError), isinstance(error, NoRoom)
+            status = {**record.status, "phase": WorkerPhase.EXITED.value, "phase_since_s": self._clock()}
+            is_permanent, lacks_room = not isinstance(error, TimeoutError), isinstance(error, InsufficientCapacity)
             status = await self._failed(record, status, why=why, is_permanent=is_permanent, lacks_room=lacks_room)
             self._log.warning("worker.not_started", worker=record.name, why=why)
         else:
@@ -259,7 +259,7 @@ class WorkerHands:
             now_s=self._clock(),
             why=why,
             is_permanent=is_permanent and "ready_s" not in status,
-            was_fetching=record.status.get("phase") == Phase.FETCHING.value,
+            was_fetching=record.status.get("phase") == WorkerPhase.FETCHING.value,
             lacks_room=lacks_room or "waiting" in status,
             log_tail=await self._log_tail(record.name),
         )

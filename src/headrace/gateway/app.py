@@ -30,18 +30,18 @@ from headrace.gateway.downstream import (
 )
 from headrace.gateway.errors import ErrorTexts
 from headrace.gateway.forwarding import Forwarder
-from headrace.gateway.history import History
-from headrace.gateway.holding import Wake
 from headrace.gateway.invoke import invoke
-from headrace.gateway.metrics import Counted, GatewayMetrics, InvocationRecord
+from headrace.gateway.metrics import GatewayMetrics, InvocationLabels, InvocationRecord
 from headrace.gateway.objects import ObjectStore
 from headrace.gateway.openai import OpenAiPath
 from headrace.gateway.openai_models import is_models_path, models_page
 from headrace.gateway.request import Api, Invocation
 from headrace.gateway.routing import Draw
-from headrace.gateway.service import Service
+from headrace.gateway.service import InvocationService
 from headrace.gateway.streams import stream
 from headrace.gateway.table import RouteTable
+from headrace.gateway.traffic_history import TrafficHistory
+from headrace.gateway.wait_queue import Wake
 from headrace.http.body_budget import BodyBudget, BudgetSpent
 from headrace.http.client import Upstream
 from headrace.state.routes import Route
@@ -95,19 +95,19 @@ class Gateway:
         """
         self._publish = publish
         self.metrics = GatewayMetrics()
-        self.history = History()
+        self.history = TrafficHistory()
         """What the console's charts show."""
         self._table = RouteTable(store)
         self._upstream = Upstream()
         texts = ErrorTexts(config)
-        self._service = Service(
+        self._service = InvocationService(
             config=config,
             forwarder=Forwarder(self._table, self._upstream, texts, config, draw=draw, wake=wake),
             texts=texts,
             metrics=self.metrics,
             budget=BodyBudget(config.max_buffered_bytes),
         )
-        self.metrics.num_held = lambda: self._service.forwarder.holding.num_held
+        self.metrics.num_held = lambda: self._service.forwarder.wait_queue.num_held
         self._async: AsyncInvocations | None = None
         if objects is not None and config.async_folder is not None:
             self._async = AsyncInvocations(
@@ -133,11 +133,11 @@ class Gateway:
     @property
     def held(self) -> Mapping[str, int]:
         """Endpoint → requests that wait for one of its replicas."""
-        return self._service.forwarder.holding.of_endpoints()
+        return self._service.forwarder.wait_queue.of_endpoints()
 
-    def on_silence(self, listener: Callable[[], None]) -> None:
+    def on_quarantine(self, listener: Callable[[], None]) -> None:
         """Call `listener` when a replica takes no connections any more: somebody should look at it."""
-        self._service.forwarder.on_silence = listener
+        self._service.forwarder.on_quarantine = listener
 
     def publish_backlogs(self) -> None:
         """Tell how many asynchronous invocations wait; to be called every ten seconds."""
@@ -255,7 +255,7 @@ class Gateway:
         """Answer what no worker is asked for."""
         if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
             raise openai.not_served(method, path)
-        body = models_page(self._table.routes, path, can_wake=self._service.forwarder.holding.is_possible)
+        body = models_page(self._table.routes, path, can_wake=self._service.forwarder.wait_queue.is_possible)
         record.status = 200
         await down.whole(200, [("content-type", "application/json"), *record.id_headers()], body)
 
@@ -280,9 +280,13 @@ class Gateway:
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
         self.metrics.keep(
             {
-                *(Counted(one.endpoint, variant.name, "") for one in routes.values() for variant in one.variants),
                 *(
-                    Counted(one.endpoint, copies.route.name, copies.name)
+                    InvocationLabels(one.endpoint, variant.name, "")
+                    for one in routes.values()
+                    for variant in one.variants
+                ),
+                *(
+                    InvocationLabels(one.endpoint, copies.route.name, copies.name)
                     for one in routes.values()
                     for copies in one.components
                 ),

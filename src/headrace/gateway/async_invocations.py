@@ -16,15 +16,15 @@ from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
-from headrace.gateway.async_queue import AsyncQueue, Due
+from headrace.gateway.async_queue import AsyncQueue, DueInvocations
 from headrace.gateway.downstream import Downstream
-from headrace.gateway.holding import REMIND_S
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.objects import ObjectFailed, ObjectStore
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
-from headrace.gateway.service import Service
+from headrace.gateway.service import InvocationService
 from headrace.gateway.table import RouteTable
+from headrace.gateway.wait_queue import REMIND_S
 from headrace.http.client import WorkerRequest
 from headrace.state.routes import Route
 from headrace.wire.aws.errors import AwsError
@@ -44,7 +44,7 @@ class AsyncInvocations:
 
     def __init__(
         self,
-        service: Service,
+        service: InvocationService,
         table: RouteTable,
         objects: ObjectStore,
         folder: Path,
@@ -134,7 +134,7 @@ class AsyncInvocations:
                 except TimeoutError:
                     pass
 
-    def _begin(self, due: Due, tasks: asyncio.TaskGroup) -> None:
+    def _begin(self, due: DueInvocations, tasks: asyncio.TaskGroup) -> None:
         for pending in due.begin:
             tasks.create_task(self._run(pending))
         for pending in due.expired:
@@ -222,8 +222,10 @@ class AsyncInvocations:
         )
         request = WorkerRequest(headers=invocation.worker_headers(), body=body)
         try:
-            ask = service.ask(invocation, body)
-            async with service.answered(pending.endpoint, ask, request, record, timeout_s=pending.timeout_s) as answer:
+            query = service.routing_query(invocation, body)
+            async with service.answered(
+                pending.endpoint, query, request, record, timeout_s=pending.timeout_s
+            ) as answer:
                 await service.refuse_failed(answer, pending.endpoint)
                 content = await service.read(answer, pending.endpoint, max_bytes=service.config.max_async_answer_bytes)
         except TimeoutError:

@@ -15,7 +15,7 @@ from headrace.state.routes import Route
 
 
 @dataclass(slots=True)
-class Due:
+class DueInvocations:
     """What is to be done now; all of it has left the queue."""
 
     begin: list[PendingInvocation] = field(default_factory=list)
@@ -80,9 +80,9 @@ class AsyncQueue:
         if not begun:
             del self._running[pending.endpoint]
 
-    def due(self, routes: Mapping[str, Route], now_s: float) -> Due:
+    def due(self, routes: Mapping[str, Route], now_s: float) -> DueInvocations:
         """Take out what is due."""
-        due = Due()
+        due = DueInvocations()
         while self._expiries and self._expiries[0][0] <= now_s:
             _, pending_id = heapq.heappop(self._expiries)
             if pending_id in self._waiting:
@@ -94,7 +94,7 @@ class AsyncQueue:
             due.next_s = self._expiries[0][0]
         return due
 
-    def _take(self, endpoint: str, route: Route | None, due: Due) -> None:
+    def _take(self, endpoint: str, route: Route | None, due: DueInvocations) -> None:
         queue = self._by_endpoint[endpoint]
         capacity = capacity_of(route)
         while queue:

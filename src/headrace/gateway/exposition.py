@@ -6,9 +6,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from headrace.gateway.metrics import Counted, GatewayMetrics, VariantMetrics
+from headrace.gateway.metrics import GatewayMetrics, InvocationLabels, VariantMetrics
 
-_LABELS = Counted._fields
+_LABELS = InvocationLabels._fields
 
 
 def families(metrics: GatewayMetrics) -> Iterator[Metric]:
@@ -71,8 +71,8 @@ def _counters(metrics: GatewayMetrics) -> Iterator[Metric]:
     )
     for name, help_text in rows:
         family = CounterMetricFamily(f"headrace_gateway_{name}", help_text, labels=_LABELS)
-        for place, counters in metrics.counters():
-            family.add_metric(place, getattr(counters, name))
+        for labels, counters in metrics.counters():
+            family.add_metric(labels, getattr(counters, name))
         yield family
 
 
@@ -84,11 +84,11 @@ def _histograms(metrics: GatewayMetrics) -> Iterator[Metric]:
     )
     for attribute, name, help_text in rows:
         family = HistogramMetricFamily(f"headrace_gateway_{name}", help_text, labels=_LABELS)
-        for place, counters in metrics.counters():
-            _add(family, place, counters, attribute)
+        for labels, counters in metrics.counters():
+            _add(family, labels, counters, attribute)
         yield family
 
 
-def _add(family: HistogramMetricFamily, place: Counted, counters: VariantMetrics, attribute: str) -> None:
+def _add(family: HistogramMetricFamily, labels: InvocationLabels, counters: VariantMetrics, attribute: str) -> None:
     distribution = getattr(counters, attribute)
-    family.add_metric(place, distribution.buckets(), sum_value=distribution.sum)
+    family.add_metric(labels, distribution.buckets(), sum_value=distribution.sum)

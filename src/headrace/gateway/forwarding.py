@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 from headrace.core.telemetry import get_logger
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.errors import ErrorTexts
-from headrace.gateway.holding import RELEASED_PER_REPLICA, Holding, RoomFull, Wake, Wanted
-from headrace.gateway.loads import Hold, Loads
+from headrace.gateway.loads import LoadLease, Loads
+from headrace.gateway.quarantine import Quarantine
 from headrace.gateway.routing import (
-    Ask,
-    Choice,
     ComponentNeeded,
     Draw,
     NoReplica,
+    RoutingDecision,
+    RoutingQuery,
     UnknownComponent,
     UnknownVariant,
     candidates,
@@ -32,8 +32,8 @@ from headrace.gateway.routing import (
     replicas_of,
     usable_replicas,
 )
-from headrace.gateway.silence import Silences
 from headrace.gateway.table import RouteTable
+from headrace.gateway.wait_queue import RELEASED_PER_REPLICA, WaitQueue, WaitQueueFull, Wake, WakeTarget
 from headrace.http.client import Call, Upstream, WorkerRequest
 from headrace.http.client_response import Answer, BrokenInHead, NotConnected, UpstreamFailed
 from headrace.state.routes import Replica, Route, VariantRoute
@@ -52,9 +52,9 @@ Waiting = Callable[[], AbstractContextManager[None]]
 class Forwarded:
     """A request that a worker has begun to answer. `close` it, whatever happens."""
 
-    choice: Choice
+    decision: RoutingDecision
     call: Call
-    hold: Hold
+    hold: LoadLease
 
     @property
     def answer(self) -> Answer:
@@ -68,11 +68,11 @@ class Forwarded:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Journey:
+class _ForwardState:
     """One request on its way to a replica."""
 
     endpoint: str
-    ask: Ask
+    query: RoutingQuery
     waiting: Waiting
     excluded: set[str] = field(default_factory=set)
     """Workers that were tried in vain since the request was held last."""
@@ -84,9 +84,9 @@ class _Journey:
     """Until then it may be held, by the event loop's clock; None: it was not yet."""
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WakeTarget:
         """What it waits for."""
-        return Wanted(endpoint=self.endpoint, variant=self.ask.target_variant, component=self.ask.component)
+        return WakeTarget(endpoint=self.endpoint, variant=self.query.target_variant, component=self.query.component)
 
     def failed(self, worker: str, failure: UpstreamFailed) -> None:
         """Take note of a replica that did not answer."""
@@ -115,19 +115,19 @@ class Forwarder:
         self._hold_timeout_s = config.hold_timeout_s
         self.loads = Loads()
         """Outstanding requests of each worker."""
-        self.holding = Holding(
+        self.wait_queue = WaitQueue(
             capacity=self._capacity,
             wake=wake,
             max_of_endpoint=config.max_held,
             max_in_all=config.max_held_in_all,
         )
         """Requests that wait for a replica."""
-        self.on_silence: Callable[[], None] = lambda: None
+        self.on_quarantine: Callable[[], None] = lambda: None
         """Called when a replica is found to be silent that was not before."""
-        self._silences = Silences(on_end=self.holding.look)
-        self.loads.on_leave(self.holding.look)
+        self._quarantine = Quarantine(on_end=self.wait_queue.look)
+        self.loads.on_leave(self.wait_queue.look)
         table.on_change(self._forget_gone)
-        table.on_change(lambda _: self.holding.look())
+        table.on_change(lambda _: self.wait_queue.look())
 
     async def route(self, endpoint: str) -> Route:
         """
@@ -150,23 +150,23 @@ class Forwarder:
     def wake(self, endpoints: Iterable[str]) -> bool:
         """Wake what sleeps of endpoints that are waited for elsewhere; False: there is nothing that could be woken."""
         asleep = [
-            Wanted(endpoint=endpoint, variant=variant.name)
+            WakeTarget(endpoint=endpoint, variant=variant.name)
             for endpoint in endpoints
             if (route := self._table.routes.get(endpoint)) is not None
             for variant in route.variants
             if variant.standby and variant.weight > 0
         ]
         for wanted in asleep:
-            self.holding.poke(wanted)
-        return bool(asleep) and self.holding.is_possible
+            self.wait_queue.poke(wanted)
+        return bool(asleep) and self.wait_queue.is_possible
 
     async def send(
         self,
         endpoint: str,
-        ask: Ask,
+        query: RoutingQuery,
         request: WorkerRequest,
         *,
-        on_choice: Callable[[Choice], None],
+        on_decision: Callable[[RoutingDecision], None],
         waiting: Waiting,
     ) -> Forwarded:
         """
@@ -174,76 +174,74 @@ class Forwarder:
 
         Args:
             endpoint: its name.
-            ask: what matters for the choice.
+            query: what matters for the decision.
             request: what the replica gets.
-            on_choice: told of each replica before it is asked.
+            on_decision: told of each replica before it is asked.
             waiting: entered while the request is held for a replica to come.
 
         Raises:
             AwsError: there is no such endpoint, variant or component, nobody can answer, or nobody did.
         """
-        journey = _Journey(endpoint=endpoint, ask=ask, waiting=waiting)
-        while journey.num_broken < MAX_TRIES:
-            choice = await self._next(journey)
-            if choice is None:
+        state = _ForwardState(endpoint=endpoint, query=query, waiting=waiting)
+        while state.num_broken < MAX_TRIES:
+            decision = await self._next(state)
+            if decision is None:
                 break
-            on_choice(choice)
-            forwarded = await self._asked(choice, request, journey)
+            on_decision(decision)
+            forwarded = await self._asked(decision, request, state)
             if forwarded is not None:
                 return forwarded
             await self._table.settled()
-        raise self._unanswered(journey)
+        raise self._unanswered(state)
 
-    async def _asked(self, choice: Choice, request: WorkerRequest, journey: _Journey) -> Forwarded | None:
+    async def _asked(self, decision: RoutingDecision, request: WorkerRequest, state: _ForwardState) -> Forwarded | None:
         """Ask one replica; None if it did not answer and another may."""
-        replica, hold = choice.replica, self.loads.hold(choice.replica.worker)
+        replica, hold = decision.replica, self.loads.hold(decision.replica.worker)
         try:
             call = await self._upstream.call(replica.url, _admitted(request, replica.token))
         except UpstreamFailed as failure:
             hold.release()
-            self._failed(replica, failure, journey)
+            self._failed(replica, failure, state)
             return None
         except BaseException:
             hold.release()
             raise
-        if self._silences:
-            self._silences.heard(replica)
-        return Forwarded(choice=choice, call=call, hold=hold)
+        if self._quarantine:
+            self._quarantine.heard(replica)
+        return Forwarded(decision=decision, call=call, hold=hold)
 
-    def _failed(self, replica: Replica, failure: UpstreamFailed, journey: _Journey) -> None:
-        facts = {"endpoint": journey.endpoint, "worker": replica.worker, "reason": str(failure)}
+    def _failed(self, replica: Replica, failure: UpstreamFailed, state: _ForwardState) -> None:
+        facts = {"endpoint": state.endpoint, "worker": replica.worker, "reason": str(failure)}
         get_logger().warning("worker.silent", **facts)
-        if isinstance(failure, NotConnected) and replica not in self._silences:
-            self._silences.note(replica)
-            self.on_silence()
-        journey.failed(replica.worker, failure)
+        if isinstance(failure, NotConnected) and replica not in self._quarantine:
+            self._quarantine.note(replica)
+            self.on_quarantine()
+        state.failed(replica.worker, failure)
         if isinstance(failure, BrokenInHead):
-            raise self._texts.no_answer(journey.endpoint)
+            raise self._texts.no_answer(state.endpoint)
 
-    def _unanswered(self, journey: _Journey) -> AwsError:
+    def _unanswered(self, state: _ForwardState) -> AwsError:
         """What to say when no more replicas are asked: whether one may have begun."""
-        return (
-            self._texts.no_answer(journey.endpoint) if journey.num_broken else self._texts.no_replica(journey.endpoint)
-        )
+        return self._texts.no_answer(state.endpoint) if state.num_broken else self._texts.no_replica(state.endpoint)
 
-    async def _next(self, journey: _Journey) -> Choice | None:
+    async def _next(self, state: _ForwardState) -> RoutingDecision | None:
         """Who is asked next, as soon as there is somebody; None if all that there are were asked in vain."""
-        ask, wanted = journey.ask, journey.wanted
-        if ask.worker is None and not journey.is_refused and self.holding.is_queue_for(wanted):
-            await self._hold(journey, None)
+        query, wanted = state.query, state.wanted
+        if query.worker is None and not state.is_refused and self.wait_queue.is_queue_for(wanted):
+            await self._hold(state, None)
         while True:
-            route = await self.route(journey.endpoint)
+            route = await self.route(state.endpoint)
             try:
-                choice = self._choose(route, journey)
+                decision = self._choose(route, state)
             except NoReplica as nobody:
-                hoped = nobody.asleep or self._hoped_for(route, journey)
-                if hoped is None or not self._may_wait(journey):
-                    self._refuse(route, journey)
+                hoped = nobody.asleep or self._hoped_for(route, state)
+                if hoped is None or not self._may_wait(state):
+                    self._refuse(route, state)
                     return None
-                if journey.excluded:
-                    journey.excluded.clear()  # whose connection broke may live; who is dead is silent
+                if state.excluded:
+                    state.excluded.clear()  # whose connection broke may live; who is dead is silent
                 else:
-                    await self._hold(journey, _to_wake(wanted, hoped))
+                    await self._hold(state, _to_wake(wanted, hoped))
             except UnknownVariant as error:
                 raise self._texts.variant_not_found(str(error)) from None
             except UnknownComponent as error:
@@ -251,74 +249,74 @@ class Forwarder:
             except ComponentNeeded:
                 raise self._texts.component_needed() from None
             else:
-                if choice.asleep is not None:
-                    self.holding.poke(_to_wake(wanted, choice.asleep))
-                return choice
+                if decision.asleep is not None:
+                    self.wait_queue.poke(_to_wake(wanted, decision.asleep))
+                return decision
 
-    def _choose(self, route: Route, journey: _Journey) -> Choice:
+    def _choose(self, route: Route, state: _ForwardState) -> RoutingDecision:
         """A replica that was not tried yet and is not silent; if nobody can wait, a silent one. Raises as `choose`."""
-        ask = replace(journey.ask, excluded=journey.excluded) if journey.excluded else journey.ask
-        if ask.worker is not None or not self._silences:
-            return choose(route, ask, self.loads, self._draw)
+        query = replace(state.query, excluded=state.excluded) if state.excluded else state.query
+        if query.worker is not None or not self._quarantine:
+            return choose(route, query, self.loads, self._draw)
         try:
-            excluded = journey.excluded | self._silent_workers(route, ask)
-            return choose(route, replace(ask, excluded=excluded), self.loads, self._draw)
+            excluded = state.excluded | self._silent_workers(route, query)
+            return choose(route, replace(query, excluded=excluded), self.loads, self._draw)
         except NoReplica:
-            if self._may_wait(journey):
+            if self._may_wait(state):
                 raise
-            return choose(route, ask, self.loads, self._draw)
+            return choose(route, query, self.loads, self._draw)
 
-    def _may_wait(self, journey: _Journey) -> bool:
-        return self.holding.is_possible and journey.ask.worker is None and journey.num_broken < MAX_TRIES_TO_WAIT
+    def _may_wait(self, state: _ForwardState) -> bool:
+        return self.wait_queue.is_possible and state.query.worker is None and state.num_broken < MAX_TRIES_TO_WAIT
 
-    def _hoped_for(self, route: Route, journey: _Journey) -> VariantRoute | None:
+    def _hoped_for(self, route: Route, state: _ForwardState) -> VariantRoute | None:
         """A variant, or the component, whose replicas were all tried or are silent: others will come."""
-        usable = (one for one in candidates(route, journey.ask) if is_open_to(one, journey.ask) and replicas_of(one))
+        usable = (one for one in candidates(route, state.query) if is_open_to(one, state.query) and replicas_of(one))
         return next(usable, None)
 
-    def _silent_workers(self, route: Route, ask: Ask) -> set[str]:
-        replicas = (replica for one in candidates(route, ask) for replica in replicas_of(one))
-        return {replica.worker for replica in replicas if replica in self._silences}
+    def _silent_workers(self, route: Route, query: RoutingQuery) -> set[str]:
+        replicas = (replica for one in candidates(route, query) for replica in replicas_of(one))
+        return {replica.worker for replica in replicas if replica in self._quarantine}
 
-    async def _hold(self, journey: _Journey, asleep: Wanted | None) -> None:
+    async def _hold(self, state: _ForwardState, asleep: WakeTarget | None) -> None:
         """Wait for the turn of a request."""
-        if journey.deadline_s is None:
-            journey.deadline_s = asyncio.get_running_loop().time() + self._hold_timeout_s
+        if state.deadline_s is None:
+            state.deadline_s = asyncio.get_running_loop().time() + self._hold_timeout_s
         try:
-            with journey.waiting():
-                async with asyncio.timeout_at(journey.deadline_s):
-                    await self.holding.wait(journey.wanted, asleep)
-        except RoomFull:
-            error = self._texts.too_many_wait(journey.endpoint)
+            with state.waiting():
+                async with asyncio.timeout_at(state.deadline_s):
+                    await self.wait_queue.wait(state.wanted, asleep)
+        except WaitQueueFull:
+            error = self._texts.too_many_wait(state.endpoint)
         except TimeoutError:
-            error = self._texts.waited_too_long(journey.endpoint, journey.wanted.component)
+            error = self._texts.waited_too_long(state.endpoint, state.wanted.component)
         else:
             return
-        raise self._unanswered(journey) if journey.num_broken else error
+        raise self._unanswered(state) if state.num_broken else error
 
-    def _refuse(self, route: Route, journey: _Journey) -> None:
+    def _refuse(self, route: Route, state: _ForwardState) -> None:
         """Say why nobody can answer, if it is not because all were asked."""
-        ask = journey.ask
-        if journey.is_refused:
+        query = state.query
+        if state.is_refused:
             return
-        if ask.worker is not None:
-            raise self._texts.session_lost((ask.affinity or b"").decode("latin-1"))
-        if ask.component is not None:
+        if query.worker is not None:
+            raise self._texts.session_lost((query.affinity or b"").decode("latin-1"))
+        if query.component is not None:
             raise self._texts.no_copy()
         if route.status in {"Creating", "Failed"}:
             raise self._texts.endpoint_not_serving(route)
         raise self._texts.no_replica(route.endpoint)
 
-    def _capacity(self, wanted: Wanted) -> int | None:
+    def _capacity(self, wanted: WakeTarget) -> int | None:
         """How many of those who wait may go; None: all, as there is nothing to wait for."""
         route = self._table.routes.get(wanted.endpoint)
         if route is None:
             return None
-        ask = Ask(target_variant=wanted.variant, component=wanted.component)
+        query = RoutingQuery(target_variant=wanted.variant, component=wanted.component)
         try:
-            silent = self._silent_workers(route, ask) if self._silences else set[str]()
-            replicas = usable_replicas(route, replace(ask, excluded=silent))
-            is_standby = any(variant.standby for variant in candidates(route, ask))
+            silent = self._silent_workers(route, query) if self._quarantine else set[str]()
+            replicas = usable_replicas(route, replace(query, excluded=silent))
+            is_standby = any(variant.standby for variant in candidates(route, query))
         except (UnknownVariant, UnknownComponent, ComponentNeeded):
             return None
         if not replicas:
@@ -335,13 +333,13 @@ class Forwarder:
             for replica in fleet.replicas
         }
         self._upstream.retain(replica.url for replica in replicas)
-        self._silences.keep(replicas)
+        self._quarantine.keep(replicas)
 
 
-def _to_wake(wanted: Wanted, asleep: VariantRoute) -> Wanted:
+def _to_wake(wanted: WakeTarget, asleep: VariantRoute) -> WakeTarget:
     if wanted.component is not None:
-        return Wanted(endpoint=wanted.endpoint, component=wanted.component)
-    return Wanted(endpoint=wanted.endpoint, variant=asleep.name)
+        return WakeTarget(endpoint=wanted.endpoint, component=wanted.component)
+    return WakeTarget(endpoint=wanted.endpoint, variant=asleep.name)
 
 
 def _admitted(request: WorkerRequest, token: str) -> WorkerRequest:

@@ -5,12 +5,12 @@ from time import perf_counter
 from headrace.gateway.downstream import Downstream
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.request import Invocation
-from headrace.gateway.service import Service
+from headrace.gateway.service import InvocationService
 from headrace.http.client import WorkerRequest
 
 
 async def invoke(
-    service: Service, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord
+    service: InvocationService, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord
 ) -> None:
     """
     Answer one request.
@@ -18,11 +18,11 @@ async def invoke(
     Raises:
         AwsError: in its place.
     """
-    ask = service.ask(invocation, body)
+    query = service.routing_query(invocation, body)
     request = WorkerRequest(headers=invocation.worker_headers(), body=body)
     try:
         async with service.answered(
-            invocation.endpoint, ask, request, record, timeout_s=service.config.invocation_timeout_s
+            invocation.endpoint, query, request, record, timeout_s=service.config.invocation_timeout_s
         ) as answer:
             await service.refuse_failed(answer, invocation.endpoint)
             content = await service.read(answer, invocation.endpoint, max_bytes=service.config.max_answer_bytes)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 
-class Hold:
+class LoadLease:
     """One request on one worker; released once, whatever happens."""
 
     __slots__ = ("_loads", "_worker")
@@ -30,10 +30,10 @@ class Loads(Mapping[str, int]):
         """Call `listener` after a request has ended."""
         self._on_leave = listener
 
-    def hold(self, worker: str) -> Hold:
+    def hold(self, worker: str) -> LoadLease:
         """Count one more request; give it back with `release`."""
         self._counts[worker] = self._counts.get(worker, 0) + 1
-        return Hold(self, worker)
+        return LoadLease(self, worker)
 
     def leave(self, worker: str) -> None:
         """Called by a hold."""

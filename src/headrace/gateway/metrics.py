@@ -126,7 +126,7 @@ class VariantMetrics:
         }
 
 
-class Counted(NamedTuple):
+class InvocationLabels(NamedTuple):
     """What requests are counted for."""
 
     endpoint: str
@@ -139,7 +139,7 @@ class GatewayMetrics:
     """Everything that is counted."""
 
     def __init__(self) -> None:
-        self._counters: dict[Counted, VariantMetrics] = {}
+        self._counters: dict[InvocationLabels, VariantMetrics] = {}
         self.in_flight = 0
         """Requests in the gateway now."""
         self.refused: dict[str, int] = {}
@@ -159,7 +159,7 @@ class GatewayMetrics:
         if record.held_s:
             self.held_s.observe(record.held_s)
         if record.variant:
-            key = Counted(record.endpoint, record.variant, record.component)
+            key = InvocationLabels(record.endpoint, record.variant, record.component)
             metrics = self._counters.get(key)
             if metrics is None:
                 metrics = self._counters[key] = VariantMetrics()
@@ -167,11 +167,11 @@ class GatewayMetrics:
         elif record.error is not None:
             self.refused[record.error] = self.refused.get(record.error, 0) + 1
 
-    def counters(self) -> Iterator[tuple[Counted, VariantMetrics]]:
+    def counters(self) -> Iterator[tuple[InvocationLabels, VariantMetrics]]:
         """What was counted for whom."""
         yield from sorted(self._counters.items(), key=lambda entry: entry[0])
 
-    def keep(self, places: Container[Counted]) -> None:
+    def keep(self, kept: Container[InvocationLabels]) -> None:
         """Drop the counters of what is gone: keep these only, so that there are never more than there are routes."""
-        for key in [key for key in self._counters if key not in places]:
+        for key in [key for key in self._counters if key not in kept]:
             del self._counters[key]

@@ -36,7 +36,7 @@ from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.openai_models import is_models_path, no_model, not_serving
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
-from headrace.gateway.service import Service, finish
+from headrace.gateway.service import InvocationService, finish
 from headrace.http.client import WorkerRequest
 from headrace.http.client_response import Answer, AnswerBroken
 from headrace.wire.aws.errors import AwsError
@@ -113,7 +113,7 @@ def model_named(body: bytes) -> str:
 
 
 async def answer_openai(
-    service: Service, asked: OpenAiPath, scope: Scope, body: bytes, down: Downstream, record: InvocationRecord
+    service: InvocationService, asked: OpenAiPath, scope: Scope, body: bytes, down: Downstream, record: InvocationRecord
 ) -> None:
     """
     Answer one request.
@@ -136,7 +136,7 @@ async def answer_openai(
         raise translated(error, model=component or endpoint) from error
 
 
-async def _place_of(service: Service, model: str) -> tuple[str, str | None]:
+async def _place_of(service: InvocationService, model: str) -> tuple[str, str | None]:
     """Endpoint and inference component of a name: an endpoint with models of its own goes first, a host last."""
     with suppress(AwsError):
         if not is_for_components(await service.forwarder.route(model)):
@@ -145,7 +145,7 @@ async def _place_of(service: Service, model: str) -> tuple[str, str | None]:
     return (model, None) if endpoint is None else (endpoint, model)
 
 
-async def _addressed(service: Service, method: str, path: str, body: bytes) -> tuple[str, str | None]:
+async def _addressed(service: InvocationService, method: str, path: str, body: bytes) -> tuple[str, str | None]:
     """
     Endpoint and inference component that a body names.
 
@@ -196,13 +196,17 @@ def _worker_request(scope: Scope, path: str, invocation: Invocation, body: bytes
 
 
 async def _forward(
-    service: Service, invocation: Invocation, request: WorkerRequest, down: Downstream, record: InvocationRecord
+    service: InvocationService,
+    invocation: Invocation,
+    request: WorkerRequest,
+    down: Downstream,
+    record: InvocationRecord,
 ) -> None:
-    ask = service.ask(invocation, request.body)
+    query = service.routing_query(invocation, request.body)
     try:
         async with service.answered(
             invocation.endpoint,
-            ask,
+            query,
             request,
             record,
             timeout_s=service.config.stream_timeout_s,
@@ -218,7 +222,7 @@ async def _forward(
 
 
 async def _pass_on(
-    service: Service, invocation: Invocation, answer: Answer, down: Downstream, record: InvocationRecord
+    service: InvocationService, invocation: Invocation, answer: Answer, down: Downstream, record: InvocationRecord
 ) -> None:
     is_sse = answer.headers.get("content-type", "").startswith(SSE_CONTENT_TYPE)
     headers = [*service.answer_headers(invocation, record, answer.headers).items(), *_headers(answer)]
@@ -246,7 +250,7 @@ def _is_streamed(body: bytes) -> bool:
         return False
 
 
-async def _beat(service: Service, body: bytes, down: Downstream, record: InvocationRecord) -> None:
+async def _beat(service: InvocationService, body: bytes, down: Downstream, record: InvocationRecord) -> None:
     """Comments, which readers of SSE skip. Source: HTML standard, "Server-sent events", authoring notes."""
     await asyncio.sleep(service.config.heartbeat_s)
     if not _is_streamed(body):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
 from headrace.core.telemetry import get_logger
-from headrace.gateway.metrics import MODEL_ERRORS, Counted, InvocationRecord
+from headrace.gateway.metrics import MODEL_ERRORS, InvocationLabels, InvocationRecord
 from headrace.state.routes import Route, VariantRoute
 
 NAMESPACE = "AWS/SageMaker"
@@ -27,7 +27,7 @@ _MAX_KNOWN = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class _InvocationMetrics:
     """The metrics of one variant or component."""
 
     invocations: Metric
@@ -53,8 +53,8 @@ class Publisher:
         self.counts_hosts = not is_strict
         """Whether requests to components count for the variants that host them."""
         self._clock = clock
-        self._ready: dict[Counted, _Ready] = {}
-        self._busy: set[Counted] = set()
+        self._ready: dict[InvocationLabels, _InvocationMetrics] = {}
+        self._busy: set[InvocationLabels] = set()
         """Who was asked lately, see `take_busy`."""
 
     def publish(self, record: InvocationRecord, route: Route) -> None:
@@ -68,16 +68,20 @@ class Publisher:
         variant = next((one for one in route.variants if one.name == record.variant), None)
         if record.component:
             component = next((one.route for one in route.components if one.name == record.component), None)
-            place = Counted(record.endpoint, record.variant, record.component)
-            self._publish_ended(place, record, num_replicas(component), now_s=now_s)
+            labels = InvocationLabels(record.endpoint, record.variant, record.component)
+            self._publish_ended(labels, record, num_replicas(component), now_s=now_s)
         if not record.component or (self.counts_hosts and variant is not None and variant.instances):
-            self._publish_ended(Counted(record.endpoint, record.variant, ""), record, num_units(variant), now_s=now_s)
+            self._publish_ended(
+                InvocationLabels(record.endpoint, record.variant, ""), record, num_units(variant), now_s=now_s
+            )
 
-    def _publish_ended(self, place: Counted, record: InvocationRecord, num_sharing: int, *, now_s: float) -> None:
+    def _publish_ended(
+        self, labels: InvocationLabels, record: InvocationRecord, num_sharing: int, *, now_s: float
+    ) -> None:
         """Publish a request for a variant or a component, whose replicas or instances share the load."""
         put = self._sink.put
-        self._busy.add(place)
-        ready = self.metrics_of(place)
+        self._busy.add(labels)
+        ready = self.metrics_of(labels)
         put(ready.invocations, 1.0, now_s=now_s)
         put(ready.per_replica, 1.0 / max(1, num_sharing), now_s=now_s)
         is_4xx = 400 <= record.status < 500 and not record.is_gone
@@ -94,37 +98,37 @@ class Publisher:
             put(ready.held, 1.0, now_s=now_s)
             put(ready.hold_time, record.held_s * 1e6, now_s=now_s, unit="Microseconds")
 
-    def take_busy(self) -> set[Counted]:
+    def take_busy(self) -> set[InvocationLabels]:
         """Who was asked since the last call."""
         busy, self._busy = self._busy, set()
         return busy
 
-    def publish_idle(self, place: Counted, *, at_s: float) -> None:
+    def publish_idle(self, labels: InvocationLabels, *, at_s: float) -> None:
         """Say that nobody asked what serves: no request is a measurement too, and what scales in must see it."""
-        ready = self.metrics_of(place)
+        ready = self.metrics_of(labels)
         self._sink.put(ready.invocations, 0.0, now_s=at_s)
         self._sink.put(ready.per_replica, 0.0, now_s=at_s)
 
-    def metrics_of(self, place: Counted) -> _Ready:
+    def metrics_of(self, labels: InvocationLabels) -> _InvocationMetrics:
         """The metrics of a variant or a component, kept ready."""
-        ready = self._ready.get(place)
+        ready = self._ready.get(labels)
         if ready is None:
             if len(self._ready) >= _MAX_KNOWN:
                 self._ready.clear()
-            ready = self._ready[place] = _ready_of(place)
+            ready = self._ready[labels] = _metrics_for(labels)
         return ready
 
-    def _without_capacity(self, record: InvocationRecord, route: Route) -> Iterator[_Ready]:
+    def _without_capacity(self, record: InvocationRecord, route: Route) -> Iterator[_InvocationMetrics]:
         """The component that was asked for with its host, or the variants without a replica."""
         if record.component:
-            yield self.metrics_of(Counted(record.endpoint, record.variant, record.component))
+            yield self.metrics_of(InvocationLabels(record.endpoint, record.variant, record.component))
             host = next((one.variant for one in route.components if one.name == record.component), "")
             if self.counts_hosts and any(one.name == host and one.instances for one in route.variants):
-                yield self.metrics_of(Counted(record.endpoint, host, ""))
+                yield self.metrics_of(InvocationLabels(record.endpoint, host, ""))
             return
         for variant in route.variants:
             if not num_replicas(variant):
-                yield self.metrics_of(Counted(record.endpoint, variant.name, ""))
+                yield self.metrics_of(InvocationLabels(record.endpoint, variant.name, ""))
 
 
 def num_replicas(variant: VariantRoute | None) -> int:
@@ -141,7 +145,7 @@ def num_units(variant: VariantRoute | None) -> int:
 class _Watched:
     """A variant or a component, with the workers whose requests are its own."""
 
-    place: Counted
+    labels: InvocationLabels
     workers: Sequence[str]
     num_units: int
     is_host: bool = False
@@ -172,7 +176,7 @@ class Sampler:
     each_window: Callable[[], None] = lambda: None
     """Called once in each window: publishes what is measured at a moment."""
     clock: Callable[[], float] = time.time
-    _windows: dict[Counted, _Window] = field(default_factory=dict)
+    _windows: dict[InvocationLabels, _Window] = field(default_factory=dict)
     _window: int = -1
 
     async def run(self) -> None:
@@ -197,7 +201,7 @@ class Sampler:
                 waiting = held.get(route.endpoint, 0) if len(route.variants) == 1 and not route.components else 0
                 if not watched.workers and not waiting and not watched.is_host:
                     continue
-                seen = self._windows.setdefault(watched.place, _Window())
+                seen = self._windows.setdefault(watched.labels, _Window())
                 seen.num_looks += 1
                 seen.is_serving |= watched.is_host or (bool(watched.workers) and route.async_output is None)
                 under_way = waiting + sum(loads.get(worker, 0) for worker in watched.workers)
@@ -205,19 +209,19 @@ class Sampler:
 
     def _publish(self) -> None:
         at_s, busy = self._window * WINDOW_S, self.publisher.take_busy()
-        for place, seen in self._windows.items():
-            self.sink.put(self.publisher.metrics_of(place).concurrent, seen.per_replica / seen.num_looks, now_s=at_s)
-            if seen.is_serving and place not in busy:
-                self.publisher.publish_idle(place, at_s=at_s)
+        for labels, seen in self._windows.items():
+            self.sink.put(self.publisher.metrics_of(labels).concurrent, seen.per_replica / seen.num_looks, now_s=at_s)
+            if seen.is_serving and labels not in busy:
+                self.publisher.publish_idle(labels, at_s=at_s)
         self._windows.clear()
 
 
 def _served(route: Route, *, with_hosts: bool) -> Iterator[_Watched]:
     """Variants and components; instances that host components with the copies of all of them."""
     for variant in route.variants:
-        place, is_host = Counted(route.endpoint, variant.name, ""), bool(variant.instances)
+        labels, is_host = InvocationLabels(route.endpoint, variant.name, ""), bool(variant.instances)
         if not is_host:
-            yield _Watched(place, _workers_of(variant), num_replicas(variant))
+            yield _Watched(labels, _workers_of(variant), num_replicas(variant))
         elif with_hosts:
             copies = [
                 one
@@ -225,27 +229,27 @@ def _served(route: Route, *, with_hosts: bool) -> Iterator[_Watched]:
                 if hosted.variant == variant.name
                 for one in _workers_of(hosted.route)
             ]
-            yield _Watched(place, copies, variant.instances, is_host=True)
+            yield _Watched(labels, copies, variant.instances, is_host=True)
     for component in route.components:
-        place = Counted(route.endpoint, component.route.name, component.name)
-        yield _Watched(place, _workers_of(component.route), num_replicas(component.route))
+        labels = InvocationLabels(route.endpoint, component.route.name, component.name)
+        yield _Watched(labels, _workers_of(component.route), num_replicas(component.route))
 
 
 def _workers_of(variant: VariantRoute) -> list[str]:
     return [replica.worker for fleet in variant.fleets for replica in fleet.replicas]
 
 
-def _ready_of(place: Counted) -> _Ready:
+def _metrics_for(labels: InvocationLabels) -> _InvocationMetrics:
     """An inference component's are its own, and not those of its variant. Source: what SageMaker publishes."""
-    dimensions: Dimensions = (("EndpointName", place.endpoint), ("VariantName", place.variant))
-    component = place.component
+    dimensions: Dimensions = (("EndpointName", labels.endpoint), ("VariantName", labels.variant))
+    component = labels.component
     if component:
         dimensions = (("InferenceComponentName", component),)
 
     def metric(name: str) -> Metric:
         return Metric(namespace=NAMESPACE, name=name, dimensions=dimensions)
 
-    return _Ready(
+    return _InvocationMetrics(
         invocations=metric("Invocations"),
         per_replica=metric("InvocationsPerCopy" if component else "InvocationsPerInstance"),
         concurrent=metric("ConcurrentRequestsPerCopy" if component else "ConcurrentRequestsPerModel"),

@@ -30,7 +30,7 @@ Draw = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class RoutingQuery:
     """What of a request matters for its way."""
 
     target_variant: str | None = None
@@ -47,7 +47,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class RoutingDecision:
     """Who answers."""
 
     variant: VariantRoute
@@ -77,7 +77,7 @@ class NoReplica(Exception):
         """Of this a replica may be waited for; None: of nothing."""
 
 
-def choose(route: Route, ask: Ask, loads: Mapping[str, int], draw: Draw) -> Choice:
+def choose(route: Route, query: RoutingQuery, loads: Mapping[str, int], draw: Draw) -> RoutingDecision:
     """
     Choose the replica for one request.
 
@@ -87,34 +87,34 @@ def choose(route: Route, ask: Ask, loads: Mapping[str, int], draw: Draw) -> Choi
         ComponentNeeded: the request must name one.
         NoReplica: no replica may be used.
     """
-    variants = candidates(route, ask)
-    if ask.worker is not None:
-        return _of_session(variants, ask.worker, ask.excluded)
-    open_to_all = [variant for variant in variants if is_open_to(variant, ask)]
-    usable = [(variant, fleets) for variant in open_to_all if (fleets := _usable_fleets(variant, ask.excluded))]
+    variants = candidates(route, query)
+    if query.worker is not None:
+        return _of_session(variants, query.worker, query.excluded)
+    open_to_all = [variant for variant in variants if is_open_to(variant, query)]
+    usable = [(variant, fleets) for variant in open_to_all if (fleets := _usable_fleets(variant, query.excluded))]
     asleep = _asleep(open_to_all, has_others=bool(usable), draw=draw)
     if not usable:
         raise NoReplica(asleep)
     weights = [variant.weight for variant, _ in usable]
     variant, fleets = usable[0] if len(usable) == 1 else usable[_draw(weights, draw)]
     _, replicas = fleets[0] if len(fleets) == 1 else fleets[_draw([fleet.share for fleet, _ in fleets], draw)]
-    return Choice(variant=variant, replica=_replica(replicas, variant, ask, loads, draw), asleep=asleep)
+    return RoutingDecision(variant=variant, replica=_replica(replicas, variant, query, loads, draw), asleep=asleep)
 
 
-def usable_replicas(route: Route, ask: Ask) -> list[Replica]:
+def usable_replicas(route: Route, query: RoutingQuery) -> list[Replica]:
     """All replicas that may answer a request; raises as `choose` does."""
     return [
         replica
-        for variant in candidates(route, ask)
-        if is_open_to(variant, ask)
-        for _, replicas in _usable_fleets(variant, ask.excluded)
+        for variant in candidates(route, query)
+        if is_open_to(variant, query)
+        for _, replicas in _usable_fleets(variant, query.excluded)
         for replica in replicas
     ]
 
 
-def is_open_to(variant: VariantRoute, ask: Ask) -> bool:
+def is_open_to(variant: VariantRoute, query: RoutingQuery) -> bool:
     """Whether a variant, or component, may answer: it is named, or has a part of the traffic."""
-    return ask.target_variant is not None or ask.component is not None or variant.weight > 0
+    return query.target_variant is not None or query.component is not None or variant.weight > 0
 
 
 def replicas_of(variant: VariantRoute) -> list[Replica]:
@@ -137,17 +137,17 @@ def prefix_of(endpoint: str, prefix_id: str, body: bytes) -> bytes:
     return b"\0".join((endpoint.encode(), prefix_id.encode("latin-1"), body[:PREFIX_BYTES]))
 
 
-def candidates(route: Route, ask: Ask) -> Sequence[VariantRoute]:
+def candidates(route: Route, query: RoutingQuery) -> Sequence[VariantRoute]:
     """The variants that may answer, or the copies of the component; raises as `choose` does."""
-    if ask.component is not None:
-        return (_component(route, ask.component, ask.target_variant),)
+    if query.component is not None:
+        return (_component(route, query.component, query.target_variant),)
     if is_for_components(route):
         raise ComponentNeeded
-    if ask.target_variant is None:
+    if query.target_variant is None:
         return route.variants
-    found = [variant for variant in route.variants if variant.name == ask.target_variant]
+    found = [variant for variant in route.variants if variant.name == query.target_variant]
     if not found:
-        raise UnknownVariant(ask.target_variant)
+        raise UnknownVariant(query.target_variant)
     return found
 
 
@@ -171,12 +171,12 @@ def _asleep(variants: Sequence[VariantRoute], *, has_others: bool, draw: Draw) -
     return drawn if drawn.standby else None
 
 
-def _of_session(variants: Sequence[VariantRoute], worker: str, excluded: AbstractSet[str]) -> Choice:
+def _of_session(variants: Sequence[VariantRoute], worker: str, excluded: AbstractSet[str]) -> RoutingDecision:
     for variant in variants:
         for fleet in variant.fleets:  # also one that gets no new traffic: its sessions go on
             for replica in fleet.replicas:
                 if replica.worker == worker and worker not in excluded:
-                    return Choice(variant=variant, replica=replica)
+                    return RoutingDecision(variant=variant, replica=replica)
     raise NoReplica
 
 
@@ -201,15 +201,15 @@ def _draw(weights: Sequence[float], draw: Draw) -> int:
 
 
 def _replica(
-    replicas: Sequence[Replica], variant: VariantRoute, ask: Ask, loads: Mapping[str, int], draw: Draw
+    replicas: Sequence[Replica], variant: VariantRoute, query: RoutingQuery, loads: Mapping[str, int], draw: Draw
 ) -> Replica:
     if len(replicas) == 1:
         return replicas[0]
-    if ask.affinity is not None:
-        return _by_affinity(replicas, ask.affinity)[0]
+    if query.affinity is not None:
+        return _by_affinity(replicas, query.affinity)[0]
     if variant.strategy == "PREFIX_AWARE":
         bound = load_bound([loads.get(replica.worker, 0) for replica in replicas])
-        ranked = _by_affinity(replicas, ask.prefix)
+        ranked = _by_affinity(replicas, query.prefix)
         return next(replica for replica in ranked if loads.get(replica.worker, 0) < bound)
     if variant.strategy == "LEAST_OUTSTANDING_REQUESTS":
         least = min(loads.get(replica.worker, 0) for replica in replicas)

@@ -13,7 +13,7 @@ from headrace.gateway.errors import ErrorTexts, NoCapacity
 from headrace.gateway.forwarding import Forwarder
 from headrace.gateway.metrics import GatewayMetrics, InvocationRecord
 from headrace.gateway.request import Invocation
-from headrace.gateway.routing import Ask, Choice, prefix_of
+from headrace.gateway.routing import RoutingDecision, RoutingQuery, prefix_of
 from headrace.gateway.sessions import NEW_SESSION, Sessions
 from headrace.http.body_budget import BodyBudget
 from headrace.http.client import WorkerRequest
@@ -27,7 +27,7 @@ Heartbeat = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Service:
+class InvocationService:
     """One gateway's parts."""
 
     config: GatewayConfig
@@ -37,7 +37,7 @@ class Service:
     sessions: Sessions = field(default_factory=Sessions)
     budget: BodyBudget
 
-    def ask(self, invocation: Invocation, body: bytes) -> Ask:
+    def routing_query(self, invocation: Invocation, body: bytes) -> RoutingQuery:
         """What of an invocation matters for its way."""
         component = invocation.members.get("InferenceComponentName")
         session_id = invocation.session_id
@@ -45,7 +45,7 @@ class Service:
         if session_id is not None and session_id != NEW_SESSION:
             worker = self.sessions.worker_of(invocation.endpoint, session_id, now_s=time.time())
             affinity = session_id.encode("latin-1")
-        return Ask(
+        return RoutingQuery(
             target_variant=invocation.members.get("TargetVariant"),
             component=component,
             worker=worker,
@@ -57,7 +57,7 @@ class Service:
     async def answered(
         self,
         endpoint: str,
-        ask: Ask,
+        query: RoutingQuery,
         request: WorkerRequest,
         record: InvocationRecord,
         *,
@@ -69,7 +69,7 @@ class Service:
 
         Args:
             endpoint: its name.
-            ask: what matters for its way.
+            query: what matters for its way.
             request: what the worker gets.
             record: is filled.
             timeout_s: of all this, but for the time in which the request is held for a replica.
@@ -79,10 +79,10 @@ class Service:
             AwsError: nobody answers.
             TimeoutError: the time is over.
         """
-        record.component = ask.component or ""
+        record.component = query.component or ""
 
-        def on_choice(choice: Choice) -> None:
-            record.variant, record.worker = choice.variant.name, choice.replica.worker
+        def on_decision(decision: RoutingDecision) -> None:
+            record.variant, record.worker = decision.variant.name, decision.replica.worker
             record.num_tries += 1
             if record.asked_s is None:
                 record.asked_s = perf_counter()
@@ -91,9 +91,9 @@ class Service:
             try:
                 forwarded = await self.forwarder.send(
                     endpoint,
-                    ask,
+                    query,
                     request,
-                    on_choice=on_choice,
+                    on_decision=on_decision,
                     waiting=lambda: self._waiting(patience, timeout_s, record, heartbeat),
                 )
             except NoCapacity:

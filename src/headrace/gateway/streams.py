@@ -11,7 +11,7 @@ from headrace.gateway import errors
 from headrace.gateway.downstream import Downstream
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.request import Invocation
-from headrace.gateway.service import Service, finish
+from headrace.gateway.service import InvocationService, finish
 from headrace.http.client import WorkerRequest
 from headrace.http.client_response import Answer, AnswerBroken
 from headrace.wire.aws import eventstream
@@ -20,7 +20,7 @@ CONTENT_TYPE = "application/vnd.amazon.eventstream"
 
 
 async def stream(
-    service: Service, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord
+    service: InvocationService, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord
 ) -> None:
     """
     Answer one request.
@@ -28,11 +28,11 @@ async def stream(
     Raises:
         AwsError: in its place, as long as nothing was sent.
     """
-    ask = service.ask(invocation, body)
+    query = service.routing_query(invocation, body)
     request = WorkerRequest(headers=invocation.worker_headers(), body=body)
     try:
         async with service.answered(
-            invocation.endpoint, ask, request, record, timeout_s=service.config.stream_timeout_s
+            invocation.endpoint, query, request, record, timeout_s=service.config.stream_timeout_s
         ) as answer:
             await service.refuse_failed(answer, invocation.endpoint)
             record.status = 200
@@ -70,7 +70,7 @@ async def _relay(answer: Answer, down: Downstream, record: InvocationRecord) -> 
 
 
 def _headers(
-    service: Service, invocation: Invocation, record: InvocationRecord, answer: Answer
+    service: InvocationService, invocation: Invocation, record: InvocationRecord, answer: Answer
 ) -> list[tuple[str, str]]:
     headers = service.answer_headers(invocation, record, answer.headers)
     headers["Content-Type"] = CONTENT_TYPE

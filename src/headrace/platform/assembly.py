@@ -106,7 +106,7 @@ def assemble(
         defaults=defaults,
         loads=lambda: gateway.loads,
     )
-    gateway.on_silence(reconciler.rest.end)
+    gateway.on_quarantine(reconciler.rest.end)
     control = ControlApp(
         store, aws_scope=aws_scope, logs=logs, own_images=own_images, is_strict=settings.strict, series=series
     )

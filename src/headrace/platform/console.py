@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from headrace.core.pages import PAGE_HEADERS, SHARED, media_type, read_page
-from headrace.gateway.history import History
+from headrace.gateway.traffic_history import TrafficHistory
 from headrace.state.records import Json
 
 CONSOLE_PATH = "/console"
@@ -61,7 +61,7 @@ def needs_key(path: str) -> bool:
 
 
 def console_app(
-    history: History, components: Callable[[str], Json], *, clock: Callable[[], float] = time.time
+    history: TrafficHistory, components: Callable[[str], Json], *, clock: Callable[[], float] = time.time
 ) -> Starlette:
     """
     Make the application.

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.cluster.launcher import Phase
+from headrace.cluster.launcher import WorkerPhase
 from headrace.control.autoscaling.loops.autoscaler import Autoscaler
 from headrace.control.autoscaling.planning.targets import VARIANT_DIMENSION, read_key
 from headrace.control.autoscaling.records.capacity import read_capacity
@@ -142,7 +142,7 @@ class World:
                 variant=self.variant,
                 generation=generation,
                 created_s=START_S,
-                phase=Phase.READY,
+                phase=WorkerPhase.READY,
                 ready_s=START_S,
                 url="http://x",
             )

@@ -4,7 +4,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
-from headrace.gateway.history import History
+from headrace.gateway.traffic_history import TrafficHistory
 from tests.platform.fake_platform import NOW_S, FakePlatform
 
 from .page import Console
@@ -88,7 +88,7 @@ def test_nothing_sticks_out_on_a_phone(driver: webdriver.Chrome, platform: FakeP
 
 def test_the_console_looks_as_it_should(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     """With SCREENSHOT_OF_CONSOLE (a path) it also keeps the picture."""
-    platform.history = History()
+    platform.history = TrafficHistory()
     for name, status in (("summaries", "InService"), ("chat", "InService"), ("draft", "Creating"), ("old", "Failed")):
         platform.add(name, status, **({"FailureReason": "The archive has no model."} if status == "Failed" else {}))
     for second in range(600):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from headrace.cloudwatch.metrics.metric import Metric, StatisticSink
 from headrace.cloudwatch.metrics.worker_page import Page, labels_of, read_page, seen_between
-from headrace.cluster.launcher import Handle, Phase
+from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.store_access import changes
 from headrace.control.worker_records import handle_of
 from headrace.core.telemetry import get_logger
@@ -88,7 +88,7 @@ class Scraper:
 
 
 def _serving(record: Record) -> Handle | None:
-    return handle_of(record) if record.status.get("phase") == Phase.READY.value else None
+    return handle_of(record) if record.status.get("phase") == WorkerPhase.READY.value else None
 
 
 async def fetch(url: str, *, token: str = "") -> str | None:

@@ -19,7 +19,7 @@ RELEASED_PER_REPLICA = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WakeTarget:
     """What a request named; or what is to be woken: then a variant or a component."""
 
     endpoint: str
@@ -28,18 +28,18 @@ class Wanted:
     """An inference component; its variant is left out."""
 
 
-Wake = Callable[[Wanted], None]
+Wake = Callable[[WakeTarget], None]
 """Brings a copy of something that sleeps. It returns at once, and may be called again and again."""
 
-Capacity = Callable[[Wanted], int | None]
+Capacity = Callable[[WakeTarget], int | None]
 """How many requests replicas can take now; None: there is nothing to wait for any more."""
 
 
-class RoomFull(Exception):
+class WaitQueueFull(Exception):
     """As many requests wait as may."""
 
 
-class Holding:
+class WaitQueue:
     """All rooms."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Holding:
         self._max_of_endpoint = max_of_endpoint
         self._max_in_all = max_in_all
         self._remind_s = remind_s
-        self._rooms: dict[Wanted, _Room] = {}
+        self._rooms: dict[WakeTarget, _Waiters] = {}
         self._num_of_endpoint: dict[str, int] = {}
         self.num_held = 0
         """Requests that wait now."""
@@ -80,16 +80,16 @@ class Holding:
         """Endpoint → requests that wait for it; only endpoints with some."""
         return dict(self._num_of_endpoint)
 
-    def is_queue_for(self, wanted: Wanted) -> bool:
+    def is_queue_for(self, wanted: WakeTarget) -> bool:
         """Whether others wait for it, so that it would be unfair to go first."""
         return bool(self._rooms) and wanted in self._rooms
 
-    def poke(self, asleep: Wanted) -> None:
+    def poke(self, asleep: WakeTarget) -> None:
         """Wake something that nobody has to wait for."""
         if self._wake is not None:
             self._wake(asleep)
 
-    async def wait(self, wanted: Wanted, asleep: Wanted | None) -> None:
+    async def wait(self, wanted: WakeTarget, asleep: WakeTarget | None) -> None:
         """
         Wait until it is this request's turn; whether somebody can answer it is to be looked at anew then.
 
@@ -98,14 +98,14 @@ class Holding:
             asleep: what would answer it; None behind others, who have asked for it already.
 
         Raises:
-            RoomFull: too many wait already.
+            WaitQueueFull: too many wait already.
         """
         endpoint = wanted.endpoint
         if self.num_held >= self._max_in_all or self._num_of_endpoint.get(endpoint, 0) >= self._max_of_endpoint:
-            raise RoomFull
+            raise WaitQueueFull
         room = self._rooms.get(wanted)
         if room is None:
-            room = self._rooms[wanted] = _Room()
+            room = self._rooms[wanted] = _Waiters()
             room.reminder = asyncio.get_running_loop().call_later(self._remind_s, self._remind, wanted)
         if asleep is not None and asleep not in room.asleep:
             room.asleep.add(asleep)
@@ -128,7 +128,7 @@ class Holding:
         for wanted, room in list(self._rooms.items()):
             self._release(wanted, room)
 
-    def _release(self, wanted: Wanted, room: "_Room") -> None:
+    def _release(self, wanted: WakeTarget, room: "_Waiters") -> None:
         capacity = self._capacity(wanted)
         number = len(room.turns) if capacity is None else min(capacity - room.num_called, len(room.turns))
         for _ in range(number):
@@ -138,7 +138,7 @@ class Holding:
             if not turn.done():  # a cancelled one comes to its end by itself
                 turn.set_result(None)
 
-    def _remind(self, wanted: Wanted) -> None:
+    def _remind(self, wanted: WakeTarget) -> None:
         room = self._rooms.get(wanted)
         if room is None:
             return
@@ -156,14 +156,14 @@ class Holding:
         else:
             del self._num_of_endpoint[endpoint]
 
-    def _close_if_empty(self, wanted: Wanted, room: "_Room") -> None:
+    def _close_if_empty(self, wanted: WakeTarget, room: "_Waiters") -> None:
         if not room.turns and not room.num_called and self._rooms.get(wanted) is room:
             del self._rooms[wanted]
             if room.reminder is not None:
                 room.reminder.cancel()
 
 
-class _Room:
+class _Waiters:
     """Requests that want the same."""
 
     __slots__ = ("asleep", "num_called", "reminder", "turns")
@@ -173,5 +173,5 @@ class _Room:
         """Who waits, in their order."""
         self.num_called = 0
         """Whose turn has come, and who have not gone yet: they are in no replica's load."""
-        self.asleep: set[Wanted] = set()
+        self.asleep: set[WakeTarget] = set()
         self.reminder: asyncio.TimerHandle | None = None

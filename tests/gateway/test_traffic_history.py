@@ -3,21 +3,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.history import MAX_VARIANTS, History
+from headrace.gateway.traffic_history import MAX_VARIANTS, TrafficHistory
 
 NOW_S = 1_790_000_000.0
 
 
-def recorded(*requests: tuple[float, int], first_byte_s: float | None = 0.05) -> History:
+def recorded(*requests: tuple[float, int], first_byte_s: float | None = 0.05) -> TrafficHistory:
     """A history of requests, each its age in seconds and its status."""
-    history = History()
+    history = TrafficHistory()
     for age_s, status in sorted(requests, reverse=True):
         history.record("e", "AllTraffic", status, first_byte_s, 0.2, NOW_S - age_s)
     return history
 
 
 def test_an_endpoint_without_requests_has_a_series_of_nothing() -> None:
-    series = History().series("nobody", since_s=NOW_S - 60, now_s=NOW_S)
+    series = TrafficHistory().series("nobody", since_s=NOW_S - 60, now_s=NOW_S)
     assert series["requests"] == [0] * 13
     assert series["first_byte_ms"]["p50"] == [None] * 13
     assert series["variants"] == {}
@@ -71,7 +71,7 @@ def test_rates_look_back_one_minute_and_leave_out_the_idle() -> None:
 
 
 def test_the_endpoint_that_was_quiet_longest_is_forgotten_first() -> None:
-    history = History(max_endpoints=2)
+    history = TrafficHistory(max_endpoints=2)
     for name in ("a", "b", "a", "c"):
         history.record(name, "v", 200, 0.1, 0.1, NOW_S)
     known = [name for name in "abc" if sum(history.series(name, since_s=NOW_S, now_s=NOW_S)["requests"])]
@@ -79,7 +79,7 @@ def test_the_endpoint_that_was_quiet_longest_is_forgotten_first() -> None:
 
 
 def test_a_number_of_variants_is_told_apart_and_all_are_counted() -> None:
-    history = History()
+    history = TrafficHistory()
     for number in range(MAX_VARIANTS + 5):
         history.record("e", f"v{number:02}", 200, 0.1, 0.1, NOW_S)
     series = history.series("e", since_s=NOW_S, now_s=NOW_S)
@@ -103,7 +103,7 @@ def test_every_request_within_reach_is_counted_exactly_once(
     ages_s: list[float], now_s: float, look_back_s: float
 ) -> None:
     now_s += 5000
-    history = History()
+    history = TrafficHistory()
     times_s = sorted(now_s - age_s for age_s in ages_s)
     for time_s in times_s:
         history.record("e", "v", 200, 0.1, 0.1, time_s)

@@ -24,41 +24,41 @@ class _Silence:
     """None: it may be asked again."""
 
 
-class Silences:
+class Quarantine:
     """Silent replicas; another worker at the same address is another one."""
 
     def __init__(self, *, on_end: Callable[[], None]) -> None:
         """`on_end` is called when a worker may be asked again."""
         self._on_end = on_end
-        self._silences: dict[Replica, _Silence] = {}
+        self._quarantine: dict[Replica, _Silence] = {}
 
     def __bool__(self) -> bool:
         """Whether there may be some."""
-        return bool(self._silences)
+        return bool(self._quarantine)
 
     def __contains__(self, replica: Replica) -> bool:
         """Whether a worker is to be left alone now."""
-        silence = self._silences.get(replica)
+        silence = self._quarantine.get(replica)
         return silence is not None and silence.end is not None
 
     def note(self, replica: Replica) -> None:
         """A worker took no connection."""
-        silence = self._silences.setdefault(replica, _Silence())
+        silence = self._quarantine.setdefault(replica, _Silence())
         if silence.end is None:
             silence.end = asyncio.get_running_loop().call_later(silence.next_s, self._ended, silence)
             silence.next_s = min(LONGEST_S, 2 * silence.next_s)
 
     def heard(self, replica: Replica) -> None:
         """A worker has answered."""
-        silence = self._silences.pop(replica, None)
+        silence = self._quarantine.pop(replica, None)
         if silence is not None and silence.end is not None:
             silence.end.cancel()
             self._on_end()
 
     def keep(self, replicas: Container[Replica]) -> None:
         """Forget all but these: the others are in no route any more."""
-        for gone in [replica for replica in self._silences if replica not in replicas]:
-            end = self._silences.pop(gone).end
+        for gone in [replica for replica in self._quarantine if replica not in replicas]:
+            end = self._quarantine.pop(gone).end
             if end is not None:
                 end.cancel()
 

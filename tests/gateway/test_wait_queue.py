@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.gateway.holding import Holding, RoomFull, Wanted
+from headrace.gateway.wait_queue import WaitQueue, WaitQueueFull, WakeTarget
 from tests.waiting import WAIT_S
 
-A = Wanted(endpoint="a")
-B = Wanted(endpoint="b")
-SLEEPER = Wanted(endpoint="a", variant="v")
+A = WakeTarget(endpoint="a")
+B = WakeTarget(endpoint="b")
+SLEEPER = WakeTarget(endpoint="a", variant="v")
 
 
 class Rooms:
-    """A `Holding`, replicas that a test makes up, and what was woken."""
+    """A `WaitQueue`, replicas that a test makes up, and what was woken."""
 
     def __init__(self, *, max_of_endpoint: int = 100, max_in_all: int = 100, remind_s: float = 60.0) -> None:
-        self.room_for: dict[Wanted, int | None] = {}
-        self.woken: list[Wanted] = []
+        self.room_for: dict[WakeTarget, int | None] = {}
+        self.woken: list[WakeTarget] = []
         self.left: list[Any] = []
-        self.holding = Holding(
+        self.wait_queue = WaitQueue(
             capacity=lambda wanted: self.room_for.get(wanted, 0),
             wake=self.woken.append,
             max_of_endpoint=max_of_endpoint,
@@ -31,18 +31,18 @@ class Rooms:
             remind_s=remind_s,
         )
 
-    def arrive(self, wanted: Wanted, name: Any) -> "asyncio.Task[None]":
+    def arrive(self, wanted: WakeTarget, name: Any) -> "asyncio.Task[None]":
         async def wait() -> None:
-            await self.holding.wait(wanted, SLEEPER if wanted == A else None)
+            await self.wait_queue.wait(wanted, SLEEPER if wanted == A else None)
             self.left.append(name)
             if (room := self.room_for.get(wanted)) is not None:
                 self.room_for[wanted] = room - 1
 
         return asyncio.ensure_future(wait())
 
-    def open(self, wanted: Wanted, number: int | None) -> None:
+    def open(self, wanted: WakeTarget, number: int | None) -> None:
         self.room_for[wanted] = number
-        self.holding.look()
+        self.wait_queue.look()
 
 
 async def settle() -> None:
@@ -59,18 +59,18 @@ def test_they_leave_in_their_order_as_there_is_room():
         rooms = Rooms()
         waiting = [rooms.arrive(A, number) for number in range(5)]
         await settle()
-        assert rooms.holding.num_held == 5
+        assert rooms.wait_queue.num_held == 5
         assert rooms.woken == [SLEEPER], "once for all of them"
         rooms.open(A, 2)
-        rooms.holding.look()
+        rooms.wait_queue.look()
         await settle()
         assert rooms.left == [0, 1]
-        assert rooms.holding.is_queue_for(A)
+        assert rooms.wait_queue.is_queue_for(A)
         rooms.open(A, 9)
         await asyncio.gather(*waiting)
         assert rooms.left == list(range(5))
-        assert not rooms.holding.is_queue_for(A)
-        assert not rooms.holding.of_endpoints()
+        assert not rooms.wait_queue.is_queue_for(A)
+        assert not rooms.wait_queue.of_endpoints()
 
     play(scene())
 
@@ -82,7 +82,7 @@ def test_all_leave_when_there_is_nothing_to_wait_for():
         await settle()
         rooms.open(A, None)
         await asyncio.gather(*waiting)
-        assert rooms.holding.num_held == 0
+        assert rooms.wait_queue.num_held == 0
 
     play(scene())
 
@@ -92,15 +92,15 @@ def test_an_endpoint_may_not_fill_all_rooms():
         rooms = Rooms(max_of_endpoint=2, max_in_all=3)
         waiting = [rooms.arrive(A, 0), rooms.arrive(A, 1), rooms.arrive(B, 2)]
         await settle()
-        with pytest.raises(RoomFull):
-            await rooms.holding.wait(A, None)
-        with pytest.raises(RoomFull):
-            await rooms.holding.wait(B, None)
-        assert rooms.holding.of_endpoints() == {"a": 2, "b": 1}
+        with pytest.raises(WaitQueueFull):
+            await rooms.wait_queue.wait(A, None)
+        with pytest.raises(WaitQueueFull):
+            await rooms.wait_queue.wait(B, None)
+        assert rooms.wait_queue.of_endpoints() == {"a": 2, "b": 1}
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert rooms.holding.num_held == 0
+        assert rooms.wait_queue.num_held == 0
 
     play(scene())
 
@@ -153,8 +153,8 @@ def test_whatever_happens_everybody_leaves_once_and_nobody_overtakes(steps):
         for endpoint in "ab":
             numbers = [number for name, number in rooms.left if name == endpoint]
             assert numbers == sorted(numbers)
-        assert rooms.holding.num_held == 0
-        assert not rooms.holding.of_endpoints()
-        assert not rooms.holding.is_queue_for(A)
+        assert rooms.wait_queue.num_held == 0
+        assert not rooms.wait_queue.of_endpoints()
+        assert not rooms.wait_queue.is_queue_for(A)
 
     play(scene())

@@ -97,7 +97,7 @@ class _EndpointHistory:
         return self.short if now_s - since_s <= self.short.length_s else self.long
 
 
-class History:
+class TrafficHistory:
     """Of all endpoints."""
 
     def __init__(self, *, max_endpoints: int = MAX_ENDPOINTS) -> None:

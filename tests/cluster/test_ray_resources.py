@@ -1,0 +1,67 @@
+"""How much of a node a worker gets."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cluster.launcher import ResourceRequest
+from headrace.cluster.ray_resources import NodeResources, format_resources, grant, notices_of_grant
+
+GIB = 1 << 30
+rooms = st.builds(
+    ResourceRequest,
+    num_cpus=st.floats(0.1, 64),
+    num_accelerators=st.integers(0, 8).map(float),
+    memory_bytes=st.integers(0, 512 * GIB),
+    is_at_most=st.booleans(),
+)
+capacities = st.builds(
+    NodeResources,
+    num_cpus=st.integers(0, 64).map(float),
+    num_gpus=st.integers(0, 8).map(float),
+    memory_bytes=st.integers(0, 512 * GIB),
+)
+
+
+@given(rooms, st.lists(capacities, max_size=5))
+def test_what_is_granted_fits_on_a_node_and_is_never_more_than_was_wanted(
+    resources: ResourceRequest, nodes: list[NodeResources]
+) -> None:
+    granted = grant(resources, nodes)
+    wanted = NodeResources(
+        num_cpus=resources.num_cpus, num_gpus=resources.num_accelerators, memory_bytes=resources.memory_bytes
+    )
+    if granted is None:
+        assert not any(node.holds(wanted) for node in nodes)
+        return
+    assert wanted.holds(granted)
+    assert any(node.holds(granted) for node in nodes)
+    assert granted.num_cpus > 0
+    if not resources.is_at_most:
+        assert (granted.num_cpus, granted.memory_bytes) == (wanted.num_cpus, wanted.memory_bytes)
+        assert granted.num_gpus == (wanted.num_gpus if any(node.num_gpus for node in nodes) else 0)
+    assert (granted == wanted) == (notices_of_grant(resources, granted) == ())
+
+
+def test_a_share_goes_where_the_gpus_are() -> None:
+    nodes = [
+        NodeResources(num_cpus=64, memory_bytes=256 * GIB),
+        NodeResources(num_cpus=8, num_gpus=1, memory_bytes=32 * GIB),
+    ]
+    resources = ResourceRequest(num_cpus=48, num_accelerators=4, memory_bytes=192 * GIB)
+    assert grant(resources, nodes) == nodes[1]
+
+
+def test_what_has_to_be_there_is_refused_where_it_is_not() -> None:
+    nodes = [NodeResources(num_cpus=64), NodeResources(num_cpus=8, num_gpus=1)]
+    assert grant(ResourceRequest(num_cpus=1, num_accelerators=2, is_at_most=False), nodes) is None
+    assert grant(ResourceRequest(num_cpus=65, is_at_most=False), nodes) is None
+    assert grant(ResourceRequest(num_cpus=1), [NodeResources(num_cpus=0)]) is None
+
+
+def test_the_numbers_are_said_once_for_nodes_that_are_alike() -> None:
+    nodes = [NodeResources(num_cpus=2, memory_bytes=GIB)] * 3 + [NodeResources(num_cpus=0)]
+    text = format_resources(ResourceRequest(num_cpus=4, num_accelerators=1), nodes, NodeResources(num_cpus=1.5))
+    assert text == (
+        "Wanted on one node: 4 CPU and 1 GPU. Nodes: 3 x 2 CPU and 1 GiB of memory; 0 CPU. "
+        "Free on all together: 1.5 CPU."
+    )
