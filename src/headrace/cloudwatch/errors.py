@@ -1,6 +1,7 @@
 """CloudWatch's errors, by the codes of its query protocol. Source: botocore's model of cloudwatch, 2010-08-01."""
 
 from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.paging import Paginator
 
 
 def invalid_value(message: str) -> AwsError:
@@ -23,11 +24,11 @@ def validation_error(message: str) -> AwsError:
     return AwsError("ValidationError", message)
 
 
-def invalid_token() -> AwsError:
-    """A page that nobody began."""
-    return AwsError("InvalidNextToken", "The NextToken is not one of this list. Begin without it.")
-
-
 def alarm_not_found(name: str) -> AwsError:
     """No alarm by that name."""
     return AwsError("ResourceNotFound", f"Alarm {name} does not exist.", status=404)
+
+
+PAGES = Paginator(
+    invalid_token=lambda: AwsError("InvalidNextToken", "The NextToken is not one of this list. Begin without it.")
+)

@@ -1,15 +1,19 @@
 """List operations: filters, order and pages. Pure."""
 
-import base64
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.wire.aws.errors import validation_error
+from headrace.wire.aws.paging import Paginator
 
 PAGE_SIZE = 10
 """Where `MaxResults` is not given. Source: SageMaker API reference, ListEndpoints."""
+_PAGES = Paginator(
+    invalid_token=lambda: validation_error(
+        "Invalid NextToken. It belongs to a list in another order, or is not one of this service: begin without it."
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +44,6 @@ def list_page(things: Sequence[Listed], params: dict[str, Any], *, member: str) 
     """
     Answer a List operation.
 
-    A token names the last thing of its page, so that pages stay right while things come and go.
-
     Args:
         things: all there are.
         params: of the call.
@@ -53,16 +55,15 @@ def list_page(things: Sequence[Listed], params: dict[str, Any], *, member: str) 
     sort_by = params.get("SortBy", "CreationTime")
     is_descending = params.get("SortOrder", "Descending") == "Descending"
     value_of = _SORT_VALUES[sort_by]
-    found = sorted(_filtered(things, params), key=lambda one: (value_of(one), one.name), reverse=is_descending)
-    if token := params.get("NextToken"):
-        after = _read_token(token, sort_by=sort_by)
-        found = [one for one in found if _is_after((value_of(one), one.name), after, is_descending=is_descending)]
-    number = params.get("MaxResults", PAGE_SIZE)
-    page = found[:number]
-    answer: dict[str, Any] = {member: [one.summary for one in page]}
-    if len(found) > number:
-        answer["NextToken"] = _token(sort_by, value_of(page[-1]), page[-1].name)
-    return answer
+    page, token = _PAGES.page(
+        _filtered(things, params),
+        params,
+        listing=f"{member} by {sort_by}",
+        key=lambda one: (value_of(one), one.name),
+        size=params.get("MaxResults", PAGE_SIZE),
+        is_descending=is_descending,
+    )
+    return {member: [one.summary for one in page], **token}
 
 
 def _filtered(things: Sequence[Listed], params: dict[str, Any]) -> list[Listed]:
@@ -76,30 +77,3 @@ def _filtered(things: Sequence[Listed], params: dict[str, Any]) -> list[Listed]:
         and (status is None or one.status == status)
         and all(is_within(one, limit) for is_within, limit in times)
     ]
-
-
-def _is_after(key: tuple[Any, str], after: tuple[Any, str], *, is_descending: bool) -> bool:
-    return key < after if is_descending else key > after
-
-
-def _token(sort_by: str, value: object, name: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps([sort_by, value, name]).encode()).decode()
-
-
-def _read_token(token: str, *, sort_by: str) -> tuple[Any, str]:
-    try:
-        read = json.loads(base64.urlsafe_b64decode(token.encode()))
-    except (ValueError, RecursionError):
-        read = None
-    match read:
-        case ["CreationTime" as sorted_by, int() | float() as value, str(name)]:
-            pass
-        case ["Name" | "Status" as sorted_by, str() as value, str(name)]:
-            pass
-        case _:
-            sorted_by, value, name = "", "", ""
-    if sorted_by != sort_by:
-        raise validation_error(
-            "Invalid NextToken. It belongs to a list in another order, or is not one of this service: begin without it."
-        )
-    return value, name

@@ -13,10 +13,12 @@ from headrace.control.log_filter import LineFilter, read_pattern
 from headrace.control.log_reader import LogEvent
 from headrace.control.log_streams import LogStream, Reading, all_streams, lines_of, read_token
 from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.paging import Paginator
 
 _MAX_EVENTS = 10_000
 _MAX_ANSWER_CHARACTERS = 1_000_000
 """Source: CloudWatch Logs, FilterLogEvents: an answer has at most 1 MB."""
+_PAGE_SIZE = 50
 _MAX_SCANNED = 200_000
 """Lines that one call looks at; a pattern that seldom fits goes on with `nextToken`."""
 
@@ -27,8 +29,9 @@ def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[st
     for stream in all_streams(context):
         groups.setdefault(stream.group, []).append(stream)
     prefix, part = params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "").lower()
-    found = sorted(name for name in groups if name.startswith(prefix) and part in name.lower())
-    page, token = _page(found, params)
+    found = [name for name in groups if name.startswith(prefix) and part in name.lower()]
+    size = params.get("limit", _PAGE_SIZE)
+    page, token = _PAGES.page(found, params, listing="log groups", key=lambda name: (name,), size=size)
     return {"logGroups": [_group(context, name, groups[name]) for name in page], **token}
 
 
@@ -36,12 +39,16 @@ def describe_log_streams(context: CallContext, params: dict[str, Any]) -> dict[s
     """DescribeLogStreams."""
     prefix, is_descending = params.get("logStreamNamePrefix", ""), params.get("descending", False)
     streams = [one for one in _streams(context, params) if one.name.startswith(prefix)]
-    if params.get("orderBy") == "LastEventTime":
-        last_ms = {one.worker: (_times_ms(context, one) or (0, 0))[1] for one in streams}
-        streams.sort(key=lambda one: (last_ms[one.worker], one.name), reverse=is_descending)
-    else:
-        streams.sort(key=lambda one: one.name, reverse=is_descending)
-    page, token = _page(streams, params)
+    is_by_time = params.get("orderBy") == "LastEventTime"
+    last_ms = {one.worker: (_times_ms(context, one) or (0, 0))[1] if is_by_time else 0 for one in streams}
+    page, token = _PAGES.page(
+        streams,
+        params,
+        listing="log streams by time" if is_by_time else "log streams",
+        key=lambda one: (last_ms[one.worker], one.name, one.worker),
+        size=params.get("limit", _PAGE_SIZE),
+        is_descending=is_descending,
+    )
     return {"logStreams": [_stream(context, one) for one in page], **token}
 
 
@@ -195,16 +202,6 @@ def _group_arn(context: CallContext, name: str) -> str:
     return f"arn:aws:logs:{context.aws_scope.region}:{context.aws_scope.account}:log-group:{name}"
 
 
-def _page(things: list[Any], params: dict[str, Any]) -> tuple[list[Any], dict[str, str]]:
-    """A page of at most 50, and the token of the next one."""
-    token = params.get("nextToken", "0")
-    if not (token.isascii() and token.isdigit() and len(token) < 10):
-        raise _invalid("The specified nextToken is invalid.")
-    begin = int(token)
-    end = begin + params.get("limit", 50)
-    return things[begin:end], {"nextToken": str(end)} if end < len(things) else {}
-
-
 def _read_token(token: str | None) -> Reading:
     try:
         return Reading() if token is None else read_token(token)
@@ -224,3 +221,6 @@ def _read_place(token: str | None) -> tuple[str, int | None]:
 
 def _invalid(message: str) -> AwsError:
     return AwsError("InvalidParameterException", message)
+
+
+_PAGES = Paginator(member="nextToken", invalid_token=lambda: _invalid("The specified nextToken is invalid."))

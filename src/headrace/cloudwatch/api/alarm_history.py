@@ -3,7 +3,7 @@
 from typing import Any
 
 from headrace.cloudwatch.api.context import CloudWatchCall
-from headrace.cloudwatch.api.paging import make_token, read_token
+from headrace.cloudwatch.errors import PAGES
 from headrace.state.records import Json, Kind
 
 _PAGE_SIZE = 100
@@ -23,9 +23,9 @@ def describe_alarm_history(context: CloudWatchCall, params: dict[str, Any]) -> d
     ]
     is_descending = params.get("ScanBy", "TimestampDescending") == "TimestampDescending"
     items.sort(key=lambda item: item["Timestamp"], reverse=is_descending)
-    begin = read_token(params["NextToken"], int) if "NextToken" in params else 0
+    begin = PAGES.begin(params, listing="alarm history")
     end = begin + params.get("MaxRecords", _PAGE_SIZE)
-    token = {"NextToken": make_token(end)} if end < len(items) else {}
+    token = PAGES.token_at(end, listing="alarm history") if end < len(items) else {}
     return {"AlarmHistoryItems": items[begin:end], **token}
 
 

@@ -14,8 +14,7 @@ from headrace.cloudwatch.alarms.records import (
 from headrace.cloudwatch.alarms.validation import check_alarm
 from headrace.cloudwatch.api.alarm_tags import read_tags
 from headrace.cloudwatch.api.context import CloudWatchCall
-from headrace.cloudwatch.api.paging import page
-from headrace.cloudwatch.errors import alarm_not_found, invalid_combination
+from headrace.cloudwatch.errors import PAGES, alarm_not_found, invalid_combination
 from headrace.cloudwatch.metrics.members import metric_of
 from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record
 from headrace.wire.aws.errors import AwsError
@@ -60,10 +59,8 @@ def describe_alarms(context: CloudWatchCall, params: dict[str, Any]) -> dict[str
         for record in context.store.list(Kind.ALARM)
         if record.name.startswith(prefix) and (not names or record.name in names) and _fits(record, params)
     ]
-    found.sort(key=lambda record: record.name)
-    chosen, token = page(
-        found, params.get("NextToken"), key=lambda record: record.name, size=params.get("MaxRecords", _page_size(names))
-    )
+    size = params.get("MaxRecords", _page_size(names))
+    chosen, token = PAGES.page(found, params, listing="alarms", key=lambda record: (record.name,), size=size)
     alarms = [alarm_json(context.aws_scope, record) for record in chosen]
     return {"MetricAlarms": alarms, "CompositeAlarms": [], **token}
 

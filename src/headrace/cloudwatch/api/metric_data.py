@@ -6,8 +6,7 @@ from typing import Any
 
 from headrace.cloudwatch.alarms.validation import check_queries
 from headrace.cloudwatch.api.context import CloudWatchCall
-from headrace.cloudwatch.api.paging import make_token, read_token
-from headrace.cloudwatch.errors import validation_error
+from headrace.cloudwatch.errors import PAGES, validation_error
 from headrace.cloudwatch.math.queries import evaluate, query_from_json
 from headrace.cloudwatch.math.syntax import BadExpression
 from headrace.cloudwatch.math.values import Line
@@ -25,7 +24,7 @@ def get_metric_data(context: CloudWatchCall, params: dict[str, Any]) -> dict[str
     _check(params, queries)
     found = _evaluated(context, params, queries)
     series = [(query["Id"], line) for query in queries for line in found.get(query["Id"], ())]
-    begin = read_token(params["NextToken"], int) if "NextToken" in params else 0
+    begin = PAGES.begin(params, listing="metric data")
     end = begin + params.get("MaxDatapoints", _MAX_POINTS)
     is_descending = params.get("ScanBy", "TimestampDescending") == "TimestampDescending"
     results, position = [], 0
@@ -33,7 +32,7 @@ def get_metric_data(context: CloudWatchCall, params: dict[str, Any]) -> dict[str
         points = line.points[::-1] if is_descending else line.points
         results.append(_result(name, line.label, points, begin=begin - position, end=end - position))
         position += len(points)
-    token = {"NextToken": make_token(end)} if position > end else {}
+    token = PAGES.token_at(end, listing="metric data") if position > end else {}
     return {"MetricDataResults": results, "Messages": [], **token}
 
 

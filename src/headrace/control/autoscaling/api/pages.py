@@ -1,14 +1,16 @@
 """Pages of the Describe operations of Application Auto Scaling. Pure."""
 
-import base64
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.state.records import Record
 from headrace.wire.aws.errors import AwsError, validation_error
+from headrace.wire.aws.paging import Paginator
 
 MAX_RESULTS = 50
+_PAGES = Paginator(
+    invalid_token=lambda: AwsError("InvalidNextTokenException", "The next token is invalid: begin without it.")
+)
 
 
 def page(
@@ -18,52 +20,30 @@ def page(
     member: str,
     shown: Callable[[Record], dict[str, Any]],
     is_newest_first: bool = False,
-    largest: int = MAX_RESULTS,
+    max_results: int = MAX_RESULTS,
 ) -> dict[str, Any]:
     """
-    One page of an answer.
-
-    A token names the last record of its page, so that pages stay right while records come and go.
+    Return the answer of a Describe operation: one page, ordered by time of creation.
 
     Args:
-        records: all that fit the filters.
-        params: of the call.
-        member: what the list is called in the answer.
-        shown: a record as the answer has it.
-        is_newest_first: order by time of creation, downwards.
-        largest: how many fit on a page; also the default.
+        records: All records that fit the filters.
+        params: The request's parameters.
+        member: Name of the list in the answer.
+        shown: Renders a record as the answer has it.
+        is_newest_first: Order by falling time of creation.
+        max_results: Number of records that fit on a page; also the default.
 
     Raises:
-        AwsError: the token is not one of ours, or MaxResults is below 1.
+        AwsError: The token does not belong to this list, or MaxResults is below 1.
     """
-    number = params.get("MaxResults", largest)
-    if number < 1:
-        raise validation_error(f"MaxResults is {number}; wanted: 1 to {largest}.")
-    number = min(number, largest)
-    found = sorted(records, key=_key, reverse=is_newest_first)
-    if token := params.get("NextToken"):
-        after = _read_token(token, member)
-        found = [one for one in found if (_key(one) < after if is_newest_first else _key(one) > after)]
-    answer: dict[str, Any] = {member: [shown(one) for one in found[:number]]}
-    if len(found) > number:
-        answer["NextToken"] = _token(member, found[number - 1])
-    return answer
+    size = params.get("MaxResults", max_results)
+    if size < 1:
+        raise validation_error(f"MaxResults is {size}; expected 1 to {max_results}.")
+    chosen, token = _PAGES.page(
+        records, params, listing=member, key=_key, size=min(size, max_results), is_descending=is_newest_first
+    )
+    return {member: [shown(record) for record in chosen], **token}
 
 
 def _key(record: Record) -> tuple[float, str]:
     return record.created_s, record.name
-
-
-def _token(member: str, record: Record) -> str:
-    return base64.urlsafe_b64encode(json.dumps([member, *_key(record)]).encode()).decode()
-
-
-def _read_token(token: str, member: str) -> tuple[float, str]:
-    try:
-        read = json.loads(base64.urlsafe_b64decode(token.encode()))
-    except (ValueError, RecursionError):
-        read = None
-    match read:
-        case [str(of), int() | float() as created_s, str(name)] if of == member:
-            return float(created_s), name
-    raise AwsError("InvalidNextTokenException", "The next token is invalid: begin without it.")

@@ -79,7 +79,7 @@ def describe_scaling_policies(context: CallContext, params: dict[str, Any]) -> d
         params,
         member="ScalingPolicies",
         shown=lambda record: _shown(context, record, alarms),
-        largest=_MAX_RESULTS,
+        max_results=_MAX_RESULTS,
     )
 
 
