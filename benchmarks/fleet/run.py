@@ -22,7 +22,7 @@ from benchmarks.fleet.balance import RULES, Fleet, simulate
 from headrace.bench.environment import describe_environment
 from headrace.gateway.routing import Ask, choose
 from headrace.state.routes import Fleet as RouteFleet
-from headrace.state.routes import Replica, Route, VariantRoute, route_from_json, route_to_json
+from headrace.state.routes import Replica, Route, VariantRoute
 
 NODES, REQUESTS_PER_S, PIECES, SLOTS, LOAD = 1000, 100_000, 128, 8, 0.8
 GATEWAY_RESULTS = Path(__file__).parents[1] / "results" / "gateway.json"
@@ -61,9 +61,9 @@ def measure_routing(num_replicas: int) -> dict[str, Any]:
             endpoint="e", endpoint_arn="a", endpoint_uid="u", created_s=0.0, status="InService", variants=(variant,)
         )
         found[f"choose_us {strategy}"] = timed_us(partial(choose, route, Ask(), loads, rng.random))
-    raw = msgspec.json.encode(route_to_json(route))
+    raw = msgspec.json.encode(route)
     found["route_bytes"] = len(raw)
-    found["read_route_us"] = timed_us(lambda: route_from_json(msgspec.json.decode(raw)))
+    found["read_route_us"] = timed_us(lambda: msgspec.convert(msgspec.json.decode(raw), Route))
     return found
 
 

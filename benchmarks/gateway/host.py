@@ -13,8 +13,8 @@ from headrace.gateway.app import Gateway
 from headrace.gateway.config import GatewayConfig
 from headrace.http.listener import bind, url_of
 from headrace.http.protocol import StreamingProtocol
-from headrace.state.records import Kind, Record
-from headrace.state.routes import Fleet, Replica, Route, VariantRoute, route_to_json
+from headrace.state.records import AnyKind, NoStatus, Record
+from headrace.state.routes import ROUTE, Fleet, Replica, Route, VariantRoute
 
 if TYPE_CHECKING:
     from headrace.state.store import Store
@@ -36,10 +36,11 @@ class OneRoute:
             status="InService",
             variants=(VariantRoute(name="AllTraffic", weight=1.0, fleets=(fleet,)),),
         )
-        spec = route_to_json(route)
-        self._record = Record(kind=Kind.ROUTE, name=ENDPOINT, uid="", revision=1, spec=spec, created_s=0, modified_s=0)
+        self._record = Record(
+            kind=ROUTE, name=ENDPOINT, uid="", revision=1, spec=route, status=NoStatus(), created_s=0, modified_s=0
+        )
 
-    def list(self, _kind: Kind) -> list[Record]:
+    def list(self, _kind: AnyKind) -> list[Record[Route, NoStatus]]:
         """The one route."""
         return [self._record]
 

@@ -9,6 +9,7 @@ import pytest
 from headrace.cli.deploy import deploy
 from headrace.cli.removal import rm
 from headrace.cluster.fake import fails_after
+from headrace.control.kinds import ENDPOINT, ENDPOINT_CONFIG, INFERENCE_COMPONENT, MODEL, WORKER
 from headrace.state.records import Kind
 from tests.control.support import Platform, running_platform
 
@@ -63,7 +64,7 @@ def test_components_share_an_endpoint_that_is_made_for_the_first(platform: Platf
     assert "of 2 copies ready" in done.output
     again = run(deploy, "smollm2", "--name", "other", "--component-of", "host", "--memory", "256", *DUMB)
     assert again.exit_code == 0, again.output
-    assert names(platform, Kind.ENDPOINT) == ["host"]
+    assert names(platform, ENDPOINT) == ["host"]
     client = platform.client("sagemaker")
     found = client.describe_inference_component(InferenceComponentName="smollm2")
     need = {"NumberOfCpuCoresRequired": 0.5, "MinMemoryRequiredInMb": 1024}
@@ -71,7 +72,7 @@ def test_components_share_an_endpoint_that_is_made_for_the_first(platform: Platf
     assert found["RuntimeConfig"]["CurrentCopyCount"] == 2
     gone = run(rm, "host", "smollm2", "other")
     assert gone.exit_code == 0, gone.output
-    kinds = (Kind.ENDPOINT, Kind.ENDPOINT_CONFIG, Kind.MODEL, Kind.INFERENCE_COMPONENT, Kind.WORKER)
+    kinds = (ENDPOINT, ENDPOINT_CONFIG, MODEL, INFERENCE_COMPONENT, WORKER)
     assert [names(platform, kind) for kind in kinds] == [[]] * 5
 
 
@@ -81,10 +82,10 @@ def test_an_endpoint_with_components_stays_until_they_are_named_too(platform: Pl
     assert refused.exit_code == 2
     assert "It has: smollm2." in refused.output
     assert run(rm, "smollm2").exit_code == 0
-    assert names(platform, Kind.MODEL) == []
+    assert names(platform, MODEL) == []
     nobody = run(rm, "smollm2", "host")
     assert "There is no endpoint or inference component called smollm2." in nobody.output
-    assert names(platform, Kind.ENDPOINT) == []
+    assert names(platform, ENDPOINT) == []
 
 
 def test_what_was_made_is_removed_again_if_the_component_is_refused(platform: Platform, run: Shell) -> None:
@@ -92,7 +93,7 @@ def test_what_was_made_is_removed_again_if_the_component_is_refused(platform: Pl
     refused = run(deploy, "smollm2", "--name", "c", "--component-of", "smollm2", *DUMB)
     assert refused.exit_code == 2
     assert "Inference Components are not supported in this Endpoint" in refused.output
-    assert names(platform, Kind.MODEL) == ["smollm2"]
+    assert names(platform, MODEL) == ["smollm2"]
 
 
 def test_a_component_that_fails_says_why(platform: Platform, run: Shell) -> None:

@@ -5,8 +5,8 @@ from uuid import uuid4
 import pytest
 from botocore.exceptions import ClientError
 
+from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.alarms.rules import rule_from_json
-from headrace.state.records import Kind
 
 ACTION = "arn:aws:autoscaling:us-east-1:123456789012:scalingPolicy:uid:resource/sagemaker/x:policyName/p"
 RULE = {
@@ -217,7 +217,7 @@ def test_every_alarm_that_is_taken_can_be_looked_at(client, cloud, name, changes
     params = {key: value for key, value in {**RULE, **changes}.items() if value is not None}
     client.put_metric_alarm(AlarmName=name, **params)
 
-    rule = rule_from_json(cloud.store.get(Kind.ALARM, name).spec)
+    rule = rule_from_json(cloud.store.get(ALARM, name).spec)
 
     assert (rule.period_s, rule.threshold, rule.evaluation_periods) == (period_s, 20.0, 3)
 
@@ -228,6 +228,6 @@ def test_history_is_bounded(client, cloud, name):
         state = ("OK", "ALARM")[number % 2]
         client.set_alarm_state(AlarmName=name, StateValue=state, StateReason="test")
 
-    record = cloud.store.get(Kind.ALARM, name)
+    record = cloud.store.get(ALARM, name)
 
     assert len(record.status["history"]) == 100

@@ -5,11 +5,12 @@ from typing import Any
 
 from headrace.cluster.fake import FakeLauncher, FakeMachine, ManualClock, ready_after
 from headrace.control.fleet import Limits
+from headrace.control.kinds import ENDPOINT
 from headrace.control.progress import State, view_endpoint, visible_state
 from headrace.control.reconciler import Reconciler
 from headrace.control.version import asked_capacity, version_json
-from headrace.state.records import Kind, Record
-from headrace.state.routes import route_from_json
+from headrace.state.records import Record
+from headrace.state.routes import ROUTE
 from headrace.state.sql import SqlStore, open_store
 from tests.control.support import IMAGE, ListedLogs, reconciler_of
 
@@ -49,9 +50,9 @@ class Scene:
             generation=generation, config=config, models=MODELS, desired=desired, deployment=deployment
         )
         spec: dict[str, Any] = {"asked": generation, "version": version}
-        found = self.store.get(Kind.ENDPOINT, name)
+        found = self.store.get(ENDPOINT, name)
         if found is None:
-            self.store.create(Kind.ENDPOINT, name, spec=spec)
+            self.store.create(ENDPOINT, name, spec=spec)
         else:
             self.store.update(found, spec=spec)
 
@@ -62,7 +63,7 @@ class Scene:
             await self.reconciler.pass_once()
 
     def endpoint(self, name: str = "e") -> Record:
-        found = self.store.get(Kind.ENDPOINT, name)
+        found = self.store.get(ENDPOINT, name)
         assert found is not None
         return found
 
@@ -78,7 +79,7 @@ class Scene:
         return sorted(worker.spec.name for worker in self.machine.living())
 
     def replicas(self) -> list[str]:
-        route = self.store.get(Kind.ROUTE, "e")
+        route = self.store.get(ROUTE, "e")
         assert route is not None
-        variants = route_from_json(route.spec).variants
+        variants = route.spec.variants
         return [one.worker for variant in variants for fleet in variant.fleets for one in fleet.replicas]

@@ -13,13 +13,14 @@ from headrace.control.context import CallContext
 from headrace.control.deployment import wanted_workers
 from headrace.control.fleet import Limits, WorkerView
 from headrace.control.identity_api import assumed_role_arn
+from headrace.control.kinds import ENDPOINT, MODEL
 from headrace.control.names import arn_of
 from headrace.control.plan import plan_endpoint
 from headrace.control.progress import status_json, view_endpoint
 from headrace.control.registry import OPERATIONS, handler_of
 from headrace.control.worker_specs import WorkerDefaults, build_worker
-from headrace.state.records import Kind
-from headrace.state.routes import route_from_json, route_to_json
+from headrace.state.records import copy_part
+from headrace.state.routes import Route
 from headrace.state.sql import SqlStore, open_store
 from headrace.wire.aws import calls, patterns, services, validation
 from headrace.wire.aws.errors import AwsError
@@ -35,7 +36,7 @@ KNOWN = {
     "VariantName": st.sampled_from(["v", "w"]),
     "ContainerImage": st.sampled_from([IMAGE, "my/server:1"]),
     "RoleArn": st.just(ROLE),
-    "ResourceArn": st.builds(arn_of, st.just(AWS_SCOPE), st.sampled_from([Kind.MODEL, Kind.ENDPOINT]), st.just("m")),
+    "ResourceArn": st.builds(arn_of, st.just(AWS_SCOPE), st.sampled_from([MODEL, ENDPOINT]), st.just("m")),
     "ProductionVariantInstanceType": st.sampled_from(["ml.m5.large", "ml.g5.xlarge"]),
     "Url": st.sampled_from(["s3://bucket/key.tar.gz", "s3://bucket/prefix/"]),
     "DestinationS3Uri": st.just("s3://bucket/out"),
@@ -190,7 +191,7 @@ def answer(store: SqlStore, call: Call) -> None:
 
 def act(store: SqlStore) -> None:
     """Every endpoint can be planned, its workers built; once these serve, it is in service."""
-    for record in store.list(Kind.ENDPOINT):
+    for record in store.list(ENDPOINT):
         workers: list[WorkerView] = []
         for _ in range(40):
             plan = plan_endpoint(view_endpoint(record), workers, endpoint_arn="arn", now_s=NOW_S, limits=Limits())
@@ -198,7 +199,7 @@ def act(store: SqlStore) -> None:
                 store.remove(record)
                 break
             assert plan.route is not None
-            route_from_json(route_to_json(plan.route))
+            assert copy_part(plan.route, Route) == plan.route
             status = status_json(plan.deployment.progress, plan.deployment.versions, {}, {})
             record = store.update(record, status=status)  # noqa: PLW2901 -- the same one, later
             workers = [serving(fleet, n) for fleet, num in wanted_workers(plan.deployment).items() for n in range(num)]

@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.cluster.fake import fails_after, ready_after
-from headrace.state.records import Kind
+from headrace.control.kinds import WORKER
 from tests.control.support import IMAGE, ROLE, Platform
 from tests.waiting import WAIT_S
 
@@ -75,7 +75,7 @@ def test_it_is_described_after_its_configuration_and_its_model_are_gone(platform
     client.delete_endpoint(EndpointName="e")
     client.get_waiter("endpoint_deleted").wait(EndpointName="e", WaiterConfig=WAITER)
     assert list(platform.machine.living()) == []
-    assert platform.store.list(Kind.WORKER) == []
+    assert platform.store.list(WORKER) == []
 
 
 def test_what_is_accepted_and_not_done_is_said(platform: Platform) -> None:

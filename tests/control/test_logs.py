@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from headrace.control.kinds import WORKER
 from headrace.control.log_filter import read_pattern
-from headrace.state.records import Kind
 from tests.control.support import Platform
 
 GROUP = "/aws/sagemaker/Endpoints/e"
@@ -23,7 +23,7 @@ def add_worker(platform: Platform, number: int, variant: str = "AllTraffic") -> 
         "log_group": GROUP,
         "log_stream": stream,
     }
-    platform.store.create(Kind.WORKER, f"w{number}", spec=spec)
+    platform.store.create(WORKER, f"w{number}", spec=spec)
     return stream
 
 
@@ -120,7 +120,7 @@ def test_a_pattern_fits(pattern: str, line: str, *, fits: bool) -> None:
 
 def end(platform: Platform, number: int, *, created_s: float = 0.5) -> None:
     """The worker's log is kept, its record goes."""
-    record = platform.store.get(Kind.WORKER, f"w{number}")
+    record = platform.store.get(WORKER, f"w{number}")
     assert record is not None
     platform.logs.keep(
         record.name, log_group=record.spec["log_group"], log_stream=record.spec["log_stream"], created_s=created_s
@@ -153,7 +153,7 @@ def test_pages_go_over_the_end_of_a_worker(logs: Any, still_platform: Platform) 
         page = logs.filter_log_events(logGroupName=GROUP, limit=1, **token)
         found += messages(page)
         if len(found) == 2:
-            end(still_platform, 1, created_s=still_platform.store.list(Kind.WORKER)[0].created_s)
+            end(still_platform, 1, created_s=still_platform.store.list(WORKER)[0].created_s)
     assert found == ["one", "two", "three error", "four error", "five"]
 
 

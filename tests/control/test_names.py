@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.control.kinds import ENDPOINT, ENDPOINT_CONFIG, MODEL
 from headrace.control.names import arn_of, find, parse_arn
 from headrace.state.records import Kind
 from headrace.state.sql import open_store
@@ -13,7 +14,7 @@ AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")
 
 
 @given(
-    kind=st.sampled_from([Kind.MODEL, Kind.ENDPOINT_CONFIG, Kind.ENDPOINT]),
+    kind=st.sampled_from([MODEL, ENDPOINT_CONFIG, ENDPOINT]),
     name=st.from_regex(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", fullmatch=True),
 )
 def test_an_arn_leads_back_to_its_name(kind: Kind, name: str) -> None:
@@ -24,7 +25,7 @@ def test_an_arn_leads_back_to_its_name(kind: Kind, name: str) -> None:
     ("region", "partition"), [("eu-west-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")]
 )
 def test_the_partition_is_that_of_the_region(region: str, partition: str) -> None:
-    arn = arn_of(AwsScope(account="123456789012", region=region), Kind.ENDPOINT, "e")
+    arn = arn_of(AwsScope(account="123456789012", region=region), ENDPOINT, "e")
     assert arn == f"arn:{partition}:sagemaker:{region}:123456789012:endpoint/e"
 
 
@@ -37,10 +38,10 @@ def test_arns_of_other_things_lead_nowhere(arn: str) -> None:
 
 def test_a_name_is_found_in_any_case_and_the_exact_one_first() -> None:
     store = open_store("sqlite://")
-    store.create(Kind.MODEL, "My-Model", spec={})
-    exact = store.create(Kind.MODEL, "my-model", spec={})
-    found = find(store, Kind.MODEL, "my-model")
-    other = find(store, Kind.MODEL, "MY-model")
+    store.create(MODEL, "My-Model", spec={})
+    exact = store.create(MODEL, "my-model", spec={})
+    found = find(store, MODEL, "my-model")
+    other = find(store, MODEL, "MY-model")
     store.close()
     assert found == exact
     assert other is not None

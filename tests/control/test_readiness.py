@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from headrace.cluster.launcher import WorkerPhase
+from headrace.control.kinds import WORKER
 from headrace.control.readiness import Rest, Starting, starting_among, until_one_answers
-from headrace.state.records import Kind, Record
+from headrace.state.records import Record
 from tests.waiting import WAIT_S
 
 NOBODY = Starting("http://127.0.0.1:1", 0.0)
@@ -17,7 +18,7 @@ def worker(phase: WorkerPhase | None, *, deleting_s: float | None = None) -> Rec
     handle = {"launcher": "local", "url": "http://127.0.0.1:7", "facts": {}, "token": ""}
     status = {"phase": phase.value, "phase_since_s": 5.0, "handle": handle} if phase else {}
     return Record(
-        kind=Kind.WORKER,
+        kind=WORKER,
         name="w",
         uid="u",
         revision=1,

@@ -6,10 +6,12 @@ from contextlib import suppress
 
 import pytest
 
+from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cluster.fake import FakeLauncher, FakeMachine, Script, fails_after, ready_after
 from headrace.cluster.launcher import Handle, WorkerPhase, WorkerSpec
+from headrace.control.kinds import ENDPOINT, WORKER
 from headrace.control.progress import State, view_endpoint, visible_state
-from headrace.state.records import Kind
+from headrace.state.routes import ROUTE
 from tests.control.reconciler_scene import Scene
 from tests.waiting import WAIT_S
 
@@ -32,9 +34,9 @@ async def test_an_endpoint_lives_and_dies(scene: Scene) -> None:
     assert first.spec.environment["HF_MODEL_ID"] == "smollm2"
     scene.store.update(scene.endpoint(), is_deleting=True)
     await scene.settle()
-    assert scene.store.get(Kind.ENDPOINT, "e") is None
-    assert scene.store.get(Kind.ROUTE, "e") is None
-    assert scene.store.list(Kind.WORKER) == []
+    assert scene.store.get(ENDPOINT, "e") is None
+    assert scene.store.get(ROUTE, "e") is None
+    assert scene.store.list(WORKER) == []
     assert scene.machine.workers == {}
 
 
@@ -43,7 +45,7 @@ async def test_workers_that_wait_for_room_start_when_there_is_some(scene: Scene)
     scene.ask(count=2)
     await scene.settle()
     assert scene.state() is State.CREATING
-    assert {worker.status["waiting"] for worker in scene.store.list(Kind.WORKER)} == {"No node has room."}
+    assert {worker.status["waiting"] for worker in scene.store.list(WORKER)} == {"No node has room."}
     assert "No node has room." in scene.endpoint().status["notices"]["a"]
     before = scene.store.revision()
     scene.machine.waits_for = "No node has room now: 0 CPU are free."
@@ -52,7 +54,7 @@ async def test_workers_that_wait_for_room_start_when_there_is_some(scene: Scene)
     scene.machine.waits_for = ""
     await scene.settle()
     assert scene.state() is State.IN_SERVICE
-    assert not any("waiting" in worker.status for worker in scene.store.list(Kind.WORKER))
+    assert not any("waiting" in worker.status for worker in scene.store.list(WORKER))
     assert "No node has room." not in scene.endpoint().status["notices"]["a"]
 
 
@@ -67,8 +69,8 @@ async def test_a_worker_that_never_finds_room_fails_with_what_it_waited_for(scen
     assert "it could not be started within 240 s. No node has room." in scene.reason()
     scene.store.update(scene.endpoint(), is_deleting=True)
     await scene.settle()
-    assert scene.store.list(Kind.WORKER) == []
-    assert scene.store.get(Kind.ENDPOINT, "e") is None
+    assert scene.store.list(WORKER) == []
+    assert scene.store.get(ENDPOINT, "e") is None
 
 
 async def test_an_endpoint_whose_worker_waits_can_be_deleted(scene: Scene) -> None:
@@ -77,8 +79,8 @@ async def test_an_endpoint_whose_worker_waits_can_be_deleted(scene: Scene) -> No
     await scene.settle(5)
     scene.store.update(scene.endpoint(), is_deleting=True)
     await scene.settle(5)
-    assert scene.store.list(Kind.WORKER) == []
-    assert scene.store.get(Kind.ENDPOINT, "e") is None
+    assert scene.store.list(WORKER) == []
+    assert scene.store.get(ENDPOINT, "e") is None
 
 
 async def test_nothing_is_written_when_nothing_changes(scene: Scene) -> None:
@@ -107,7 +109,7 @@ async def test_a_failure_tells_what_the_log_said_last(scene: Scene) -> None:
     )
     assert scene.reason().endswith("Last lines of its log:\nloading\nValueError: bad weights")
     assert scene.living() == []
-    assert len(scene.store.list(Kind.WORKER)) == 1
+    assert len(scene.store.list(WORKER)) == 1
 
 
 async def test_a_worker_that_cannot_be_started_fails_the_endpoint(scene: Scene) -> None:
@@ -174,8 +176,8 @@ async def test_an_update_keeps_the_old_worker_until_the_new_one_serves(scene: Sc
 
 
 async def test_an_alarm_that_rings_while_an_update_bakes_takes_it_back(scene: Scene) -> None:
-    alarm = scene.store.create(Kind.ALARM, "errors", spec={"AlarmName": "errors"}, status={"state": "OK"})
-    scene.store.create(Kind.ALARM, "another", spec={"AlarmName": "another"}, status={"state": "ALARM"})
+    alarm = scene.store.create(ALARM, "errors", spec={"AlarmName": "errors"}, status={"state": "OK"})
+    scene.store.create(ALARM, "another", spec={"AlarmName": "another"}, status={"state": "ALARM"})
     scene.ask()
     await scene.settle()
     routing = {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": 300}
@@ -206,12 +208,12 @@ async def test_workers_of_an_endpoint_that_is_gone_are_ended(scene: Scene) -> No
     scene.store.remove(scene.endpoint())
     await scene.settle()
     assert scene.machine.workers == {}
-    assert scene.store.list(Kind.WORKER) == []
-    assert scene.store.get(Kind.ROUTE, "e") is None
+    assert scene.store.list(WORKER) == []
+    assert scene.store.get(ROUTE, "e") is None
 
 
 async def test_an_endpoint_that_cannot_be_read_does_not_hold_up_the_others(scene: Scene) -> None:
-    scene.store.create(Kind.ENDPOINT, "broken", spec={"asked": 1})
+    scene.store.create(ENDPOINT, "broken", spec={"asked": 1})
     scene.ask()
     await scene.settle(5, pause_s=1.0)
     assert scene.state() is State.IN_SERVICE
@@ -273,7 +275,7 @@ async def test_death_at_any_change_loses_nothing(scene: Scene, num_changes: int,
         scene.ask(generation=2, count=2)
         await scene.settle(12)
     scene.reconciler = scene.born()
-    found = scene.store.get(Kind.ENDPOINT, "e")
+    found = scene.store.get(ENDPOINT, "e")
     assert found is not None
     if found.spec["asked"] == 1:
         scene.ask(generation=2, count=2)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.state.records import Kind
+from headrace.control.kinds import ENDPOINT, WORKER
 from tests.control.reconciler_scene import Scene
 
 
@@ -19,10 +19,10 @@ async def test_logs_outlive_workers_and_their_endpoint(scene: Scene) -> None:
     scene.logs.write("hello")
     scene.ask(count=2)
     await scene.settle()
-    workers = {record.name: record for record in scene.store.list(Kind.WORKER)}
+    workers = {record.name: record for record in scene.store.list(WORKER)}
     scene.store.update(scene.endpoint(), is_deleting=True)
     await scene.settle()
-    assert scene.store.list(Kind.WORKER) == []
+    assert scene.store.list(WORKER) == []
     assert {ended.worker for ended in scene.logs.ended()} == set(workers)
     for ended in scene.logs.ended():
         record = workers[ended.worker]
@@ -38,6 +38,6 @@ async def test_a_log_that_cannot_be_kept_keeps_no_worker(scene: Scene) -> None:
     await scene.settle()
     scene.store.update(scene.endpoint(), is_deleting=True)
     await scene.settle()
-    assert scene.store.get(Kind.ENDPOINT, "e") is None
+    assert scene.store.get(ENDPOINT, "e") is None
     assert scene.machine.workers == {}
     assert scene.logs.ended() == []

@@ -12,6 +12,7 @@ from typing import Any
 from headrace.cluster.launcher import WorkerPhase
 from headrace.control.deployment import Outside
 from headrace.control.fleet import Limits, WorkerView
+from headrace.control.kinds import ENDPOINT
 from headrace.control.plan import (
     Action,
     Drain,
@@ -81,7 +82,7 @@ class World:
     """One endpoint, its workers and the time."""
 
     name: str = "e"
-    kind: Kind = Kind.ENDPOINT
+    kind: Kind = ENDPOINT
     limits: Limits = field(default_factory=Limits)
     now_s: float = 1000.0
     workers: dict[str, Played] = field(default_factory=dict)
@@ -112,6 +113,7 @@ class World:
             uid=f"uid-{self.name}",
             revision=1,
             spec=json.loads(json.dumps(spec)),
+            status={},
             created_s=self.now_s,
             modified_s=self.now_s,
         )
@@ -296,7 +298,7 @@ class World:
 
     def _start(self, action: Start) -> None:
         self.num_made += 1
-        name = f"w{self.num_made:04d}" if self.kind is Kind.ENDPOINT else f"{self.name}-{self.num_made:04d}"
+        name = f"w{self.num_made:04d}" if self.kind is ENDPOINT else f"{self.name}-{self.num_made:04d}"
         view = WorkerView(name=name, variant=action.variant, generation=action.generation, created_s=self.now_s)
         self.workers[name] = Played(view=view, behaviour=self.behaviours[action.generation], instance=action.instance)
         if not self.loses_starts:

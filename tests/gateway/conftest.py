@@ -24,8 +24,7 @@ from headrace.gateway.objects import ObjectStore
 from headrace.gateway.wait_queue import Wake
 from headrace.http.listener import bind, url_of
 from headrace.http.protocol import StreamingProtocol
-from headrace.state.records import Kind
-from headrace.state.routes import Route
+from headrace.state.routes import ROUTE, Route
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
 
@@ -81,7 +80,7 @@ class Running:
         for worker in self.workers:
             self.run(worker.stop())
         self.workers.clear()
-        for record in self.store.list(Kind.ROUTE):
+        for record in self.store.list(ROUTE):
             self.store.drop(record.name)
         self.run(self.gateway._table.settled())
         self.gateway.metrics.refused.clear()

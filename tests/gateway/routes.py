@@ -3,10 +3,12 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-from headrace.state.records import Json, Kind, Record
+from headrace.state.records import AnyKind, NoStatus, Record, StoredRecord, Unreadable
 from headrace.state.routes import (
+    ROUTE,
     AsyncOutput,
     ComponentRoute,
     Fleet,
@@ -14,7 +16,6 @@ from headrace.state.routes import (
     Route,
     RoutingStrategy,
     VariantRoute,
-    route_to_json,
 )
 
 ACCOUNT = "123456789012"
@@ -83,7 +84,7 @@ class RouteStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, StoredRecord] = {}
         self._listeners: list[Callable[[], None]] = []
         self._revision = 0
         self.num_reads = 0
@@ -91,21 +92,16 @@ class RouteStore:
 
     def put(self, *routes: Route) -> None:
         for one in routes:
-            self.put_json(one.endpoint, route_to_json(one))
+            self._put(one.endpoint, partial(Record, kind=ROUTE, spec=one, status=NoStatus()))
 
-    def put_json(self, name: str, spec: Json) -> None:
+    def put_unreadable(self, name: str) -> None:
+        self._put(name, partial(Unreadable, kind=ROUTE, reason="it was edited"))
+
+    def _put(self, name: str, make: Callable[..., Any]) -> None:
         with self._lock:
             self._revision += 1
             now_s = time.time()
-            self._records[name] = Record(
-                kind=Kind.ROUTE,
-                name=name,
-                uid=name,
-                revision=self._revision,
-                spec=spec,
-                created_s=now_s,
-                modified_s=now_s,
-            )
+            self._records[name] = make(name=name, uid=name, revision=self._revision, created_s=now_s, modified_s=now_s)
         self._tell()
 
     def drop(self, name: str) -> None:
@@ -114,8 +110,8 @@ class RouteStore:
             del self._records[name]
         self._tell()
 
-    def list(self, kind: Kind) -> list[Record]:
-        assert kind is Kind.ROUTE
+    def list(self, kind: AnyKind) -> list[StoredRecord]:
+        assert kind is ROUTE
         if self.failure is not None:
             raise self.failure
         with self._lock:

@@ -66,7 +66,7 @@ async def test_listeners_are_told(store, table):
 
 
 async def test_a_route_that_cannot_be_read_hides_no_other(store, table):
-    store.put_json("broken", {"endpoint": 1})
+    store.put_unreadable("broken")
     store.put(route(endpoint="a"))
     await table.settled()
     assert await table.route("a") is not None

@@ -17,12 +17,12 @@ from botocore.exceptions import ClientError
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from headrace.control.kinds import ACCESS_KEY
 from headrace.gateway.app import Gateway
 from headrace.platform.access import Gate
 from headrace.platform.app import Doors, PlatformApp
 from headrace.platform.http_request import read_body
 from headrace.platform.key_ring import KeyRing
-from headrace.state.records import Kind
 from headrace.state.sql import open_store
 from tests.waiting import WAIT_S
 from tests.wire.test_unknown_routes import FOREIGN, message_of
@@ -44,7 +44,7 @@ def door(name: str) -> Any:
 @contextmanager
 def platform(*, is_open: bool, allowed_hosts: tuple[str, ...] = (), status: str = "ok") -> Iterator[str]:
     store = open_store("sqlite://")
-    store.create(Kind.ACCESS_KEY, KEY, spec={"secret": SECRET})
+    store.create(ACCESS_KEY, KEY, spec={"secret": SECRET})
     doors = Doors(
         gateway=door("gateway"),
         gateway_owns=Gateway.owns,
@@ -299,7 +299,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_held(closed: str) -> N
 
 async def test_a_removed_key_opens_nothing_soon_after() -> None:
     store, now = open_store("sqlite://"), [time.monotonic()]
-    record = store.create(Kind.ACCESS_KEY, KEY, spec={"secret": SECRET})
+    record = store.create(ACCESS_KEY, KEY, spec={"secret": SECRET})
     ring = KeyRing(store, clock=lambda: now[0])
     await ring.refresh()
     assert ring.secret_of(KEY) == SECRET

@@ -3,19 +3,19 @@
 import itertools
 import sys
 
-from headrace.state.records import Kind
 from headrace.state.sql import open_store
+from tests.state.kinds import WORKER
 
 
 def main() -> None:
     store = open_store(sys.argv[1])
     for number in itertools.count():
-        made = store.create(Kind.WORKER, f"w{number}", spec={"number": number, "filling": "x" * 500})
+        made = store.create(WORKER, f"w{number}", spec={"number": number, "filling": "x" * 500})
         print("made", number, flush=True)
         store.update(made, status={"number": number})
         print("written", number, flush=True)
         if number % 3 == 0:
-            found = store.get(Kind.WORKER, f"w{number}")
+            found = store.get(WORKER, f"w{number}")
             assert found is not None
             store.remove(found)
             print("removed", number, flush=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state.records import Kind
 from headrace.state.sql import open_store
+from tests.state.kinds import WORKER
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -38,7 +38,7 @@ def test_what_was_told_is_there_after_kill_9(lasting_place, after_lines) -> None
     open_store(lasting_place).close()
     said = write_and_be_killed(lasting_place, after_lines)
     with contextlib.closing(open_store(lasting_place)) as store:
-        found = {record.spec["number"]: record for record in store.list(Kind.WORKER)}
+        found = {record.spec["number"]: record for record in store.list(WORKER)}
         removed = {number for what, number in said if what == "removed"}
         made = {number for what, number in said if what == "made"}
         written = {number for what, number in said if what == "written"}
@@ -48,4 +48,4 @@ def test_what_was_told_is_there_after_kill_9(lasting_place, after_lines) -> None
         assert set(found) <= made | {last + 1}, "at most one write was not told"
         assert all(found[number].status == {"number": number} for number in written & set(found))
         assert store.revision() >= max(record.revision for record in found.values()) if found else True
-        store.create(Kind.WORKER, "after", spec={"number": -1})
+        store.create(WORKER, "after", spec={"number": -1})

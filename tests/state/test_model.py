@@ -8,8 +8,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record
 from headrace.state.sql import open_store
+from tests.state.kinds import ENDPOINT, MODEL
 
-KINDS = st.sampled_from([Kind.MODEL, Kind.ENDPOINT])
+KINDS = st.sampled_from([MODEL, ENDPOINT])
 NAMES = st.sampled_from(["a", "b", "ü"])
 VALUES: st.SearchStrategy[Json] = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), max_size=3)
 TAGS = st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2)
@@ -82,7 +83,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "store"):
             return
         assert self.store.revision() == self.newest
-        for kind in (Kind.MODEL, Kind.ENDPOINT):
+        for kind in (MODEL, ENDPOINT):
             wanted = [record for (its_kind, _), record in self.expected.items() if its_kind is kind]
             assert list(self.store.list(kind)) == sorted(wanted, key=lambda record: (record.created_s, record.name))
 

@@ -7,17 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.core.errors import SettingsError, Unavailable
-from headrace.state.records import AlreadyExists, Conflict, Kind, Record
+from headrace.state.records import AlreadyExists, Conflict, Record
 from headrace.state.sql import open_store
+from tests.state.kinds import ACCESS_KEY, ENDPOINT, MODEL, ROUTE, WORKER
 
 NASTY = {"text": "ünïcödé \ud800 \x00 'quoted' \"\\", "deep": {"list": [1, 2.5, None, True, {"": []}]}}
 
 
 def test_what_was_created_is_read_back(store, clock) -> None:
-    made = store.create(Kind.MODEL, "a", spec=NASTY, status={"seen": 1}, tags={"team": "x"})
-    assert store.get(Kind.MODEL, "a") == made
+    made = store.create(MODEL, "a", spec=NASTY, status={"seen": 1}, tags={"team": "x"})
+    assert store.get(MODEL, "a") == made
     assert (made.kind, made.name, made.spec, made.status, made.tags) == (
-        Kind.MODEL,
+        MODEL,
         "a",
         NASTY,
         {"seen": 1},
@@ -28,30 +29,30 @@ def test_what_was_created_is_read_back(store, clock) -> None:
 
 def test_a_record_is_not_what_its_maker_changes_later(store) -> None:
     spec = {"list": [1]}
-    made = store.create(Kind.MODEL, "a", spec=spec)
+    made = store.create(MODEL, "a", spec=spec)
     spec["list"].append(2)
     assert made.spec == {"list": [1]}
 
 
 def test_what_is_not_there_is_none(store) -> None:
-    assert store.get(Kind.ENDPOINT, "a") is None
-    assert list(store.list(Kind.ENDPOINT)) == []
+    assert store.get(ENDPOINT, "a") is None
+    assert list(store.list(ENDPOINT)) == []
 
 
 def test_names_are_unique_for_a_kind_only_and_case_counts(store) -> None:
-    store.create(Kind.MODEL, "a", spec={})
-    store.create(Kind.ENDPOINT, "a", spec={})
-    store.create(Kind.MODEL, "A", spec={})
+    store.create(MODEL, "a", spec={})
+    store.create(ENDPOINT, "a", spec={})
+    store.create(MODEL, "A", spec={})
     before = store.revision()
     with pytest.raises(AlreadyExists, match="'a'"):
-        store.create(Kind.MODEL, "a", spec={})
+        store.create(MODEL, "a", spec={})
     assert store.revision() == before
 
 
 def test_a_name_may_be_used_again_with_another_uid(store) -> None:
-    first = store.create(Kind.MODEL, "a", spec={})
+    first = store.create(MODEL, "a", spec={})
     store.remove(first)
-    second = store.create(Kind.MODEL, "a", spec={})
+    second = store.create(MODEL, "a", spec={})
     assert second.uid != first.uid
     assert second.revision > first.revision
 
@@ -59,16 +60,16 @@ def test_a_name_may_be_used_again_with_another_uid(store) -> None:
 def test_records_are_listed_by_creation_then_name(store, clock) -> None:
     for name, now_s in (("c", 3.0), ("b", 2.0), ("d", 1.0), ("a", 2.0)):
         clock.now_s = now_s
-        store.create(Kind.WORKER, name, spec={})
-    store.create(Kind.ROUTE, "other", spec={})
-    assert [record.name for record in store.list(Kind.WORKER)] == ["d", "a", "b", "c"]
+        store.create(WORKER, name, spec={})
+    store.create(ROUTE, "other", spec={})
+    assert [record.name for record in store.list(WORKER)] == ["d", "a", "b", "c"]
 
 
 def test_an_update_writes_what_is_given_and_leaves_the_rest(store, clock) -> None:
-    made = store.create(Kind.ENDPOINT, "a", spec={"x": 1}, status={"y": 1}, tags={"z": "1"})
+    made = store.create(ENDPOINT, "a", spec={"x": 1}, status={"y": 1}, tags={"z": "1"})
     clock.now_s += 5
     written = store.update(made, status={"y": 2})
-    assert written == store.get(Kind.ENDPOINT, "a")
+    assert written == store.get(ENDPOINT, "a")
     assert (written.spec, written.status, written.tags) == ({"x": 1}, {"y": 2}, {"z": "1"})
     assert (written.created_s, written.modified_s) == (made.created_s, clock.now_s)
     emptied = store.update(written, tags={})
@@ -76,7 +77,7 @@ def test_an_update_writes_what_is_given_and_leaves_the_rest(store, clock) -> Non
 
 
 def test_deleting_is_set_once_and_for_all(store, clock) -> None:
-    made = store.create(Kind.ENDPOINT, "a", spec={})
+    made = store.create(ENDPOINT, "a", spec={})
     clock.now_s += 1
     deleting = store.update(made, is_deleting=True)
     since_s = clock.now_s
@@ -86,41 +87,41 @@ def test_deleting_is_set_once_and_for_all(store, clock) -> None:
 
 
 def test_a_write_on_an_old_revision_conflicts_and_changes_nothing(store) -> None:
-    old = store.create(Kind.ENDPOINT, "a", spec={"v": 1})
+    old = store.create(ENDPOINT, "a", spec={"v": 1})
     new = store.update(old, spec={"v": 2})
     with pytest.raises(Conflict):
         store.update(old, spec={"v": 3})
     with pytest.raises(Conflict):
         store.remove(old)
-    assert store.get(Kind.ENDPOINT, "a") == new
+    assert store.get(ENDPOINT, "a") == new
 
 
 def test_a_removed_record_cannot_be_written_and_is_removed_only_once(store) -> None:
-    made = store.create(Kind.ENDPOINT, "a", spec={})
+    made = store.create(ENDPOINT, "a", spec={})
     store.remove(made)
     before = store.revision()
     store.remove(made)
     assert store.revision() == before
     with pytest.raises(Conflict):
         store.update(made, spec={"v": 1})
-    assert store.get(Kind.ENDPOINT, "a") is None
+    assert store.get(ENDPOINT, "a") is None
 
 
 def test_every_write_has_a_larger_revision_and_reads_have_none(store) -> None:
     seen = [store.revision()]
-    made = store.create(Kind.MODEL, "a", spec={})
+    made = store.create(MODEL, "a", spec={})
     seen.append(made.revision)
     written = store.update(made, spec={"x": 1})
     seen.append(written.revision)
     store.remove(written)
     seen.append(store.revision())
-    store.list(Kind.MODEL)
+    store.list(MODEL)
     assert seen == sorted(set(seen))
     assert store.revision() == seen[-1]
 
 
 def test_writing_the_same_again_is_no_write(store, clock) -> None:
-    made = store.create(Kind.WORKER, "a", spec={"x": [1]}, status={"y": 1})
+    made = store.create(WORKER, "a", spec={"x": [1]}, status={"y": 1})
     told = []
     store.subscribe(lambda: told.append(1))
     clock.now_s += 1
@@ -131,13 +132,13 @@ def test_writing_the_same_again_is_no_write(store, clock) -> None:
 def test_listeners_hear_of_writes_until_they_end(store) -> None:
     told = []
     end = store.subscribe(lambda: told.append(store.revision()))
-    made = store.create(Kind.MODEL, "a", spec={})
+    made = store.create(MODEL, "a", spec={})
     store.remove(made)
     with pytest.raises(Conflict):
         store.update(made, spec={"x": 1})
     end()
     end()
-    store.create(Kind.MODEL, "b", spec={})
+    store.create(MODEL, "b", spec={})
     assert told == [made.revision, made.revision + 1]
 
 
@@ -149,12 +150,12 @@ def test_a_listener_that_fails_hurts_neither_the_writer_nor_others(store) -> Non
 
     store.subscribe(fail)
     store.subscribe(lambda: told.append(1))
-    assert store.create(Kind.MODEL, "a", spec={}) == store.get(Kind.MODEL, "a")
+    assert store.create(MODEL, "a", spec={}) == store.get(MODEL, "a")
     assert told == [1]
 
 
 def test_of_writers_with_the_same_revision_one_wins(store) -> None:
-    record = store.create(Kind.WORKER, "a", spec={"by": None})
+    record = store.create(WORKER, "a", spec={"by": None})
 
     def write(number: int) -> Record | None:
         try:
@@ -165,11 +166,11 @@ def test_of_writers_with_the_same_revision_one_wins(store) -> None:
     with ThreadPoolExecutor(8) as pool:
         written = [done for done in pool.map(write, range(16)) if done is not None]
     assert len(written) == 1
-    assert store.get(Kind.WORKER, "a") == written[0]
+    assert store.get(WORKER, "a") == written[0]
 
 
 def test_threads_that_read_and_write_lose_nothing(store) -> None:
-    record = store.create(Kind.WORKER, "counter", spec={"n": 0})
+    record = store.create(WORKER, "counter", spec={"n": 0})
     del record
     start = threading.Barrier(4)
 
@@ -177,7 +178,7 @@ def test_threads_that_read_and_write_lose_nothing(store) -> None:
         start.wait()
         done = 0
         while done < 10:
-            found = store.get(Kind.WORKER, "counter")
+            found = store.get(WORKER, "counter")
             assert found is not None
             with contextlib.suppress(Conflict):
                 store.update(found, spec={"n": found.spec["n"] + 1})
@@ -185,22 +186,22 @@ def test_threads_that_read_and_write_lose_nothing(store) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(count, range(4)))
-    found = store.get(Kind.WORKER, "counter")
+    found = store.get(WORKER, "counter")
     assert found is not None
     assert found.spec == {"n": 40}
 
 
 def test_a_store_has_the_same_records_after_it_was_closed(lasting_place) -> None:
     with contextlib.closing(open_store(lasting_place)) as store:
-        made = store.create(Kind.MODEL, "a", spec=NASTY)
+        made = store.create(MODEL, "a", spec=NASTY)
     with contextlib.closing(open_store(lasting_place)) as store:
-        assert store.get(Kind.MODEL, "a") == made
+        assert store.get(MODEL, "a") == made
         assert store.revision() == made.revision
 
 
 def test_two_stores_on_one_database_see_each_other(lasting_place) -> None:
     with contextlib.closing(open_store(lasting_place)) as one, contextlib.closing(open_store(lasting_place)) as two:
-        made = one.create(Kind.MODEL, "a", spec={})
+        made = one.create(MODEL, "a", spec={})
         written = two.update(made, spec={"x": 1})
         assert one.revision() == written.revision
         with pytest.raises(Conflict):
@@ -210,17 +211,17 @@ def test_two_stores_on_one_database_see_each_other(lasting_place) -> None:
 def test_stores_that_are_opened_at_once_make_the_tables_once(lasting_place) -> None:
     def work(number: int) -> None:
         with contextlib.closing(open_store(lasting_place)) as store:
-            store.create(Kind.MODEL, str(number), spec={})
+            store.create(MODEL, str(number), spec={})
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     with contextlib.closing(open_store(lasting_place)) as store:
-        assert len(store.list(Kind.MODEL)) == 4
+        assert len(store.list(MODEL)) == 4
 
 
 def test_the_file_belongs_to_its_owner_alone(tmp_path) -> None:
     with contextlib.closing(open_store(tmp_path / "state.db")) as store:
-        store.create(Kind.ACCESS_KEY, "a", spec={"secret": "s"})
+        store.create(ACCESS_KEY, "a", spec={"secret": "s"})
         modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}
 
@@ -259,8 +260,8 @@ def test_a_store_of_a_newer_headrace_is_refused(tmp_path) -> None:
     path = tmp_path / "state.db"
     open_store(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE headrace_store SET schema_version = 2")
-    with pytest.raises(SettingsError, match="has the form 2"):
+        connection.execute("UPDATE headrace_store SET schema_version = 99")
+    with pytest.raises(SettingsError, match="has the form 99"):
         open_store(path)
 
 
@@ -268,7 +269,7 @@ def test_a_store_whose_disk_is_full_says_so_and_keeps_what_it_had(tmp_path) -> N
     import sqlalchemy as sa
 
     with contextlib.closing(open_store(tmp_path / "state.db")) as store:
-        made = store.create(Kind.MODEL, "a", spec={})
+        made = store.create(MODEL, "a", spec={})
 
         def no_more_pages(connection, _record) -> None:
             pages = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -277,6 +278,6 @@ def test_a_store_whose_disk_is_full_says_so_and_keeps_what_it_had(tmp_path) -> N
         sa.event.listen(store._engine, "connect", no_more_pages)
         store._engine.dispose()
         with pytest.raises(Unavailable, match="is it full"):
-            store.create(Kind.MODEL, "b", spec={"x": "y" * 100_000})
-        assert store.get(Kind.MODEL, "b") is None
-        assert store.get(Kind.MODEL, "a") == made
+            store.create(MODEL, "b", spec={"x": "y" * 100_000})
+        assert store.get(MODEL, "b") is None
+        assert store.get(MODEL, "a") == made

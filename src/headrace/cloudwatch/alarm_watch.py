@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.cloudwatch.alarms.datapoints import read_datapoints
-from headrace.cloudwatch.alarms.records import Watched, actions_for, history_item, with_history, with_state
+from headrace.cloudwatch.alarms.records import ALARM, Watched, actions_for, history_item, with_history, with_state
 from headrace.cloudwatch.alarms.rules import AlarmRule, AlarmState, Datapoint, rule_from_json
 from headrace.cloudwatch.alarms.verdict import Verdict, evaluate
 from headrace.cloudwatch.metrics.metric import SeriesReader
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Kind, Record
+from headrace.state.records import Conflict, RawRecord
 from headrace.state.store import Store
 
 
@@ -38,13 +38,13 @@ class AlarmWatch:
 
     def look(self, *, now_s: float) -> list[Watched]:
         """Bring all alarms up to date."""
-        records = self._store.list(Kind.ALARM)
+        records = self._store.list(ALARM)
         uids = {record.uid for record in records}
         self._seen = {uid: seen for uid, seen in self._seen.items() if uid in uids}
         self._faults = {uid: fault for uid, fault in self._faults.items() if uid in uids}
         return [watched for record in records if (watched := self._guarded(record, now_s)) is not None]
 
-    def _guarded(self, record: Record, now_s: float) -> Watched | None:
+    def _guarded(self, record: RawRecord, now_s: float) -> Watched | None:
         """One alarm; what is wrong with it is told once, and hinders no other."""
         try:
             watched = self._look(record, now_s)
@@ -58,7 +58,7 @@ class AlarmWatch:
         self._faults.pop(record.uid, None)
         return watched
 
-    def _look(self, record: Record, now_s: float) -> Watched:
+    def _look(self, record: RawRecord, now_s: float) -> Watched:
         rule = rule_from_json(record.spec)
         end_s = rule.window(now_s)[1]
         configured_s = float(record.spec.get("configured_s", record.created_s))
@@ -71,7 +71,7 @@ class AlarmWatch:
             self._seen[record.uid] = seen
         return Watched(record=record, rule=rule, values=seen.values, found=seen.state)
 
-    def _written(self, record: Record, verdict: Verdict, old: AlarmState, now_s: float) -> Record:
+    def _written(self, record: RawRecord, verdict: Verdict, old: AlarmState, now_s: float) -> RawRecord:
         if verdict.state == old:
             return record
         status = with_state(

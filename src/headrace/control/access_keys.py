@@ -4,7 +4,7 @@ import secrets
 import string
 from dataclasses import dataclass, field
 
-from headrace.state.records import Kind
+from headrace.control.kinds import ACCESS_KEY
 from headrace.state.store import Store
 
 _PREFIX = "HRAK"
@@ -33,7 +33,7 @@ class AccessKeys:
         """Make a key."""
         key_id = _PREFIX + "".join(secrets.choice(_ID_ALPHABET) for _ in range(16))
         secret = secrets.token_urlsafe(30)
-        record = self._store.create(Kind.ACCESS_KEY, key_id, spec={"secret": secret, "note": note})
+        record = self._store.create(ACCESS_KEY, key_id, spec={"secret": secret, "note": note})
         return AccessKey(key_id=key_id, secret=secret, created_s=record.created_s, note=note)
 
     def list(self) -> list[AccessKey]:
@@ -45,12 +45,12 @@ class AccessKeys:
                 created_s=record.created_s,
                 note=record.spec.get("note", ""),
             )
-            for record in self._store.list(Kind.ACCESS_KEY)
+            for record in self._store.list(ACCESS_KEY)
         ]
 
     def remove(self, key_id: str) -> bool:
         """Remove a key; False if there is none of that id."""
-        record = self._store.get(Kind.ACCESS_KEY, key_id)
+        record = self._store.get(ACCESS_KEY, key_id)
         if record is None:
             return False
         self._store.remove(record)

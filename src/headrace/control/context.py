@@ -10,7 +10,7 @@ from headrace.control.images import OwnImage
 from headrace.control.log_reader import LogReader
 from headrace.control.names import TITLES as _TITLES
 from headrace.control.names import arn_of, find
-from headrace.state.records import Kind, Record
+from headrace.state.records import AnyKind, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError, not_found, validation_error
 from headrace.wire.aws.scope import AwsScope
@@ -36,11 +36,11 @@ class CallContext:
     series: SeriesStore = field(default_factory=MemorySeries)
     """What was measured."""
 
-    def arn(self, kind: Kind, name: str) -> str:
+    def arn(self, kind: AnyKind, name: str) -> str:
         """The ARN of a thing here."""
         return arn_of(self.aws_scope, kind, name)
 
-    def get(self, kind: Kind, name: str) -> Record:
+    def get(self, kind: AnyKind, name: str) -> RawRecord:
         """
         Read a record.
 
@@ -52,7 +52,7 @@ class CallContext:
             raise not_found(_TITLES[kind], self.arn(kind, name))
         return record
 
-    def refuse_existing(self, kind: Kind, name: str) -> None:
+    def refuse_existing(self, kind: AnyKind, name: str) -> None:
         """
         Refuse a name that is taken, in any case.
 

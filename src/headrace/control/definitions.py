@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from headrace.control.context import CallContext, already_exists, tags_of
 from headrace.control.listing import Listed, list_page
 from headrace.control.names import TITLES
-from headrace.state.records import AlreadyExists, Json, Kind
+from headrace.state.records import AlreadyExists, AnyKind, Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """One kind of them, in AWS's words."""
 
-    kind: Kind
+    kind: AnyKind
     word: str
     """`Model`: AWS's members are made of it (`ModelName`, `ModelArn`, `Models`)."""
 

@@ -5,24 +5,25 @@ from typing import Any
 from headrace.control.context import CallContext
 from headrace.control.deployment import Deployment, traffic_fraction
 from headrace.control.endpoints_api import modified_s
+from headrace.control.kinds import ENDPOINT
 from headrace.control.progress import EndpointView, Stage, State, ready_key, view_endpoint, visible_state
 from headrace.control.reading import UnreadableRecord, read_endpoint, unreadable_status
 from headrace.control.version import Variant, Version
 from headrace.control.worker_specs import container_of
-from headrace.state.records import Json, Kind, Record
+from headrace.state.records import Json, RawRecord
 
 _MAX_MESSAGE_CHARACTERS = 1024
 
 
 def describe_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DescribeEndpoint."""
-    record = context.get(Kind.ENDPOINT, params["EndpointName"])
+    record = context.get(ENDPOINT, params["EndpointName"])
     try:
         return _of_view(context, record, read_endpoint(record))
     except UnreadableRecord as error:
         return {
             "EndpointName": record.name,
-            "EndpointArn": context.arn(Kind.ENDPOINT, record.name),
+            "EndpointArn": context.arn(ENDPOINT, record.name),
             "EndpointStatus": unreadable_status(record),
             "FailureReason": str(error),
             "CreationTime": record.created_s,
@@ -30,12 +31,12 @@ def describe_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str,
         }
 
 
-def _of_view(context: CallContext, record: Record, view: EndpointView) -> dict[str, Any]:
+def _of_view(context: CallContext, record: RawRecord, view: EndpointView) -> dict[str, Any]:
     state = visible_state(view)
     current = _current(view)
     answer: dict[str, Any] = {
         "EndpointName": record.name,
-        "EndpointArn": context.arn(Kind.ENDPOINT, record.name),
+        "EndpointArn": context.arn(ENDPOINT, record.name),
         "EndpointConfigName": current.config_name,
         "ProductionVariants": [_summary(one, current, view, record, state) for one in current.variants],
         "EndpointStatus": state.value,
@@ -53,7 +54,7 @@ def _of_view(context: CallContext, record: Record, view: EndpointView) -> dict[s
     return answer
 
 
-def capacities_of(record: Record) -> dict[str, tuple[int, int]]:
+def capacities_of(record: RawRecord) -> dict[str, tuple[int, int]]:
     """Variant -> how many instances it has, and shall have; a serverless variant has none to count."""
     view = view_endpoint(record)
     state, current = visible_state(view), _current(view)
@@ -90,7 +91,7 @@ def _failure_reason(view: EndpointView, state: State) -> str:
     return progress.failure_reason
 
 
-def _summary(variant: Variant, version: Version, view: EndpointView, record: Record, state: State) -> dict[str, Any]:
+def _summary(variant: Variant, version: Version, view: EndpointView, record: RawRecord, state: State) -> dict[str, Any]:
     """A `ProductionVariantSummary`."""
     config = _config_of(variant, version)
     is_host = variant.model is None
@@ -125,7 +126,7 @@ def _is_up(state: State) -> bool:
     return state not in (State.CREATING, State.FAILED)
 
 
-def _counts(variant: Variant, version: Version, view: EndpointView, record: Record, state: State) -> tuple[int, int]:
+def _counts(variant: Variant, version: Version, view: EndpointView, record: RawRecord, state: State) -> tuple[int, int]:
     """How many instances of a variant there are, and shall be."""
     desired = _desired_of(variant, version, view)
     if variant.model is not None:
@@ -135,7 +136,7 @@ def _counts(variant: Variant, version: Version, view: EndpointView, record: Reco
     return len(hosts), _desired_hosts(desired, _config_of(variant, version), staying)
 
 
-def _ready_of(variant: Variant, version: Version, record: Record) -> int:
+def _ready_of(variant: Variant, version: Version, record: RawRecord) -> int:
     """Workers that serve."""
     ready: int = record.status.get("ready", {}).get(ready_key(variant.name, version.generation), 0)
     return ready
@@ -164,7 +165,7 @@ def _image(variant: Variant, version: Version, resolved_s: float) -> dict[str, A
     return {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": resolved_s}
 
 
-def _variant_status(variant: Variant, view: EndpointView, record: Record, state: State) -> dict[str, Any] | None:
+def _variant_status(variant: Variant, view: EndpointView, record: RawRecord, state: State) -> dict[str, Any] | None:
     """
     What the variant is doing, and what could not be honoured for it.
 
@@ -197,7 +198,7 @@ def _updating_word(view: EndpointView) -> str:
     ]
 
 
-def _pending_summary(version: Version, view: EndpointView, record: Record, state: State) -> dict[str, Any]:
+def _pending_summary(version: Version, view: EndpointView, record: RawRecord, state: State) -> dict[str, Any]:
     variants = []
     fraction = _fraction(view)
     for variant in version.variants:

@@ -4,21 +4,21 @@ from typing import Any
 
 from headrace.control.context import CallContext, without
 from headrace.control.definitions import Definition
+from headrace.control.kinds import ENDPOINT_CONFIG, MODEL
 from headrace.control.version import model_name_of
-from headrace.state.records import Kind
 from headrace.wire.aws.errors import validation_error
 
 _NOT_YET = ("ShadowProductionVariants", "ExplainerConfig")
 
 
-ENDPOINT_CONFIGS = Definition(kind=Kind.ENDPOINT_CONFIG, word="EndpointConfig")
+ENDPOINT_CONFIGS = Definition(kind=ENDPOINT_CONFIG, word="EndpointConfig")
 
 
 def create_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """CreateEndpointConfig."""
     name = params["EndpointConfigName"]
     _check_config(context, params)
-    context.refuse_existing(Kind.ENDPOINT_CONFIG, name)
+    context.refuse_existing(ENDPOINT_CONFIG, name)
     spec = without(params, "Tags")
     spec["ProductionVariants"] = [_completed(variant) for variant in params["ProductionVariants"]]
     return ENDPOINT_CONFIGS.create(context, name, spec=spec, params=params)
@@ -67,7 +67,7 @@ def _check_variant(context: CallContext, variant: dict[str, Any], *, has_role: b
         raise validation_error(f"Variant {name} has no InitialInstanceCount.")
     model = model_name_of(variant)
     if model is not None:
-        context.get(Kind.MODEL, model)
+        context.get(MODEL, model)
     elif not has_role:
         raise validation_error(
             f"Variant {name} names no model. Name one, or give ExecutionRoleArn: the endpoint then hosts "

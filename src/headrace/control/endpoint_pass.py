@@ -16,6 +16,7 @@ from headrace.control.components.seen import alarm_reason, copies_by_component, 
 from headrace.control.deployment import Outside
 from headrace.control.faults import WORDS, Faults
 from headrace.control.fleet import Limits, num_ready
+from headrace.control.kinds import ENDPOINT
 from headrace.control.leftovers import Leftovers
 from headrace.control.names import arn_of
 from headrace.control.plan import Action, Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_removal
@@ -26,8 +27,7 @@ from headrace.control.store_access import Snapshot
 from headrace.control.worker_records import notices_of, view_worker
 from headrace.control.workers import Bench, WorkerHands, new_instance_id
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Json, Kind, Record
-from headrace.state.routes import route_to_json
+from headrace.state.records import Conflict, Json, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -57,7 +57,7 @@ class EndpointPass:
         self._clock = clock
         self._log = get_logger()
 
-    async def run(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
+    async def run(self, record: RawRecord, workers: Sequence[RawRecord], snapshot: Snapshot) -> float:
         """
         Plan, act and record once; returns after how many seconds to look again.
 
@@ -78,8 +78,7 @@ class EndpointPass:
         hosted = self._plan_hosted(record, plan, seen, copies, now_s=now_s)
         # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
         route = with_components(plan.route, hosted) if plan.route is not None else None
-        published = route_to_json(route) if route is not None else None
-        await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, published)
+        await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, route)
         if plan.deployment is not None:
             record = await self._record(record, plan, own, more=instances_json(hosted))
         is_last = not components and not any(copies.values())
@@ -94,7 +93,7 @@ class EndpointPass:
         pauses += [await self._leftovers.end_workers(orphans) for orphans in copies.values()]
         return min(pauses)
 
-    def _plan(self, record: Record, workers: Sequence[Record], snapshot: Snapshot, *, now_s: float) -> Plan:
+    def _plan(self, record: RawRecord, workers: Sequence[RawRecord], snapshot: Snapshot, *, now_s: float) -> Plan:
         """What to do for an endpoint itself; to delete it, its record need not be readable."""
         loads = self._loads()
         seen = [view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers]
@@ -104,7 +103,7 @@ class EndpointPass:
         return plan_endpoint(
             view,
             seen,
-            endpoint_arn=arn_of(self._aws_scope, Kind.ENDPOINT, view.name),
+            endpoint_arn=arn_of(self._aws_scope, ENDPOINT, view.name),
             now_s=now_s,
             limits=self._limits,
             outside=Outside(alarm=alarm_reason(view, snapshot.alarms)),
@@ -112,8 +111,8 @@ class EndpointPass:
 
     def _see(
         self,
-        record: Record,
-        copies: Sequence[Record],
+        record: RawRecord,
+        copies: Sequence[RawRecord],
         snapshot: Snapshot,
         *,
         deleting_s: float | None,
@@ -130,10 +129,10 @@ class EndpointPass:
 
     def _plan_hosted(
         self,
-        record: Record,
+        record: RawRecord,
         plan: Plan,
         components: Mapping[str, Component | None],
-        copies: Mapping[str, Sequence[Record]],
+        copies: Mapping[str, Sequence[RawRecord]],
         *,
         now_s: float,
     ) -> HostPlan:
@@ -141,7 +140,7 @@ class EndpointPass:
             plan.deployment,
             [one for one in components.values() if one is not None],
             instances={} if plan.deployment is None else read_instances(record.status),
-            endpoint_arn=arn_of(self._aws_scope, Kind.ENDPOINT, record.name),
+            endpoint_arn=arn_of(self._aws_scope, ENDPOINT, record.name),
             now_s=now_s,
             limits=self._limits,
             new_id=new_instance_id,
@@ -153,7 +152,7 @@ class EndpointPass:
             ],
         )
 
-    async def _unreadable(self, record: Record, endpoint: Record, workers: Sequence[Record]) -> float:
+    async def _unreadable(self, record: RawRecord, endpoint: RawRecord, workers: Sequence[RawRecord]) -> float:
         """A component whose record cannot be read: its copies are left alone until it is deleted."""
         deleting_s = record.deleting_s if record.deleting_s is not None else endpoint.deleting_s
         if deleting_s is None:
@@ -162,7 +161,7 @@ class EndpointPass:
         removal = plan_removal(deleting_s, seen, now_s=self._clock(), limits=self._limits)
         return await self._component(record, removal, workers)
 
-    async def _component(self, record: Record, plan: Plan, workers: Sequence[Record]) -> float:
+    async def _component(self, record: RawRecord, plan: Plan, workers: Sequence[RawRecord]) -> float:
         """One inference component; another one's conflict is not its own."""
         try:
             if plan.deployment is not None:
@@ -173,11 +172,11 @@ class EndpointPass:
 
     async def _act(
         self,
-        record: Record,
+        record: RawRecord,
         plan: Plan,
-        workers: Sequence[Record],
+        workers: Sequence[RawRecord],
         *,
-        component: Record | None = None,
+        component: RawRecord | None = None,
     ) -> float:
         """Do what was planned for an endpoint or a component; returns after how many seconds to look again."""
         bench = Bench(component=component, records={worker.name: worker for worker in workers})
@@ -194,8 +193,8 @@ class EndpointPass:
         return BUSY_PAUSE_S
 
     async def _record(
-        self, record: Record, plan: Plan, workers: Sequence[Record], *, more: Json | None = None
-    ) -> Record:
+        self, record: RawRecord, plan: Plan, workers: Sequence[RawRecord], *, more: Json | None = None
+    ) -> RawRecord:
         """Write how far the endpoint, or the component, is."""
         assert plan.deployment is not None
         deployment, state = plan.deployment, plan.deployment.progress.state.value
@@ -212,7 +211,7 @@ class EndpointPass:
         status = status_json(deployment.progress, deployment.versions, ready, notices_of(workers))
         return await store_access.write(self._store, record, status={**status, **(more or {})})
 
-    async def run_deletions(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
+    async def run_deletions(self, record: RawRecord, workers: Sequence[RawRecord], snapshot: Snapshot) -> float:
         """Of the components of an endpoint whose record cannot be read; all else is left alone."""
         components, copies = snapshot.components_by_endpoint().get(record.uid, []), copies_by_component(workers)
         return min(
@@ -220,7 +219,7 @@ class EndpointPass:
         )
 
 
-def _is_news(record: Record, progress: Progress) -> bool:
+def _is_news(record: RawRecord, progress: Progress) -> bool:
     """Whether the log tells of it: another state, or something that was asked for could not be had within one pass."""
     known: Json = record.status.get("progress", {})
     if known.get("state") != progress.state.value:

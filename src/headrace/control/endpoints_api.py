@@ -10,12 +10,13 @@ from typing import Any
 from headrace.control.components.reading import variant_of
 from headrace.control.context import CallContext, already_exists, tags_of
 from headrace.control.deployment_config import check_deployment_config
+from headrace.control.kinds import ENDPOINT, ENDPOINT_CONFIG, INFERENCE_COMPONENT, MODEL
 from headrace.control.listing import Listed, list_page
 from headrace.control.names import TITLES
 from headrace.control.progress import EndpointView, State, visible_state
 from headrace.control.reading import UnreadableRecord, read_endpoint, unreadable_status
 from headrace.control.version import Desired, Version, asked_capacity, model_name_of, version_json
-from headrace.state.records import AlreadyExists, Json, Kind, Record
+from headrace.state.records import AlreadyExists, Json, RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 
 MAX_WORKERS = 100
@@ -30,22 +31,22 @@ def create_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     """CreateEndpoint; DescribeEndpoint knows the endpoint when this returns."""
     name, deployment = params["EndpointName"], params.get("DeploymentConfig") or {}
     check_deployment_config(deployment)
-    context.refuse_existing(Kind.ENDPOINT, name)
+    context.refuse_existing(ENDPOINT, name)
     config, models = _snapshot(context, params["EndpointConfigName"])
     desired = _asked(config)
     _check_number(desired)
     version = version_json(generation=1, config=config, models=models, desired=desired, deployment=deployment)
     try:
-        context.store.create(Kind.ENDPOINT, name, spec={"asked": 1, "version": version}, tags=tags_of(params))
+        context.store.create(ENDPOINT, name, spec={"asked": 1, "version": version}, tags=tags_of(params))
     except AlreadyExists:
-        raise already_exists(TITLES[Kind.ENDPOINT], context.arn(Kind.ENDPOINT, name)) from None
-    return {"EndpointArn": context.arn(Kind.ENDPOINT, name)}
+        raise already_exists(TITLES[ENDPOINT], context.arn(ENDPOINT, name)) from None
+    return {"EndpointArn": context.arn(ENDPOINT, name)}
 
 
 def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """UpdateEndpoint: another configuration; the old one serves until the new one does."""
-    record = context.get(Kind.ENDPOINT, params["EndpointName"])
-    view, current = updatable(record, context.arn(Kind.ENDPOINT, record.name))
+    record = context.get(ENDPOINT, params["EndpointName"])
+    view, current = updatable(record, context.arn(ENDPOINT, record.name))
     deployment = params.get("DeploymentConfig") or {}
     if params.get("RetainDeploymentConfig") and not deployment:
         deployment = current.raw.get("deployment") or {}
@@ -60,13 +61,13 @@ def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     asked = view.asked + 1
     version = version_json(generation=asked, config=config, models=models, desired=desired, deployment=deployment)
     context.store.update(record, spec={"asked": asked, "version": version})
-    return {"EndpointArn": context.arn(Kind.ENDPOINT, record.name)}
+    return {"EndpointArn": context.arn(ENDPOINT, record.name)}
 
 
 def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """UpdateEndpointWeightsAndCapacities."""
-    record = context.get(Kind.ENDPOINT, params["EndpointName"])
-    arn = context.arn(Kind.ENDPOINT, record.name)
+    record = context.get(ENDPOINT, params["EndpointName"])
+    arn = context.arn(ENDPOINT, record.name)
     desired = dict(updatable(record, arn)[1].desired)
     names = [change["VariantName"] for change in params["DesiredWeightsAndCapacities"]]
     for change in params["DesiredWeightsAndCapacities"]:
@@ -87,7 +88,7 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
     return {"EndpointArn": arn}
 
 
-def with_capacities(record: Record, desired: dict[str, Desired], *, arn: str) -> Json:
+def with_capacities(record: RawRecord, desired: dict[str, Desired], *, arn: str) -> Json:
     """
     An endpoint's spec with other weights and counts of the version that serves; `store.update` writes it.
 
@@ -114,14 +115,12 @@ def with_capacities(record: Record, desired: dict[str, Desired], *, arn: str) ->
 
 def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """ListEndpoints."""
-    return list_page(
-        [_listed(context, record) for record in context.store.list(Kind.ENDPOINT)], params, member="Endpoints"
-    )
+    return list_page([_listed(context, record) for record in context.store.list(ENDPOINT)], params, member="Endpoints")
 
 
 def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DeleteEndpoint, in every state, but not before its inference components; asking again does no harm."""
-    record = context.get(Kind.ENDPOINT, params["EndpointName"])
+    record = context.get(ENDPOINT, params["EndpointName"])
     hosted = [one.name for one in _hosted(context, record)]
     if hosted:
         named = "" if context.is_strict else f" It has: {', '.join(hosted)}."
@@ -130,7 +129,7 @@ def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     return {}
 
 
-def modified_s(record: Record, view: EndpointView) -> float:
+def modified_s(record: RawRecord, view: EndpointView) -> float:
     """When the endpoint's state changed last, or a change was asked for."""
     if view.deleting_s is not None:
         return view.deleting_s
@@ -139,7 +138,7 @@ def modified_s(record: Record, view: EndpointView) -> float:
     return max(view.created_s, view.progress.since_s)
 
 
-def _listed(context: CallContext, record: Record) -> Listed:
+def _listed(context: CallContext, record: RawRecord) -> Listed:
     try:
         view = read_endpoint(record)
         status, changed_s = visible_state(view).value, modified_s(record, view)
@@ -152,7 +151,7 @@ def _listed(context: CallContext, record: Record) -> Listed:
         status=status,
         summary={
             "EndpointName": record.name,
-            "EndpointArn": context.arn(Kind.ENDPOINT, record.name),
+            "EndpointArn": context.arn(ENDPOINT, record.name),
             "CreationTime": record.created_s,
             "LastModifiedTime": changed_s,
             "EndpointStatus": status,
@@ -162,18 +161,18 @@ def _listed(context: CallContext, record: Record) -> Listed:
 
 def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, Json]]:
     """The configuration and its models as they are now; the endpoint outlives both."""
-    config = context.get(Kind.ENDPOINT_CONFIG, config_name).spec
+    config = context.get(ENDPOINT_CONFIG, config_name).spec
     names = {model_name_of(variant) for variant in config["ProductionVariants"]} - {None}
-    return config, {name: context.get(Kind.MODEL, name).spec for name in sorted(filter(None, names))}
+    return config, {name: context.get(MODEL, name).spec for name in sorted(filter(None, names))}
 
 
-def _hosted(context: CallContext, record: Record) -> list[Record]:
+def _hosted(context: CallContext, record: RawRecord) -> list[RawRecord]:
     """The inference components on an endpoint."""
-    components = context.store.list(Kind.INFERENCE_COMPONENT)
+    components = context.store.list(INFERENCE_COMPONENT)
     return [one for one in components if one.spec.get("endpoint_uid") == record.uid]
 
 
-def _refuse_homeless(context: CallContext, record: Record, config: Json) -> None:
+def _refuse_homeless(context: CallContext, record: RawRecord, config: Json) -> None:
     """
     Refuse a configuration without a variant that inference components stand on.
 
@@ -220,7 +219,7 @@ def _retained(asked: Desired, current: Desired | None, excluded: set[str]) -> De
     )
 
 
-def updatable(record: Record, arn: str) -> tuple[EndpointView, Version]:
+def updatable(record: RawRecord, arn: str) -> tuple[EndpointView, Version]:
     """
     The endpoint and the version that serves, if it may be updated now.
 

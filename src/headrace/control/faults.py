@@ -1,10 +1,11 @@
 """What goes wrong in passes over the store: told once for as long as it is the same."""
 
+from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT
 from headrace.control.reading import UnreadableRecord
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Kind, Record
+from headrace.state.records import RawRecord
 
-WORDS = {Kind.ENDPOINT: "endpoint", Kind.INFERENCE_COMPONENT: "component"}
+WORDS = {ENDPOINT: "endpoint", INFERENCE_COMPONENT: "component"}
 """What the log calls them."""
 
 
@@ -16,7 +17,7 @@ class Faults:
         """By the uid of the endpoint or component; of a whole pass by an empty one."""
         self._log = get_logger()
 
-    def note(self, record: Record | None, error: Exception) -> None:
+    def note(self, record: RawRecord | None, error: Exception) -> None:
         """Log what went wrong with an endpoint or a component; None: with a whole pass."""
         uid = record.uid if record is not None else ""
         if self._known.get(uid) == repr(error):
@@ -28,6 +29,6 @@ class Faults:
         else:
             self._log.error("reconciler.failed", **whose, exc_info=error)
 
-    def clear(self, record: Record | None) -> None:
+    def clear(self, record: RawRecord | None) -> None:
         """It went well."""
         self._known.pop(record.uid if record is not None else "", None)

@@ -11,7 +11,7 @@ from headrace.control.store_access import Snapshot
 from headrace.control.worker_records import view_worker
 from headrace.control.workers import Bench, WorkerHands
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Record
+from headrace.state.records import Conflict, RawRecord
 from headrace.state.store import Store
 
 
@@ -25,7 +25,7 @@ class Leftovers:
         self._clock = clock
         self._log = get_logger()
 
-    async def end_workers(self, workers: Sequence[Record]) -> float:
+    async def end_workers(self, workers: Sequence[RawRecord]) -> float:
         """Workers whose endpoint, or component, is gone; returns after how many seconds to look again."""
         bench = Bench(records={worker.name: worker for worker in workers})
         seen = [view_worker(worker) for worker in workers]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.control.context import CallContext
+from headrace.control.kinds import WORKER
 from headrace.control.log_reader import LogEvent
-from headrace.state.records import Kind
 
 _BLOCK = 1000
 
@@ -96,7 +96,7 @@ def all_streams(context: CallContext) -> list[LogStream]:
             name=record.spec["log_stream"],
             created_ms=int(record.created_s * 1000),
         )
-        for record in context.store.list(Kind.WORKER)
+        for record in context.store.list(WORKER)
     }
     for ended in context.logs.ended():  # after the records, or one that ends meanwhile would be in neither
         found.setdefault(

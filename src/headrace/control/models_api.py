@@ -4,8 +4,8 @@ from typing import Any
 
 from headrace.control.context import CallContext, without
 from headrace.control.definitions import Definition
+from headrace.control.kinds import MODEL
 from headrace.control.worker_specs import container_of, image_profile
-from headrace.state.records import Kind
 from headrace.wire.aws.errors import validation_error
 
 _NOT_YET = {
@@ -15,14 +15,14 @@ _NOT_YET = {
 }
 
 
-MODELS = Definition(kind=Kind.MODEL, word="Model")
+MODELS = Definition(kind=MODEL, word="Model")
 
 
 def create_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """CreateModel."""
     name = params["ModelName"]
     _check_model(context, params)
-    context.refuse_existing(Kind.MODEL, name)
+    context.refuse_existing(MODEL, name)
     return MODELS.create(context, name, spec=without(params, "Tags"), params=params)
 
 

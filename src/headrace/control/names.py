@@ -6,22 +6,23 @@ Names in ARNs are in lower case, as AWS writes them; names are therefore looked 
 
 import re
 
-from headrace.state.records import Kind, Record
+from headrace.control.kinds import ENDPOINT, ENDPOINT_CONFIG, INFERENCE_COMPONENT, MODEL
+from headrace.state.records import AnyKind, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope, partition_of
 
 ARN_TYPES = {
-    Kind.MODEL: "model",
-    Kind.ENDPOINT_CONFIG: "endpoint-config",
-    Kind.ENDPOINT: "endpoint",
-    Kind.INFERENCE_COMPONENT: "inference-component",
+    MODEL: "model",
+    ENDPOINT_CONFIG: "endpoint-config",
+    ENDPOINT: "endpoint",
+    INFERENCE_COMPONENT: "inference-component",
 }
 """What stands before the name in an ARN."""
 TITLES = {
-    Kind.MODEL: "model",
-    Kind.ENDPOINT_CONFIG: "endpoint configuration",
-    Kind.ENDPOINT: "endpoint",
-    Kind.INFERENCE_COMPONENT: "inference component",
+    MODEL: "model",
+    ENDPOINT_CONFIG: "endpoint configuration",
+    ENDPOINT: "endpoint",
+    INFERENCE_COMPONENT: "inference component",
 }
 """What AWS's messages call them."""
 ENDPOINT_LOG_PREFIX = "/aws/sagemaker/Endpoints/"
@@ -32,14 +33,14 @@ _ARN = re.compile(
 )
 
 
-def arn_of(aws_scope: AwsScope, kind: Kind, name: str) -> str:
+def arn_of(aws_scope: AwsScope, kind: AnyKind, name: str) -> str:
     """The ARN of a model, a configuration, an endpoint or an inference component."""
     partition = partition_of(aws_scope.region)
     return f"arn:{partition}:sagemaker:{aws_scope.region}:{aws_scope.account}:{ARN_TYPES[kind]}/{name.lower()}"
 
 
-def parse_arn(arn: str) -> tuple[Kind, str] | None:
-    """Kind and name of the thing with an ARN; None if it is of no kind that is kept here."""
+def parse_arn(arn: str) -> tuple[AnyKind, str] | None:
+    """AnyKind and name of the thing with an ARN; None if it is of no kind that is kept here."""
     found = _ARN.fullmatch(arn)
     if found is None:
         return None
@@ -48,7 +49,7 @@ def parse_arn(arn: str) -> tuple[Kind, str] | None:
     return (kind, found["name"]) if kind is not None else None
 
 
-def find(store: Store, kind: Kind, name: str) -> Record | None:
+def find(store: Store, kind: AnyKind, name: str) -> RawRecord | None:
     """The record of that name, in any case."""
     exact = store.get(kind, name)
     if exact is not None:

@@ -6,8 +6,9 @@ from enum import StrEnum
 
 import msgspec
 
+from headrace.control.kinds import INFERENCE_COMPONENT
 from headrace.control.version import Desired, Version, read_version
-from headrace.state.records import Json, Kind, Record
+from headrace.state.records import Json, RawRecord
 
 
 class State(StrEnum):
@@ -81,7 +82,7 @@ class EndpointView:
     """An inference component, whose workers are copies on another endpoint's instances."""
 
 
-def view_endpoint(record: Record) -> EndpointView:
+def view_endpoint(record: RawRecord) -> EndpointView:
     """Read the record of an endpoint or an inference component."""
     progress = record.status.get("progress")
     versions: Json = record.status.get("versions", {})
@@ -94,7 +95,7 @@ def view_endpoint(record: Record) -> EndpointView:
         version=read_version(record.spec["version"]),
         progress=msgspec.convert(progress, Progress) if progress is not None else None,
         versions={int(generation): read_version(raw) for generation, raw in versions.items()},
-        is_component=record.kind is Kind.INFERENCE_COMPONENT,
+        is_component=record.kind is INFERENCE_COMPONENT,
     )
 
 

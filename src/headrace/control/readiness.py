@@ -14,7 +14,7 @@ from typing import Any
 from headrace.cluster.launcher import WorkerPhase
 from headrace.cluster.local import ping
 from headrace.control.worker_records import handle_of
-from headrace.state.records import Record
+from headrace.state.records import RawRecord
 
 BUSY_PAUSE_S = 0.2
 """Between two looks while something is under way."""
@@ -41,7 +41,7 @@ class Starting:
     """Seconds since 1970."""
 
 
-def starting_among(workers: Iterable[Record]) -> tuple[Starting, ...]:
+def starting_among(workers: Iterable[RawRecord]) -> tuple[Starting, ...]:
     """Those of these workers that start and are wanted."""
     return tuple(
         Starting(handle.url, worker.status["phase_since_s"])

@@ -15,7 +15,7 @@ from headrace.control.components.pool import HostInstance
 from headrace.control.names import TITLES
 from headrace.control.progress import EndpointView, State, view_endpoint
 from headrace.control.store_access import rollback_alarms
-from headrace.state.records import Record
+from headrace.state.records import RawRecord
 
 BROKEN = (LookupError, TypeError, ValueError, AttributeError, msgspec.ValidationError)
 """What reading JSON of another form raises."""
@@ -25,7 +25,7 @@ class UnreadableRecord(Exception):
     """A record is not what it should be; the message says so to whoever asks for what it is of."""
 
 
-def read_endpoint(record: Record) -> EndpointView:
+def read_endpoint(record: RawRecord) -> EndpointView:
     """
     Understand an endpoint's record.
 
@@ -35,7 +35,7 @@ def read_endpoint(record: Record) -> EndpointView:
     return read_deployed(record)
 
 
-def read_deployed(record: Record, check: Callable[[EndpointView], None] | None = None) -> EndpointView:
+def read_deployed(record: RawRecord, check: Callable[[EndpointView], None] | None = None) -> EndpointView:
     """
     Understand the record of an endpoint or a component; `check` raises one of `BROKEN` if more is wrong.
 
@@ -56,7 +56,7 @@ def read_deployed(record: Record, check: Callable[[EndpointView], None] | None =
     return view
 
 
-def is_readable(record: Record) -> bool:
+def is_readable(record: RawRecord) -> bool:
     """Whether an endpoint's record can be understood."""
     try:
         read_endpoint(record)
@@ -65,7 +65,7 @@ def is_readable(record: Record) -> bool:
     return True
 
 
-def unreadable_status(record: Record) -> str:
+def unreadable_status(record: RawRecord) -> str:
     """`EndpointStatus` or `InferenceComponentStatus` of what has a record that cannot be understood."""
     return (State.FAILED if record.deleting_s is None else State.DELETING).value
 
@@ -76,7 +76,7 @@ def want(is_so: bool, wanted: str, found: object) -> None:
         raise ValueError(f"{found!r} is not {wanted}")
 
 
-def _check(record: Record, view: EndpointView) -> None:
+def _check(record: RawRecord, view: EndpointView) -> None:
     want(isinstance(view.asked, int), "a number", view.asked)
     for version in (view.version, *view.versions.values()):
         rollback_alarms(version.raw)

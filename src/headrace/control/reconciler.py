@@ -28,7 +28,7 @@ from headrace.control.worker_reading import unreadable_reason
 from headrace.control.worker_specs import WorkerDefaults
 from headrace.control.workers import WorkerHands
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Record
+from headrace.state.records import Conflict, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -123,7 +123,7 @@ class Reconciler:
     async def _look(self, snapshot: Snapshot, alive: dict[str, Handle] | None) -> Snapshot:
         """The same snapshot, with what is seen of the workers now."""
 
-        async def look(record: Record) -> Record | None:
+        async def look(record: RawRecord) -> RawRecord | None:
             if why := unreadable_reason(record):
                 await self._drop_worker(record, why)
                 return None
@@ -136,14 +136,14 @@ class Reconciler:
         seen = await asyncio.gather(*(look(record) for record in snapshot.workers))
         return replace(snapshot, workers=[record for record in seen if record is not None])
 
-    async def _drop_worker(self, record: Record, why: str) -> None:
+    async def _drop_worker(self, record: RawRecord, why: str) -> None:
         """Forget a worker whose record cannot be read; its process is an orphan then."""
         self._log.error("worker.unreadable", worker=record.name, why=why)
         self._sweep.soon()
         with suppress(Conflict):
             await store_access.remove(self._store, record)
 
-    async def _guarded(self, record: Record, workers: Sequence[Record], snapshot: Snapshot) -> float:
+    async def _guarded(self, record: RawRecord, workers: Sequence[RawRecord], snapshot: Snapshot) -> float:
         """One endpoint; what goes wrong with it is its own matter, and is tried again."""
         try:
             pause_s = await self._endpoints.run(record, workers, snapshot)

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.control.components.placement import read_need
 from headrace.control.worker_records import view_worker
-from headrace.state.records import Record
+from headrace.state.records import RawRecord
 
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, msgspec.ValidationError)
 """What reading JSON of another form raises."""
@@ -17,7 +17,7 @@ _TEXTS = ("endpoint", "endpoint_uid", "variant", "log_group", "log_stream")
 _TEXTS_OF_COPIES = ("component", "component_uid", "instance")
 
 
-def unreadable_reason(record: Record) -> str:
+def unreadable_reason(record: RawRecord) -> str:
     """What is wrong with it, in a few words; empty: nothing."""
     spec = record.spec
     names = (*_TEXTS, *_TEXTS_OF_COPIES) if "component" in spec else _TEXTS

@@ -9,7 +9,7 @@ from headrace.control.fleet import WorkerView
 from headrace.control.names import component_log_group_of, log_group_of, log_stream_of
 from headrace.control.progress import EndpointView
 from headrace.control.version import read_version
-from headrace.state.records import Json, Record
+from headrace.state.records import Json, RawRecord
 
 _MAX_REASON_CHARACTERS = 1024
 """Of `FailureReason`."""
@@ -39,7 +39,7 @@ def worker_spec_json(endpoint: EndpointView, *, variant: str, generation: int, i
     }
 
 
-def copy_spec_json(component: Record, *, variant: str, generation: int, copy_id: str, instance: str) -> Json:
+def copy_spec_json(component: RawRecord, *, variant: str, generation: int, copy_id: str, instance: str) -> Json:
     """What the record of a component's copy says from the beginning; what it needs stands in its version."""
     version = read_version(component.spec["version"])
     if version.generation != generation:
@@ -58,7 +58,7 @@ def copy_spec_json(component: Record, *, variant: str, generation: int, copy_id:
     }
 
 
-def view_worker(record: Record, *, num_requests: int = 0) -> WorkerView:
+def view_worker(record: RawRecord, *, num_requests: int = 0) -> WorkerView:
     """Read a worker's record; `num_requests` are running on it."""
     status = record.status
     phase, handle = status.get("phase"), handle_of(record)
@@ -82,13 +82,13 @@ def view_worker(record: Record, *, num_requests: int = 0) -> WorkerView:
     )
 
 
-def handle_of(record: Record) -> Handle | None:
+def handle_of(record: RawRecord) -> Handle | None:
     """How to find the worker's process; None before it was started."""
     handle = record.status.get("handle")
     return msgspec.convert(handle, Handle) if handle is not None else None
 
 
-def notices_of(records: Sequence[Record]) -> dict[str, list[str]]:
+def notices_of(records: Sequence[RawRecord]) -> dict[str, list[str]]:
     """What could not be honoured for the workers that are wanted, and what they wait for, by variant."""
     notices: dict[str, list[str]] = {}
     for record in records:
@@ -99,19 +99,19 @@ def notices_of(records: Sequence[Record]) -> dict[str, list[str]]:
     return notices
 
 
-def waiting_status(record: Record, *, why: str) -> Json:
+def waiting_status(record: RawRecord, *, why: str) -> Json:
     """Status while the launcher cannot start the worker yet: the first reason stays, as its numbers change always."""
     return {**record.status, "waiting": record.status.get("waiting", why)}
 
 
-def given_up_status(record: Record, *, now_s: float) -> Json:
+def given_up_status(record: RawRecord, *, now_s: float) -> Json:
     """Status of a worker that is given up: one that was never started has ended with it."""
     if handle_of(record) is not None:
         return dict(record.status)
     return {**record.status, "phase": WorkerPhase.EXITED.value, "phase_since_s": now_s}
 
 
-def launched_status(record: Record, handle: Handle, *, notices: Sequence[str], now_s: float) -> Json:
+def launched_status(record: RawRecord, handle: Handle, *, notices: Sequence[str], now_s: float) -> Json:
     """Status after the launcher has started the worker, or has found it alive."""
     before = {name: value for name, value in record.status.items() if name != "waiting"}
     return {
@@ -123,7 +123,7 @@ def launched_status(record: Record, handle: Handle, *, notices: Sequence[str], n
     }
 
 
-def observed_status(record: Record, seen: Observation, *, now_s: float) -> Json:
+def observed_status(record: RawRecord, seen: Observation, *, now_s: float) -> Json:
     """Status after a look at the worker: the same as before if nothing has changed."""
     status = dict(record.status)
     if seen.phase.value != status.get("phase"):
@@ -135,7 +135,7 @@ def observed_status(record: Record, seen: Observation, *, now_s: float) -> Json:
 
 
 def failed_status(
-    record: Record,
+    record: RawRecord,
     status: Json,
     *,
     now_s: float,

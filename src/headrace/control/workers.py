@@ -22,6 +22,7 @@ from headrace.cluster.launcher import (
 )
 from headrace.control import store_access
 from headrace.control.fleet import Limits
+from headrace.control.kinds import WORKER
 from headrace.control.log_reader import LogKeeper
 from headrace.control.plan import Action, Drain, Forget, GiveUp, Launch, RemoveEndpoint, Start, Stop
 from headrace.control.progress import EndpointView
@@ -39,7 +40,7 @@ from headrace.control.worker_records import (
 )
 from headrace.control.worker_specs import WorkerDefaults, build_worker
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Json, Kind, Record
+from headrace.state.records import Json, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError
 
@@ -52,11 +53,11 @@ _NUM_TAIL_LINES = 10
 class Bench:
     """The workers of one endpoint, or of one inference component, during one pass."""
 
-    records: dict[str, Record]
+    records: dict[str, RawRecord]
     """By worker name."""
     view: EndpointView | None = None
     """None: the endpoint is gone."""
-    component: Record | None = None
+    component: RawRecord | None = None
     """Whose copies they are, if they are not an endpoint's own."""
     versions: Mapping[int, Version] = field(default_factory=dict)
 
@@ -87,7 +88,7 @@ class WorkerHands:
         self._clock = clock
         self._log = get_logger()
 
-    async def observe(self, record: Record) -> Record:
+    async def observe(self, record: RawRecord) -> RawRecord:
         """Look at a worker, and write what has changed."""
         handle = handle_of(record)
         if handle is None or record.status.get("phase") == WorkerPhase.EXITED.value:
@@ -104,7 +105,7 @@ class WorkerHands:
             self._log.info("worker.observed", worker=record.name, phase=seen.phase.value, exit_code=seen.exit_code)
         return await store_access.write(self._store, record, status=status)
 
-    async def adopt(self, record: Record, alive: Mapping[str, Handle]) -> Record:
+    async def adopt(self, record: RawRecord, alive: Mapping[str, Handle]) -> RawRecord:
         """Note the handle of a worker that was started in an earlier life that ended before it could be written."""
         if handle_of(record) is not None or record.name not in alive:
             return record
@@ -176,11 +177,11 @@ class WorkerHands:
                 copy_id=own_id,
                 instance=action.instance,
             )
-        record = await store_access.create(self._store, Kind.WORKER, name, spec)
+        record = await store_access.create(self._store, WORKER, name, spec)
         bench.records[name] = record
         await self._launch(bench, record)
 
-    async def _launch(self, bench: Bench, record: Record) -> None:
+    async def _launch(self, bench: Bench, record: RawRecord) -> None:
         """Start the process of a worker; what goes wrong is its failure, never ours."""
         version = bench.versions[record.spec["generation"]]
         try:
@@ -233,7 +234,7 @@ class WorkerHands:
             self._log.warning("worker.folder_kept", worker=name, error=repr(error))
         await store_access.remove(self._store, bench.records.pop(name))
 
-    async def _keep_log(self, record: Record) -> None:
+    async def _keep_log(self, record: RawRecord) -> None:
         spec = record.spec
         try:
             await asyncio.to_thread(
@@ -251,7 +252,7 @@ class WorkerHands:
         bench.records[name] = await store_access.write(self._store, record, status=status, is_deleting=is_deleting)
 
     async def _failed(
-        self, record: Record, status: Json, *, why: str, is_permanent: bool, lacks_room: bool = False
+        self, record: RawRecord, status: Json, *, why: str, is_permanent: bool, lacks_room: bool = False
     ) -> Json:
         return failed_status(
             record,

@@ -11,11 +11,9 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Kind, Record
-from headrace.state.routes import Route, route_from_json
+from headrace.state.records import NoStatus, Record, Unreadable
+from headrace.state.routes import ROUTE, Route
 from headrace.state.store import Store
 
 RETRY_S = 1.0
@@ -108,7 +106,7 @@ class RouteTable:
 
     async def _refresh(self) -> None:
         before = self._written
-        records = await asyncio.to_thread(self._store.list, Kind.ROUTE)
+        records = await asyncio.to_thread(self._store.list, ROUTE)
         read = {record.name: self._route_of(record) for record in records if record.deleting_s is None}
         self._read = {name: entry for name, entry in read.items() if entry is not None}
         self._routes = {name: route for name, (_, route) in self._read.items()}
@@ -119,12 +117,11 @@ class RouteTable:
             self._seen = before
             self._was_read.notify_all()
 
-    def _route_of(self, record: Record) -> tuple[int, Route] | None:
+    def _route_of(self, record: Record[Route, NoStatus] | Unreadable) -> tuple[int, Route] | None:
         known = self._read.get(record.name)
         if known is not None and known[0] == record.revision:
             return known
-        try:
-            return record.revision, route_from_json(record.spec)
-        except msgspec.ValidationError:
-            get_logger().exception("route.malformed", endpoint=record.name)
+        if isinstance(record, Unreadable):
+            get_logger().error("route.malformed", endpoint=record.name, reason=record.reason)
             return None
+        return record.revision, record.spec

@@ -16,6 +16,7 @@ from headrace.control.autoscaling.loops.autoscaler import Autoscaler
 from headrace.control.autoscaling.loops.waker import Waker
 from headrace.control.components.overview import read_overview
 from headrace.control.images import OwnImage
+from headrace.control.kinds import ACCESS_KEY
 from headrace.control.metrics.capacities import CapacityRecorder
 from headrace.control.metrics.scraper import Scraper
 from headrace.control.own_images import read_own_images
@@ -38,7 +39,7 @@ from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_proxy import S3Proxy
 from headrace.settings.platform_settings import PlatformSettings
-from headrace.state.records import Json, Kind
+from headrace.state.records import Json
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -207,7 +208,7 @@ def require_keys(settings: PlatformSettings, store: Store) -> None:
     Raises:
         SettingsError: says how to make one.
     """
-    if settings.is_open or store.list(Kind.ACCESS_KEY):
+    if settings.is_open or store.list(ACCESS_KEY):
         return
     place = f" --data-dir {settings.data_dir}" if settings.data_dir is not None else ""
     why = (

@@ -4,8 +4,9 @@ import asyncio
 from contextlib import suppress
 
 from headrace.cluster.launcher import Launcher
+from headrace.control.kinds import WORKER
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Kind
+from headrace.state.records import Conflict
 from headrace.state.store import Store
 
 _POLL_S = 0.05
@@ -44,6 +45,6 @@ async def end_workers(store: Store | None, launcher: Launcher, *, grace_s: float
 
 
 def _mark_leaving(store: Store) -> None:
-    for record in store.list(Kind.WORKER):
+    for record in store.list(WORKER):
         with suppress(Conflict):
             store.update(record, is_deleting=True)

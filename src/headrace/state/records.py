@@ -1,57 +1,195 @@
 """
-What the store keeps: one kind of record for everything that somebody asked for and that somebody watches.
+Typed records: the one form in which the API handlers, the reconciler and the gateway share state.
 
-`spec` is what was asked, `status` what was seen. API handlers write specs, the reconciler writes statuses, the gateway
-reads routes; they meet only here. Both are plain JSON objects; `control` gives them their meaning.
+`spec` is the desired state and `status` the observed one. API handlers write specs, the reconciler writes statuses,
+the gateway reads routes; they meet only in the store. The module that owns a resource declares its kind:
+
+    class AlarmSpec(RecordPart, frozen=True, kw_only=True):
+        threshold: float
+        period_s: float = 60.0
+
+    class AlarmStatus(RecordPart, frozen=True, kw_only=True):
+        state: str = "INSUFFICIENT_DATA"
+
+    def _period_in_seconds(spec: Json, status: Json) -> tuple[Json, Json]:  # version 1 -> 2; must not change its input
+        return {**without(spec, "Period"), "period_s": spec["Period"]}, status
+
+    ALARM: Final = Kind("alarm", AlarmSpec, AlarmStatus, migrations=(_period_in_seconds,))
+
+`store.get(ALARM, name)` then returns a `Record[AlarmSpec, AlarmStatus]`, an `Unreadable` or None. Cross-field rules go
+into `__post_init__`: a ValueError raised there makes the record unreadable too.
+
+To change the stored form of a kind, change the structs and append a migration: the version of a kind is the number of
+its migrations plus one. A record is migrated when it is read, and written in the new form with its next update.
+See docs/decisions/0019-typed-records.md.
 """
 
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
 
 Json = dict[str, Any]
 
+SpecT_co = TypeVar("SpecT_co", covariant=True)
+StatusT_co = TypeVar("StatusT_co", covariant=True)
+SpecT = TypeVar("SpecT")
+StatusT = TypeVar("StatusT")
+PartT = TypeVar("PartT")
 
-class Kind(StrEnum):
-    """What a record is about."""
+Migration = Callable[[Json, Json], tuple[Json, Json]]
+"""Brings the spec and the status of one schema version to the next; pure."""
 
-    MODEL = "model"
-    ENDPOINT_CONFIG = "endpoint-config"
-    ENDPOINT = "endpoint"
-    WORKER = "worker"
-    ROUTE = "route"
-    """Written by the reconciler for the gateway, named like its endpoint; see `state.routes`."""
-    ACCESS_KEY = "access-key"
-    INFERENCE_COMPONENT = "inference-component"
-    ALARM = "alarm"
-    SCALABLE_TARGET = "scalable-target"
-    SCALING_POLICY = "scaling-policy"
-    SCHEDULED_ACTION = "scheduled-action"
-    SCALING_ACTIVITY = "scaling-activity"
+_MALFORMED: Final = (LookupError, TypeError, ValueError, AttributeError)
+"""Raised when JSON of an unexpected form is read; msgspec's ValidationError is a ValueError."""
+
+
+class RecordPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Base of all structs in a record. Unknown fields are refused, because rewriting the record would drop them.
+
+    Subclasses repeat `frozen` and `kw_only`: msgspec and type checkers do not inherit them.
+    """
+
+
+class NoStatus(RecordPart, frozen=True, kw_only=True):
+    """The status of a kind that has none."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Kind(Generic[SpecT_co, StatusT_co]):
+    """A kind of record: the types of its two parts, and how older schema versions become the current one."""
+
+    name: str
+    """As stored; never changes."""
+    spec: type[SpecT_co]
+    status: type[StatusT_co]
+    """All its fields need defaults: a new record has `status()`."""
+    migrations: tuple[Migration, ...] = ()
+    """From version 1 to 2, from 2 to 3, ..."""
+
+    @property
+    def version(self) -> int:
+        """The schema version that is written."""
+        return 1 + len(self.migrations)
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
+
+
+AnyKind = Kind[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One thing. (kind, name) is unique among living records; `uid` for ever, as a name may be used again."""
+class StoredRecord:
+    """What readable and unreadable records have in common."""
 
-    kind: Kind
     name: str
     uid: str
+    """Never used again, whereas a name may be: (kind, name) is unique among living records only."""
     revision: int
-    """Grows with every write to the store; a write names the revision that it read, and a later one refuses it."""
-    spec: Json
-    status: Json = field(default_factory=dict)
+    """Grows with every write to the store; a write names the revision that it read and conflicts with a later one."""
     tags: dict[str, str] = field(default_factory=dict)
     created_s: float
     """Seconds since 1970."""
     modified_s: float
     deleting_s: float | None = None
-    """Since when somebody wants it gone; whoever watches it removes it in the end."""
+    """When deletion was requested; the record's owner removes it once it is cleaned up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record(StoredRecord, Generic[SpecT_co, StatusT_co]):
+    """A record whose spec and status were decoded."""
+
+    kind: Kind[SpecT_co, StatusT_co]
+    spec: SpecT_co
+    status: StatusT_co
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable(StoredRecord):
+    """
+    A record that cannot be decoded: another version of Headrace wrote it, or it was edited.
+
+    It can be listed, tagged and deleted. Its spec and status are never rewritten.
+    """
+
+    kind: AnyKind
+    reason: str
+    """What is wrong with it, in a few words."""
+    is_newer: bool = False
+    """A newer version of Headrace wrote it, and will be able to read it again."""
+    raw_spec: Any = field(default=None, repr=False)
+    """May hold secrets."""
+
+    def salvage(self, part: type[PartT]) -> PartT | None:
+        """Return the named fields of the spec, if these at least are sound."""
+        try:
+            return msgspec.convert(self.raw_spec, part)
+        except msgspec.ValidationError:
+            return None
+
+
+RawKind = Kind[Json, Json]
+RawRecord = Record[Json, Json]
+"""A record of a kind whose parts are plain JSON."""
 
 
 class Conflict(Exception):
-    """The record was written, or removed, by somebody else since it was read. Read it again and decide anew."""
+    """The record was written or removed since it was read. Read it again, then decide again."""
 
 
 class AlreadyExists(Exception):
     """A living record of that kind has the name."""
+
+
+def encode_part(part: object) -> str:
+    """Return a spec or a status as JSON text."""
+    return json.dumps(msgspec.to_builtins(part, str_keys=True))
+
+
+def copy_part(part: PartT, part_type: type[PartT]) -> PartT:
+    """Return the part as it will be read back, so that later changes by the caller do not leak in."""
+    return msgspec.convert(json.loads(encode_part(part)), part_type, str_keys=True)
+
+
+def decode_record(
+    kind: Kind[SpecT, StatusT], *, version: int, spec: str, status: str, envelope: Mapping[str, Any]
+) -> Record[SpecT, StatusT] | Unreadable:
+    """
+    Decode a stored record.
+
+    Args:
+        kind: of the record.
+        version: the schema version in which it was written.
+        spec: JSON text.
+        status: JSON text.
+        envelope: the fields of `StoredRecord`.
+    """
+    raw_spec: Any = None
+    if version > kind.version:
+        reason = f"its schema version is {version}, this Headrace reads versions up to {kind.version}"
+        return Unreadable(kind=kind, reason=reason, is_newer=True, raw_spec=_loads_or_none(spec), **envelope)
+    try:
+        raw_spec, raw_status = json.loads(spec), json.loads(status)
+        for migrate in kind.migrations[version - 1 :]:
+            raw_spec, raw_status = migrate(raw_spec, raw_status)
+        return Record(
+            kind=kind,
+            spec=msgspec.convert(raw_spec, kind.spec, str_keys=True),
+            status=msgspec.convert(raw_status, kind.status, str_keys=True),
+            **envelope,
+        )
+    except _MALFORMED as error:
+        reason = f"{type(error).__name__}: {error}"[:200]
+        return Unreadable(kind=kind, reason=reason, raw_spec=raw_spec, **envelope)
+
+
+def _loads_or_none(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -1,15 +1,13 @@
 """
-What the gateway must know of an endpoint: who serves which variant, and how much of the traffic.
+Routes: which replicas serve an endpoint, and their shares of the traffic.
 
-The reconciler writes it into the `spec` of the record of `Kind.ROUTE`, from which the gateway reads it.
+The reconciler derives them and writes them to the store, from which the gateway reads them.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
-import msgspec
-
-from headrace.state.records import Json
+from headrace.state.records import Kind, NoStatus
 
 RoutingStrategy = Literal["LEAST_OUTSTANDING_REQUESTS", "RANDOM", "PREFIX_AWARE"]
 
@@ -87,12 +85,5 @@ class Route:
     async_output: AsyncOutput | None = None
 
 
-def route_to_json(route: Route) -> Json:
-    """As the record keeps it."""
-    json: Json = msgspec.to_builtins(route)
-    return json
-
-
-def route_from_json(json: Json) -> Route:
-    """Back from the record."""
-    return msgspec.convert(json, Route)
+ROUTE: Final = Kind("route", Route, NoStatus)
+"""Named like its endpoint."""

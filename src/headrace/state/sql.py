@@ -12,18 +12,33 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 
 import sqlalchemy as sa
 
 from headrace.core.errors import SettingsError, Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.state.database import engine_of, first_line, shown_url, url_of
-from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record
+from headrace.state.records import (
+    AlreadyExists,
+    AnyKind,
+    Conflict,
+    Json,
+    Kind,
+    Record,
+    StoredRecord,
+    Unreadable,
+    copy_part,
+    decode_record,
+    encode_part,
+)
 
-SCHEMA_VERSION: Final = 1
+SpecT = TypeVar("SpecT")
+StatusT = TypeVar("StatusT")
+
+SCHEMA_VERSION: Final = 2
+"""Of the tables; every kind of record has a schema version of its own."""
 _SETUP_LOCK: Final = 7_233_428_921
 """Key of PostgreSQL's advisory lock under which tables are made."""
 
@@ -41,6 +56,7 @@ _RECORDS: Final = sa.Table(
     sa.Column("created_s", sa.Double, nullable=False),
     sa.Column("modified_s", sa.Double, nullable=False),
     sa.Column("deleting_s", sa.Double),
+    sa.Column("schema_version", sa.Integer, nullable=False, server_default="1"),
     sa.UniqueConstraint("kind", "name"),
 )
 _COUNTER: Final = sa.Table(
@@ -90,8 +106,14 @@ class SqlStore:
         self._lock = threading.Lock()
 
     def create(
-        self, kind: Kind, name: str, *, spec: Json, status: Json | None = None, tags: Mapping[str, str] = {}
-    ) -> Record:
+        self,
+        kind: Kind[SpecT, StatusT],
+        name: str,
+        *,
+        spec: SpecT,
+        status: StatusT | None = None,
+        tags: Mapping[str, str] = {},
+    ) -> Record[SpecT, StatusT]:
         """Add a record. Raises `AlreadyExists`."""
         now_s = self._now_s()
         with self._writing() as write:
@@ -100,75 +122,105 @@ class SqlStore:
                 name=name,
                 uid=uuid.uuid4().hex,
                 revision=write.next_revision(),
-                spec=_copied(spec),
-                status=_copied(status or {}),
+                spec=copy_part(spec, kind.spec),
+                status=copy_part(kind.status() if status is None else status, kind.status),
                 tags=dict(tags),
                 created_s=now_s,
                 modified_s=now_s,
             )
+            row = {**_envelope_columns(record), **_part_columns(kind, record.spec, record.status)}
             try:
-                write.execute(sa.insert(_RECORDS).values(**_columns(record)))
+                write.execute(sa.insert(_RECORDS).values(kind=kind.name, created_s=now_s, **row))
             except sa.exc.IntegrityError as error:
                 raise AlreadyExists(f"There is a {kind} of the name {name!r} already.") from error
         return record
 
-    def get(self, kind: Kind, name: str) -> Record | None:
-        """Read the living record of that name."""
-        wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.value, _RECORDS.c.name == name)
+    @overload
+    def get(self, kind: Kind[Json, Json], name: str) -> Record[Json, Json] | None: ...
+    @overload
+    def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None: ...
+    def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
+        """Return the living record of that name."""
+        wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.name, _RECORDS.c.name == name)
         with self._reading() as connection:
             row = connection.execute(wanted).one_or_none()
-        return None if row is None else _record(row)
+        return None if row is None else _decode(kind, row)
 
-    def list(self, kind: Kind) -> Sequence[Record]:
-        """Read all living records of a kind, by time of creation, then name."""
-        wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.value)
+    @overload
+    def list(self, kind: Kind[Json, Json]) -> Sequence[Record[Json, Json]]: ...
+    @overload
+    def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]: ...
+    def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]:
+        """Return all living records of a kind, by time of creation, then name."""
+        wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.name)
         with self._reading() as connection:
             rows = connection.execute(wanted).all()
-        return sorted(map(_record, rows), key=lambda record: (record.created_s, record.name))
+        records = (_decode(kind, row) for row in rows)
+        return sorted(records, key=lambda record: (record.created_s, record.name))
 
+    @overload
     def update(
         self,
-        record: Record,
+        record: Record[SpecT, StatusT],
         *,
-        spec: Json | None = None,
-        status: Json | None = None,
+        spec: SpecT | None = None,
+        status: StatusT | None = None,
         tags: Mapping[str, str] | None = None,
         is_deleting: bool = False,
-    ) -> Record:
+    ) -> Record[SpecT, StatusT]: ...
+    @overload
+    def update(
+        self, record: Unreadable, *, tags: Mapping[str, str] | None = None, is_deleting: bool = False
+    ) -> Unreadable: ...
+    def update(
+        self,
+        record: Record[SpecT, StatusT] | Unreadable,
+        *,
+        spec: SpecT | None = None,
+        status: StatusT | None = None,
+        tags: Mapping[str, str] | None = None,
+        is_deleting: bool = False,
+    ) -> Record[SpecT, StatusT] | Unreadable:
         """
-        Write what is given, leave the rest; `is_deleting` sets `deleting_s` once and for all.
+        Write what is given, leave the rest; `is_deleting` sets `deleting_s` once, for good.
 
-        What says the same as before is not written: no new revision, nobody is told.
+        Writing what is stored already is no write: no new revision, no call of a listener.
 
         Raises:
             Conflict: `record.revision` is not the newest, or it was removed.
         """
         with self._writing() as write:
-            old = write.read(record.uid)
-            if old is None or old.revision != record.revision:
+            row = write.read(record.uid)
+            if row is None or row.revision != record.revision:
                 raise Conflict(f"The {record.kind} {record.name!r} was written or removed since it was read.")
+            old = _decode(record.kind, row)
             now_s = self._now_s()
-            new = replace(
-                old,
-                spec=old.spec if spec is None else _copied(spec),
-                status=old.status if status is None else _copied(status),
-                tags=old.tags if tags is None else dict(tags),
-                deleting_s=now_s if is_deleting and old.deleting_s is None else old.deleting_s,
-            )
-            if new == old:
+            changes: dict[str, Any] = {}
+            if tags is not None and dict(tags) != old.tags:
+                changes["tags"] = json.dumps(dict(tags))
+            if is_deleting and old.deleting_s is None:
+                changes["deleting_s"] = now_s
+            if isinstance(old, Record):
+                new_spec = old.spec if spec is None else copy_part(spec, old.kind.spec)
+                new_status = old.status if status is None else copy_part(status, old.kind.status)
+                if (new_spec, new_status) != (old.spec, old.status):
+                    changes |= _part_columns(old.kind, new_spec, new_status)
+            if not changes:
                 return old
-            new = replace(new, revision=write.next_revision(), modified_s=now_s)
-            write.execute(sa.update(_RECORDS).where(_RECORDS.c.uid == new.uid).values(**_columns(new)))
-        return new
+            changes |= {"revision": write.next_revision(), "modified_s": now_s}
+            write.execute(sa.update(_RECORDS).where(_RECORDS.c.uid == old.uid).values(**changes))
+            written = write.read(old.uid)
+            assert written is not None
+            return _decode(record.kind, written)
 
-    def remove(self, record: Record) -> None:
-        """Forget a record; nothing happens if its `uid` is gone already. Raises `Conflict` if it was written since."""
+    def remove(self, record: StoredRecord) -> None:
+        """Remove a record; does nothing if its `uid` is gone already. Raises `Conflict` if it was written since."""
         with self._writing() as write:
             old = write.read(record.uid)
             if old is None:
                 return
             if old.revision != record.revision:
-                raise Conflict(f"The {record.kind} {record.name!r} was written since it was read.")
+                raise Conflict(f"The {old.kind} {record.name!r} was written since it was read.")
             write.next_revision()
             write.execute(sa.delete(_RECORDS).where(_RECORDS.c.uid == record.uid))
 
@@ -244,10 +296,9 @@ class _Write:
         self._connection.execute(sa.update(_COUNTER).values(revision=self._newest))
         return self._newest
 
-    def read(self, uid: str) -> Record | None:
+    def read(self, uid: str) -> "sa.Row[Any] | None":
         """Read a record as it is now."""
-        row = self._connection.execute(sa.select(_RECORDS).where(_RECORDS.c.uid == uid)).one_or_none()
-        return None if row is None else _record(row)
+        return self._connection.execute(sa.select(_RECORDS).where(_RECORDS.c.uid == uid)).one_or_none()
 
     def execute(self, statement: sa.Executable) -> None:
         """Run a statement that returns nothing."""
@@ -255,7 +306,7 @@ class _Write:
 
 
 def _set_up(engine: sa.Engine, shown: str) -> None:
-    """Make the tables if they are missing; only one process does at a time."""
+    """Create or upgrade the tables, under a lock that lets in one process at a time."""
     with engine.connect() as connection:
         connection.execution_options(headrace_is_writing=True)
         with connection.begin():
@@ -265,44 +316,44 @@ def _set_up(engine: sa.Engine, shown: str) -> None:
             version = connection.execute(sa.select(_COUNTER.c.schema_version)).scalar_one_or_none()
             if version is None:
                 connection.execute(sa.insert(_COUNTER).values(id=1, schema_version=SCHEMA_VERSION, revision=0))
-            elif version != SCHEMA_VERSION:
+            elif version > SCHEMA_VERSION:
                 raise SettingsError(
                     f"The store {shown} has the form {version}, this Headrace reads the form {SCHEMA_VERSION}. "
                     "Start the version of Headrace that wrote it, or choose another data folder."
                 )
+            elif version < SCHEMA_VERSION:
+                _upgrade(connection)
 
 
-def _columns(record: Record) -> Json:
+def _upgrade(connection: sa.Connection) -> None:
+    """Bring tables of form 1 to form 2: records get a schema version, which is 1 for all that are there."""
+    connection.exec_driver_sql(f"ALTER TABLE {_RECORDS.name} ADD COLUMN schema_version INTEGER DEFAULT 1 NOT NULL")
+    connection.execute(sa.update(_COUNTER).values(schema_version=SCHEMA_VERSION))
+
+
+def _envelope_columns(record: StoredRecord) -> Json:
     return {
         "uid": record.uid,
-        "kind": record.kind.value,
         "name": record.name,
         "revision": record.revision,
-        "spec": json.dumps(record.spec),
-        "status": json.dumps(record.status),
         "tags": json.dumps(record.tags),
-        "created_s": record.created_s,
         "modified_s": record.modified_s,
         "deleting_s": record.deleting_s,
     }
 
 
-def _record(row: "sa.Row[Any]") -> Record:
-    return Record(
-        kind=Kind(row.kind),
-        name=row.name,
-        uid=row.uid,
-        revision=row.revision,
-        spec=json.loads(row.spec),
-        status=json.loads(row.status),
-        tags=json.loads(row.tags),
-        created_s=row.created_s,
-        modified_s=row.modified_s,
-        deleting_s=row.deleting_s,
-    )
+def _part_columns(kind: AnyKind, spec: object, status: object) -> Json:
+    return {"spec": encode_part(spec), "status": encode_part(status), "schema_version": kind.version}
 
 
-def _copied(value: Json) -> Json:
-    """As it will be read back; whoever gave it may go on changing his own."""
-    copied: Json = json.loads(json.dumps(value))
-    return copied
+def _decode(kind: Kind[SpecT, StatusT], row: "sa.Row[Any]") -> Record[SpecT, StatusT] | Unreadable:
+    envelope = {
+        "name": row.name,
+        "uid": row.uid,
+        "revision": row.revision,
+        "tags": json.loads(row.tags),
+        "created_s": row.created_s,
+        "modified_s": row.modified_s,
+        "deleting_s": row.deleting_s,
+    }
+    return decode_record(kind, version=row.schema_version, spec=row.spec, status=row.status, envelope=envelope)

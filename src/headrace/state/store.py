@@ -1,66 +1,97 @@
 """
-Where records live: the seam between those who ask, those who act, and those who forward.
+Where records live: the seam between API handlers, the reconciler and the gateway.
 
 All methods block for a moment (SQL); call them from a thread (`asyncio.to_thread`) where an event loop runs.
 Every method is one transaction: it has happened, durably, when it returns, or it has not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar, overload
 
-from headrace.state.records import Json, Kind, Record
+from headrace.state.records import Json, Kind, Record, StoredRecord, Unreadable
+
+SpecT = TypeVar("SpecT")
+StatusT = TypeVar("StatusT")
 
 
 class Store(Protocol):
-    """Records by kind and name."""
+    """Records by kind and name; see `state.records` for how a kind is declared."""
 
     def create(
-        self, kind: Kind, name: str, *, spec: Json, status: Json | None = None, tags: Mapping[str, str] = {}
-    ) -> Record:
+        self,
+        kind: Kind[SpecT, StatusT],
+        name: str,
+        *,
+        spec: SpecT,
+        status: StatusT | None = None,
+        tags: Mapping[str, str] = {},
+    ) -> Record[SpecT, StatusT]:
         """Add a record. Raises `AlreadyExists`."""
         ...
 
-    def get(self, kind: Kind, name: str) -> Record | None:
-        """The living record of that name."""
+    @overload
+    def get(self, kind: Kind[Json, Json], name: str) -> Record[Json, Json] | None: ...
+    @overload
+    def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None: ...
+    def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
+        """Return the living record of that name."""
         ...
 
-    def list(self, kind: Kind) -> Sequence[Record]:
-        """All living records of a kind, by time of creation, then name."""
+    @overload
+    def list(self, kind: Kind[Json, Json]) -> Sequence[Record[Json, Json]]: ...
+    @overload
+    def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]: ...
+    def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]:
+        """Return all living records of a kind, by time of creation, then name."""
         ...
 
+    @overload
     def update(
         self,
-        record: Record,
+        record: Record[SpecT, StatusT],
         *,
-        spec: Json | None = None,
-        status: Json | None = None,
+        spec: SpecT | None = None,
+        status: StatusT | None = None,
         tags: Mapping[str, str] | None = None,
         is_deleting: bool = False,
-    ) -> Record:
+    ) -> Record[SpecT, StatusT]: ...
+    @overload
+    def update(
+        self, record: Unreadable, *, tags: Mapping[str, str] | None = None, is_deleting: bool = False
+    ) -> Unreadable: ...
+    def update(
+        self,
+        record: Record[SpecT, StatusT] | Unreadable,
+        *,
+        spec: SpecT | None = None,
+        status: StatusT | None = None,
+        tags: Mapping[str, str] | None = None,
+        is_deleting: bool = False,
+    ) -> Record[SpecT, StatusT] | Unreadable:
         """
-        Write what is given, leave the rest; `is_deleting` sets `deleting_s` once and for all.
+        Write what is given, leave the rest; `is_deleting` sets `deleting_s` once, for good.
 
         Raises:
             Conflict: `record.revision` is not the newest, or it was removed.
         """
         ...
 
-    def remove(self, record: Record) -> None:
-        """Forget a record; nothing happens if its `uid` is gone already. Raises `Conflict` if it was written since."""
+    def remove(self, record: StoredRecord) -> None:
+        """Remove a record; does nothing if its `uid` is gone already. Raises `Conflict` if it was written since."""
         ...
 
     def revision(self) -> int:
-        """The newest revision of all: the same number means that nothing has changed."""
+        """Return the newest revision of all: the same number means that nothing has changed."""
         ...
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """
         Call `listener` (from any thread, it must be quick) after writes through this object; returns how to end it.
 
-        Writes of other processes to the same database are not told: poll `revision` too where there may be some.
+        Writes of other processes to the same database are not reported: poll `revision` too where there may be some.
         """
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         ...

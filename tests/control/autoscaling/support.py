@@ -14,11 +14,11 @@ from headrace.control.context import CallContext
 from headrace.control.deployment import wanted_workers
 from headrace.control.fleet import Limits, WorkerView
 from headrace.control.identity_api import assumed_role_arn
+from headrace.control.kinds import ENDPOINT
 from headrace.control.plan import plan_endpoint
 from headrace.control.progress import ready_key, status_json, view_endpoint
 from headrace.control.registry import handler_of
 from headrace.control.version import asked_capacity, version_json
-from headrace.state.records import Kind
 from headrace.state.sql import SqlStore, open_store
 from tests.control.support import AWS_SCOPE, ListedLogs
 
@@ -64,7 +64,7 @@ class World:
             desired={self.variant: asked_capacity(variant)},
             deployment={},
         )
-        self.store.create(Kind.ENDPOINT, self.endpoint, spec={"asked": 1, "version": version})
+        self.store.create(ENDPOINT, self.endpoint, spec={"asked": 1, "version": version})
         self.reconcile()
 
     @property
@@ -104,7 +104,7 @@ class World:
 
     def reconcile(self) -> None:
         """Give the endpoint all workers that it wants."""
-        record = self.store.get(Kind.ENDPOINT, self.endpoint)
+        record = self.store.get(ENDPOINT, self.endpoint)
         if record is None:
             return
         for _ in range(3):

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric
-from headrace.state.records import Kind
+from headrace.control.kinds import ENDPOINT, SCALABLE_TARGET, SCALING_POLICY
 
 from .support import IDENTITY, RESOURCE, START_S, World
 
@@ -231,22 +232,22 @@ def test_targets_of_things_that_are_gone_go_with_all_that_hangs_on_them(world: W
     world.register()
     world.put_policy(**TRACKING)
     world.pass_time(20)
-    record = world.store.get(Kind.ENDPOINT, "e")
+    record = world.store.get(ENDPOINT, "e")
     assert record is not None
     world.store.remove(record)
     world.pass_time(20)
-    for kind in (Kind.SCALABLE_TARGET, Kind.SCALING_POLICY, Kind.ALARM):
+    for kind in (SCALABLE_TARGET, SCALING_POLICY, ALARM):
         assert world.store.list(kind) == []
 
 
 def test_what_belongs_to_nothing_is_removed(world: World) -> None:
     world.register()
     world.put_policy(**TRACKING)
-    record = world.store.get(Kind.SCALABLE_TARGET, f"{RESOURCE}|{IDENTITY['ScalableDimension']}")
+    record = world.store.get(SCALABLE_TARGET, f"{RESOURCE}|{IDENTITY['ScalableDimension']}")
     assert record is not None
     world.store.remove(record)  # a removal that was cut off, or its end
     world.pass_time(20)
-    for kind in (Kind.SCALING_POLICY, Kind.ALARM):
+    for kind in (SCALING_POLICY, ALARM):
         assert world.store.list(kind) == []
 
 
@@ -256,7 +257,7 @@ def test_an_alarm_of_a_policy_that_somebody_deleted_comes_back(world: World) -> 
     names = {one["AlarmName"] for one in alarms}
     world.call("DeleteAlarms", "cloudwatch", AlarmNames=sorted(names))
     world.pass_time(10)
-    assert {one.name for one in world.store.list(Kind.ALARM)} == names
+    assert {one.name for one in world.store.list(ALARM)} == names
 
 
 def test_with_nothing_to_watch_it_waits_for_a_write(world: World) -> None:

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.control.autoscaling.planning.targets import read_key
 from headrace.control.autoscaling.records.capacity import read_capacity, write_capacity
-from headrace.state.records import Kind
+from headrace.control.kinds import SCALING_POLICY
 from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
@@ -87,13 +88,13 @@ def test_a_policy_that_cannot_be_read_hinders_no_other(world: World) -> None:
     alarms = world.put_policy(
         "good", PolicyType="TargetTrackingScaling", TargetTrackingScalingPolicyConfiguration=config
     )["Alarms"]
-    (bad,) = (record for record in world.store.list(Kind.SCALING_POLICY) if record.spec["PolicyName"] == "bad")
+    (bad,) = (record for record in world.store.list(SCALING_POLICY) if record.spec["PolicyName"] == "bad")
     broken = {**tracking, "TargetValue": -1.0}
     world.store.update(bad, spec={**bad.spec, "TargetTrackingScalingPolicyConfiguration": broken})
     names = {one["AlarmName"] for one in alarms}
     world.call("DeleteAlarms", "cloudwatch", AlarmNames=sorted(names))
     world.scaler.look()
-    assert names <= {record.name for record in world.store.list(Kind.ALARM)}
+    assert names <= {record.name for record in world.store.list(ALARM)}
     assert world.call("DescribeScalingPolicies", ServiceNamespace="sagemaker")["ScalingPolicies"]
 
 

@@ -20,11 +20,11 @@ from headrace.control.autoscaling.planning.targets import VARIANT_DIMENSION, rea
 from headrace.control.autoscaling.records.capacity import write_capacity
 from headrace.control.components.density import Density, read_density
 from headrace.control.endpoints_api import update_weights
+from headrace.control.kinds import WORKER
 from headrace.control.registry import handler_of
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler
-from headrace.state.records import Kind
-from headrace.state.routes import Route, route_from_json
+from headrace.state.routes import ROUTE, Route
 from tests.control.components.scene import NEED, Scene
 from tests.control.components.world import managed
 from tests.control.support import AWS_SCOPE
@@ -85,9 +85,9 @@ class Hosted(Scene):
 
     @property
     def route(self) -> Route:
-        found = self.store.get(Kind.ROUTE, "ep")
+        found = self.store.get(ROUTE, "ep")
         assert found is not None
-        return route_from_json(found.spec)
+        return found.spec
 
     def call(self, operation: str, service: str = "application-autoscaling", **params: Any) -> dict[str, Any]:
         return handler_of(service, operation)(self.context, params)
@@ -147,7 +147,7 @@ class Hosted(Scene):
 
     def per_instance(self) -> Counter[str]:
         """Instance -> living copies."""
-        return Counter(one.spec["instance"] for one in self.store.list(Kind.WORKER) if "instance" in one.spec)
+        return Counter(one.spec["instance"] for one in self.store.list(WORKER) if "instance" in one.spec)
 
     def density(self, name: str = "c") -> Density | None:
         return read_density(self.record(name).spec)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.control.autoscaling.planning.targets import read_key
 from headrace.control.autoscaling.records.capacity import write_capacity
-from headrace.state.records import Kind
 from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
@@ -114,7 +114,7 @@ def test_no_data_do_not_scale_in(world: World) -> None:
     world.load = lambda _serving: None
     world.pass_time(1200)
     assert world.capacities[-1] == 3
-    low = next(one for one in world.store.list(Kind.ALARM) if "-AlarmLow-" in one.name)
+    low = next(one for one in world.store.list(ALARM) if "-AlarmLow-" in one.name)
     assert low.status["state"] == "INSUFFICIENT_DATA"
 
 
@@ -170,7 +170,7 @@ def test_a_target_that_goes_takes_its_alarms_but_leaves_a_users_own(world: World
     world.put_policy(**TRACKING)
     alarm(world, "mine", world.put_policy("idle", **steps(0))["PolicyARN"])
     world.call("DeregisterScalableTarget", **IDENTITY)
-    (left,) = world.store.list(Kind.ALARM)
+    (left,) = world.store.list(ALARM)
     assert (left.name, left.spec["AlarmActions"]) == ("mine", [])
     world.pass_time(600)
     assert world.capacities == [1]

@@ -8,7 +8,7 @@ import pytest
 from headrace.control.autoscaling.loops.waker import CAUSE, Waker
 from headrace.control.autoscaling.planning.targets import read_key
 from headrace.control.autoscaling.records.capacity import read_capacity, write_capacity
-from headrace.state.records import Kind
+from headrace.control.kinds import ENDPOINT
 from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
@@ -48,7 +48,7 @@ def desired(world: World) -> int:
 def test_many_requests_wake_one_copy(world: World) -> None:
     wake(world, *[Wanted()] * 20)
     assert desired(world) == 1
-    record = world.store.get(Kind.ENDPOINT, "e")
+    record = world.store.get(ENDPOINT, "e")
     assert record is not None
     assert record.spec["asked"] == 3, "created, put to sleep, woken: each asked for once"
 

@@ -16,9 +16,10 @@ from headrace.control.context import CallContext
 from headrace.control.describe_endpoint import describe_endpoint
 from headrace.control.endpoint_configs_api import create_endpoint_config
 from headrace.control.endpoints_api import create_endpoint
+from headrace.control.kinds import INFERENCE_COMPONENT
 from headrace.control.models_api import create_model
-from headrace.state.records import Kind, Record
-from headrace.state.routes import route_from_json
+from headrace.state.records import Record
+from headrace.state.routes import ROUTE
 from headrace.state.sql import open_store
 from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, reconciler_of
 
@@ -106,15 +107,15 @@ class Scene:
         return int(self.counts()["CurrentInstanceCount"])
 
     def record(self, name: str) -> Record:
-        found = self.store.get(Kind.INFERENCE_COMPONENT, name)
+        found = self.store.get(INFERENCE_COMPONENT, name)
         assert found is not None
         return found
 
     def copies(self) -> Counter[str]:
         """Component -> copies that are routed to."""
-        route = self.store.get(Kind.ROUTE, "ep")
+        route = self.store.get(ROUTE, "ep")
         assert route is not None
-        routed = route_from_json(route.spec).components
+        routed = route.spec.components
         return Counter({one.name: sum(len(fleet.replicas) for fleet in one.route.fleets) for one in routed})
 
     async def settle(self, seconds: float = 8.0, *, pause_s: float = 0.5) -> None:

@@ -9,8 +9,8 @@ from botocore.exceptions import ClientError
 
 from headrace.cluster.fake import fails_after, ready_after
 from headrace.cluster.launcher import WorkerSpec
-from headrace.state.records import Kind
-from headrace.state.routes import route_from_json
+from headrace.control.kinds import INFERENCE_COMPONENT, WORKER
+from headrace.state.routes import ROUTE
 from tests.control.support import IMAGE, ROLE, Platform, running_platform
 from tests.waiting import WAIT_S
 
@@ -68,15 +68,15 @@ def test_a_component_lives_scales_to_zero_and_back_and_dies(platform: Platform) 
             InferenceComponentName="c", DesiredRuntimeConfig={"CopyCount": number}
         )
         until(client, "c", "InService", copies=number)
-        route = platform.store.get(Kind.ROUTE, "ep")
+        route = platform.store.get(ROUTE, "ep")
         assert route is not None
-        (routed,) = route_from_json(route.spec).components
+        (routed,) = route.spec.components
         assert routed.route.standby == (number == 0)
     with pytest.raises(ClientError, match=r"Cannot delete endpoint with inference component associated.*c\."):
         client.delete_endpoint(EndpointName="ep")
     client.delete_inference_component(InferenceComponentName="c")
     deadline_s = time.monotonic() + WAIT_S
-    while platform.store.get(Kind.INFERENCE_COMPONENT, "c") is not None:
+    while platform.store.get(INFERENCE_COMPONENT, "c") is not None:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     with pytest.raises(ClientError, match="Could not find inference component"):
@@ -91,9 +91,9 @@ def test_several_components_share_the_instances_and_log_apart(platform: Platform
         until(client, name, "InService")
     listed = client.list_inference_components(EndpointNameEquals="ep", SortBy="Name", SortOrder="Ascending")
     assert [entry["InferenceComponentName"] for entry in listed["InferenceComponents"]] == ["one", "two"]
-    groups = {worker.spec["log_group"] for worker in platform.store.list(Kind.WORKER)}
+    groups = {worker.spec["log_group"] for worker in platform.store.list(WORKER)}
     assert groups == {f"/aws/sagemaker/InferenceComponents/{name}" for name in ("one", "two")}
-    assert len({worker.spec["instance"] for worker in platform.store.list(Kind.WORKER)}) == 1
+    assert len({worker.spec["instance"] for worker in platform.store.list(WORKER)}) == 1
 
 
 def test_a_copy_without_room_fails_and_says_why(platform: Platform) -> None:

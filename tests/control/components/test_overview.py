@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from headrace.control.components.overview import hosts_json, read_overview
-from headrace.state.records import Kind
+from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
 from tests.control.components.test_api import NEED, component, host, model, until
 from tests.control.support import Platform
 
@@ -37,7 +37,7 @@ def test_an_instance_type_that_nobody_knows_has_no_bounds(platform: Platform) ->
     model(client, "m")
     host(client)
     platform.wait_for(client, "ep", "InService")
-    record = platform.store.get(Kind.ENDPOINT, "ep")
+    record = platform.store.get(ENDPOINT, "ep")
     assert record is not None
     config, generation = {**record.spec["version"]["config"]}, record.status["progress"]["stable"]
     config["ProductionVariants"] = [{**config["ProductionVariants"][0], "InstanceType": "ml.future.large"}]
@@ -65,10 +65,10 @@ def test_records_of_another_form_hide_no_others(platform: Platform) -> None:
     platform.wait_for(client, "ep", "InService")
     component(client, "c")
     until(client, "c", "InService", copies=1)
-    record = platform.store.get(Kind.ENDPOINT, "ep")
+    record = platform.store.get(ENDPOINT, "ep")
     assert record is not None
-    platform.store.create(Kind.INFERENCE_COMPONENT, "odd", spec={"endpoint_uid": record.uid})
-    platform.store.create(Kind.WORKER, "odd", spec={"endpoint_uid": record.uid, "component": "odd"})
+    platform.store.create(INFERENCE_COMPONENT, "odd", spec={"endpoint_uid": record.uid})
+    platform.store.create(WORKER, "odd", spec={"endpoint_uid": record.uid, "component": "odd"})
     seen = read_overview(platform.store, "ep")
     assert {one["name"]: one["status"] for one in seen["components"]} == {"c": "InService", "odd": "Failed"}
     assert [copy["component"] for one in seen["hosts"][0]["instances"] for copy in one["copies"]] == ["c"]

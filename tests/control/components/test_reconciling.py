@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from headrace.cloudwatch.alarms.records import ALARM
 from headrace.control.components.api import update_inference_component
 from headrace.control.describe_endpoint import describe_endpoint
 from headrace.control.endpoints_api import delete_endpoint, update_endpoint
-from headrace.state.records import Kind
-from headrace.state.routes import route_from_json
+from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
+from headrace.state.routes import ROUTE
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import NEED, TYPE, Scene
 from tests.control.components.world import managed
@@ -17,9 +18,9 @@ from tests.control.support import IMAGE, reconciler_of
 
 async def test_the_routing_of_its_host_is_a_component_s(scene: Scene) -> None:
     def strategy() -> str:
-        route = scene.store.get(Kind.ROUTE, "ep")
+        route = scene.store.get(ROUTE, "ep")
         assert route is not None
-        (routed,) = route_from_json(route.spec).components
+        (routed,) = route.spec.components
         return routed.route.strategy
 
     await scene.host()
@@ -87,7 +88,7 @@ async def test_copies_move_together_under_consolidation(scene: Scene, *, is_mort
 
 
 async def test_an_alarm_takes_the_update_of_a_component_back(scene: Scene) -> None:
-    alarm = scene.store.create(Kind.ALARM, "errors", spec={"AlarmName": "errors"}, status={"state": "OK"})
+    alarm = scene.store.create(ALARM, "errors", spec={"AlarmName": "errors"}, status={"state": "OK"})
     await scene.host()
     scene.create("c", copies=2)
     await scene.settle()
@@ -198,7 +199,7 @@ async def test_a_host_keeps_the_variants_that_components_are_on(scene: Scene) ->
 
 
 async def test_components_stay_as_they_are_when_the_update_of_their_host_is_taken_back(scene: Scene) -> None:
-    alarm = scene.store.create(Kind.ALARM, "errors", spec={"AlarmName": "errors"}, status={"state": "OK"})
+    alarm = scene.store.create(ALARM, "errors", spec={"AlarmName": "errors"}, status={"state": "OK"})
     await scene.host()
     scene.create("c", copies=3)
     await scene.settle()
@@ -240,11 +241,11 @@ async def test_deletions_that_meet_leave_nothing(scene: Scene) -> None:
         scene.scale("a", 1)
     with pytest.raises(AwsError, match="Cannot create already existing"):
         scene.create("a")
-    endpoint = scene.store.get(Kind.ENDPOINT, "ep")
+    endpoint = scene.store.get(ENDPOINT, "ep")
     assert endpoint is not None
     scene.store.update(endpoint, is_deleting=True)  # as by somebody who read it before `b` was made
     await scene.settle(40)
-    assert [scene.store.list(kind) for kind in (Kind.ENDPOINT, Kind.INFERENCE_COMPONENT, Kind.WORKER)] == [[], [], []]
+    assert [scene.store.list(kind) for kind in (ENDPOINT, INFERENCE_COMPONENT, WORKER)] == [[], [], []]
     assert not scene.machine.workers
 
 
@@ -269,6 +270,6 @@ async def test_strict_lets_nobody_delete_what_is_under_way() -> None:
         for name in ("c", "failed"):
             scene.delete(name)
         await scene.settle()
-        assert scene.store.list(Kind.INFERENCE_COMPONENT) == []
+        assert scene.store.list(INFERENCE_COMPONENT) == []
     finally:
         scene.store.close()

@@ -9,8 +9,8 @@ from headrace.control.components.api import list_inference_components
 from headrace.control.components.overview import read_overview
 from headrace.control.describe_endpoint import describe_endpoint
 from headrace.control.endpoints_api import create_endpoint, delete_endpoint, list_endpoints, update_endpoint
+from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
 from headrace.control.metrics.capacities import CapacityRecorder
-from headrace.state.records import Kind
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import Scene
 
@@ -84,7 +84,7 @@ async def test_a_component_without_an_endpoint_in_its_record_can_be_deleted(scen
     assert scene.seen("broken")["EndpointName"] == ""
     scene.delete("broken")
     await scene.settle()
-    assert scene.store.get(Kind.INFERENCE_COMPONENT, "broken") is None
+    assert scene.store.get(INFERENCE_COMPONENT, "broken") is None
     assert not list(scene.machine.living())
 
 
@@ -115,11 +115,11 @@ async def test_a_copy_whose_record_cannot_be_read_is_replaced(scene: Scene, spoi
     scene.create("a")
     scene.create("b")
     await scene.settle()
-    (record,) = [one for one in scene.store.list(Kind.WORKER) if one.spec["component"] == "a"]
+    (record,) = [one for one in scene.store.list(WORKER) if one.spec["component"] == "a"]
     scene.store.update(record, **spoil(record))
     await scene.settle()
     assert scene.copies() == {"a": 1, "b": 1}
-    assert scene.store.get(Kind.WORKER, record.name) is None
+    assert scene.store.get(WORKER, record.name) is None
     await scene.settle(60)
     assert record.name not in scene.machine.workers
     assert len(list(scene.machine.living())) == 2
@@ -140,7 +140,7 @@ async def test_an_endpoint_that_cannot_be_read_is_listed_described_and_deleted(s
     scene.config("other")
     create_endpoint(scene.context, {"EndpointName": "other", "EndpointConfigName": "other"})
     await scene.settle()
-    record = scene.store.get(Kind.ENDPOINT, "ep")
+    record = scene.store.get(ENDPOINT, "ep")
     assert record is not None
     scene.store.update(record, **spoil(record))
     await scene.settle(5)
@@ -166,6 +166,6 @@ async def test_an_endpoint_that_cannot_be_read_is_listed_described_and_deleted(s
     delete_endpoint(scene.context, {"EndpointName": "ep"})
     assert describe_endpoint(scene.context, {"EndpointName": "ep"})["EndpointStatus"] == "Deleting"
     await scene.settle()
-    assert scene.store.get(Kind.ENDPOINT, "ep") is None
-    assert scene.store.list(Kind.INFERENCE_COMPONENT) == scene.store.list(Kind.WORKER) == []
+    assert scene.store.get(ENDPOINT, "ep") is None
+    assert scene.store.list(INFERENCE_COMPONENT) == scene.store.list(WORKER) == []
     assert not scene.machine.workers

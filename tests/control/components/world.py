@@ -16,9 +16,9 @@ from headrace.control.components.placement import Placed, Resources, read_need, 
 from headrace.control.components.pool import HostInstance
 from headrace.control.deployment import Deployment
 from headrace.control.fleet import Limits
+from headrace.control.kinds import INFERENCE_COMPONENT
 from headrace.control.progress import Progress, State
 from headrace.control.version import asked_capacity, read_version, version_json
-from headrace.state.records import Kind
 from tests.control.world import ARN, GOOD, Behaviour, World
 
 TYPE = "ml.p3.8xlarge"
@@ -70,7 +70,7 @@ class HostWorld:
         self, name: str, count: int = 1, *, gpus: float = 1, strategy: str = "SPREAD", behaviour: Behaviour = GOOD
     ) -> World:
         """Ask for a component."""
-        world = World(name=name, kind=Kind.INFERENCE_COMPONENT, now_s=self.now_s, limits=self.limits)
+        world = World(name=name, kind=INFERENCE_COMPONENT, now_s=self.now_s, limits=self.limits)
         world.create(component_config(gpus, count=count, strategy=strategy, name=name), behaviour)
         self.components[name] = world
         return world

@@ -6,8 +6,8 @@ from typing import Any
 
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.series.memory import MemorySeries
+from headrace.control.kinds import INFERENCE_COMPONENT
 from headrace.control.metrics.capacities import CapacityRecorder, of_component
-from headrace.state.records import Kind
 from headrace.state.sql import open_store
 from tests.control.components.test_api import component, host, model, until
 from tests.control.support import Platform
@@ -59,7 +59,7 @@ def test_zero_is_a_number_and_what_is_being_deleted_has_none(platform: Platform)
     assert recorder.pass_once() == 4
     copies = {"InferenceComponentName": "c"}
     assert values(series, "/aws/sagemaker/InferenceComponents", "CurrentCopyCount", **copies) == [0]
-    record = platform.store.get(Kind.INFERENCE_COMPONENT, "c")
+    record = platform.store.get(INFERENCE_COMPONENT, "c")
     assert record is not None
     assert len(list(of_component(record))) == 2
     assert list(of_component(replace(record, deleting_s=NOW_S))) == []
@@ -70,7 +70,7 @@ def test_a_record_of_another_form_hides_no_other(platform: Platform) -> None:
     model(client, "m")
     plain(client)
     platform.wait_for(client, "plain", "InService")
-    platform.store.create(Kind.INFERENCE_COMPONENT, "odd", spec={"endpoint_uid": "x", "version": 7})
+    platform.store.create(INFERENCE_COMPONENT, "odd", spec={"endpoint_uid": "x", "version": 7})
     recorder = CapacityRecorder(store=platform.store, sink=series, clock=lambda: NOW_S)
     assert recorder.pass_once() == 2
 

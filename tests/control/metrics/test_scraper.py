@@ -8,11 +8,11 @@ import pytest
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.metrics.worker_page import Seen, labels_of, read_page, seen_between
 from headrace.cloudwatch.series.memory import MemorySeries
+from headrace.control.kinds import WORKER
 from headrace.control.metrics.scraper import MAX_PAGE_BYTES, Scraper, fetch
 from headrace.core.exposition import render
 from headrace.core.generation import EngineStats
 from headrace.core.metrics import Metrics
-from headrace.state.records import Kind
 from headrace.state.sql import open_store
 
 
@@ -154,7 +154,7 @@ async def _two_passes(series: MemorySeries, *, memory_bytes: int | None = None) 
             ):
                 handle = {"launcher": "fake", "url": where, "facts": {}, "memory_bytes": memory_bytes}
                 status = {"phase": phase, "handle": handle}
-                store.create(Kind.WORKER, name, spec={"endpoint": "e", "variant": "v"}, status=status)
+                store.create(WORKER, name, spec={"endpoint": "e", "variant": "v"}, status=status)
             scraper = Scraper(store=store, sink=series, memory_bytes=10**9, clock=lambda: now[0])
             first = await scraper.pass_once()
             now[0] += 10

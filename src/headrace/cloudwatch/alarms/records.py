@@ -8,11 +8,13 @@ An alarm as a record, and as the API tells of it. Pure.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.cloudwatch.alarms.rules import AlarmRule, AlarmState
-from headrace.state.records import Json, Record
+from headrace.state.records import Json, Kind, RawKind, RawRecord
 from headrace.wire.aws.scope import AwsScope, partition_of
 
+ALARM: Final[RawKind] = Kind("alarm", dict, dict)
 MAX_HISTORY = 100
 NEW_REASON = "Unchecked: Initial alarm creation"
 _OWN_MEMBERS = ("configured_s", "owner")
@@ -23,7 +25,7 @@ _ACTIONS = {"OK": "OKActions", "ALARM": "AlarmActions", "INSUFFICIENT_DATA": "In
 class Watched:
     """An alarm as it is now."""
 
-    record: Record
+    record: RawRecord
     rule: AlarmRule
     values: tuple[float, ...]
     """Those that were looked at last, oldest first."""
@@ -98,7 +100,7 @@ def history_item(kind: str, summary: str, data: Json, *, now_s: float) -> Json:
     return {"Timestamp": now_s, "HistoryItemType": kind, "HistorySummary": summary[:255], "HistoryData": text[:4095]}
 
 
-def alarm_json(aws_scope: AwsScope, record: Record) -> Json:
+def alarm_json(aws_scope: AwsScope, record: RawRecord) -> Json:
     """A `MetricAlarm` of the API."""
     spec = {name: value for name, value in record.spec.items() if name not in _OWN_MEMBERS}
     status = record.status

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.api.context import CloudWatchCall
 from headrace.cloudwatch.errors import PAGES
-from headrace.state.records import Json, Kind
+from headrace.state.records import Json
 
 _PAGE_SIZE = 100
 
@@ -16,7 +17,7 @@ def describe_alarm_history(context: CloudWatchCall, params: dict[str, Any]) -> d
     name = params.get("AlarmName")
     items = [
         {"AlarmName": record.name, "AlarmType": "MetricAlarm", **item}
-        for record in context.store.list(Kind.ALARM)
+        for record in context.store.list(ALARM)
         if name in (None, record.name)
         for item in record.status.get("history", ())
         if _fits(item, params)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.cloudwatch.alarms.records import alarm_arn
+from headrace.cloudwatch.alarms.records import ALARM, alarm_arn
 from headrace.cloudwatch.api.context import CloudWatchCall
 from headrace.cloudwatch.errors import invalid_value
-from headrace.state.records import Json, Kind, Record
+from headrace.state.records import Json, RawRecord
 from headrace.wire.aws.errors import AwsError
 
 _MAX_TAGS = 50
@@ -52,8 +52,8 @@ def list_tags_for_resource(context: CloudWatchCall, params: dict[str, Any]) -> d
     return {"Tags": [{"Key": key, "Value": value} for key, value in sorted(tags.items())]}
 
 
-def _tagged(context: CloudWatchCall, arn: str) -> Record:
-    record = context.store.get(Kind.ALARM, arn.partition(":alarm:")[2])
+def _tagged(context: CloudWatchCall, arn: str) -> RawRecord:
+    record = context.store.get(ALARM, arn.partition(":alarm:")[2])
     if record is None or alarm_arn(context.aws_scope, record.name) != arn:
         members = {"ResourceType": "alarm", "ResourceId": arn}
         raise AwsError("ResourceNotFoundException", f"There is no alarm {arn}.", status=404, members=members)

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from headrace.cloudwatch.alarms.records import (
+    ALARM,
     actions_of,
     alarm_json,
     history_item,
@@ -16,7 +17,7 @@ from headrace.cloudwatch.api.alarm_tags import read_tags
 from headrace.cloudwatch.api.context import CloudWatchCall
 from headrace.cloudwatch.errors import PAGES, alarm_not_found, invalid_combination
 from headrace.cloudwatch.metrics.members import metric_of
-from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record
+from headrace.state.records import AlreadyExists, Conflict, Json, RawRecord
 from headrace.wire.aws.errors import AwsError
 
 MAX_ALARMS = 5000
@@ -31,16 +32,16 @@ def put_metric_alarm(context: CloudWatchCall, params: dict[str, Any]) -> dict[st
     name, tags = params["AlarmName"], read_tags(params.get("Tags"))
     spec = {**_DEFAULTS, **params, "configured_s": context.now_s}
     spec.pop("Tags", None)
-    record = context.store.get(Kind.ALARM, name)
+    record = context.store.get(ALARM, name)
     if record is not None:
         item = history_item("ConfigurationUpdate", f'Alarm "{name}" updated', {"type": "Update"}, now_s=context.now_s)
         context.store.update(record, spec=spec, status=with_history(record.status, item))
         return {}
-    if len(context.store.list(Kind.ALARM)) >= MAX_ALARMS:
+    if len(context.store.list(ALARM)) >= MAX_ALARMS:
         raise AwsError("LimitExceeded", f"There are {MAX_ALARMS} alarms already; delete some first.")
     status = new_alarm_status(name, now_s=context.now_s)
     try:
-        context.store.create(Kind.ALARM, name, spec=spec, status=status, tags=tags)
+        context.store.create(ALARM, name, spec=spec, status=status, tags=tags)
     except AlreadyExists as error:
         raise Conflict(str(error)) from error  # read anew: it is an update now
     return {}
@@ -56,7 +57,7 @@ def describe_alarms(context: CloudWatchCall, params: dict[str, Any]) -> dict[str
         return {"MetricAlarms": [], "CompositeAlarms": []}
     found = [
         record
-        for record in context.store.list(Kind.ALARM)
+        for record in context.store.list(ALARM)
         if record.name.startswith(prefix) and (not names or record.name in names) and _fits(record, params)
     ]
     size = params.get("MaxRecords", _page_size(names))
@@ -71,7 +72,7 @@ def describe_alarms_for_metric(context: CloudWatchCall, params: dict[str, Any]) 
     filters = {name: params[name] for name in ("Statistic", "ExtendedStatistic", "Period", "Unit") if name in params}
     found = [
         record
-        for record in context.store.list(Kind.ALARM)
+        for record in context.store.list(ALARM)
         if "MetricName" in record.spec
         and metric_of(record.spec["Namespace"], record.spec["MetricName"], record.spec.get("Dimensions")) == wanted
         and all(record.spec.get(name) == value for name, value in filters.items())
@@ -82,7 +83,7 @@ def describe_alarms_for_metric(context: CloudWatchCall, params: dict[str, Any]) 
 def delete_alarms(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, Any]:
     """DeleteAlarms; names that are of none do no harm."""
     for name in params["AlarmNames"]:
-        record = context.store.get(Kind.ALARM, name)
+        record = context.store.get(ALARM, name)
         if record is not None:
             context.store.remove(record)
     return {}
@@ -90,7 +91,7 @@ def delete_alarms(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, 
 
 def set_alarm_state(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, Any]:
     """SetAlarmState: until the alarm is looked at again; whoever looks sees the change and acts."""
-    record = context.store.get(Kind.ALARM, params["AlarmName"])
+    record = context.store.get(ALARM, params["AlarmName"])
     if record is None:
         raise alarm_not_found(params["AlarmName"])
     data = params.get("StateReasonData", "")
@@ -119,7 +120,7 @@ def disable_alarm_actions(context: CloudWatchCall, params: dict[str, Any]) -> di
 
 def _switch(context: CloudWatchCall, params: dict[str, Any], *, is_enabled: bool) -> dict[str, Any]:
     for name in params["AlarmNames"]:
-        record = context.store.get(Kind.ALARM, name)
+        record = context.store.get(ALARM, name)
         if record is not None and record.spec.get("ActionsEnabled", True) is not is_enabled:
             context.store.update(record, spec={**record.spec, "ActionsEnabled": is_enabled})
     return {}
@@ -129,7 +130,7 @@ def _page_size(names: list[str] | None) -> int:
     return max(_PAGE_SIZE, len(names or ()))
 
 
-def _fits(record: Record, params: dict[str, Any]) -> bool:
+def _fits(record: RawRecord, params: dict[str, Any]) -> bool:
     state = record.status.get("state", "INSUFFICIENT_DATA")
     if params.get("StateValue", state) != state:
         return False

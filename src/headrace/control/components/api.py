@@ -15,12 +15,13 @@ from headrace.control.components.states import component_status
 from headrace.control.context import CallContext, already_exists, tags_of, without
 from headrace.control.deployment_config import check_deployment_config
 from headrace.control.endpoints_api import modified_s
+from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT
 from headrace.control.listing import Listed, list_page
 from headrace.control.names import TITLES
 from headrace.control.progress import State, view_endpoint, visible_state
 from headrace.control.reading import UnreadableRecord, read_endpoint, unreadable_status
 from headrace.control.version import Variant
-from headrace.state.records import AlreadyExists, Json, Kind, Record
+from headrace.state.records import AlreadyExists, Json, RawRecord
 from headrace.wire.aws.errors import validation_error
 
 _NOT_A_HOST = (
@@ -35,8 +36,8 @@ _BUSY = (State.CREATING, State.UPDATING, State.ROLLING_BACK)
 def create_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """CreateInferenceComponent; DescribeInferenceComponent knows it when this returns."""
     name = params["InferenceComponentName"]
-    context.refuse_existing(Kind.INFERENCE_COMPONENT, name)
-    endpoint = context.get(Kind.ENDPOINT, params["EndpointName"])
+    context.refuse_existing(INFERENCE_COMPONENT, name)
+    endpoint = context.get(ENDPOINT, params["EndpointName"])
     host = _host_of(context, endpoint, params.get("VariantName"))
     copies = int((params.get("RuntimeConfig") or {}).get("CopyCount", 1))
     if copies == 0 and context.is_strict:
@@ -50,24 +51,24 @@ def create_inference_component(context: CallContext, params: dict[str, Any]) -> 
         "request": {**without(params, "Tags"), "VariantName": host.name},
     }
     try:
-        context.store.create(Kind.INFERENCE_COMPONENT, name, spec=spec, tags=tags_of(params))
+        context.store.create(INFERENCE_COMPONENT, name, spec=spec, tags=tags_of(params))
     except AlreadyExists:
-        arn = context.arn(Kind.INFERENCE_COMPONENT, name)
-        raise already_exists(TITLES[Kind.INFERENCE_COMPONENT], arn) from None
+        arn = context.arn(INFERENCE_COMPONENT, name)
+        raise already_exists(TITLES[INFERENCE_COMPONENT], arn) from None
     return _arn_answer(context, name)
 
 
 def update_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """UpdateInferenceComponent: another model or other needs, copy by copy; or only another number of copies."""
     record = _existing(context, params)
-    refuse_busy(record, context.arn(Kind.INFERENCE_COMPONENT, record.name))
+    refuse_busy(record, context.arn(INFERENCE_COMPONENT, record.name))
     check_deployment_config(params.get("DeploymentConfig") or {})
     copies = (params.get("RuntimeConfig") or {}).get("CopyCount")
     if not any(params.get(member) for member in _CHANGED):
         if copies is None:
             raise validation_error("Nothing is to be updated: give Specification, Specifications or RuntimeConfig.")
         return _scale(context, record, int(copies))
-    endpoint = context.get(Kind.ENDPOINT, record.spec["endpoint"])
+    endpoint = context.get(ENDPOINT, record.spec["endpoint"])
     host = _host_of(context, endpoint, record.spec["request"]["VariantName"])
     view = view_endpoint(record)
     version = component_version(
@@ -96,7 +97,7 @@ def list_inference_components(context: CallContext, params: dict[str, Any]) -> d
     endpoint, variant = params.get("EndpointNameEquals"), params.get("VariantNameEquals")
     found = [
         record
-        for record in context.store.list(Kind.INFERENCE_COMPONENT)
+        for record in context.store.list(INFERENCE_COMPONENT)
         if (endpoint is None or endpoint_of(record).lower() == endpoint.lower())
         and (variant is None or variant_of(record) == variant)
     ]
@@ -105,24 +106,24 @@ def list_inference_components(context: CallContext, params: dict[str, Any]) -> d
 
 def delete_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DeleteInferenceComponent; strict refuses it while the component is being made or changed, as AWS does."""
-    record = context.get(Kind.INFERENCE_COMPONENT, params["InferenceComponentName"])
+    record = context.get(INFERENCE_COMPONENT, params["InferenceComponentName"])
     is_busy = is_readable(record) and visible_state(view_endpoint(record)) in _BUSY
     if context.is_strict and is_busy:
-        arn = context.arn(Kind.INFERENCE_COMPONENT, record.name)
+        arn = context.arn(INFERENCE_COMPONENT, record.name)
         raise validation_error(f'Cannot delete in-progress inference component "{arn}".')
     context.store.update(record, is_deleting=True)
     return {}
 
 
-def _scale(context: CallContext, record: Record, copies: int) -> dict[str, Any]:
-    arn = context.arn(Kind.INFERENCE_COMPONENT, record.name)
+def _scale(context: CallContext, record: RawRecord, copies: int) -> dict[str, Any]:
+    arn = context.arn(INFERENCE_COMPONENT, record.name)
     context.store.update(record, spec=with_copies(record, copies, arn=arn))
     return _arn_answer(context, record.name)
 
 
-def _existing(context: CallContext, params: dict[str, Any]) -> Record:
+def _existing(context: CallContext, params: dict[str, Any]) -> RawRecord:
     """The component, if its record can be understood."""
-    record = context.get(Kind.INFERENCE_COMPONENT, params["InferenceComponentName"])
+    record = context.get(INFERENCE_COMPONENT, params["InferenceComponentName"])
     try:
         read_component(record)
     except UnreadableRecord as error:
@@ -131,17 +132,17 @@ def _existing(context: CallContext, params: dict[str, Any]) -> Record:
 
 
 def _arn_answer(context: CallContext, name: str) -> dict[str, Any]:
-    return {"InferenceComponentArn": context.arn(Kind.INFERENCE_COMPONENT, name)}
+    return {"InferenceComponentArn": context.arn(INFERENCE_COMPONENT, name)}
 
 
-def _host_of(context: CallContext, endpoint: Record, variant_name: str | None) -> Variant:
+def _host_of(context: CallContext, endpoint: RawRecord, variant_name: str | None) -> Variant:
     """
     The variant that a component is placed on.
 
     Raises:
         AwsError: the endpoint is going, has failed, or has models of its own; or it has no such variant.
     """
-    arn = context.arn(Kind.ENDPOINT, endpoint.name)
+    arn = context.arn(ENDPOINT, endpoint.name)
     try:
         view = read_endpoint(endpoint)
     except UnreadableRecord as error:
@@ -163,7 +164,7 @@ def _host_of(context: CallContext, endpoint: Record, variant_name: str | None) -
     return host
 
 
-def _listed(context: CallContext, record: Record) -> Listed:
+def _listed(context: CallContext, record: RawRecord) -> Listed:
     try:
         view = read_component(record)
         status, changed_s = component_status(view), modified_s(record, view)
@@ -176,9 +177,9 @@ def _listed(context: CallContext, record: Record) -> Listed:
         status=status,
         summary={
             "InferenceComponentName": record.name,
-            "InferenceComponentArn": context.arn(Kind.INFERENCE_COMPONENT, record.name),
+            "InferenceComponentArn": context.arn(INFERENCE_COMPONENT, record.name),
             "EndpointName": endpoint_of(record),
-            "EndpointArn": context.arn(Kind.ENDPOINT, endpoint_of(record)),
+            "EndpointArn": context.arn(ENDPOINT, endpoint_of(record)),
             "VariantName": variant_of(record),
             "InferenceComponentStatus": status,
             "CreationTime": record.created_s,

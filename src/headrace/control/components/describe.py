@@ -8,20 +8,21 @@ from headrace.control.components.specs import specification_of
 from headrace.control.components.states import component_status
 from headrace.control.context import CallContext
 from headrace.control.endpoints_api import modified_s
+from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT
 from headrace.control.progress import EndpointView, State, visible_state
 from headrace.control.reading import UnreadableRecord, unreadable_status
 from headrace.control.worker_specs import container_of
-from headrace.state.records import Json, Kind, Record
+from headrace.state.records import Json, RawRecord
 
 
 def describe_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DescribeInferenceComponent."""
-    record = context.get(Kind.INFERENCE_COMPONENT, params["InferenceComponentName"])
+    record = context.get(INFERENCE_COMPONENT, params["InferenceComponentName"])
     answer = {
         "InferenceComponentName": record.name,
-        "InferenceComponentArn": context.arn(Kind.INFERENCE_COMPONENT, record.name),
+        "InferenceComponentArn": context.arn(INFERENCE_COMPONENT, record.name),
         "EndpointName": endpoint_of(record),
-        "EndpointArn": context.arn(Kind.ENDPOINT, endpoint_of(record)),
+        "EndpointArn": context.arn(ENDPOINT, endpoint_of(record)),
         "VariantName": variant_of(record),
         "CreationTime": record.created_s,
     }
@@ -36,7 +37,7 @@ def describe_inference_component(context: CallContext, params: dict[str, Any]) -
         }
 
 
-def _of_view(record: Record, view: EndpointView) -> dict[str, Any]:
+def _of_view(record: RawRecord, view: EndpointView) -> dict[str, Any]:
     """The members that tell how the component is."""
     current = serving_version(view)
     (host,) = current.variants

@@ -18,22 +18,23 @@ from headrace.control.components.runtime import current_copies, desired_copies, 
 from headrace.control.components.specs import specification_of
 from headrace.control.components.states import component_status
 from headrace.control.fleet import WorkerView
+from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
 from headrace.control.reading import UnreadableRecord, is_readable, read_endpoint, unreadable_status
 from headrace.control.worker_reading import unreadable_reason
 from headrace.control.worker_records import handle_of, view_worker
-from headrace.state.records import Json, Kind, Record
+from headrace.state.records import Json, RawRecord
 from headrace.state.store import Store
 
 
 def read_overview(store: Store, endpoint: str) -> Json:
     """`components` and the `hosts` of an endpoint; both empty if it has none, or is not there."""
-    record = store.get(Kind.ENDPOINT, endpoint)
+    record = store.get(ENDPOINT, endpoint)
     if record is None:
         return {"components": [], "hosts": []}
-    components = [one for one in store.list(Kind.INFERENCE_COMPONENT) if one.spec.get("endpoint_uid") == record.uid]
+    components = [one for one in store.list(INFERENCE_COMPONENT) if one.spec.get("endpoint_uid") == record.uid]
     workers = [
         one
-        for one in store.list(Kind.WORKER)
+        for one in store.list(WORKER)
         if "component" in one.spec
         and not unreadable_reason(one)
         and one.spec["endpoint_uid"] == record.uid
@@ -42,7 +43,7 @@ def read_overview(store: Store, endpoint: str) -> Json:
     return {"components": [component_json(one) for one in components], "hosts": hosts_json(record, workers)}
 
 
-def component_json(record: Record) -> Json:
+def component_json(record: RawRecord) -> Json:
     """One component."""
     try:
         view = read_component(record)
@@ -65,7 +66,7 @@ def component_json(record: Record) -> Json:
     }
 
 
-def _unreadable_json(record: Record, reason: str) -> Json:
+def _unreadable_json(record: RawRecord, reason: str) -> Json:
     """A component whose record cannot be understood."""
     return {
         "name": record.name,
@@ -81,7 +82,7 @@ def _unreadable_json(record: Record, reason: str) -> Json:
     }
 
 
-def hosts_json(endpoint: Record, workers: Sequence[Record]) -> list[Json]:
+def hosts_json(endpoint: RawRecord, workers: Sequence[RawRecord]) -> list[Json]:
     """The variants that have instances for components, and the copies on each, oldest first."""
     if not is_readable(endpoint):
         return []
@@ -102,7 +103,7 @@ def hosts_json(endpoint: Record, workers: Sequence[Record]) -> list[Json]:
     ]
 
 
-def _instances_json(ids: Sequence[str], workers: Sequence[Record]) -> list[Json]:
+def _instances_json(ids: Sequence[str], workers: Sequence[RawRecord]) -> list[Json]:
     """Instances in their order; one that is gone already stays as long as copies of it do."""
     copies: Mapping[str, list[Json]] = defaultdict(list)
     for worker in workers:
@@ -110,7 +111,7 @@ def _instances_json(ids: Sequence[str], workers: Sequence[Record]) -> list[Json]
     return [{"id": one, "copies": copies.get(one, [])} for one in dict.fromkeys([*ids, *copies])]
 
 
-def _copy_json(worker: Record) -> Json:
+def _copy_json(worker: RawRecord) -> Json:
     handle = handle_of(worker)
     return {
         "component": worker.spec["component"],

@@ -6,10 +6,10 @@ from headrace.control.components.specs import specification_of
 from headrace.control.progress import EndpointView
 from headrace.control.reading import UnreadableRecord, read_deployed, want
 from headrace.control.version import Version
-from headrace.state.records import Record
+from headrace.state.records import RawRecord
 
 
-def read_component(record: Record) -> EndpointView:
+def read_component(record: RawRecord) -> EndpointView:
     """
     Understand a component's record.
 
@@ -28,7 +28,7 @@ def read_component(record: Record) -> EndpointView:
     return read_deployed(record, check)
 
 
-def is_readable(record: Record) -> bool:
+def is_readable(record: RawRecord) -> bool:
     """Whether it can be understood."""
     try:
         read_component(record)
@@ -37,12 +37,12 @@ def is_readable(record: Record) -> bool:
     return True
 
 
-def endpoint_of(record: Record) -> str:
+def endpoint_of(record: RawRecord) -> str:
     """Name of the endpoint, as far as it can be told."""
     return _text(record.spec.get("endpoint"))
 
 
-def variant_of(record: Record) -> str:
+def variant_of(record: RawRecord) -> str:
     """Name of the endpoint's variant, as far as it can be told."""
     request = record.spec.get("request")
     return _text(request.get("VariantName")) if isinstance(request, dict) else ""

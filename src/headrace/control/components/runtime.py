@@ -7,7 +7,7 @@ UpdateInferenceComponentRuntimeConfig, the autoscaler and the waker change it he
 from headrace.control.components.density import with_density
 from headrace.control.progress import EndpointView, State, ready_key, view_endpoint, visible_state
 from headrace.control.version import Desired, Version, with_desired
-from headrace.state.records import Json, Record
+from headrace.state.records import Json, RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 
 MAX_COPIES = 100
@@ -24,13 +24,13 @@ def serving_version(view: EndpointView) -> Version:
     return view.versions[generation] if generation is not None else view.version
 
 
-def desired_copies(record: Record) -> int:
+def desired_copies(record: RawRecord) -> int:
     """How many copies were asked for last."""
     (variant,) = view_endpoint(record).version.variants
     return variant.count
 
 
-def current_copies(record: Record) -> int:
+def current_copies(record: RawRecord) -> int:
     """How many copies serve."""
     view = view_endpoint(record)
     ready: dict[str, int] = record.status.get("ready", {})
@@ -41,14 +41,14 @@ def current_copies(record: Record) -> int:
     )
 
 
-def is_updatable(record: Record) -> bool:
+def is_updatable(record: RawRecord) -> bool:
     """Whether another number of copies may be asked for now."""
     view = view_endpoint(record)
     has_served = view.progress is not None and view.progress.stable is not None
     return has_served and visible_state(view) in UPDATABLE
 
 
-def with_copies(record: Record, copies: int, *, arn: str) -> Json:
+def with_copies(record: RawRecord, copies: int, *, arn: str) -> Json:
     """
     The component's spec with another number of copies; write it with `store.update(record, spec=...)`.
 
@@ -71,7 +71,7 @@ def with_copies(record: Record, copies: int, *, arn: str) -> Json:
     return {**with_density(record.spec, None), "asked": view.asked + 1, "version": scaled.raw}
 
 
-def refuse_busy(record: Record, arn: str) -> None:
+def refuse_busy(record: RawRecord, arn: str) -> None:
     """
     Refuse to change a component that is being changed, or has failed.
 

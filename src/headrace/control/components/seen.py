@@ -10,12 +10,12 @@ from headrace.control.components.reading import read_component
 from headrace.control.progress import EndpointView
 from headrace.control.store_access import rollback_alarms
 from headrace.control.worker_records import view_worker
-from headrace.state.records import Record
+from headrace.state.records import RawRecord
 
 
 def see_component(
-    record: Record,
-    workers: Sequence[Record],
+    record: RawRecord,
+    workers: Sequence[RawRecord],
     *,
     ringing: Collection[str],
     deleting_s: float | None,
@@ -42,15 +42,15 @@ def see_component(
     return Component(view=view, workers=list(seen.values()), placed=placed, alarm=alarm_reason(view, ringing))
 
 
-def copies_by_component(workers: Sequence[Record]) -> dict[str, list[Record]]:
+def copies_by_component(workers: Sequence[RawRecord]) -> dict[str, list[RawRecord]]:
     """Workers by the uid of their component; those of the endpoint's own models by an empty one."""
-    grouped: dict[str, list[Record]] = {}
+    grouped: dict[str, list[RawRecord]] = {}
     for worker in workers:
         grouped.setdefault(worker.spec.get("component_uid", ""), []).append(worker)
     return grouped
 
 
-def placed_copies(component: str, workers: Sequence[Record]) -> dict[str, Placed]:
+def placed_copies(component: str, workers: Sequence[RawRecord]) -> dict[str, Placed]:
     """Where the copies of a component stand that have not ended, by their names."""
     return {
         worker.name: Placed(

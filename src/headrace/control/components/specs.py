@@ -11,9 +11,10 @@ from typing import Any
 from headrace.control.components.placement import read_need, resources_of_type, too_large
 from headrace.control.components.runtime import refuse_many
 from headrace.control.context import CallContext
+from headrace.control.kinds import MODEL
 from headrace.control.version import Desired, Variant, version_json
 from headrace.control.worker_specs import image_profile
-from headrace.state.records import Json, Kind
+from headrace.state.records import Json
 from headrace.wire.aws.errors import validation_error
 
 _REPEATED = ("ContainerStartupHealthCheckTimeoutInSeconds", "ModelDataDownloadTimeoutInSeconds")
@@ -134,7 +135,7 @@ def specification_of(version: Json) -> Json:
 
 def _model_of(context: CallContext, name: str, specification: Json) -> tuple[str, Json]:
     if model_name := specification.get("ModelName"):
-        return model_name, context.get(Kind.MODEL, model_name).spec
+        return model_name, context.get(MODEL, model_name).spec
     asked: Json = specification["Container"]
     container: Json = {"Image": asked["Image"], "Environment": asked.get("Environment") or {}}
     if url := asked.get("ArtifactUrl"):

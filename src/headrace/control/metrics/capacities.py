@@ -16,10 +16,11 @@ from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
 from headrace.control.components.reading import is_readable as is_readable_component
 from headrace.control.components.runtime import current_copies, desired_copies
 from headrace.control.describe_endpoint import capacities_of
+from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT
 from headrace.control.reading import is_readable
 from headrace.control.store_access import changes
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Kind, Record
+from headrace.state.records import RawRecord
 from headrace.state.store import Store
 
 PERIOD_S = 10.0
@@ -69,15 +70,15 @@ class CapacityRecorder:
         """Publish what there is now; returns how many numbers that were."""
         now_s = self._clock()
         measured = [
-            *(one for record in self._store.list(Kind.ENDPOINT) for one in _readable(of_endpoint, record)),
-            *(one for record in self._store.list(Kind.INFERENCE_COMPONENT) for one in _readable(of_component, record)),
+            *(one for record in self._store.list(ENDPOINT) for one in _readable(of_endpoint, record)),
+            *(one for record in self._store.list(INFERENCE_COMPONENT) for one in _readable(of_component, record)),
         ]
         for one in measured:
             self._sink.put(one.metric, one.value, now_s=now_s, unit="Count")
         return len(measured)
 
 
-def _readable(read: Callable[[Record], Iterable[Measured]], record: Record) -> Sequence[Measured]:
+def _readable(read: Callable[[RawRecord], Iterable[Measured]], record: RawRecord) -> Sequence[Measured]:
     """What a record says; nothing of one that another version of Headrace wrote: whoever describes it tells why."""
     try:
         return list(read(record))
@@ -85,7 +86,7 @@ def _readable(read: Callable[[Record], Iterable[Measured]], record: Record) -> S
         return []
 
 
-def of_endpoint(record: Record) -> Iterator[Measured]:
+def of_endpoint(record: RawRecord) -> Iterator[Measured]:
     """Instances of each variant that has some; none of an endpoint that is being deleted, or cannot be read."""
     if record.deleting_s is not None or not is_readable(record):
         return
@@ -94,7 +95,7 @@ def of_endpoint(record: Record) -> Iterator[Measured]:
         yield from _pair("/aws/sagemaker/Endpoints", "InstanceCount", dimensions, current, desired)
 
 
-def of_component(record: Record) -> Iterator[Measured]:
+def of_component(record: RawRecord) -> Iterator[Measured]:
     """Copies of a component; none of one that is being deleted, or cannot be read."""
     if record.deleting_s is None and is_readable_component(record):
         dimensions = (("InferenceComponentName", record.name),)

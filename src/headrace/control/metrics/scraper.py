@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 from headrace.cloudwatch.metrics.metric import Metric, StatisticSink
 from headrace.cloudwatch.metrics.worker_page import Page, labels_of, read_page, seen_between
 from headrace.cluster.launcher import Handle, WorkerPhase
+from headrace.control.kinds import WORKER
 from headrace.control.store_access import changes
 from headrace.control.worker_records import handle_of
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Kind, Record
+from headrace.state.records import RawRecord
 from headrace.state.store import Store
 
 PERIOD_S = 10.0
@@ -65,14 +66,14 @@ class Scraper:
 
     async def pass_once(self) -> int:
         """Read the page of each worker that serves; returns how many there are."""
-        records = await asyncio.to_thread(self._store.list, Kind.WORKER)
+        records = await asyncio.to_thread(self._store.list, WORKER)
         serving = [(record, handle) for record in records if (handle := _serving(record)) is not None]
         keys = {(record.name, str(handle.facts)) for record, handle in serving}
         self._pages = {key: page for key, page in self._pages.items() if key in keys}
         await asyncio.gather(*(self._scrape(record, handle) for record, handle in serving))
         return len(serving)
 
-    async def _scrape(self, record: Record, handle: Handle) -> None:
+    async def _scrape(self, record: RawRecord, handle: Handle) -> None:
         async with self._room:
             text = await fetch(handle.url, token=handle.token)
         if text is None:
@@ -87,7 +88,7 @@ class Scraper:
             self._sink.put_point(metric, seen.point)
 
 
-def _serving(record: Record) -> Handle | None:
+def _serving(record: RawRecord) -> Handle | None:
     return handle_of(record) if record.status.get("phase") == WorkerPhase.READY.value else None
 
 

@@ -6,7 +6,8 @@ from headrace.control.autoscaling.api.pages import page
 from headrace.control.autoscaling.planning.targets import NAMESPACE
 from headrace.control.autoscaling.records.activities import MAX_AGE_S, OWN_MEMBERS
 from headrace.control.context import CallContext
-from headrace.state.records import Kind, Record
+from headrace.control.kinds import SCALING_ACTIVITY
+from headrace.state.records import RawRecord
 from headrace.wire.aws.errors import validation_error
 
 
@@ -18,7 +19,7 @@ def describe_scaling_activities(context: CallContext, params: dict[str, Any]) ->
     with_not_scaled = params.get("IncludeNotScaledActivities", False)
     found = [
         record
-        for record in context.store.list(Kind.SCALING_ACTIVITY)
+        for record in context.store.list(SCALING_ACTIVITY)
         if params["ServiceNamespace"] == NAMESPACE
         and resource in (None, record.spec["ResourceId"])
         and dimension in (None, record.spec["ScalableDimension"])
@@ -28,5 +29,5 @@ def describe_scaling_activities(context: CallContext, params: dict[str, Any]) ->
     return page(found, params, member="ScalingActivities", shown=_shown, is_newest_first=True)
 
 
-def _shown(record: Record) -> dict[str, Any]:
+def _shown(record: RawRecord) -> dict[str, Any]:
     return {name: value for name, value in record.spec.items() if name not in OWN_MEMBERS}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.state.records import Record
+from headrace.state.records import RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.paging import Paginator
 
@@ -14,11 +14,11 @@ _PAGES = Paginator(
 
 
 def page(
-    records: Sequence[Record],
+    records: Sequence[RawRecord],
     params: dict[str, Any],
     *,
     member: str,
-    shown: Callable[[Record], dict[str, Any]],
+    shown: Callable[[RawRecord], dict[str, Any]],
     is_newest_first: bool = False,
     max_results: int = MAX_RESULTS,
 ) -> dict[str, Any]:
@@ -45,5 +45,5 @@ def page(
     return {member: [shown(record) for record in chosen], **token}
 
 
-def _key(record: Record) -> tuple[float, str]:
+def _key(record: RawRecord) -> tuple[float, str]:
     return record.created_s, record.name

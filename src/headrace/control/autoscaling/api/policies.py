@@ -4,7 +4,7 @@ import uuid
 from functools import partial
 from typing import Any
 
-from headrace.cloudwatch.alarms.records import actions_of, alarm_arn
+from headrace.cloudwatch.alarms.records import ALARM, actions_of, alarm_arn
 from headrace.control.autoscaling.api.pages import page
 from headrace.control.autoscaling.planning import step_scaling as step
 from headrace.control.autoscaling.planning.policy_alarms import TRACKING, alarm_names, checked_tracking, watched_by
@@ -21,7 +21,8 @@ from headrace.control.autoscaling.planning.triggers import STEPS
 from headrace.control.autoscaling.records.alarm_upkeep import ensure_alarms, remove_unwanted
 from headrace.control.autoscaling.records.removal import children, remove_policy
 from headrace.control.context import CallContext
-from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record
+from headrace.control.kinds import SCALABLE_TARGET, SCALING_POLICY
+from headrace.state.records import AlreadyExists, Conflict, Json, RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 
 _CONFIGS = {"StepScaling": STEPS, "TargetTrackingScaling": TRACKING}
@@ -35,9 +36,9 @@ _MAX_RESULTS = 10
 def put_scaling_policy(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """PutScalingPolicy: a new policy, or another configuration of an old one; its alarms are there afterwards."""
     key = read_key(params)
-    if context.store.get(Kind.SCALABLE_TARGET, key.name) is None:
+    if context.store.get(SCALABLE_TARGET, key.name) is None:
         raise object_not_found("No scalable target registered for", key)
-    record = context.store.get(Kind.SCALING_POLICY, child_name(key, params["PolicyName"]))
+    record = context.store.get(SCALING_POLICY, child_name(key, params["PolicyName"]))
     spec = _spec(key, params, record.spec if record is not None else None)
     _refuse_twin(context, key, spec)
     if record is None:
@@ -45,7 +46,7 @@ def put_scaling_policy(context: CallContext, params: dict[str, Any]) -> dict[str
     else:
         record = context.store.update(record, spec=spec)
         remove_unwanted(context.store, context.aws_scope, record)
-    find = partial(context.store.get, Kind.ALARM)
+    find = partial(context.store.get, ALARM)
     ensure_alarms(context.store, context.aws_scope, record, find=find, now_s=context.now_s)
     return {"PolicyARN": policy_arn(context.aws_scope, record), "Alarms": _alarms(context, record, ())}
 
@@ -53,7 +54,7 @@ def put_scaling_policy(context: CallContext, params: dict[str, Any]) -> dict[str
 def delete_scaling_policy(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DeleteScalingPolicy; the alarms that it made go too, a user's own alarm only loses it as an action."""
     key = read_key(params)
-    record = context.store.get(Kind.SCALING_POLICY, child_name(key, params["PolicyName"]))
+    record = context.store.get(SCALING_POLICY, child_name(key, params["PolicyName"]))
     if record is None:
         raise object_not_found("No scaling policy found for", key, f", policy name: {params['PolicyName']}")
     remove_policy(context.store, context.aws_scope, record)
@@ -67,13 +68,13 @@ def describe_scaling_policies(context: CallContext, params: dict[str, Any]) -> d
         raise validation_error("ScalableDimension is given without ResourceId. Give both, or neither.")
     found = [
         record
-        for record in context.store.list(Kind.SCALING_POLICY)
+        for record in context.store.list(SCALING_POLICY)
         if params["ServiceNamespace"] == NAMESPACE
         and (not names or record.spec["PolicyName"] in names)
         and resource in (None, record.spec["ResourceId"])
         and dimension in (None, record.spec["ScalableDimension"])
     ]
-    alarms = context.store.list(Kind.ALARM)
+    alarms = context.store.list(ALARM)
     return page(
         found,
         params,
@@ -88,7 +89,7 @@ def get_predictive_scaling_forecast(_context: CallContext, _params: dict[str, An
     raise _no_prediction()
 
 
-def _shown(context: CallContext, record: Record, alarms: Any) -> dict[str, Any]:
+def _shown(context: CallContext, record: RawRecord, alarms: Any) -> dict[str, Any]:
     spec = record.spec
     config = _CONFIGS[spec["PolicyType"]]
     return {
@@ -102,7 +103,7 @@ def _shown(context: CallContext, record: Record, alarms: Any) -> dict[str, Any]:
     }
 
 
-def _alarms(context: CallContext, record: Record, alarms: Any) -> list[Json]:
+def _alarms(context: CallContext, record: RawRecord, alarms: Any) -> list[Json]:
     """Those that it made, or those of users that name it."""
     if record.spec["PolicyType"] == "TargetTrackingScaling":
         names = list(alarm_names(record).values())
@@ -164,7 +165,7 @@ def _refuse_twin(context: CallContext, key: TargetKey, spec: Json) -> None:
     if spec["PolicyType"] != "TargetTrackingScaling":
         return
     watched = watched_by(key, spec[TRACKING])
-    for other in children(context.store, Kind.SCALING_POLICY, key.name):
+    for other in children(context.store, SCALING_POLICY, key.name):
         is_tracking = other.spec["PolicyType"] == "TargetTrackingScaling"
         is_other = other.spec["PolicyName"] != spec["PolicyName"]
         if is_tracking and is_other and watched_by(key, other.spec[TRACKING]) == watched:
@@ -174,11 +175,11 @@ def _refuse_twin(context: CallContext, key: TargetKey, spec: Json) -> None:
             )
 
 
-def _create(context: CallContext, key: TargetKey, spec: Json) -> Record:
-    if len(children(context.store, Kind.SCALING_POLICY, key.name)) >= _MAX_POLICIES:
+def _create(context: CallContext, key: TargetKey, spec: Json) -> RawRecord:
+    if len(children(context.store, SCALING_POLICY, key.name)) >= _MAX_POLICIES:
         raise AwsError("LimitExceededException", f"A scalable target has at most {_MAX_POLICIES} scaling policies.")
     try:
-        return context.store.create(Kind.SCALING_POLICY, child_name(key, spec["PolicyName"]), spec=spec)
+        return context.store.create(SCALING_POLICY, child_name(key, spec["PolicyName"]), spec=spec)
     except AlreadyExists as error:
         raise Conflict(str(error)) from None
 

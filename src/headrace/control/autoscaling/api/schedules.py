@@ -15,7 +15,8 @@ from headrace.control.autoscaling.planning.targets import (
 )
 from headrace.control.autoscaling.records.removal import children
 from headrace.control.context import CallContext
-from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record
+from headrace.control.kinds import SCALABLE_TARGET, SCHEDULED_ACTION
+from headrace.state.records import AlreadyExists, Conflict, Json, RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 
 _MAX_ACTIONS = 200
@@ -26,19 +27,19 @@ _SHOWN = ("ScheduledActionName", "Schedule", "Timezone", "StartTime", "EndTime",
 def put_scheduled_action(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """PutScheduledAction: a new one, or other members of an old one; times that are not given are forgotten."""
     key = read_key(params)
-    if context.store.get(Kind.SCALABLE_TARGET, key.name) is None:
+    if context.store.get(SCALABLE_TARGET, key.name) is None:
         raise object_not_found("No scalable target registered for", key)
     name = params["ScheduledActionName"]
-    record = context.store.get(Kind.SCHEDULED_ACTION, child_name(key, name))
+    record = context.store.get(SCHEDULED_ACTION, child_name(key, name))
     spec = _spec(key, params, record.spec if record is not None else {}, now_s=context.now_s)
     _check(spec)
     if record is not None:
         context.store.update(record, spec=spec)
         return {}
-    if len(children(context.store, Kind.SCHEDULED_ACTION, key.name)) >= _MAX_ACTIONS:
+    if len(children(context.store, SCHEDULED_ACTION, key.name)) >= _MAX_ACTIONS:
         raise AwsError("LimitExceededException", f"A scalable target has at most {_MAX_ACTIONS} scheduled actions.")
     try:
-        context.store.create(Kind.SCHEDULED_ACTION, child_name(key, name), spec=spec)
+        context.store.create(SCHEDULED_ACTION, child_name(key, name), spec=spec)
     except AlreadyExists as error:
         raise Conflict(str(error)) from None
     return {}
@@ -47,7 +48,7 @@ def put_scheduled_action(context: CallContext, params: dict[str, Any]) -> dict[s
 def delete_scheduled_action(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DeleteScheduledAction."""
     key, name = read_key(params), params["ScheduledActionName"]
-    record = context.store.get(Kind.SCHEDULED_ACTION, child_name(key, name))
+    record = context.store.get(SCHEDULED_ACTION, child_name(key, name))
     if record is None:
         raise object_not_found("No scheduled action found for", key, f", scheduled action name: {name}")
     context.store.remove(record)
@@ -63,7 +64,7 @@ def describe_scheduled_actions(context: CallContext, params: dict[str, Any]) -> 
         raise validation_error("ScalableDimension is given without ResourceId. Give both, or neither.")
     found = [
         record
-        for record in context.store.list(Kind.SCHEDULED_ACTION)
+        for record in context.store.list(SCHEDULED_ACTION)
         if params["ServiceNamespace"] == NAMESPACE
         and (not names or record.spec["ScheduledActionName"] in names)
         and resource in (None, record.spec["ResourceId"])
@@ -105,7 +106,7 @@ def _check(spec: Json) -> None:
         raise validation_error("EndTime cannot be before StartTime.")
 
 
-def _shown(context: CallContext, record: Record) -> dict[str, Any]:
+def _shown(context: CallContext, record: RawRecord) -> dict[str, Any]:
     spec = record.spec
     members = {name: spec[name] for name in _SHOWN if name in spec}
     return {

@@ -4,7 +4,8 @@ from typing import Any
 
 from headrace.control.autoscaling.planning.targets import target_arn
 from headrace.control.context import CallContext
-from headrace.state.records import Kind, Record
+from headrace.control.kinds import SCALABLE_TARGET
+from headrace.state.records import RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 
 _MAX_TAGS = 50
@@ -37,8 +38,8 @@ def list_tags_for_resource(context: CallContext, params: dict[str, Any]) -> dict
     return {"Tags": dict(sorted(_tagged(context, params["ResourceARN"]).tags.items()))}
 
 
-def _tagged(context: CallContext, arn: str) -> Record:
-    for record in context.store.list(Kind.SCALABLE_TARGET):
+def _tagged(context: CallContext, arn: str) -> RawRecord:
+    for record in context.store.list(SCALABLE_TARGET):
         if target_arn(context.aws_scope, record) == arn:
             return record
     message = f"There is no scalable target with the ARN {arn}."

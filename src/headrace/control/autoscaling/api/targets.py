@@ -16,7 +16,8 @@ from headrace.control.autoscaling.planning.targets import (
 from headrace.control.autoscaling.records.capacity import read_capacity
 from headrace.control.autoscaling.records.removal import remove_target
 from headrace.control.context import CallContext
-from headrace.state.records import AlreadyExists, Conflict, Json, Kind, Record
+from headrace.control.kinds import SCALABLE_TARGET
+from headrace.state.records import AlreadyExists, Conflict, Json, RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 
 _MAX_TARGETS = 500
@@ -28,7 +29,7 @@ _SUSPENSIONS = ("DynamicScalingInSuspended", "DynamicScalingOutSuspended", "Sche
 def register_scalable_target(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """RegisterScalableTarget: a new target, or other bounds of an old one; what is not given stays as it is."""
     key = read_key(params)
-    record = context.store.get(Kind.SCALABLE_TARGET, key.name)
+    record = context.store.get(SCALABLE_TARGET, key.name)
     old = record.spec if record is not None else None
     spec = _spec(key, params, old)
     _check_bounds(spec)
@@ -46,7 +47,7 @@ def register_scalable_target(context: CallContext, params: dict[str, Any]) -> di
 def deregister_scalable_target(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DeregisterScalableTarget; its policies, their alarms and its scheduled actions go too."""
     key = read_key(params)
-    record = context.store.get(Kind.SCALABLE_TARGET, key.name)
+    record = context.store.get(SCALABLE_TARGET, key.name)
     if record is None:
         raise object_not_found("No scalable target found for", key)
     remove_target(context.store, context.aws_scope, record)
@@ -60,7 +61,7 @@ def describe_scalable_targets(context: CallContext, params: dict[str, Any]) -> d
         raise validation_error("ScalableDimension is given without ResourceIds. Give both, or neither.")
     found = [
         record
-        for record in context.store.list(Kind.SCALABLE_TARGET)
+        for record in context.store.list(SCALABLE_TARGET)
         if params["ServiceNamespace"] == NAMESPACE
         and (not ids or record.spec["ResourceId"] in ids)
         and (not dimension or record.spec["ScalableDimension"] == dimension)
@@ -68,7 +69,7 @@ def describe_scalable_targets(context: CallContext, params: dict[str, Any]) -> d
     return page(found, params, member="ScalableTargets", shown=lambda record: _shown(context, record))
 
 
-def _shown(context: CallContext, record: Record) -> dict[str, Any]:
+def _shown(context: CallContext, record: RawRecord) -> dict[str, Any]:
     spec = record.spec
     return {
         **identity_members(read_key(spec)),
@@ -115,14 +116,14 @@ def _missing(key: TargetKey) -> str:
     return "SageMaker inference component" if key.component else "SageMaker endpoint or variant"
 
 
-def _create(context: CallContext, key: TargetKey, spec: Json, params: Json) -> Record:
+def _create(context: CallContext, key: TargetKey, spec: Json, params: Json) -> RawRecord:
     tags = dict(params.get("Tags") or {})
     if len(tags) > _MAX_TAGS:
         raise validation_error(f"The scalable target would have {len(tags)} tags; at most {_MAX_TAGS} are allowed.")
-    if len(context.store.list(Kind.SCALABLE_TARGET)) >= _MAX_TARGETS:
+    if len(context.store.list(SCALABLE_TARGET)) >= _MAX_TARGETS:
         message = f"There are {_MAX_TARGETS} scalable targets already, the most that there may be."
         raise AwsError("LimitExceededException", message)
     try:
-        return context.store.create(Kind.SCALABLE_TARGET, key.name, spec=spec, tags=tags)
+        return context.store.create(SCALABLE_TARGET, key.name, spec=spec, tags=tags)
     except AlreadyExists:
         raise Conflict(key.name) from None

@@ -18,9 +18,10 @@ from headrace.control.autoscaling.loops.target_pass import Around, TargetPass
 from headrace.control.autoscaling.planning.targets import read_key
 from headrace.control.autoscaling.records.activities import drop_old
 from headrace.control.autoscaling.records.alarm_upkeep import Holdings, ensure_alarms, read_holdings, remove_orphans
+from headrace.control.kinds import SCALING_ACTIVITY
 from headrace.control.store_access import changes
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Kind, Record
+from headrace.state.records import Conflict, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -88,7 +89,7 @@ class Autoscaler:
             return None
         return PERIOD_S - (now_s - _OFFSET_S) % PERIOD_S
 
-    def _ensure(self, policy: Record, known: Mapping[str, Record], now_s: float) -> None:
+    def _ensure(self, policy: RawRecord, known: Mapping[str, RawRecord], now_s: float) -> None:
         """Have the alarms of one policy; what is wrong with it hinders no other."""
         try:
             ensure_alarms(self._store, self._aws_scope, policy, find=known.get, now_s=now_s)
@@ -115,7 +116,7 @@ class Autoscaler:
         if not held.targets:
             return True
         policies_of, actions_of = _by_target(held.policies), _by_target(held.actions)
-        activities_of = _by_target(self._store.list(Kind.SCALING_ACTIVITY))
+        activities_of = _by_target(self._store.list(SCALING_ACTIVITY))
         is_calm = True
         for target in held.targets:
             around = Around(
@@ -132,7 +133,7 @@ class Autoscaler:
             drop_old(self._store, records, now_s=now_s)
         return is_calm
 
-    def _guarded(self, one: TargetPass, target: Record) -> bool:
+    def _guarded(self, one: TargetPass, target: RawRecord) -> bool:
         """One target; what goes wrong with it is its own matter, and is tried again."""
         try:
             one.run()
@@ -151,9 +152,9 @@ class Autoscaler:
             self._log.error("autoscaler.failed", target=target, exc_info=error)
 
 
-def _by_target(records: Sequence[Record]) -> dict[str, list[Record]]:
+def _by_target(records: Sequence[RawRecord]) -> dict[str, list[RawRecord]]:
     """By the name of the record of their target; in the order in which they were made."""
-    grouped: dict[str, list[Record]] = defaultdict(list)
+    grouped: dict[str, list[RawRecord]] = defaultdict(list)
     for record in records:
         grouped[read_key(record.spec).name].append(record)
     return grouped

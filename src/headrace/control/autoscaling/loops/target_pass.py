@@ -31,7 +31,7 @@ from headrace.control.autoscaling.records.capacity import Capacity, read_capacit
 from headrace.control.autoscaling.records.followers import Follower, keep_copies
 from headrace.control.autoscaling.records.removal import remove_target
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Json, Record
+from headrace.state.records import Conflict, Json, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.scope import AwsScope
@@ -41,10 +41,10 @@ from headrace.wire.aws.scope import AwsScope
 class Around:
     """What belongs to a target, and what it stands in."""
 
-    policies: Sequence[Record]
-    actions: Sequence[Record]
+    policies: Sequence[RawRecord]
+    actions: Sequence[RawRecord]
     """Scheduled ones."""
-    activities: Sequence[Record]
+    activities: Sequence[RawRecord]
     """Oldest first."""
     alarms: Sequence[Watched]
     """All there are."""
@@ -57,7 +57,7 @@ class Around:
 class TargetPass:
     """One target, once. Its methods block for a moment (the store)."""
 
-    def __init__(self, store: Store, aws_scope: AwsScope, record: Record, around: Around, *, now_s: float) -> None:
+    def __init__(self, store: Store, aws_scope: AwsScope, record: RawRecord, around: Around, *, now_s: float) -> None:
         self._store = store
         self._aws_scope = aws_scope
         self._record = record
@@ -128,7 +128,7 @@ class TargetPass:
             activities.overridden(self._store, newest, now_s=self._now_s)
         return True
 
-    def _settle(self, activity: Record) -> bool:
+    def _settle(self, activity: RawRecord) -> bool:
         """End an activity whose instances are there; they are given back if the copies on them did not start."""
         self._end_scaling()
         told = " ".join(one.told() for one in self._followers)
@@ -163,7 +163,7 @@ class TargetPass:
                 self._set_bounds(action)
             self._store.update(action, status={**action.status, "ran_s": time_s})
 
-    def _set_bounds(self, action: Record) -> None:
+    def _set_bounds(self, action: RawRecord) -> None:
         bounds: Json = action.spec["ScalableTargetAction"]
         minimum, maximum = bounds.get("MinCapacity"), bounds.get("MaxCapacity")
         spec = dict(self._record.spec)

@@ -21,8 +21,9 @@ from headrace.control.autoscaling.records.capacity import find_scaled, read_capa
 from headrace.control.components.density import read_density
 from headrace.control.components.reading import endpoint_of, is_readable, variant_of
 from headrace.control.context import NUM_TRIES
+from headrace.control.kinds import SCALABLE_TARGET
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Kind
+from headrace.state.records import Conflict
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.scope import AwsScope
@@ -112,7 +113,7 @@ class Waker:
 
     def _write(self, key: TargetKey) -> None:
         """Ask for the first copy, and write an activity if the thing is a scalable target; one may be kept at zero."""
-        target = self._store.get(Kind.SCALABLE_TARGET, key.name)
+        target = self._store.get(SCALABLE_TARGET, key.name)
         bounds = None if target is None else read_bounds(target.spec)
         if bounds is not None and bounds.maximum == 0:
             self._log.info("waker.not_now", target=key.resource_id, reason="MaxCapacity is 0")

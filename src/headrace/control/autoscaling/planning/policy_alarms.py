@@ -12,7 +12,7 @@ from headrace.control.autoscaling.planning.targets import (
     policy_arn,
     read_key,
 )
-from headrace.state.records import Json, Record
+from headrace.state.records import Json, RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.scope import AwsScope
 
@@ -70,7 +70,7 @@ def watched_by(key: TargetKey, config: Json) -> dict[str, Any]:
     }
 
 
-def alarm_names(record: Record) -> dict[Side, str]:
+def alarm_names(record: RawRecord) -> dict[Side, str]:
     """What the alarms of a policy are called: High, then Low if it may scale in; other policies make none."""
     if record.spec["PolicyType"] != "TargetTrackingScaling":
         return {}
@@ -81,7 +81,7 @@ def alarm_names(record: Record) -> dict[Side, str]:
     return names
 
 
-def alarm_specs(aws_scope: AwsScope, record: Record) -> dict[str, Json]:
+def alarm_specs(aws_scope: AwsScope, record: RawRecord) -> dict[str, Json]:
     """What the alarms of a target-tracking policy shall be, by name."""
     specs = _specs(read_key(record.spec), record.spec[TRACKING])
     arn = policy_arn(aws_scope, record)

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.state.records import Json, Record
+from headrace.state.records import Json, RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.scope import AwsScope, partition_of
 
@@ -103,25 +103,25 @@ def child_name(key: TargetKey, name: str) -> str:
     return f"{key.name}|{name}"
 
 
-def target_arn(aws_scope: AwsScope, record: Record) -> str:
+def target_arn(aws_scope: AwsScope, record: RawRecord) -> str:
     """The ARN of a scalable target; `uid` tells it from an earlier one of the same resource."""
     start = f"arn:{partition_of(aws_scope.region)}:application-autoscaling:{aws_scope.region}:{aws_scope.account}"
     return f"{start}:scalable-target/{record.uid}"
 
 
-def policy_arn(aws_scope: AwsScope, record: Record) -> str:
+def policy_arn(aws_scope: AwsScope, record: RawRecord) -> str:
     """The ARN of a policy: what an alarm names as its action."""
     return _action_arn(aws_scope, record, kind="scalingPolicy", member="PolicyName", title="policyName")
 
 
-def scheduled_action_arn(aws_scope: AwsScope, record: Record) -> str:
+def scheduled_action_arn(aws_scope: AwsScope, record: RawRecord) -> str:
     """The ARN of a scheduled action."""
     return _action_arn(
         aws_scope, record, kind="scheduledAction", member="ScheduledActionName", title="scheduledActionName"
     )
 
 
-def _action_arn(aws_scope: AwsScope, record: Record, *, kind: str, member: str, title: str) -> str:
+def _action_arn(aws_scope: AwsScope, record: RawRecord, *, kind: str, member: str, title: str) -> str:
     start = f"arn:{partition_of(aws_scope.region)}:autoscaling:{aws_scope.region}:{aws_scope.account}"
     spec = record.spec
     return f"{start}:{kind}:{dashed(record.uid)}:resource/{NAMESPACE}/{spec['ResourceId']}:{title}/{spec[member]}"

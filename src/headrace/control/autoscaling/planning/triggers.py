@@ -10,13 +10,13 @@ from headrace.control.autoscaling.planning.policy_alarms import TRACKING
 from headrace.control.autoscaling.planning.step_scaling import StepScaling
 from headrace.control.autoscaling.planning.target_tracking import TargetTracking
 from headrace.control.autoscaling.planning.targets import policy_arn
-from headrace.state.records import Record
+from headrace.state.records import RawRecord
 from headrace.wire.aws.scope import AwsScope
 
 STEPS = "StepScalingPolicyConfiguration"
 
 
-def triggers_of(aws_scope: AwsScope, policies: Sequence[Record], alarms: Sequence[Watched]) -> list[Trigger]:
+def triggers_of(aws_scope: AwsScope, policies: Sequence[RawRecord], alarms: Sequence[Watched]) -> list[Trigger]:
     """Every pair of a policy and an alarm that names it, whatever the alarm's state is."""
     return [
         _trigger(policy, alarm, arn)
@@ -27,7 +27,7 @@ def triggers_of(aws_scope: AwsScope, policies: Sequence[Record], alarms: Sequenc
     ]
 
 
-def _trigger(record: Record, alarm: Watched, arn: str) -> Trigger:
+def _trigger(record: RawRecord, alarm: Watched, arn: str) -> Trigger:
     """To a policy an alarm is in ALARM when it is in the state that has the policy as its action."""
     return Trigger(
         policy_name=record.spec["PolicyName"],
@@ -41,7 +41,7 @@ def _trigger(record: Record, alarm: Watched, arn: str) -> Trigger:
     )
 
 
-def _policy(record: Record) -> TargetTracking | StepScaling:
+def _policy(record: RawRecord) -> TargetTracking | StepScaling:
     if record.spec["PolicyType"] == "TargetTrackingScaling":
         return target_tracking.policy_from_json(record.spec[TRACKING])
     return step.policy_from_json(record.spec[STEPS])

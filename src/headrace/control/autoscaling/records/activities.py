@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 from headrace.control.autoscaling.planning.targets import NAMESPACE, TargetKey, identity_members, read_key
-from headrace.state.records import Conflict, Json, Kind, Record
+from headrace.control.kinds import SCALING_ACTIVITY
+from headrace.state.records import Conflict, Json, RawRecord
 from headrace.state.store import Store
 
 MAX_OF_TARGET = 1000
@@ -49,7 +50,7 @@ def begin(
     now_s: float,
     previous: int | None = None,
     scaling: Json | None = None,
-) -> Record:
+) -> RawRecord:
     """Write down that a capacity will be asked for."""
     spec = {
         **_members(key, cause, now_s),
@@ -62,40 +63,40 @@ def begin(
     return _create(store, spec)
 
 
-def progressed(store: Store, record: Record) -> Record:
+def progressed(store: Store, record: RawRecord) -> RawRecord:
     """The capacity was asked for."""
     key, number = read_key(record.spec), record.spec["capacity"]
     text = f"Successfully set {key.words} to {number}. Waiting for change to be fulfilled by {NAMESPACE}."
     return store.update(record, spec={**record.spec, "StatusCode": "InProgress", "StatusMessage": text})
 
 
-def fulfilled(store: Store, record: Record, *, now_s: float, details: str = "") -> Record:
+def fulfilled(store: Store, record: RawRecord, *, now_s: float, details: str = "") -> RawRecord:
     """The capacity is there."""
     key, number = read_key(record.spec), record.spec["capacity"]
     text = f"Successfully set {key.words} to {number}. Change successfully fulfilled by {NAMESPACE}."
     return _ended(store, record, "Successful", text, now_s, details)
 
 
-def overridden(store: Store, record: Record, *, now_s: float) -> Record:
+def overridden(store: Store, record: RawRecord, *, now_s: float) -> RawRecord:
     """Another capacity was asked for before this one was there."""
     return _ended(store, record, "Overridden", "The desired capacity was updated by a newer scaling event.", now_s)
 
 
-def unfulfilled(store: Store, record: Record, *, now_s: float, details: str = "") -> Record:
+def unfulfilled(store: Store, record: RawRecord, *, now_s: float, details: str = "") -> RawRecord:
     """The capacity could not be had."""
     key, number = read_key(record.spec), record.spec["capacity"]
     text = f"Failed to set {key.words} to {number}: {NAMESPACE} could not fulfil the change and took it back."
     return _ended(store, record, "Unfulfilled", text, now_s, details)
 
 
-def failed(store: Store, record: Record, reason: str, *, now_s: float) -> Record:
+def failed(store: Store, record: RawRecord, reason: str, *, now_s: float) -> RawRecord:
     """The capacity could not be asked for."""
     key, number = read_key(record.spec), record.spec["capacity"]
     text = f"Failed to set {key.words} to {number}. Reason: {reason}"
     return _ended(store, record, "Failed", text, now_s)
 
 
-def note_bounds(store: Store, key: TargetKey, bounds: Json, *, cause: str, now_s: float) -> Record:
+def note_bounds(store: Store, key: TargetKey, bounds: Json, *, cause: str, now_s: float) -> RawRecord:
     """Write down that a scheduled action has set bounds."""
     words = {"MinCapacity": "min capacity", "MaxCapacity": "max capacity"}
     told = " and ".join(f"{text} to {bounds[name]}" for name, text in words.items() if bounds.get(name) is not None)
@@ -109,7 +110,7 @@ def note_bounds(store: Store, key: TargetKey, bounds: Json, *, cause: str, now_s
     return _create(store, spec)
 
 
-def note_not_scaled(store: Store, key: TargetKey, reason: Json, *, cause: str, now_s: float) -> Record:
+def note_not_scaled(store: Store, key: TargetKey, reason: Json, *, cause: str, now_s: float) -> RawRecord:
     """Write down that a policy was triggered, and why it changed nothing."""
     spec = {
         **_members(key, cause, now_s),
@@ -120,7 +121,7 @@ def note_not_scaled(store: Store, key: TargetKey, reason: Json, *, cause: str, n
     return _create(store, spec)
 
 
-def drop_old(store: Store, records: Sequence[Record], *, now_s: float) -> None:
+def drop_old(store: Store, records: Sequence[RawRecord], *, now_s: float) -> None:
     """Forget activities of one target that are too old or too many, but none that is under way."""
     newest_first = sorted(records, key=lambda record: (record.created_s, record.name), reverse=True)
     for number, record in enumerate(newest_first):
@@ -130,16 +131,16 @@ def drop_old(store: Store, records: Sequence[Record], *, now_s: float) -> None:
                 store.remove(record)
 
 
-def of_target(store: Store, key: TargetKey) -> list[Record]:
+def of_target(store: Store, key: TargetKey) -> list[RawRecord]:
     """Activities of one target, oldest first."""
     return [
         record
-        for record in store.list(Kind.SCALING_ACTIVITY)
+        for record in store.list(SCALING_ACTIVITY)
         if record.spec["ResourceId"] == key.resource_id and record.spec["ScalableDimension"] == key.dimension
     ]
 
 
-def refused(records: Sequence[Record], *, now_s: float) -> int | None:
+def refused(records: Sequence[RawRecord], *, now_s: float) -> int | None:
     """
     The capacity that could not be had within the last `RETRY_S`, by the newest activity that asked for one.
 
@@ -157,11 +158,11 @@ def _members(key: TargetKey, cause: str, now_s: float) -> dict[str, Any]:
     return {**identity_members(key), "Cause": cause, "StartTime": now_s}
 
 
-def _create(store: Store, spec: Json) -> Record:
+def _create(store: Store, spec: Json) -> RawRecord:
     name = str(uuid.uuid4())
-    return store.create(Kind.SCALING_ACTIVITY, name, spec={"ActivityId": name, **spec})
+    return store.create(SCALING_ACTIVITY, name, spec={"ActivityId": name, **spec})
 
 
-def _ended(store: Store, record: Record, code: str, text: str, now_s: float, details: str = "") -> Record:
+def _ended(store: Store, record: RawRecord, code: str, text: str, now_s: float, details: str = "") -> RawRecord:
     ended = {"StatusCode": code, "StatusMessage": text, "EndTime": now_s}
     return store.update(record, spec={**record.spec, **ended, **({"Details": details} if details else {})})

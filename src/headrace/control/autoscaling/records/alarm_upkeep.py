@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.cloudwatch.alarms.records import new_alarm_status
+from headrace.cloudwatch.alarms.records import ALARM, new_alarm_status
 from headrace.control.autoscaling.planning.policy_alarms import alarm_names, alarm_specs
 from headrace.control.autoscaling.planning.targets import policy_arn, read_key
 from headrace.control.autoscaling.records.removal import remove_policy
-from headrace.state.records import AlreadyExists, Kind, Record
+from headrace.control.kinds import SCALABLE_TARGET, SCALING_POLICY, SCHEDULED_ACTION
+from headrace.state.records import AlreadyExists, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -16,21 +17,21 @@ from headrace.wire.aws.scope import AwsScope
 class Holdings:
     """All that autoscaling keeps, as it was at one time."""
 
-    alarms: Sequence[Record]
-    policies: Sequence[Record]
-    actions: Sequence[Record]
+    alarms: Sequence[RawRecord]
+    policies: Sequence[RawRecord]
+    actions: Sequence[RawRecord]
     """Scheduled ones."""
-    targets: Sequence[Record]
+    targets: Sequence[RawRecord]
 
 
 def read_holdings(store: Store) -> Holdings:
     """Read parents after their children: one that is missing then is gone, and not merely younger."""
-    alarms, policies, actions = (store.list(kind) for kind in (Kind.ALARM, Kind.SCALING_POLICY, Kind.SCHEDULED_ACTION))
-    return Holdings(alarms=alarms, policies=policies, actions=actions, targets=store.list(Kind.SCALABLE_TARGET))
+    alarms, policies, actions = (store.list(kind) for kind in (ALARM, SCALING_POLICY, SCHEDULED_ACTION))
+    return Holdings(alarms=alarms, policies=policies, actions=actions, targets=store.list(SCALABLE_TARGET))
 
 
 def ensure_alarms(
-    store: Store, aws_scope: AwsScope, policy: Record, *, find: Callable[[str], Record | None], now_s: float
+    store: Store, aws_scope: AwsScope, policy: RawRecord, *, find: Callable[[str], RawRecord | None], now_s: float
 ) -> None:
     """
     Make the alarms of a target-tracking policy, or bring them up to date; other policies have none.
@@ -52,17 +53,17 @@ def ensure_alarms(
         if old is None:
             try:
                 status = new_alarm_status(name, now_s=now_s)
-                store.create(Kind.ALARM, name, spec={**spec, "configured_s": now_s}, status=status)
+                store.create(ALARM, name, spec={**spec, "configured_s": now_s}, status=status)
             except AlreadyExists:
                 continue
         elif {**old.spec, "configured_s": None} != {**spec, "configured_s": None}:
             store.update(old, spec={**spec, "configured_s": now_s})
 
 
-def remove_unwanted(store: Store, aws_scope: AwsScope, policy: Record) -> None:
+def remove_unwanted(store: Store, aws_scope: AwsScope, policy: RawRecord) -> None:
     """Remove what a policy does not want any more: the Low alarm, if it may not scale in."""
     arn, wanted = policy_arn(aws_scope, policy), alarm_names(policy).values()
-    for alarm in store.list(Kind.ALARM):
+    for alarm in store.list(ALARM):
         if alarm.spec.get("owner") == arn and alarm.name not in wanted:
             store.remove(alarm)
 

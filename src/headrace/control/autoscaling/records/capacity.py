@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from headrace.control.autoscaling.planning.targets import TargetKey
 from headrace.control.components.runtime import with_copies
 from headrace.control.endpoints_api import with_capacities
+from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT
 from headrace.control.names import arn_of, find
 from headrace.control.progress import EndpointView, State, ready_key, view_endpoint, visible_state
 from headrace.control.version import Desired, Variant, Version
-from headrace.state.records import Json, Kind, Record
+from headrace.state.records import Json, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -57,7 +58,7 @@ def read_capacity(store: Store, key: TargetKey) -> Capacity | None:
     )
 
 
-def num_hosts(record: Record, variant: str) -> int:
+def num_hosts(record: RawRecord, variant: str) -> int:
     """Return the instances of a variant that hosts inference components; 0 for any other variant."""
     return len(record.status.get("instances", {}).get(variant, ()))
 
@@ -74,19 +75,19 @@ def write_capacity(store: Store, aws_scope: AwsScope, key: TargetKey, number: in
     record = find_scaled(store, key)
     if record is None:
         raise LookupError(key.name)
-    kind = Kind.INFERENCE_COMPONENT if key.component else Kind.ENDPOINT
+    kind = INFERENCE_COMPONENT if key.component else ENDPOINT
     arn = arn_of(aws_scope, kind, record.name)
     store.update(record, spec=_with_number(record, key, number, arn))
 
 
-def find_scaled(store: Store, key: TargetKey) -> Record | None:
+def find_scaled(store: Store, key: TargetKey) -> RawRecord | None:
     """The record of the endpoint or the component; None if it is gone or going."""
-    kind = Kind.INFERENCE_COMPONENT if key.component else Kind.ENDPOINT
+    kind = INFERENCE_COMPONENT if key.component else ENDPOINT
     record = find(store, kind, key.component or key.endpoint)
     return record if record is not None and record.deleting_s is None else None
 
 
-def _with_number(record: Record, key: TargetKey, number: int, arn: str) -> Json:
+def _with_number(record: RawRecord, key: TargetKey, number: int, arn: str) -> Json:
     if key.component:
         return with_copies(record, number, arn=arn)
     desired = dict(settled_version(view_endpoint(record)).desired)

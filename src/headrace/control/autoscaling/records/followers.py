@@ -14,9 +14,10 @@ from headrace.control.autoscaling.records.capacity import settled_version
 from headrace.control.components.density import Density, read_density, with_density
 from headrace.control.components.reading import is_readable, variant_of
 from headrace.control.components.runtime import MAX_COPIES, is_updatable, with_copies
+from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT, SCALABLE_TARGET
 from headrace.control.names import arn_of
 from headrace.control.progress import EndpointView, view_endpoint
-from headrace.state.records import Kind, Record
+from headrace.state.records import RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -62,7 +63,7 @@ def keep_copies(store: Store, aws_scope: AwsScope, key: TargetKey, instances: in
     """
     followers = []
     for record in components_of(store, key):
-        if store.get(Kind.SCALABLE_TARGET, _target_name(record.name)) is not None:
+        if store.get(SCALABLE_TARGET, _target_name(record.name)) is not None:
             _release(store, record)
             continue
         declared = _declared(store, record, instances)
@@ -77,14 +78,14 @@ def release_copies(store: Store, key: TargetKey) -> None:
         _release(store, record)
 
 
-def components_of(store: Store, key: TargetKey) -> Sequence[Record]:
+def components_of(store: Store, key: TargetKey) -> Sequence[RawRecord]:
     """Return the readable components on a variant, without those that are being deleted."""
-    endpoint = store.get(Kind.ENDPOINT, key.endpoint) if key.endpoint else None
+    endpoint = store.get(ENDPOINT, key.endpoint) if key.endpoint else None
     if endpoint is None:
         return ()
     return [
         record
-        for record in store.list(Kind.INFERENCE_COMPONENT)
+        for record in store.list(INFERENCE_COMPONENT)
         if record.spec.get("endpoint_uid") == endpoint.uid
         and record.deleting_s is None
         and variant_of(record) == key.variant
@@ -96,12 +97,12 @@ def _target_name(component: str) -> str:
     return f"inference-component/{component}|{COMPONENT_DIMENSION}"
 
 
-def _release(store: Store, record: Record) -> None:
+def _release(store: Store, record: RawRecord) -> None:
     if read_density(record.spec) is not None:
         store.update(record, spec=with_density(record.spec, None))
 
 
-def _declared(store: Store, record: Record, instances: int) -> tuple[Record, Density] | None:
+def _declared(store: Store, record: RawRecord, instances: int) -> tuple[RawRecord, Density] | None:
     """Return a component with its ratio, which is written down first where it is new; None: it follows nothing."""
     density = read_density(record.spec)
     if density is not None:
@@ -114,7 +115,7 @@ def _declared(store: Store, record: Record, instances: int) -> tuple[Record, Den
 
 
 def _followed(
-    store: Store, aws_scope: AwsScope, record: Record, density: Density, instances: int, now_s: float
+    store: Store, aws_scope: AwsScope, record: RawRecord, density: Density, instances: int, now_s: float
 ) -> Follower:
     """Ask for the copies that are wanted, unless they could not be had a moment ago."""
     view = view_endpoint(record)
@@ -123,7 +124,7 @@ def _followed(
     reason = view.progress.failure_reason if view.progress is not None and is_settled else ""
     since_s = view.progress.since_s if view.progress is not None else 0.0
     if is_settled and copies != wanted and not (reason and copies < wanted and now_s < since_s + RETRY_S):
-        arn = arn_of(aws_scope, Kind.INFERENCE_COMPONENT, record.name)
+        arn = arn_of(aws_scope, INFERENCE_COMPONENT, record.name)
         store.update(record, spec=with_density(with_copies(record, wanted, arn=arn), density))
         copies, is_settled, reason = wanted, False, ""
     return Follower(

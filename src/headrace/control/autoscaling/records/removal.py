@@ -5,28 +5,29 @@ Each is a write of its own. Whoever is cut off between two leaves children that 
 next pass finds and removes them.
 """
 
-from headrace.cloudwatch.alarms.records import actions_of, without_action
+from headrace.cloudwatch.alarms.records import ALARM, actions_of, without_action
 from headrace.control.autoscaling.planning.targets import policy_arn, read_key
 from headrace.control.autoscaling.records.followers import release_copies
-from headrace.state.records import Kind, Record
+from headrace.control.kinds import SCALING_POLICY, SCHEDULED_ACTION
+from headrace.state.records import AnyKind, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
 
-def remove_target(store: Store, aws_scope: AwsScope, record: Record) -> None:
+def remove_target(store: Store, aws_scope: AwsScope, record: RawRecord) -> None:
     """Forget a target with its policies and scheduled actions. Raises `Conflict` if one was written meanwhile."""
-    for policy in children(store, Kind.SCALING_POLICY, record.name):
+    for policy in children(store, SCALING_POLICY, record.name):
         remove_policy(store, aws_scope, policy)
-    for action in children(store, Kind.SCHEDULED_ACTION, record.name):
+    for action in children(store, SCHEDULED_ACTION, record.name):
         store.remove(action)
     release_copies(store, read_key(record.spec))
     store.remove(record)
 
 
-def remove_policy(store: Store, aws_scope: AwsScope, record: Record) -> None:
+def remove_policy(store: Store, aws_scope: AwsScope, record: RawRecord) -> None:
     """Forget a policy: the alarms that it made go too, a user's alarm loses it as its action."""
     arn = policy_arn(aws_scope, record)
-    for alarm in store.list(Kind.ALARM):
+    for alarm in store.list(ALARM):
         if alarm.spec.get("owner") == arn:
             store.remove(alarm)
         elif arn in actions_of(alarm.spec):
@@ -34,6 +35,6 @@ def remove_policy(store: Store, aws_scope: AwsScope, record: Record) -> None:
     store.remove(record)
 
 
-def children(store: Store, kind: Kind, target: str) -> list[Record]:
+def children(store: Store, kind: AnyKind, target: str) -> list[RawRecord]:
     """Policies or scheduled actions of a target, by the name of its record."""
     return [record for record in store.list(kind) if record.name.startswith(target + "|")]

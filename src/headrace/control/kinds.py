@@ -1,0 +1,16 @@
+"""Kinds of records whose parts are still plain JSON; a typed kind stands with the resource it belongs to."""
+
+from typing import Final
+
+from headrace.state.records import Kind, RawKind
+
+MODEL: Final[RawKind] = Kind("model", dict, dict)
+ENDPOINT_CONFIG: Final[RawKind] = Kind("endpoint-config", dict, dict)
+ENDPOINT: Final[RawKind] = Kind("endpoint", dict, dict)
+WORKER: Final[RawKind] = Kind("worker", dict, dict)
+ACCESS_KEY: Final[RawKind] = Kind("access-key", dict, dict)
+INFERENCE_COMPONENT: Final[RawKind] = Kind("inference-component", dict, dict)
+SCALABLE_TARGET: Final[RawKind] = Kind("scalable-target", dict, dict)
+SCALING_POLICY: Final[RawKind] = Kind("scaling-policy", dict, dict)
+SCHEDULED_ACTION: Final[RawKind] = Kind("scheduled-action", dict, dict)
+SCALING_ACTIVITY: Final[RawKind] = Kind("scaling-activity", dict, dict)
