@@ -15,9 +15,29 @@ TEXT = {".py", ".pyi", ".cpp", ".h", ".inl", ".md", ".js", ".css", ".html", ".ya
 
 # Folders whose prose is still being rewritten. Entries are only ever removed.
 _NOT_YET = {
-    *("bench", "cli", "cluster", "control", "core", "engine", "gateway", "models", "platform"),
-    *("runner", "cloudwatch", "server", "state", "wire", "csrc", "docs"),
-    *("benchmarks", "examples", "scripts", "e2e", "parity", "tests", "settings", "http", "testing"),
+    "bench",
+    "benchmarks",
+    "cli",
+    "cloudwatch",
+    "cluster",
+    "control",
+    "core",
+    "csrc",
+    "docs",
+    "e2e",
+    "engine",
+    "examples",
+    "gateway",
+    "http",
+    "parity",
+    "platform",
+    "scripts",
+    "server",
+    "settings",
+    "state",
+    "testing",
+    "tests",
+    "wire",
 }
 
 # Pronouns without a subject behind them, and phrases that the field does not use.

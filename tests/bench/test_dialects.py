@@ -43,7 +43,7 @@ def test_messages_of_a_data_set_are_sent_as_they_are() -> None:
     assert body_of(Api.CHAT, Question(text="", messages=messages))["messages"] == list(messages)
 
 
-def test_ignoring_the_end_token_is_asked_for_in_each_dialects_own_name() -> None:
+def test_ignore_eos_is_requested_by_the_name_of_each_dialect() -> None:
     assert body_of(Api.COMPLETIONS, ignore_eos=True)["ignore_eos"] is True
     assert body_of(Api.SAGEMAKER, ignore_eos=True)["parameters"]["ignore_eos_token"] is True
     assert "ignore_eos" not in json.dumps(body_of(Api.TGI, ignore_eos=True))
@@ -113,7 +113,7 @@ def test_a_line_of_no_dialect_is_unreadable(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 2, 7, 1000])
-def test_an_answer_is_the_same_however_the_network_cuts_it(cut: int) -> None:
+def test_an_answer_does_not_depend_on_how_the_network_splits_it(cut: int) -> None:
     text = (
         'data: {"choices":[{"delta":{"content":"où "}}]}\n\n'
         'data: {"choices":[{"delta":{"content":"🙂"}}]}\n\ndata: [DONE]\n\n'
@@ -123,7 +123,7 @@ def test_an_answer_is_the_same_however_the_network_cuts_it(cut: int) -> None:
     assert answer.is_whole
 
 
-def test_a_line_counts_as_come_when_its_last_byte_came() -> None:
+def test_a_line_is_timestamped_by_its_last_byte() -> None:
     answer = read_answer(exchange_of(b'{"outputs": ["a"]}\n{"outputs": ["b"]}\n', "application/jsonlines", cut=19))
     assert answer.text_at_s == [0.0, 1.0]
 

@@ -29,7 +29,7 @@ def test_time_is_that_of_the_listener_and_its_descendants(tmp_path) -> None:
     assert server_cpu_s(8080, tmp_path) == 123 / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_port_that_nobody_listens_on_has_none() -> None:
+def test_a_port_without_a_listener_has_no_cpu_time() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         assert server_cpu_s(bound.getsockname()[1]) is None

@@ -30,7 +30,7 @@ FAILED = replace(GOOD, failure=Failure.BUSY, text_at_s=(), output_tokens=None, p
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1), st.floats(0, 1))
-def test_a_percentile_is_that_of_numpy(values: list[float], fraction: float) -> None:
+def test_a_percentile_matches_numpy(values: list[float], fraction: float) -> None:
     found = percentile(sorted(values), fraction)
     assert math.isclose(np.quantile(values, fraction), found, rel_tol=1e-9, abs_tol=1e-6)
 
@@ -85,7 +85,7 @@ def test_the_summary_says_who_counted_the_tokens(counts: tuple, word: str) -> No
     assert word == summarise([replace(GOOD, output_tokens=count) for count in counts]).tokens_counted_by
 
 
-def test_prompt_tokens_are_unknown_if_one_answer_did_not_tell() -> None:
+def test_prompt_tokens_are_unknown_if_one_answer_lacks_them() -> None:
     summary = summarise([GOOD, replace(GOOD, prompt_tokens=None)])
     assert summary.prompt_tokens is None
     assert summary.total_tokens_per_s is None
@@ -104,7 +104,7 @@ def test_objectives_are_given_in_milliseconds() -> None:
 
 
 @pytest.mark.parametrize("text", ["speed:5", "ttft", "ttft:fast", "ttft:0", "ttft:-3", "e2e:nan"])
-def test_an_objective_that_makes_no_sense_is_refused(text: str) -> None:
+def test_an_invalid_objective_is_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_objectives(text)
 
@@ -116,7 +116,7 @@ def test_cost_is_the_price_of_the_time_over_the_tokens() -> None:
     assert cost.per_1k_total_tokens == pytest.approx(0.01)
 
 
-def test_no_requests_make_a_summary_of_nothing() -> None:
+def test_a_run_without_requests_has_an_empty_summary() -> None:
     summary = summarise([])
     assert (summary.num_requests, summary.duration_s, summary.ttft_s) == (0, 0.0, None)
 
@@ -139,7 +139,7 @@ record_strategy = st.builds(
 
 
 @given(st.lists(record_strategy, max_size=12))
-def test_a_summary_is_consistent_whatever_was_seen(records: list[RequestRecord]) -> None:
+def test_a_summary_is_consistent_for_any_records(records: list[RequestRecord]) -> None:
     summary = summarise(records)
     assert summary.num_succeeded + sum(summary.failures.values()) == summary.num_requests
     for figures in (summary.ttft_s, summary.itl_s, summary.tpot_s, summary.e2e_s):

@@ -39,7 +39,7 @@ async def test_a_closed_loop_sends_all_requests_over_as_many_connections_as_user
     assert server.num_connections == 3
 
 
-async def test_prompts_have_the_wanted_length_in_the_servers_own_tokens() -> None:
+async def test_prompts_have_the_requested_length_in_tokens_of_the_server() -> None:
     async with serving(ROUTES) as server:
         report = await bench(server.url)
     assert report.levels[0].summary.prompt_tokens == pytest.approx(12 * 40, abs=12)
@@ -136,12 +136,12 @@ async def test_a_failure_is_named_by_its_kind_and_does_not_stop_the_run(answer, 
     assert summary.num_succeeded + summary.failures[str(failure)] == 12
 
 
-async def test_a_server_that_is_not_there_is_said_in_one_sentence() -> None:
+async def test_an_unreachable_server_is_one_clear_error() -> None:
     with pytest.raises(Unavailable, match="No server answers"):
         await bench("http://127.0.0.1:9")
 
 
-async def test_a_server_that_refuses_everything_stops_the_run_with_its_own_words() -> None:
+async def test_a_server_that_refuses_every_request_stops_the_run_with_its_message() -> None:
     async with serving({**ROUTES, "/v1/completions": busy}) as server:
         with pytest.raises(UserError, match="The queue is full"):
             await bench(server.url)
@@ -154,7 +154,7 @@ async def test_a_model_that_is_not_served_is_refused_with_those_that_are() -> No
 
 
 @pytest.mark.parametrize("url", ["", "http://", "ftp://host", "http://host:port", "http://host:99999"])
-async def test_a_url_that_is_none_is_refused(url: str) -> None:
+async def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="not the URL"):
         await bench(url)
 
@@ -193,7 +193,7 @@ async def test_the_cpu_time_of_a_server_here_is_that_of_its_process() -> None:
     assert level.server_cpu_s_per_1k_tokens == pytest.approx(1000 * level.server_cpu_s / 60)
 
 
-async def test_no_level_of_a_sweep_meets_the_prompts_of_another() -> None:
+async def test_levels_of_a_sweep_share_no_prompts() -> None:
     async with serving(ROUTES) as server:
         levels = tuple(Arrivals(kind="closed", concurrency=n) for n in (1, 2, 4))
         await bench(server.url, levels=levels, num_requests=4, warmup_requests=0)
@@ -243,7 +243,7 @@ async def test_a_body_shorter_than_its_length_is_truncated() -> None:
             await fetch(server.url)
 
 
-async def test_a_connection_that_closes_before_an_answer_has_failed() -> None:
+async def test_a_connection_that_closes_before_an_answer_is_a_failure() -> None:
     async def answer(connection: Connection, _: dict) -> None:
         connection.writer.close()
 

@@ -42,7 +42,7 @@ def test_a_length_is_written_as_it_was_read(text: str) -> None:
     assert text == str(parse_lengths(text))
 
 
-def test_exponential_lengths_have_the_mean_that_was_asked_for() -> None:
+def test_exponential_lengths_have_the_requested_mean() -> None:
     rng = random.Random(0)
     lengths = parse_lengths("~100")
     mean = sum(lengths.draw(rng) for _ in range(20_000)) / 20_000
@@ -50,7 +50,7 @@ def test_exponential_lengths_have_the_mean_that_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "many", "0", "9-3", "-5", "1-2-3", "~0", "1.5"])
-def test_a_length_that_makes_no_sense_is_refused_with_a_sentence(text: str) -> None:
+def test_an_invalid_length_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match=r"length"):
         parse_lengths(text)
 
@@ -89,7 +89,7 @@ def test_a_run_of_a_number_of_requests_has_that_number() -> None:
     assert len(list(workload(num_requests=7).requests())) == 7
 
 
-def test_requests_share_exactly_the_prefix_that_was_asked_for() -> None:
+def test_requests_share_exactly_the_requested_prefix() -> None:
     source = synthetic(prompt_tokens=parse_lengths("50"), shared_prefix_tokens=30)
     texts = [question.text.split() for question, _ in islice(source.questions(seed=5), 4)]
     assert all(text[:30] == texts[0][:30] for text in texts)
@@ -103,7 +103,7 @@ def test_prompts_without_a_shared_prefix_begin_differently() -> None:
 
 
 @given(st.floats(0.25, 4), st.integers(0, 50), st.integers(60, 4000))
-def test_the_scale_found_by_two_probes_gives_prompts_of_the_wanted_length(
+def test_the_scale_found_by_two_probes_gives_prompts_of_the_requested_length(
     per_word: float, fixed: int, tokens: int
 ) -> None:
     scale = fit_word_scale((32, round(fixed + 32 * per_word)), (96, round(fixed + 96 * per_word)))
@@ -111,7 +111,7 @@ def test_the_scale_found_by_two_probes_gives_prompts_of_the_wanted_length(
     assert found == pytest.approx(tokens, rel=0.05, abs=per_word + 2)
 
 
-def test_a_server_that_counts_the_same_for_any_prompt_is_not_believed() -> None:
+def test_a_server_that_reports_the_same_count_for_any_prompt_falls_back_to_one_token_a_word() -> None:
     assert WordScale() == fit_word_scale((32, 10), (96, 10))
 
 

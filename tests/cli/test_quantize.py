@@ -109,8 +109,8 @@ def test_own_texts_are_read(headrace, llama, tmp_path):
     ("content", "named"),
     [
         ("{", "line 1 is not JSON"),
-        ("[1]", "line 1: wanted an object"),
-        ('{"messages": "hi"}', "line 1: wanted 'text', or 'messages'"),
+        ("[1]", "line 1 is not an object; expected one"),
+        ('{"messages": "hi"}', "line 1 has no text; expected 'text', or 'messages'"),
         ("", "holds no text"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_missing_calibration_file_a_full_folder_and_an_int8_model_are_refused(
     missing = headrace("quantize", llama, tmp_path / "out", "--calibration", tmp_path / "none.txt")
     assert (missing.exit_code, "cannot be read" in missing.stderr) == (2, True)
     full = headrace("quantize", llama, llama)
-    assert (full.exit_code, "is there already" in full.stderr) == (2, True)
+    assert (full.exit_code, "already exists" in full.stderr) == (2, True)
     quantize(headrace, llama, tmp_path / "out")
     again = headrace("quantize", tmp_path / "out", tmp_path / "twice")
     assert (again.exit_code, "int8 already" in again.stderr) == (2, True)

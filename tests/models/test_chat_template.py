@@ -39,7 +39,7 @@ def render(template, messages, **values):
 @pytest.mark.parametrize("template", [CHATML, WITH_TOOLS, LLAMA2], ids=["chatml", "with tools", "llama2"])
 @pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
-def test_a_template_gives_what_transformers_gives(template, tools, add_generation_prompt):
+def test_a_template_renders_as_in_transformers(template, tools, add_generation_prompt):
     expected, _ = render_jinja_template(
         conversations=[CHAT], tools=tools, chat_template=template, add_generation_prompt=add_generation_prompt, **NAMES
     )
@@ -66,14 +66,14 @@ def test_the_real_template_has_a_default_system_prompt(smollm2_path):
     assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_a_refusal_has_the_words_of_the_template():
+def test_a_refusal_carries_the_message_of_the_template():
     with pytest.raises(InvalidRequest, match=r"^Conversation roles must alternate") as caught:
         render(LLAMA2, [CHAT[2]])
 
     assert caught.value.param == "messages"
 
 
-def test_more_values_reach_the_template():
+def test_extra_values_reach_the_template():
     assert render("{{ enable_thinking }}", CHAT, enable_thinking=False) == "False"
 
 
@@ -100,7 +100,7 @@ def test_json_is_neither_escaped_for_html_nor_for_ascii():
     )
 
 
-def test_the_date_is_there_for_templates_that_want_it():
+def test_templates_can_read_the_date():
     assert len(render("{{ strftime_now('%d %b %Y') }}", CHAT)) == 11
 
 

@@ -49,7 +49,7 @@ def test_int8_values_and_scales_are_read_as_they_are(tmp_path, shape, dtype):
 def test_scales_that_do_not_fit_are_named(tmp_path, scale):
     int8_folder(tmp_path, scale)
     with pytest.raises(
-        BrokenModel, match=r"down_proj\.weight_scale .* wanted one floating point number for each of 32"
+        BrokenModel, match=r"down_proj\.weight_scale .* expected one floating point number for each of 32"
     ):
         SafetensorsWeights(tmp_path, LLAMA, SPEC)
 

@@ -62,7 +62,7 @@ def test_a_folder_appears_with_all_its_files(tmp_path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_nothing_is_left_of_a_folder_that_was_broken_off(tmp_path, error):
+def test_an_aborted_folder_leaves_nothing_behind(tmp_path, error):
     with pytest.raises(error), new_folder(tmp_path / "out") as folder:
         _break_off(folder, error)
     assert not list(tmp_path.iterdir())
@@ -78,5 +78,5 @@ def test_an_empty_folder_is_filled_and_any_other_is_left_alone(tmp_path):
     with new_folder(tmp_path / "empty") as folder:
         (folder / "file").touch()
     assert (tmp_path / "empty" / "file").exists()
-    with pytest.raises(SettingsError, match="is there already"), new_folder(tmp_path / "empty"):
+    with pytest.raises(SettingsError, match="already exists"), new_folder(tmp_path / "empty"):
         pass

@@ -65,7 +65,7 @@ def test_every_truncated_file_is_a_broken_model(small_file, tmp_path):
 
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_corrupt_header_never_raises_anything_but_our_errors(small_file, tmp_path, data):
+def test_a_corrupt_header_raises_only_headrace_errors(small_file, tmp_path, data):
     content = bytearray(small_file.read_bytes())
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -92,7 +92,7 @@ def test_the_real_file_cut_anywhere_is_a_broken_model(smollm2_path, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"GGU", b"PK\x03\x04 something else"])
-def test_another_kind_of_file_is_told_apart(tmp_path, content):
+def test_a_file_that_is_not_gguf_is_refused(tmp_path, content):
     path = tmp_path / "other.gguf"
     path.write_bytes(content)
 
@@ -100,7 +100,7 @@ def test_another_kind_of_file_is_told_apart(tmp_path, content):
         open_gguf(path)
 
 
-def test_a_file_that_cannot_be_opened_says_why(tmp_path):
+def test_a_file_that_cannot_be_opened_is_reported_with_the_reason(tmp_path):
     with pytest.raises(BrokenModel, match="cannot be read: Is a directory"):
         open_gguf(tmp_path)
 

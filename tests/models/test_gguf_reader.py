@@ -118,7 +118,7 @@ def test_a_tensor_of_the_wrong_shape_is_named(tmp_path):
     weights = random_weights(SPEC) | {"layers.0.o": np.zeros((8, 8), np.float32)}
     file = write_llama(tmp_path / "m.gguf", weights)
 
-    with pytest.raises(BrokenModel, match=r"blk\.0\.attn_output\.weight is 8 x 8, wanted 32 x 32"):
+    with pytest.raises(BrokenModel, match=r"blk\.0\.attn_output\.weight is 8 x 8; expected 32 x 32"):
         GgufWeights(file, *read_gguf_spec(file))
 
 

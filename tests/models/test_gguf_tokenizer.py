@@ -97,7 +97,7 @@ def test_every_pre_tokenizer_keeps_every_byte(pre):
         ({"add_bos_token": True, "add_eos_token": True}, [0, 1]),
     ],
 )
-def test_the_file_or_the_kind_of_vocabulary_says_whether_a_text_gets_ends(values, ends):
+def test_the_file_or_the_kind_of_vocabulary_decides_whether_bos_and_eos_are_added(values, ends):
     tokenizer = read_gguf_tokenizer(byte_level(**values), 320)
 
     assert [index for index in tokenizer.encode("fox") if index < 2] == ends
@@ -190,13 +190,13 @@ def test_sentencepiece_texts_start_with_bos_and_a_space_unless_the_file_says_oth
         ({"pre": "unheard-of"}, UnsupportedModel, "'unheard-of'"),
         ({"tokens": 3}, BrokenModel, "no list tokens"),
         ({"merges": ["a b", "abc"]}, BrokenModel, "merges"),
-        ({"merges": ["never seen"]}, BrokenModel, "does not hold together"),
+        ({"merges": ["never seen"]}, BrokenModel, "is inconsistent"),
         ({"token_type": [1, 2]}, BrokenModel, "token_type"),
         ({"bos_token_id": 4000}, BrokenModel, "bos_token_id is 4000"),
         ({"add_bos_token": "yes"}, BrokenModel, "add_bos_token is 'yes'"),
     ],
 )
-def test_what_is_wrong_with_a_vocabulary_is_named(values, error, named):
+def test_a_malformed_vocabulary_is_refused_and_the_defect_named(values, error, named):
     with pytest.raises(error, match=named):
         read_gguf_tokenizer(byte_level(**values), 320)
 
@@ -232,7 +232,7 @@ def test_the_real_tokenizer_gives_every_text_back(smollm2, text):
 
 @settings(deadline=None)
 @given(text=TEXTS)
-def test_min_tokens_minds_the_bytes_that_the_real_vocabulary_lacks(smollm2, text):
+def test_min_tokens_accounts_for_bytes_that_the_real_vocabulary_lacks(smollm2, text):
     assert smollm2.min_tokens(text * 50) <= len(smollm2.encode(text * 50))
 
 

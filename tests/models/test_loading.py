@@ -135,7 +135,7 @@ def copied(folder, target):
     ("name", "content", "named"),
     [
         ("config.json", "{", r"config\.json is not valid JSON"),
-        ("config.json", "[]", r"config\.json must hold a JSON object"),
+        ("config.json", "[]", r"config\.json must contain a JSON object"),
         ("config.json", b"\xff\xfe", r"config\.json cannot be read"),
         ("generation_config.json", '{"temperature": "hot"}', "temperature is 'hot'"),
         ("generation_config.json", '{"eos_token_id": "end"}', "eos_token_id is 'end'"),

@@ -27,14 +27,14 @@ def transformers_frequencies(kind, parameters, *, max_positions=2048, seq_len=No
     return frequencies.numpy()
 
 
-def test_linear_scaling_is_that_of_transformers():
+def test_linear_scaling_matches_transformers():
     rope = RopeSpec(theta=500000.0, kind="linear", factor=4.0)
 
     expected = transformers_frequencies("linear", {"factor": 4.0})
     assert np.allclose(inverse_frequencies(rope, HEAD_DIM), expected, rtol=1e-6)
 
 
-def test_llama_3_scaling_is_that_of_transformers():
+def test_llama_3_scaling_matches_transformers():
     rope = RopeSpec(
         theta=500000.0,
         kind="llama3",
@@ -49,7 +49,7 @@ def test_llama_3_scaling_is_that_of_transformers():
 
 
 @pytest.mark.parametrize("context_tokens", [512, 2048, 5000, 8192])
-def test_dynamic_scaling_is_that_of_transformers_at_one_length(context_tokens):
+def test_dynamic_scaling_matches_transformers_at_one_length(context_tokens):
     rope = RopeSpec(theta=500000.0, kind="dynamic", factor=4.0, original_max_positions=2048)
 
     resolved = resolve_dynamic(rope, HEAD_DIM, context_tokens)

@@ -37,7 +37,7 @@ def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them(values):
     np.testing.assert_array_equal(ours, torch.from_numpy(array).bfloat16().float().numpy())
 
 
-def test_tensors_out_of_order_or_missing_are_our_bug(tmp_path):
+def test_tensors_out_of_order_or_missing_fail_an_assertion(tmp_path):
     with pytest.raises(AssertionError, match="not the next"), SafetensorsWriter(tmp_path / "one", PLAN) as out:
         out.write("a", np.zeros(12, np.uint8))
     with pytest.raises(AssertionError, match="missing"), SafetensorsWriter(tmp_path / "two", PLAN):

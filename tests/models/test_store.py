@@ -42,7 +42,7 @@ def test_models_and_packed_weights_are_listed_with_their_sizes(home):
     assert listed == [("smollm2", StoredKind.ALIAS, 100), ("smollm2-w4a8.bin", StoredKind.PACKED, 30)]
 
 
-def test_a_model_is_removed_by_name_and_its_bytes_are_told(home):
+def test_a_model_is_removed_by_name_and_its_size_returned(home):
     assert remove_model("smollm2", home=home) == 100
     assert [model.kind for model in list_models(home)] == [StoredKind.PACKED]
 
@@ -54,7 +54,7 @@ def test_packed_weights_are_removed_one_by_one_or_all_together(home):
 
 
 @pytest.mark.parametrize("name", ["unknown", "../models", "/", "", "."])
-def test_what_is_not_stored_is_not_removed(home, name):
+def test_removing_an_unknown_model_is_refused(home, name):
     with pytest.raises(ModelNotFound, match="stored here"):
         remove_model(name, home=home)
 

@@ -120,14 +120,14 @@ def test_min_tokens_refuses_a_huge_text_at_once():
         (normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(" +"), " ")]), False),
     ],
 )
-def test_min_tokens_says_nothing_where_a_normalizer_can_shrink_without_limit(normalizer, known):
+def test_min_tokens_is_zero_when_a_normalizer_can_shrink_without_limit(normalizer, known):
     backend = byte_level_tokenizer()
     backend.normalizer = normalizer
 
     assert (Tokenizer(backend, vocab_size=320).min_tokens("x" * 100_000) > 0) is known
 
 
-def test_min_tokens_minds_tokens_that_swallow_spaces():
+def test_min_tokens_accounts_for_tokens_that_absorb_spaces():
     backend = byte_level_tokenizer()
     backend.add_special_tokens([AddedToken("<mask>", lstrip=True, special=True)])
     tokenizer = Tokenizer(backend, vocab_size=400)
@@ -173,7 +173,7 @@ def read_folder(folder, *, settings=None, config=None, generation=None, backend=
     )
 
 
-def test_every_file_adds_its_ends_of_text(tmp_path):
+def test_bos_and_eos_are_added_as_each_tokenizer_file_says(tmp_path):
     tokenizer = read_folder(
         tmp_path,
         settings={"eos_token": {"content": "</s>"}, "bos_token": "<s>"},
@@ -195,7 +195,7 @@ def test_every_file_adds_its_ends_of_text(tmp_path):
         ({"add_bos_token": True, "add_eos_token": True}, [0, 1]),
     ],
 )
-def test_tokenizer_config_says_whether_a_text_gets_ends(tmp_path, settings, expected):
+def test_tokenizer_config_decides_whether_bos_and_eos_are_added(tmp_path, settings, expected):
     tokenizer = read_folder(tmp_path, settings={"bos_token": "<s>", "eos_token": "</s>"} | settings)
 
     assert [index for index in tokenizer.encode("fox") if index < 2] == expected
@@ -223,7 +223,7 @@ def test_truncation_and_padding_of_the_file_are_ignored(tmp_path):
 def test_a_missing_tokenizer_names_the_file(tmp_path):
     empty = Fields({}, "none")
 
-    with pytest.raises(BrokenModel, match=r"tokenizer\.json was looked for"):
+    with pytest.raises(BrokenModel, match=r"tokenizer\.json does not exist"):
         read_hf_tokenizer(tmp_path, settings=empty, config=empty, generation=empty, vocab_size=1)
     (tmp_path / "tokenizer.model").write_bytes(b"x")
     with pytest.raises(UnsupportedModel, match="SentencePiece"):

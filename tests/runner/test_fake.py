@@ -14,7 +14,7 @@ def one_token(runner, *pieces):
     return runner.execute(make_step(*pieces)).token_ids.tolist()
 
 
-def test_the_token_does_not_depend_on_how_the_prompt_is_cut_or_where_it_lies():
+def test_the_token_does_not_depend_on_chunks_or_block_placement():
     whole = one_token(FakeRunner(), (PROMPT, 0, [3]))
     runner = FakeRunner()
     runner.execute(make_step((PROMPT[:4], 0, [17]), ([1, 2], 0, [4])))
@@ -50,12 +50,12 @@ def test_a_script_is_followed_after_the_end_of_the_prompt():
     assert one_token(runner, ([1, 2], 0, [1])) == [77]
 
 
-def test_a_biased_token_never_comes():
+def test_a_token_biased_to_minus_infinity_is_never_drawn():
     runner = FakeRunner(bias={token: -np.inf for token in range(256) if token != 99})
     assert one_token(runner, (PROMPT, 0, [0])) == [99]
 
 
-def test_a_step_told_to_fail_fails_once():
+def test_a_step_in_fail_on_steps_fails_once():
     runner = FakeRunner(fail_on_steps={1})
     first = one_token(runner, (PROMPT, 0, [0]))
     with pytest.raises(EngineFailed, match="Step 1"):
@@ -64,7 +64,7 @@ def test_a_step_told_to_fail_fails_once():
     assert runner.num_steps == 3
 
 
-def test_each_step_is_shown_before_it_runs():
+def test_before_step_sees_each_step():
     seen = []
     step = make_step((PROMPT, 0, [0]))
     FakeRunner(before_step=seen.append).execute(step)
@@ -74,13 +74,13 @@ def test_each_step_is_shown_before_it_runs():
 @pytest.mark.parametrize(
     ("step", "problem"),
     [
-        (make_step((PROMPT, 0, [64])), "sequence 0 names a block that is not there"),
+        (make_step((PROMPT, 0, [64])), "sequence 0 names a block that does not exist"),
         (make_step((PROMPT, 11, [0])), "block table of sequence 0 is too short"),
         (make_step(([1], 0, [2]), ([1], 0, [2])), "share a slot"),
         (make_step(([256], 0, [0])), "outside the vocabulary"),
         (make_step(([-1], 0, [0])), "outside the vocabulary"),
-        (make_step(*[([1], 0, [block % 64]) for block in range(65)]), "65 sequences, at most 64 fit"),
-        (make_step(([1], 1024, list(range(65)))), "1025 tokens in a context, at most 1024 fit"),
+        (make_step(*[([1], 0, [block % 64]) for block in range(65)]), "65 sequences; expected at most 64"),
+        (make_step(([1], 1024, list(range(65)))), "1025 tokens in a context; expected at most 1024"),
         (dataclasses.replace(make_step(([1, 2], 0, [0])), rows=np.array([2], np.int32)), "outside the step"),
         (dataclasses.replace(make_step(([1, 2], 0, [0])), query_starts=np.array([0, 1], np.int32)), "must end at"),
     ],

@@ -61,7 +61,7 @@ def test_little_memory_makes_a_smaller_cache_that_still_holds_one_context():
     assert tight.total_bytes <= 64 << 20
 
 
-def test_a_cache_size_that_is_asked_for_is_kept_to():
+def test_a_requested_cache_size_is_kept():
     planned = plan(small_spec(), kv_cache_bytes=1 << 20)
     assert (1 << 20) - planned.block_bytes < planned.kv_cache_bytes <= 1 << 20
 
@@ -79,18 +79,18 @@ def test_a_model_that_does_not_fit_is_refused_with_the_sum():
 
 
 @pytest.mark.parametrize(("tokens", "held"), [(100_000, 1024), (512, 512), (300, 288), (287, 256), (256, 256)])
-def test_a_bound_in_tokens_is_kept_to_whatever_memory_there_is(tokens, held):
+def test_a_bound_in_tokens_holds_whatever_the_memory(tokens, held):
     assert plan(small_spec(), max_kv_cache_tokens=tokens).num_blocks * 32 == held
     assert plan(small_spec(), max_kv_cache_tokens=tokens, kv_cache_bytes=1 << 30).num_blocks * 32 <= max(tokens, 256)
 
 
-def test_one_context_fits_into_as_many_tokens_where_neither_is_whole_blocks():
+def test_one_context_fits_into_a_bound_of_its_length_even_with_a_partial_block():
     assert plan(small_spec(), max_model_len=100, max_kv_cache_tokens=100).num_blocks == 4
     with pytest.raises(InsufficientMemory, match="max_kv_cache_tokens"):
         plan(small_spec(), max_model_len=200, max_kv_cache_tokens=100)
 
 
-def test_a_limit_below_what_is_free_bounds_the_plan_and_is_named_where_it_is_too_low():
+def test_a_limit_below_the_free_memory_bounds_the_plan_and_is_named_when_it_is_too_low():
     limited = plan(small_spec(), max_num_seqs=4000, max_memory_bytes=64 << 20)
     assert limited == plan(small_spec(), max_num_seqs=4000, available_bytes=64 << 20)
     assert plan(small_spec(), max_memory_bytes=2 * GIB) == plan(small_spec())
@@ -99,7 +99,7 @@ def test_a_limit_below_what_is_free_bounds_the_plan_and_is_named_where_it_is_too
 
 
 def test_other_block_sizes_are_refused():
-    with pytest.raises(SettingsError, match="32 tokens"):
+    with pytest.raises(SettingsError, match="block_tokens is 16; expected 32"):
         plan(small_spec(), block_tokens=16)
 
 
@@ -114,7 +114,7 @@ def machine(tmp_path, available_kib=1000, cgroup="", files=()):
     return available_memory_bytes(proc, groups)
 
 
-def test_a_bare_machine_has_what_the_kernel_says(tmp_path):
+def test_without_cgroups_the_memory_is_what_the_kernel_reports(tmp_path):
     assert machine(tmp_path) == 1000 * 1024
 
 

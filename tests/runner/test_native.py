@@ -24,7 +24,7 @@ def prompt(spec, length, seed=0):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("dtype", "kv_dtype"), FORMATS)
 @pytest.mark.parametrize("name", SPECS)
-def test_logits_are_those_of_the_reference(name, dtype, kv_dtype, isa, tmp_path):
+def test_logits_match_the_reference(name, dtype, kv_dtype, isa, tmp_path):
     spec = SPECS[name]
     weights = random_weights(spec)
     runner = load(spec, weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=isa)
@@ -37,7 +37,7 @@ def test_logits_are_those_of_the_reference(name, dtype, kv_dtype, isa, tmp_path)
 @pytest.mark.parametrize(
     ("encoding", "dtype"), [(Encoding.Q4_0, "w4a8"), (Encoding.Q4_1, "w4a8"), (Encoding.Q8_0, "w8a8")]
 )
-def test_quantised_checkpoints_lose_nothing_but_activations(encoding, dtype, isa, tmp_path):
+def test_quantised_checkpoints_lose_precision_only_in_activations(encoding, dtype, isa, tmp_path):
     spec = small_spec(intermediate_size=192)
     plain = random_weights(spec)
     weights = BlockWeights({name: plain._arrays[name] for name in plain.names()}, encoding)
@@ -65,7 +65,7 @@ def test_half_precision_checkpoints_are_read(encoding, tmp_path):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_decoding_over_several_chunks_of_attention_follows_the_reference(isa, tmp_path):
+def test_decoding_over_several_attention_chunks_matches_the_reference(isa, tmp_path):
     spec = small_spec()
     weights = random_weights(spec)
     runner, reference = load(spec, weights, tmp_path, isa=isa), ReferenceRunner(spec, weights, LIMITS)
@@ -79,7 +79,7 @@ def test_decoding_over_several_chunks_of_attention_follows_the_reference(isa, tm
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("batch", [1, 5])
-def test_sampling_is_that_of_the_definition(batch, isa, tmp_path):
+def test_sampling_matches_the_reference(batch, isa, tmp_path):
     spec = small_spec()
     runner = load(spec, random_weights(spec), tmp_path, isa=isa)
     fields = [
@@ -99,7 +99,7 @@ def test_sampling_is_that_of_the_definition(batch, isa, tmp_path):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_of_equal_logits_the_lowest_id_wins(isa, tmp_path):
+def test_ties_go_to_the_lowest_id(isa, tmp_path):
     spec = small_spec()
     arrays = {name: np.ones(shape) for name, shape in weight_shapes(spec).items()}
     arrays["embed"][[20, 40, 77, 331]] = 2.0
@@ -123,13 +123,13 @@ def test_a_step_without_logit_rows_still_fills_the_cache(tmp_path):
     np.testing.assert_array_equal(runner.logits(make_step((tokens[20:], 20, [9]))), whole)
 
 
-def test_an_isa_that_the_cpu_lacks_is_refused_by_name(tmp_path):
+def test_an_isa_that_the_cpu_lacks_is_refused_and_named(tmp_path):
     spec = small_spec()
     with pytest.raises(SettingsError, match=r"sse9.*portable"):
         load(spec, random_weights(spec), tmp_path, isa="sse9")
 
 
-def test_an_unknown_format_is_refused_by_name(tmp_path):
+def test_an_unknown_format_is_refused_and_named(tmp_path):
     spec = small_spec()
     with pytest.raises((SettingsError, ValueError), match="w2a8"):
         load(spec, random_weights(spec), tmp_path, dtype="w2a8")

@@ -75,19 +75,19 @@ def check(spec, tmp_path, *, dtype, kv_dtype, isa, seed, rounds=2):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("dtype", "kv_dtype"), FORMATS)
-def test_company_chunks_and_threads_do_not_show(dtype, kv_dtype, isa, tmp_path):
+def test_logits_do_not_depend_on_the_batch_the_chunks_or_the_threads(dtype, kv_dtype, isa, tmp_path):
     check(small_spec(), tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=isa, seed=1)
 
 
 @pytest.mark.parametrize(("dtype", "kv_dtype"), [("bf16", "bf16"), ("w8a8", "int8"), ("w4a8", "int8")])
 @pytest.mark.parametrize("name", [name for name in SPECS if name != "llama"])
-def test_company_chunks_and_threads_do_not_show_in_any_network(name, dtype, kv_dtype, tmp_path):
+def test_no_network_depends_on_the_batch_the_chunks_or_the_threads(name, dtype, kv_dtype, tmp_path):
     check(SPECS[name], tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=ISAS[0], seed=2, rounds=1)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("rows", [[349], [0, 199], [60, 61, 62, 63, 64, 65, 300], list(range(350)), []])
-def test_rows_whose_logits_are_not_wanted_do_not_show(rows, threads, tmp_path):
+def test_rows_without_logits_do_not_change_the_others(rows, threads, tmp_path):
     spec, rng = small_spec(), np.random.default_rng(3)
     tokens = rng.integers(0, spec.vocab_size, 351).tolist()
     tables = [[5, 9, 1, 30, 2, 8, 11], [7, 3, 20, 21, 22]]
@@ -103,7 +103,7 @@ def test_rows_whose_logits_are_not_wanted_do_not_show(rows, threads, tmp_path):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
-def test_leftovers_in_a_block_do_not_show_even_if_they_are_not_numbers(kv_dtype, isa, tmp_path):
+def test_stale_block_contents_do_not_change_logits_even_if_nan(kv_dtype, isa, tmp_path):
     spec = small_spec(tie_embeddings=False)
     arrays = dict(random_weights(spec)._arrays)
     arrays["embed"][0] = np.nan

@@ -1,4 +1,4 @@
-"""Packed weights come back from the cache as they went in, or are made anew."""
+"""Packed weights come back from the cache as they went in, or are rebuilt."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def packed_file(cache_dir):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8"])
-def test_the_second_start_takes_the_same_bytes_from_the_cache(dtype, tmp_path):
+def test_the_second_start_reads_the_same_bytes_from_the_cache(dtype, tmp_path):
     spec = small_spec()
     first, second = load(spec, tmp_path, dtype), load(spec, tmp_path, dtype)
     assert (first.origin, second.origin) == ("packed and cached", "cached")
@@ -34,7 +34,7 @@ def test_the_second_start_takes_the_same_bytes_from_the_cache(dtype, tmp_path):
 
 
 @pytest.mark.parametrize("at", [0, 20, 5000, -1])
-def test_a_damaged_file_is_made_anew(at, tmp_path):
+def test_a_damaged_file_is_rebuilt(at, tmp_path):
     spec = small_spec()
     good = load(spec, tmp_path).arena.view().copy()
     path = packed_file(tmp_path)
@@ -48,7 +48,7 @@ def test_a_damaged_file_is_made_anew(at, tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 100, 4096, 9000])
-def test_a_truncated_file_is_made_anew(size, tmp_path):
+def test_a_truncated_file_is_rebuilt(size, tmp_path):
     spec = small_spec()
     load(spec, tmp_path)
     path = packed_file(tmp_path)
@@ -56,7 +56,7 @@ def test_a_truncated_file_is_made_anew(size, tmp_path):
     assert load(spec, tmp_path).origin == "packed and cached"
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+def test_an_unwritable_cache_does_not_prevent_loading(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     packed = load(small_spec(), blocked)
@@ -68,7 +68,7 @@ def test_no_temporary_files_are_left(tmp_path):
     assert [path.suffix for path in (tmp_path / "packed").iterdir()] == [".weights"]
 
 
-def test_the_key_tells_content_format_and_shape_apart():
+def test_the_key_depends_on_content_format_and_shape():
     keys = {
         packing_key("one", config_of(small_spec())),
         packing_key("two", config_of(small_spec())),
@@ -108,7 +108,7 @@ def test_a_tensor_with_too_few_bytes_is_named(tmp_path):
         load_packed(spec, Truncated(random_weights(spec)._arrays), config_of(spec), cache_dir=tmp_path, threads=1)
 
 
-def test_four_bit_blocks_are_taken_nibble_for_nibble():
+def test_four_bit_blocks_are_copied_nibble_for_nibble():
     spec = small_spec(num_layers=1)
     config = config_of(spec, "w4a8")
     slot = next(slot for slot in _native.layout(config) if slot.name == "layers.0.o")
@@ -138,7 +138,7 @@ def test_four_bit_blocks_are_taken_nibble_for_nibble():
 
 
 def test_int8_rows_are_packed_as_they_are(tmp_path):
-    """Without a value of 127, rounding the numbers anew would find another scale."""
+    """Without a value of 127, rounding again would find another scale."""
     spec = small_spec()
     slot = next(slot for slot in _native.layout(config_of(spec)) if slot.name == "layers.0.down")
     rng = np.random.default_rng(0)

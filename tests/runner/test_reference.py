@@ -75,7 +75,7 @@ def test_positions_are_relative_to_each_other_only():
     np.testing.assert_allclose(moved, plain, rtol=1e-3, atol=1e-4)
 
 
-def test_greedy_tokens_come_from_the_wanted_rows_only():
+def test_greedy_tokens_come_only_from_the_requested_rows():
     step = make_step((PROMPT, 0, [0, 1, 2]), ([5, 6], 0, [3]))
     runner = runner_of()
     assert runner.execute(step).token_ids.tolist() == runner.logits(step).argmax(axis=1).tolist()

@@ -131,7 +131,7 @@ def test_large_vocabularies_agree_too():
 
 
 @pytest.mark.parametrize("fields", [{}, {"temperature": 1e-9}, {"temperature": 2.0, "top_k": 1}])
-def test_greedy_and_top_k_1_take_the_best_token_and_of_equals_the_first(sample, fields):
+def test_greedy_and_top_k_1_take_the_best_token_and_break_ties_by_id(sample, fields):
     assert sample([0.0, 3.0, -1.0, 3.0], fields) == 1
 
 
@@ -236,12 +236,12 @@ PROBABILITIES = np.array([0.05, 0.4, 0.1, 0.2, 0.25])
         ({"typical_p": 0.8, "top_p": 0.5}, {1, 4}),
     ],
 )
-def test_filters_keep_what_they_should(sample, fields, kept):
+def test_each_filter_keeps_the_expected_tokens(sample, fields, kept):
     assert kept_by(sample, np.log(PROBABILITIES), **fields) == kept
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_tokens_are_drawn_as_often_as_their_probability_says(sample, temperature):
+def test_tokens_are_drawn_with_their_probability(sample, temperature):
     num_draws = 4000
     logits = np.array([0.3, 2.0, -1.0, 1.0, 0.0, -2.5], np.float32)
     fields = [{"temperature": temperature, "seed": 7, "position": position} for position in range(num_draws)]
@@ -252,7 +252,7 @@ def test_tokens_are_drawn_as_often_as_their_probability_says(sample, temperature
     assert chi_square < 20.5  # 5 degrees of freedom, p = 0.001
 
 
-def test_a_draw_depends_on_seed_and_position_and_on_nothing_else(sample):
+def test_a_draw_depends_on_seed_and_position_only(sample):
     logits = np.random.default_rng(0).standard_normal((1, 300)).astype(np.float32)
     fields = [{"temperature": 5.0, "seed": seed, "position": position} for seed in range(9) for position in range(9)]
     together = sample.rows(np.repeat(logits, len(fields), axis=0), step_of(fields)).token_ids.tolist()

@@ -56,7 +56,7 @@ def logits(spec, arrays):
 
 @pytest.mark.parametrize("rounding", [np.positive, bf16], ids=["as they are", "stored as bf16"])
 @pytest.mark.parametrize("changes", NETWORKS.values(), ids=NETWORKS)
-def test_the_smoothed_network_says_the_same(changes, rounding):
+def test_a_smoothed_network_computes_the_same(changes, rounding):
     spec = small_spec(**changes)
     arrays = with_outliers(spec)
     new = smoothed(spec, arrays, rounding)

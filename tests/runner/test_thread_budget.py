@@ -30,7 +30,7 @@ def test_all_threads_work_on_a_quiet_machine():
     assert set(sizes(ThreadBudget(2), start_ms=0, stop_ms=2000, lost_share=0.1)) == {2}
 
 
-def test_a_thread_that_costs_more_than_it_gives_is_left_out_and_tried_again_ever_more_rarely():
+def test_a_thread_that_costs_more_than_it_gains_is_dropped_and_retried_with_backoff():
     seen = sizes(ThreadBudget(2), start_ms=0, stop_ms=4000, lost_share=0.7)
     assert seen[0] == 2
     assert seen[10] == 1
@@ -47,7 +47,7 @@ def test_the_thread_comes_back_when_the_machine_is_quiet_again():
     assert set(sizes(budget, start_ms=2000, stop_ms=4000, lost_share=0.0)) == {2}
 
 
-def test_many_threads_give_up_one_for_a_loss_that_two_would_bear():
+def test_many_threads_drop_one_at_a_loss_that_two_would_tolerate():
     few, many = ThreadBudget(2), ThreadBudget(16)
     for budget in (few, many):
         budget.record(0, 20 * MILLISECOND, 5 * MILLISECOND)

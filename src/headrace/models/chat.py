@@ -1,7 +1,7 @@
 """
-Turns a list of messages into the text that a model was trained on, with the Jinja template of its checkpoint.
+Render a list of messages to the text format that a model was trained on, with the Jinja template of its checkpoint.
 
-Templates come from strangers, so they run in a sandbox. The conventions (trimmed blocks, `raise_exception`,
+Templates are untrusted, so they run in a sandbox. The conventions (trimmed blocks, `raise_exception`,
 `strftime_now`, `tojson`, loop controls, `{% generation %}`) are those of transformers' `apply_chat_template`.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import jinja2
 
 MAX_PROMPT_CHARACTERS: Final = 64 * 1024 * 1024
-"""A template that writes more than this has run away."""
+"""Longest rendered prompt: a template that writes more is taken to loop."""
 
 
 class ChatTemplate:
@@ -35,8 +35,8 @@ class ChatTemplate:
 
         Args:
             templates: Jinja source, or several by name (`default`, `tool_use`).
-            special_names: `bos_token` and so on, as the template sees them.
-            source: where the template came from, for messages.
+            special_names: `bos_token` and the other special tokens, as variables of the template.
+            source: the origin of the template, for error messages.
         """
         self.templates = {"default": templates} if isinstance(templates, str) else dict(templates)
         self.source = source
@@ -44,10 +44,10 @@ class ChatTemplate:
 
     def render(self, prompt: ChatPrompt) -> str:
         """
-        The text of a chat.
+        Return the text of a chat.
 
         Raises:
-            InvalidRequest: the template refuses the messages (with its own words), or cannot be run on them.
+            InvalidRequest: the template refuses the messages (the error has its message), or fails on them.
         """
         text = self._choose(prompt)
         values = {
@@ -74,18 +74,18 @@ class ChatTemplate:
         raise InvalidRequest(f"{self.source} has several chat templates ({names}) and none is called default.")
 
 
-def override_template(wanted: str, special_names: Mapping[str, str]) -> ChatTemplate:
+def override_template(configured: str, special_names: Mapping[str, str]) -> ChatTemplate:
     """
-    The template that a person asked for: the name of a built-in one, the path of a file, or Jinja source.
+    Return the template that a user configured: a built-in name, the path of a file, or Jinja source.
 
     Raises:
         SettingsError: it is none of these, or does not parse.
     """
-    text, source = BUILT_IN_TEMPLATES.get(wanted), f"the built-in chat template {wanted}"
-    if text is None and "{" in wanted:
-        text, source = wanted, "the chat template that was given"
+    text, source = BUILT_IN_TEMPLATES.get(configured), f"the built-in chat template {configured}"
+    if text is None and "{" in configured:
+        text, source = configured, "the configured chat template"
     if text is None:
-        text, source = _read_template(Path(wanted)), f"the chat template {wanted}"
+        text, source = _read_template(Path(configured)), f"the chat template {configured}"
     template = ChatTemplate(text, special_names=special_names, source=source)
     try:
         template.check()
@@ -106,7 +106,7 @@ def _read_template(path: Path) -> str:
 
 
 def _with_plain_content(message: Mapping[str, object]) -> dict[str, object]:
-    """Content in parts becomes one text: the templates of text models want a string."""
+    """Join content parts to one text: the templates of text models expect a string."""
     content = message.get("content")
     if not isinstance(content, Sequence) or isinstance(content, str):
         return dict(message)
@@ -143,14 +143,14 @@ def _render(template: "jinja2.Template", values: Mapping[str, object]) -> str:
     except jinja2.TemplateError as exc:
         raise InvalidRequest(exc.message or "The chat template refused the messages.", param="messages") from exc
     except Exception as exc:
-        # A template is foreign code: anything can come out of it.
+        # A template is foreign code and can raise any exception.
         raise InvalidRequest(
-            f"The chat template cannot be run on these messages: {type(exc).__name__}: {exc}.", param="messages"
+            f"The chat template failed on these messages: {type(exc).__name__}: {exc}.", param="messages"
         ) from exc
 
 
 def _bounded(pieces: Iterable[str]) -> Iterator[str]:
-    """Stop a template that has run away."""
+    """Yield the pieces, and stop a template that writes without end."""
     num_characters = 0
     for piece in pieces:
         num_characters += len(piece)

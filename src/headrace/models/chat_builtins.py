@@ -20,7 +20,7 @@ LLAMA2: Final = """\
     {%- endif -%}
 {%- endfor -%}
 """
-"""The form that Llama 2 Chat was trained on. Source: `llama/generation.py` of facebookresearch/llama."""
+"""The prompt format of Llama 2 Chat. Source: `llama/generation.py` of facebookresearch/llama."""
 
 CHATML: Final = """\
 {%- for message in messages -%}

@@ -1,7 +1,7 @@
 """
-The Jinja environment that chat templates run in.
+The sandboxed Jinja environment of chat templates.
 
-Apart from `chat`, so that Jinja is only imported when a chat is rendered.
+Separate from `chat`, so that Jinja is imported only when a chat is rendered.
 """
 
 import json
@@ -18,9 +18,9 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_ITEMS: Final = 16_000_000
-"""Longest text or list that a template may make with `*` or `+`."""
+"""Longest text or list that a template may build with `*` or `+`."""
 MAX_BITS: Final = 4096
-"""Largest whole number that it may make with `*` or `**`."""
+"""Largest integer, in bits, that a template may build with `*` or `**`."""
 _COMPILED_TEMPLATES: Final = 16
 
 
@@ -31,9 +31,9 @@ def compile_template(text: str) -> jinja2.Template:
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks what the assistant wrote, for training; here it only has to be understood."""
+    """The `{% generation %}` tag, which marks assistant text for training; here it only has to parse."""
 
-    tags = {"generation"}  # noqa: RUF012 - Jinja declares it so
+    tags = {"generation"}  # noqa: RUF012 - Jinja declares it as an instance attribute
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -41,7 +41,7 @@ class _GenerationTag(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, which limits `range`, with limits on what arithmetic can grow to."""
+    """Jinja's sandbox, which limits `range`, with limits on the results of arithmetic."""
 
     intercepted_binops = frozenset({"+", "*", "**"})
 
@@ -65,7 +65,7 @@ def _num_items(value: object) -> int:
 def _refuse_above(size: int, limit: int) -> None:
     if size > limit:
         raise SecurityError(
-            f"The chat template makes a value of {size} characters, items or bits; {limit} are allowed."
+            f"The chat template builds a value of {size} characters, items or bits; expected at most {limit}."
         )
 
 
@@ -84,12 +84,12 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML, which a model has not been trained on."""
+    """Serialise without the HTML escapes of Jinja's own filter, which models have not been trained on."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _environment() -> _Sandbox:
-    # A prompt is not HTML: escaping would change it.
+    # A prompt is not HTML: autoescape would change it.
     environment = _Sandbox(
         trim_blocks=True, lstrip_blocks=True, autoescape=False, extensions=[_GenerationTag, loopcontrols]
     )

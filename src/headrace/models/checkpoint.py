@@ -1,4 +1,4 @@
-"""What the files of one checkpoint say, whatever their format."""
+"""The content of a checkpoint, independent of its file format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from headrace.models.weights import WeightSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint that has been read."""
+    """Everything read from a checkpoint but its weights, which are mapped."""
 
     spec: ModelSpec
     weights: WeightSource
     tokenizer: Tokenizer
     templates: Mapping[str, str]
-    """Chat templates by name; empty where the checkpoint has none."""
+    """Chat templates by name; empty if the checkpoint has none."""
     defaults: GenerationDefaults

@@ -1,7 +1,7 @@
 """
-The int8 form of compressed-tensors: what `quantization_config` says, and which of it is read here.
+The int8 format of compressed-tensors: its `quantization_config`, and the subset that is supported.
 
-It is what llm-compressor writes and vLLM, SGLang and transformers load as "W8A8": a matrix is `weight` (int8) and
+llm-compressor writes it, and vLLM, SGLang and transformers load it as "W8A8": a matrix is `weight` (int8) and
 `weight_scale` (one number for each row), everything else stays in floating point.
 Source: compressed-tensors 0.20, `quantization/quant_config.py`, `quant_args.py`, `config/base.py`.
 """
@@ -13,12 +13,12 @@ from headrace.models.fields import Fields
 
 METHOD: Final = "compressed-tensors"
 SCALE_SUFFIX: Final = "_scale"
-"""Added to the name of a matrix for that of its scales."""
+"""Suffix that turns the name of a matrix into the name of its scales."""
 _FORMATS: Final = ("int-quantized", "naive-quantized")
 
 
 def w8a8_config(ignore: list[str]) -> dict[str, object]:
-    """A `quantization_config`: int8 weights by row, activations rounded by token as they come; `ignore` stay float."""
+    """Return a `quantization_config`: int8 weights per row, dynamic activations per token; `ignore` stays float."""
     common = {"num_bits": 8, "type": "int", "symmetric": True, "group_size": None}
     group = {
         "targets": ["Linear"],
@@ -39,10 +39,10 @@ def w8a8_config(ignore: list[str]) -> dict[str, object]:
 
 def refuse_other_quantization(config: Fields) -> None:
     """
-    Refuse a `quantization_config` whose weights are not read here.
+    Refuse a `quantization_config` whose weights cannot be read.
 
     Raises:
-        UnsupportedModel: names the method or the part.
+        UnsupportedModel: the method or a part of it is not supported; the message names it.
     """
     quantization = config.sub("quantization_config")
     if not quantization.values:
@@ -51,7 +51,7 @@ def refuse_other_quantization(config: Fields) -> None:
     if method != METHOD:
         raise UnsupportedModel(
             f"{config.source}: weights quantised with {method} (quantization_config) are not supported. "
-            "Use the unquantised checkpoint or a GGUF file; Headrace quantises on its own (--dtype w8a8 or w4a8).",
+            "Use the unquantised checkpoint or a GGUF file; Headrace quantises when it loads (--dtype w8a8 or w4a8).",
             quant_method=method,
         )
     quantization.refuse("format", f"the format of {METHOD}", unless=_FORMATS)

@@ -1,7 +1,7 @@
 """
-Writes a `ModelSpec` as a `config.json` of Hugging Face, for checkpoints that came without one (GGUF files).
+Write a `ModelSpec` as a Hugging Face `config.json`, for checkpoints without one (GGUF files).
 
-Knows the words of every family; what it wrote is read again and must give the same spec.
+It knows the keys of every family. The result is read back and must give the same spec.
 """
 
 from dataclasses import replace
@@ -24,10 +24,10 @@ _ARCHITECTURES: Final = {
 
 def family_of(spec: ModelSpec) -> Family:
     """
-    The family that a spec was read by.
+    Return the family that read a spec.
 
     Raises:
-        UnsupportedModel: there is none.
+        UnsupportedModel: the spec belongs to no family.
     """
     for family in FAMILIES:
         if family.name == spec.family:
@@ -37,10 +37,10 @@ def family_of(spec: ModelSpec) -> Family:
 
 def config_from_spec(spec: ModelSpec) -> dict[str, object]:
     """
-    The config of a network.
+    Return the config of a network.
 
     Raises:
-        UnsupportedModel: a config.json cannot say what this network has.
+        UnsupportedModel: a config.json cannot describe this network.
     """
     family = family_of(spec)
     config = {"architectures": [_ARCHITECTURES.get(spec.family, "")], "model_type": family.model_types[0]}
@@ -117,7 +117,7 @@ def _gemma(spec: ModelSpec) -> dict[str, object]:
 
 
 def _without_rounding(spec: ModelSpec) -> ModelSpec:
-    """Without what GGUF files hold in less precision, or do not say."""
+    """Return the spec without the fields that GGUF files hold in lower precision, or not at all."""
     rope = replace(spec.rope, original_max_positions=0) if spec.rope.kind in {"linear", "dynamic"} else spec.rope
     return replace(
         spec,
@@ -128,5 +128,5 @@ def _without_rounding(spec: ModelSpec) -> ModelSpec:
 
 
 def _shortest(value: float) -> float:
-    """1e-05 and not 9.999999747378752e-06: GGUF files hold float32."""
+    """Return the shortest decimal of a float32 (GGUF files hold those): 1e-05, not 9.999999747378752e-06."""
     return float(f"{value:.7g}")

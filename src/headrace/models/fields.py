@@ -1,7 +1,7 @@
 """
 Typed access to the values of a `config.json` or of GGUF metadata.
 
-Every getter says which key of which file is wrong, so that a broken checkpoint reads as one clear sentence.
+Every getter names the key and the file that are wrong, so that a broken checkpoint gives one clear error.
 """
 
 import math
@@ -13,18 +13,18 @@ from headrace.core.errors import BrokenModel, UnsupportedModel
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Named values of one file. A key with the value None counts as absent, as in Hugging Face configs."""
+    """The named values of a file. A key with the value None counts as absent, as in Hugging Face configs."""
 
     values: Mapping[str, object]
     source: str
-    """What the values came from, for messages, e.g. the path of the file."""
+    """The origin of the values for error messages, e.g. the path of the file."""
 
     def has(self, key: str) -> bool:
-        """Whether the key is there and not None."""
+        """Return whether the key is present and not None."""
         return self.values.get(key) is not None
 
     def whole(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
-        """An integer that is at least `minimum`."""
+        """Return an integer of at least `minimum`."""
         value = self._get(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -33,49 +33,49 @@ class Fields:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number."""
+        """Return a finite number."""
         value = self._get(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
             raise self._wrong(key, value, "a number")
         return float(value)
 
     def positive(self, key: str, default: float | None = None) -> float:
-        """A finite number above zero."""
+        """Return a finite number above zero."""
         value = self.number(key, default)
         if value <= 0:
             raise self._wrong(key, value, "a number above 0")
         return value
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        """True or False."""
+        """Return a boolean."""
         value = self._get(key, default)
         if not isinstance(value, bool):
             raise self._wrong(key, value, "true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string."""
+        """Return a string."""
         value = self._get(key, default)
         if not isinstance(value, str):
             raise self._wrong(key, value, "a string")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of strings; empty when absent."""
+        """Return a list of strings; empty when absent."""
         value = self._get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self._wrong(key, value, "a list of strings")
         return tuple(value)
 
     def sub(self, key: str) -> "Fields":
-        """The values of a nested object; empty when absent."""
+        """Return the values of a nested object; empty when absent."""
         value = self._get(key, {})
         if not isinstance(value, Mapping):
             raise self._wrong(key, value, "an object")
         return Fields(value, f"{self.source}, {key}")
 
     def ids(self, key: str) -> frozenset[int]:
-        """Token ids: a number or a list of numbers; empty when absent."""
+        """Return token ids, given as a number or a list of numbers; empty when absent."""
         value = self._get(key, [])
         found = value if isinstance(value, list) else [value]
         if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in found):
@@ -83,7 +83,7 @@ class Fields:
         return frozenset(item for item in found if isinstance(item, int))
 
     def refuse(self, key: str, part: str, *, unless: tuple[object, ...] = ()) -> None:
-        """Raise `UnsupportedModel` if the key is there with a value that is not in `unless`."""
+        """Raise `UnsupportedModel` if the key has a value that is not in `unless`."""
         value = self.values.get(key)
         if value is not None and not any(value == fine and type(value) is type(fine) for fine in unless):
             raise UnsupportedModel(f"{self.source}: {part} ({key} = {value!r}) is not supported.", key=key, value=value)
@@ -92,9 +92,9 @@ class Fields:
         value = self.values.get(key)
         if value is None:
             if default is None:
-                raise BrokenModel(f"{self.source} has no {key}, which is needed.", key=key)
+                raise BrokenModel(f"{self.source} has no {key}, which is required.", key=key)
             return default
         return value
 
-    def _wrong(self, key: str, value: object, wanted: str) -> BrokenModel:
-        return BrokenModel(f"{self.source}: {key} is {value!r:.200}, wanted {wanted}.", key=key)
+    def _wrong(self, key: str, value: object, expected: str) -> BrokenModel:
+        return BrokenModel(f"{self.source}: {key} is {value!r:.200}; expected {expected}.", key=key)

@@ -1,7 +1,7 @@
 """
-The files of a Hugging Face folder besides its weights: config, tokenizer, chat template, defaults of generation.
+The files of a Hugging Face folder besides its weights: config, tokenizer, chat template, generation defaults.
 
-A folder is built under another name beside its place, and renamed when all of it is there.
+A folder is built under a temporary name beside its target, and renamed when it is complete.
 """
 
 import json
@@ -31,16 +31,16 @@ _COPIED: Final = (
     "LICENSE*",
     "NOTICE*",
 )
-"""What is taken from the folder of a model as it is."""
+"""Files that are copied unchanged from the folder of a model."""
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """
-    An empty folder that becomes `target` when the block ends well, and vanishes otherwise.
+    Yield an empty folder that becomes `target` when the block succeeds and is deleted when it fails.
 
     Raises:
-        SettingsError: `target` is there already, and is not an empty folder.
+        SettingsError: `target` exists and is not an empty folder.
     """
     check_is_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -55,14 +55,14 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def check_is_free(target: Path) -> None:
-    """Refuse a place where something is."""
+    """Refuse a target that exists, unless it is an empty folder."""
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise SettingsError(f"{target} is there already. Name a folder that is new or empty.", path=str(target))
+        raise SettingsError(f"{target} already exists. Name a folder that is new or empty.", path=str(target))
 
 
 def export_files(model: Model, folder: Path, changes: Mapping[str, object]) -> None:
     """
-    Write everything but the weights; `changes` are put into `config.json`.
+    Write everything but the weights; `changes` override values of `config.json`.
 
     Raises:
         UnsupportedModel: the network cannot be described by a `config.json`.

@@ -1,4 +1,4 @@
-"""Reads a whole checkpoint from one GGUF file."""
+"""Read a whole checkpoint from one GGUF file."""
 
 import math
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ def read_gguf_checkpoint(path: Path) -> Checkpoint:
     Read everything but the weights.
 
     Raises:
-        BrokenModel: the file is truncated or malformed; says where.
-        UnsupportedModel: names the part that is not supported.
+        BrokenModel: the file is truncated or malformed; the message says where.
+        UnsupportedModel: a part is not supported; the message names it.
     """
     file = open_gguf(path)
     if file.metadata.get("split.count", 1) != 1:
@@ -45,7 +45,7 @@ def read_gguf_checkpoint(path: Path) -> Checkpoint:
 
 
 def _read_defaults(metadata: Mapping[str, object], eos_token_ids: frozenset[int]) -> GenerationDefaults:
-    """Sampling that the file recommends, as llama.cpp's converter takes it from `generation_config.json`."""
+    """Return the recommended sampling, which llama.cpp's converter copies from `generation_config.json`."""
 
     def number(key: str) -> float | None:
         value = metadata.get(f"general.sampling.{key}")

@@ -1,8 +1,8 @@
 """
-The container format of GGUF files: metadata, and where each tensor lies.
+The container format of GGUF files: metadata and the location of each tensor.
 
-Reads the header only, in one pass over a memory map; it knows nothing of what the values mean.
-(The `gguf` package takes seconds for a vocabulary of 50,000 tokens, this takes a few hundredths of one.)
+Only the header is read, in one pass over a memory map; the values are not interpreted here.
+(The `gguf` package takes seconds for a vocabulary of 50,000 tokens, this takes a few hundredths of a second.)
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -47,7 +47,7 @@ _Entry = tuple[tuple[int, ...], int, int]
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """Where one tensor lies."""
+    """Shape, type and location of a tensor."""
 
     name: str
     type_id: int
@@ -60,7 +60,7 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """A mapped GGUF file. Strings inside arrays stay bytes: most of them are never looked at."""
+    """A memory-mapped GGUF file. Strings inside arrays stay bytes, because most of them are never read."""
 
     path: Path
     metadata: dict[str, object]
@@ -70,7 +70,7 @@ class GgufFile:
     """The whole file, memory mapped."""
 
     def rows(self, tensor: GgufTensor) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor, (num_rows, bytes per row), not copied."""
+        """Return a view of the bytes of a tensor, (num_rows, bytes per row)."""
         data = self.content[tensor.offset : tensor.offset + tensor.num_bytes]
         return data.reshape(tensor.num_rows, tensor.num_bytes // tensor.num_rows)
 
@@ -80,8 +80,8 @@ def open_gguf(path: Path) -> GgufFile:
     Read the header of a GGUF file and map the rest.
 
     Raises:
-        BrokenModel: not a GGUF file, truncated or malformed; says where.
-        UnsupportedModel: a version or tensor type that is not known.
+        BrokenModel: the file is not GGUF, truncated or malformed; the message says where.
+        UnsupportedModel: the version or the type of a tensor is unknown.
     """
     content = _map(path)
     cursor = _Cursor(path, content)
@@ -120,7 +120,7 @@ def _preamble(cursor: "_Cursor") -> tuple[int, int, int]:
     (version,) = cursor.unpack("<I")
     if version not in VERSIONS:
         raise UnsupportedModel(
-            f"{cursor.path} is GGUF version {version}; versions {VERSIONS} in little-endian order are read.",
+            f"{cursor.path} is GGUF version {version}; expected one of {VERSIONS}, in little-endian order.",
             version=version,
         )
     num_tensors, num_values = cursor.unpack("<QQ")
@@ -148,7 +148,7 @@ def _place(path: Path, size: int, start: int, name: str, entry: _Entry) -> GgufT
 
 
 class _Cursor:
-    """Reads values one after the other; its position is what error messages name."""
+    """Reads consecutive values; error messages name its position."""
 
     def __init__(self, path: Path, content: mmap.mmap) -> None:
         self.path = path
@@ -161,7 +161,7 @@ class _Cursor:
         return values
 
     def table(self, num_values: int) -> dict[str, object]:
-        """Metadata: key, type, value."""
+        """Read the metadata: key, type, value."""
         self._expect(num_values, 12)
         values: dict[str, object] = {}
         for _ in range(num_values):
@@ -173,7 +173,7 @@ class _Cursor:
         return values
 
     def directory(self, num_tensors: int) -> dict[str, _Entry]:
-        """Tensor infos: name, shape, type, offset."""
+        """Read the tensor infos: name, shape, type, offset."""
         self._expect(num_tensors, 24)
         entries: dict[str, _Entry] = {}
         for _ in range(num_tensors):
@@ -229,7 +229,7 @@ class _Cursor:
         return value
 
     def _strings(self, length: int) -> list[bytes]:
-        """A vocabulary: the only loop that runs a hundred thousand times, hence the local names."""
+        """Read an array of strings; local names, because a vocabulary takes a hundred thousand iterations."""
         self._expect(length, 8)
         content, position = self._content, self.position
         read_length = struct.Struct("<Q").unpack_from
@@ -245,4 +245,4 @@ class _Cursor:
 
     def _expect(self, count: int, item_bytes: int) -> None:
         if self.position + count * item_bytes > len(self._content):
-            raise self.broken(f"is truncated: {count} items do not fit into what is left of it")
+            raise self.broken(f"is truncated: {count} items do not fit into the rest of the file")

@@ -1,8 +1,8 @@
 """
-Q4_K blocks as Q4_1 blocks: both are nibbles with a scale and a minimum for every 32 numbers.
+Convert Q4_K blocks to Q4_1 blocks: both are nibbles with a scale and a minimum for every 32 numbers.
 
-The nibbles stay as they are. A scale (minimum) of Q4_K is the product of the super-block's half and 6 bits; it is
-rounded once, to the half of Q4_1: by at most 2^-11 of itself, a 140th of the step between two nibbles.
+The nibbles are unchanged. A scale (minimum) of Q4_K is the product of the super-block's half and 6 bits; it is rounded
+once, to the half of Q4_1: a relative error of at most 2^-11, a 140th of the step between two nibbles.
 Source: ggml `block_q4_K`, gguf-py `quants.py`.
 """
 
@@ -30,7 +30,7 @@ def q4_k_as_q4_1(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def _six_bits(packed: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Scales and minima of the 8 groups; the upper two bits of the last four lie beside the first four."""
+    """Unpack scales and minima of the 8 groups; the first four share bytes with the upper bits of the last four."""
     first, second, rest = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate([first & 63, rest & 15 | first >> 2 & 48], axis=1)
     minima = np.concatenate([second & 63, rest >> 4 | second >> 2 & 48], axis=1)

@@ -1,7 +1,7 @@
 """
 Weights of a GGUF file by canonical name.
 
-Formats that runners know are handed out as they lie in the file, Q4_K as Q4_1; others are dequantised to F32.
+Formats that runners support are returned unchanged, Q4_K as Q4_1; others are dequantised to F32.
 """
 
 from collections.abc import Iterable
@@ -34,12 +34,12 @@ _BITS: Final = {
     6: 5, 7: 5, 9: 8, 10: 2, 11: 3, 12: 4, 13: 5, 14: 6, 15: 8, 16: 2, 17: 2, 18: 3, 19: 1, 20: 4, 21: 3, 22: 2, 23: 4,
     29: 1, 34: 1, 35: 2, 39: 4,
 }  # fmt: skip
-"""Bits for each number of the types that are not in `RAW_TYPES`; all others count as floats."""
+"""Bits per number of the quantised types that are not in `RAW_TYPES`; all other types count as floats."""
 _ROTARY_PARTS: Final = frozenset({"q", "k", "q_bias", "k_bias"})
 
 
 def read_gguf_spec(file: GgufFile) -> tuple[Family, ModelSpec]:
-    """What network a GGUF file holds."""
+    """Return the family and the spec of a GGUF file."""
     source = str(file.path)
     architecture = Fields(file.metadata, source).text("general.architecture")
     prefix = f"{architecture}."
@@ -64,12 +64,12 @@ class GgufWeights:
 
     @property
     def fingerprint(self) -> str:
-        """Of the size, the time and the header of the file."""
+        """Hash the size, the modification time and the header of the file."""
         return self._file.fingerprint
 
     @property
     def dominant_encoding(self) -> Encoding:
-        """By the number of weights in layers, as they are handed out."""
+        """Return the encoding of most of the weights in layers, after conversion."""
         weights: dict[Encoding, int] = {}
         for name, tensor in self._tensors.items():
             if name.startswith("layers."):
@@ -78,16 +78,16 @@ class GgufWeights:
         return max(weights, key=weights.__getitem__)
 
     def stored_bits(self, name: str) -> int:
-        """By the tensor's type."""
+        """Return the bits of the tensor's type."""
         type_id = self._tensors[name].type_id
         return STORED_BITS[RAW_TYPES[type_id]] if type_id in RAW_TYPES else _BITS.get(type_id, 32)
 
     def names(self) -> Iterable[str]:
-        """All that the spec asks for: the constructor checks that they are there."""
+        """Return the names that the spec requires; the constructor has checked that they exist."""
         return self._tensors.keys()
 
     def load(self, name: str) -> RawTensor:
-        """One tensor; q and k with their rotary halves in NeoX order."""
+        """Return a tensor; q and k have their rotary halves in NeoX order."""
         if name not in self._tensors:
             raise BrokenModel(f"{self._file.path} has no weight {name}.", name=name)
         tensor = self._tensors[name]
@@ -106,17 +106,17 @@ class GgufWeights:
         stored = gguf_name(name)
         tensor = self._file.tensors.get(stored)
         if tensor is None:
-            raise BrokenModel(f"{self._file.path} has no tensor {stored}, which this network needs.", tensor=stored)
+            raise BrokenModel(f"{self._file.path} has no tensor {stored}, which this network requires.", tensor=stored)
         if (tensor.num_rows, tensor.num_columns) != shape:
             raise BrokenModel(
-                f"{self._file.path}: tensor {stored} is {tensor.num_rows} x {tensor.num_columns}, "
-                f"wanted {shape[0]} x {shape[1]}.",
+                f"{self._file.path}: tensor {stored} is {tensor.num_rows} x {tensor.num_columns}; "
+                f"expected {shape[0]} x {shape[1]}.",
                 tensor=stored,
             )
         return tensor
 
     def _neox_order(self, data: npt.NDArray[np.uint8], part: str) -> npt.NDArray[np.uint8]:
-        """Rows are whole blocks, so they can change places without being decoded; a bias is one row of F32 or F16."""
+        """Permute rows, which are whole blocks and need no decoding; a bias is one row of F32 or F16."""
         num_heads = self._spec.num_heads if part.startswith("q") else self._spec.num_kv_heads
         half = self._spec.head_dim // 2
         pairs = data.reshape(num_heads, half, 2, -1)
@@ -128,7 +128,7 @@ def _handed_out(type_id: int) -> Encoding:
 
 
 def gguf_name(name: str) -> str:
-    """The name in GGUF files of a canonical one."""
+    """Return the name that GGUF files use for a canonical name."""
     prefix, _, part = name.rpartition(".")
     return f"{prefix.replace('layers.', 'blk.')}.{GGUF_TENSORS[part]}" if prefix else GGUF_TENSORS[part]
 

@@ -1,5 +1,5 @@
 """
-Makes a tokenizer from the vocabulary of a GGUF file.
+Build a tokenizer from the vocabulary of a GGUF file.
 
 Two kinds of vocabulary: `gpt2` (byte-level BPE with a list of merges) and `llama` (SentencePiece BPE with scores).
 Source: llama.cpp `src/llama-vocab.cpp`, and the tokenizer.json files of the same models.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PREFIX: Final = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _ENDS: Final = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
-"""Control tokens that end an answer whatever the metadata says; files often name just one of theirs."""
+"""Control tokens that always end an answer: the metadata often names only one of several."""
 _SPECIAL_NAMES: Final = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -31,11 +31,11 @@ _SPECIAL_NAMES: Final = {
 
 def read_gguf_tokenizer(file: GgufFile, vocab_size: int) -> Tokenizer:
     """
-    The tokenizer of a GGUF file.
+    Return the tokenizer of a GGUF file.
 
     Raises:
-        BrokenModel: the file has no vocabulary, or one that does not hold together.
-        UnsupportedModel: a vocabulary or pre-tokenizer of a kind that is not known, by name.
+        BrokenModel: the file has no vocabulary, or an inconsistent one.
+        UnsupportedModel: the kind of vocabulary or pre-tokenizer is unknown; the message names it.
     """
     source = str(file.path)
     values = {key.removeprefix(_PREFIX): value for key, value in file.metadata.items() if key.startswith(_PREFIX)}
@@ -67,10 +67,10 @@ def _backend(fields: Fields, tokens: list[str], types: list[float]) -> "tokenize
     except (BrokenModel, UnsupportedModel):
         raise
     except Exception as exc:
-        # `tokenizers` raises nothing more exact.
-        raise BrokenModel(f"{fields.source}: the vocabulary does not hold together: {exc}.") from exc
+        # `tokenizers` raises nothing more specific.
+        raise BrokenModel(f"{fields.source}: the vocabulary is inconsistent: {exc}.") from exc
     raise UnsupportedModel(
-        f"{fields.source}: a vocabulary of type {model!r} is not supported (gpt2 and llama are).", tokenizer=model
+        f"{fields.source}: the vocabulary has type {model!r}; expected gpt2 or llama.", tokenizer=model
     )
 
 
@@ -81,7 +81,7 @@ def _byte_level_bpe(fields: Fields, tokens: list[str]) -> "tokenizers.Tokenizer"
     pre = fields.text("pre", "default")
     if pre not in PRE_TOKENIZERS:
         known = ", ".join(sorted(PRE_TOKENIZERS))
-        raise UnsupportedModel(f"{fields.source}: the pre-tokenizer {pre!r} is not supported; these are: {known}.")
+        raise UnsupportedModel(f"{fields.source}: the pre-tokenizer is {pre!r}; expected one of {known}.")
     rules = PRE_TOKENIZERS[pre]
     merges = _merges(fields)
     vocab = {token: index for index, token in enumerate(tokens)}
@@ -95,7 +95,7 @@ def _merges(fields: Fields) -> list[tuple[str, str]]:
     try:
         return [(left, right) for left, right in (merge.split(" ") for merge in _strings(fields, "merges"))]
     except ValueError as exc:
-        raise BrokenModel(f"{fields.source}: merges holds an entry that is not two pieces and a space.") from exc
+        raise BrokenModel(f"{fields.source}: merges has an entry that is not two pieces separated by a space.") from exc
 
 
 def _sentencepiece_bpe(fields: Fields, tokens: list[str], types: list[float]) -> "tokenizers.Tokenizer":
@@ -128,9 +128,9 @@ def _sentencepiece_bpe(fields: Fields, tokens: list[str], types: list[float]) ->
 
 def merges_by_score(vocab: dict[str, int], scores: dict[str, float]) -> list[tuple[str, str]]:
     """
-    The merges that a SentencePiece BPE vocabulary stands for: the pair that makes the best piece goes first.
+    Return the merges that a SentencePiece BPE vocabulary implies: the pair with the best-scored result first.
 
-    Ties go by the ids of the halves, as in the converter of transformers, so that both give the same tokens.
+    Ties are broken by the ids of the halves, as in the converter of transformers, so both give the same tokens.
     """
     ranked: list[tuple[float, int, int, int, str, str]] = []
     for order, (piece, score) in enumerate(scores.items()):
@@ -146,7 +146,7 @@ def merges_by_score(vocab: dict[str, int], scores: dict[str, float]) -> list[tup
 
 
 def _add_tokens(backend: "tokenizers.Tokenizer", tokens: list[str], types: list[float]) -> None:
-    """Control tokens are found in a text before anything else, and so are those that the user defined."""
+    """Register control and user-defined tokens, which are split off before any other tokenisation."""
     from tokenizers import AddedToken
 
     special = [token for token, kind in zip(tokens, types, strict=True) if kind in {_CONTROL, _UNKNOWN} and token]
@@ -195,12 +195,12 @@ def _token_id(fields: Fields, key: str, num_tokens: int) -> int | None:
         return None
     index = fields.whole(key, minimum=0)
     if index >= num_tokens:
-        raise BrokenModel(f"{fields.source}: {key} is {index}, the vocabulary has {num_tokens} tokens.", key=key)
+        raise BrokenModel(f"{fields.source}: {key} is {index}; the vocabulary has {num_tokens} tokens.", key=key)
     return index
 
 
 def _strings(fields: Fields, key: str) -> list[str]:
-    """A list of strings; decoded in one go, which is several times faster than one by one."""
+    """Return a list of strings, decoded in one call: several times faster than one by one."""
     raw = fields.values.get(key)
     if not isinstance(raw, list) or not raw or not all(isinstance(item, bytes) for item in raw):
         raise BrokenModel(f"{fields.source} has no list {key}, so the tokenizer cannot be built.", key=key)
@@ -217,5 +217,5 @@ def _numbers(fields: Fields, key: str, length: int, *, default: float) -> list[f
         return [default] * length
     listed = values.tolist() if hasattr(values, "tolist") else None
     if not isinstance(listed, list) or len(listed) != length:
-        raise BrokenModel(f"{fields.source}: {key} must hold one number for each of the {length} tokens.", key=key)
+        raise BrokenModel(f"{fields.source}: {key} must have one number for each of the {length} tokens.", key=key)
     return listed

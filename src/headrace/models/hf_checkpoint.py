@@ -1,4 +1,4 @@
-"""Reads a whole checkpoint from a Hugging Face folder: config.json, safetensors, tokenizer.json, chat template."""
+"""Read a whole checkpoint from a Hugging Face folder: config.json, safetensors, tokenizer.json, chat template."""
 
 import json
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
     Read everything but the weights.
 
     Raises:
-        BrokenModel: names the file that is missing, truncated or malformed.
-        UnsupportedModel: names the part that is not supported.
+        BrokenModel: a file is missing, truncated or malformed; the message names it.
+        UnsupportedModel: a part is not supported; the message names it.
     """
     config = _read_json(folder / "config.json", required=True)
     generation = _read_json(folder / "generation_config.json")
@@ -45,7 +45,7 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_templates(folder: Path, settings: Fields) -> dict[str, str]:
-    """Chat templates by name: files of their own go before `tokenizer_config.json`, as in transformers."""
+    """Return the chat templates by name: template files win over `tokenizer_config.json`, as in transformers."""
     single = folder / "chat_template.jinja"
     named = sorted((folder / "additional_chat_templates").glob("*.jinja"))
     if single.is_file():
@@ -74,7 +74,7 @@ def _read_json(path: Path, *, required: bool = False) -> Fields:
     except (ValueError, RecursionError) as exc:
         raise BrokenModel(f"{path} is not valid JSON: {exc}.", path=str(path)) from exc
     if not isinstance(value, dict):
-        raise BrokenModel(f"{path} must hold a JSON object.", path=str(path))
+        raise BrokenModel(f"{path} must contain a JSON object.", path=str(path))
     return Fields(value, str(path))
 
 

@@ -1,4 +1,4 @@
-"""Makes a tokenizer from the files of a Hugging Face folder."""
+"""Build a tokenizer from the files of a Hugging Face folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,10 +20,10 @@ def read_hf_tokenizer(
     folder: Path, *, settings: Fields, config: Fields, generation: Fields, vocab_size: int
 ) -> Tokenizer:
     """
-    The tokenizer of a folder.
+    Return the tokenizer of a folder.
 
     Args:
-        folder: where `tokenizer.json` lies.
+        folder: the folder with `tokenizer.json`.
         settings: `tokenizer_config.json`.
         config: `config.json`.
         generation: `generation_config.json`.
@@ -31,7 +31,7 @@ def read_hf_tokenizer(
 
     Raises:
         BrokenModel: there is no tokenizer, or it cannot be read.
-        UnsupportedModel: only a SentencePiece model is there.
+        UnsupportedModel: there is only a SentencePiece model.
     """
     backend = _backend(folder)
     _add_tokens(backend, settings)
@@ -58,14 +58,14 @@ def _backend(folder: Path) -> "tokenizers.Tokenizer":
     if not path.is_file():
         if (folder / SENTENCEPIECE).is_file():
             raise UnsupportedModel(
-                f"{folder} has a tokenizer only as a SentencePiece model ({SENTENCEPIECE}); {TOKENIZER} is needed. "
-                "Load and save it once with AutoTokenizer of transformers to make one."
+                f"{folder} has only a SentencePiece tokenizer ({SENTENCEPIECE}); expected {TOKENIZER}. "
+                "Load and save it once with AutoTokenizer of transformers to create that file."
             )
-        raise BrokenModel(f"{folder} has no tokenizer: {TOKENIZER} was looked for and is not there.")
+        raise BrokenModel(f"{folder} has no tokenizer: {TOKENIZER} does not exist.")
     try:
         backend = Backend.from_str(path.read_text(encoding="utf-8"))
     except Exception as exc:
-        # `tokenizers` raises nothing more exact.
+        # `tokenizers` raises nothing more specific.
         raise BrokenModel(f"{path} cannot be read: {exc}. Download it again.") from exc
     backend.no_padding()
     backend.no_truncation()
@@ -73,7 +73,7 @@ def _backend(folder: Path) -> "tokenizers.Tokenizer":
 
 
 def _add_tokens(backend: "tokenizers.Tokenizer", settings: Fields) -> None:
-    """Tokens that only `tokenizer_config.json` lists, as fine-tuned models often have them."""
+    """Add the tokens that only `tokenizer_config.json` lists, as is common in fine-tuned models."""
     from tokenizers import AddedToken
 
     listed = settings.sub("added_tokens_decoder").values
@@ -84,11 +84,11 @@ def _add_tokens(backend: "tokenizers.Tokenizer", settings: Fields) -> None:
         special = entry.flag("special", default=False)
         backend.add_tokens([AddedToken(entry.text("content"), special=special, **flags)])
         if backend.token_to_id(entry.text("content")) != int(key):
-            raise BrokenModel(f"{entry.source}: the token {entry.text('content')!r} does not get this id.")
+            raise BrokenModel(f"{entry.source}: the token {entry.text('content')!r} has another id in the vocabulary.")
 
 
 def _set_ends(backend: "tokenizers.Tokenizer", settings: Fields, names: Mapping[str, str]) -> None:
-    """`add_bos_token` and `add_eos_token`, where they are there, overrule tokenizer.json (as in transformers 5)."""
+    """Apply `add_bos_token` and `add_eos_token`, which override tokenizer.json (as in transformers 5)."""
     from tokenizers import processors
 
     if not settings.has("add_bos_token") and not settings.has("add_eos_token"):
@@ -101,7 +101,7 @@ def _set_ends(backend: "tokenizers.Tokenizer", settings: Fields, names: Mapping[
 
 
 def _token_text(value: object) -> str | None:
-    """A token is written as a string or as an object with `content`."""
+    """Return the text of a token given as a string or as an object with `content`."""
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else None

@@ -1,7 +1,7 @@
 """
-Models on the Hugging Face Hub: downloading, and what lies in its cache.
+Models on the Hugging Face Hub: download and cache.
 
-`huggingface_hub` does the work and honours its own environment (`HF_TOKEN`, `HF_HUB_OFFLINE`, `HF_HOME` ...).
+`huggingface_hub` does the work and honours its own environment variables (`HF_TOKEN`, `HF_HUB_OFFLINE`, `HF_HOME` ...).
 """
 
 import re
@@ -20,19 +20,19 @@ _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _GGUF_ID: Final = re.compile(rf"({_ID.pattern})/(.+\.gguf)")
 _WANTED: Final = ("*.json", "*.safetensors", "*.jinja")
 _UNWANTED: Final = ("*/*", "consolidated*")
-"""Folders hold other formats, `consolidated` is Mistral's second copy of the weights."""
+"""Subfolders have other formats; `consolidated` is Mistral's second copy of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubRef:
-    """A model on the Hub, or one GGUF file of it."""
+    """A reference to a model on the Hub, or to one of its GGUF files."""
 
     repo_id: str
     file_name: str | None = None
 
 
 def parse_hub_ref(ref: str) -> HubRef | None:
-    """`org/name` or `org/name/file.gguf`; None for anything else."""
+    """Parse `org/name` or `org/name/file.gguf`; return None for anything else."""
     if match := _GGUF_ID.fullmatch(ref):
         return HubRef(match[1], match[2])
     return HubRef(ref) if _ID.fullmatch(ref) else None
@@ -40,10 +40,10 @@ def parse_hub_ref(ref: str) -> HubRef | None:
 
 def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Path:
     """
-    The folder (or GGUF file) of a model in the Hub's cache, downloaded if need be.
+    Return the folder (or GGUF file) of a model in the Hub's cache, downloading it if needed.
 
     Raises:
-        ModelNotFound: no such model, no permission, no network; says how to fix it.
+        ModelNotFound: there is no such model, no permission or no network; the message says how to fix it.
     """
     from huggingface_hub import hf_hub_download, snapshot_download
 
@@ -63,12 +63,12 @@ def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Pat
             )
         )
     except Exception as exc:
-        # The library lets the errors of its HTTP client through, which differ from version to version.
+        # The library does not wrap the errors of its HTTP client, and the client differs between versions.
         raise translate(exc, ref.repo_id, revision) from exc
 
 
 def translate(exc: Exception, repo_id: str, revision: str | None) -> HeadraceError:
-    """Our error for one of `huggingface_hub`, with what to do about it."""
+    """Translate an error of `huggingface_hub` to a Headrace error that says how to fix it."""
     for kind, message in _failures():
         if isinstance(exc, kind):
             return ModelNotFound(message(repo_id, revision or "main", exc), model=repo_id)
@@ -79,7 +79,7 @@ _Message = Callable[[str, str, Exception], str]
 
 
 def _failures() -> tuple[tuple[type[Exception], _Message], ...]:
-    """Errors of the Hub, the most exact first, and our sentence for each."""
+    """Return the error classes of the Hub, most specific first, with the message for each."""
     from huggingface_hub import errors
 
     return (
@@ -115,7 +115,7 @@ def _failures() -> tuple[tuple[type[Exception], _Message], ...]:
         ),
         (
             errors.HFValidationError,
-            lambda repo, _revision, exc: f"{repo!r} is not a valid name of a model on the Hub: {exc}",
+            lambda repo, _revision, exc: f"{repo!r} is not a valid Hub model name: {exc}",
         ),
         (
             errors.HfHubHTTPError,
@@ -133,24 +133,24 @@ def _not_in_cache(repo: str, _revision: str, _exc: Exception) -> str:
 
     if constants.HF_HUB_OFFLINE:
         return (
-            f"{repo} is not (or not wholly) in the cache {constants.HF_HUB_CACHE} and HF_HUB_OFFLINE is set. "
+            f"{repo} is not (completely) in the cache {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set. "
             "Unset it to download the model."
         )
     return (
-        f"{repo} is not in the cache {constants.HF_HUB_CACHE} and the Hub cannot be reached. "
+        f"{repo} is not in the cache {constants.HF_HUB_CACHE}, and the Hub cannot be reached. "
         "Check the network (or HF_ENDPOINT), or give the path of a local folder."
     )
 
 
 def cached_models() -> "list[CachedRepoInfo]":
-    """Models in the cache of the Hub."""
+    """Return the models in the cache of the Hub."""
     cache = _scan()
     repos = [] if cache is None else [repo for repo in cache.repos if repo.repo_type == "model"]
     return sorted(repos, key=lambda repo: repo.repo_id)
 
 
 def remove_from_cache(repo_id: str) -> int | None:
-    """Delete all revisions of a model from the cache; bytes freed, or None if it is not there."""
+    """Delete all revisions of a model from the cache; return the bytes freed, or None if it is not cached."""
     cache = _scan()
     for repo in [] if cache is None else cache.repos:
         if repo.repo_id == repo_id and repo.repo_type == "model" and cache is not None:

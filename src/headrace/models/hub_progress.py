@@ -1,4 +1,4 @@
-"""Progress of the Hub's downloads: it speaks in `tqdm` bars, we in `Progress`."""
+"""Adapt the `tqdm` bars of the Hub's downloads to `Progress`."""
 
 import io
 from typing import Any, Final
@@ -8,11 +8,11 @@ from tqdm.std import tqdm  # type: ignore[import-untyped]
 from headrace.core.progress import Progress
 
 _TRANSFER: Final = "Downloading bytes"
-"""A second bar for the same bytes, as they come over the wire."""
+"""The Hub's second bar for the same bytes, as they arrive."""
 
 
 def progress_bars(progress: Progress, repo_id: str) -> type[Any]:
-    """A class of bars that report to `progress` and print nothing."""
+    """Return a `tqdm` class that reports to `progress` and prints nothing."""
 
     class Bars(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Finds a model by name and reads everything about it but the weights, which are mapped."""
+"""Find a model by name and read everything but its weights, which are memory-mapped."""
 
 import os
 from dataclasses import replace
@@ -17,7 +17,7 @@ from headrace.models.spec import ModelSpec
 from headrace.models.tokenizer import ByteForm
 
 LLAMA2_VOCAB_SIZES = range(32000, 32065)
-"""Llama 2 and its children that added a few tokens."""
+"""Llama 2 and its fine-tunes that added a few tokens."""
 
 
 def load_model(
@@ -35,16 +35,16 @@ def load_model(
     Args:
         ref: an alias (`smollm2`), a Hub id, a folder, or a `.gguf` file.
         revision: branch, tag or commit of a Hub id.
-        max_model_len: the context in tokens that it will be used with; fixes dynamic rope scaling.
-        cache_dir: where downloads go; by default `$HEADRACE_HOME` or `~/.cache/headrace`.
-        chat_template: in place of the model's own: a built-in name, a path, or Jinja source.
-        progress: told of downloads.
+        max_model_len: the context in tokens that it will be served with; resolves dynamic rope scaling.
+        cache_dir: the folder of downloads; by default `$HEADRACE_HOME` or `~/.cache/headrace`.
+        chat_template: replaces the model's own: a built-in name, a path, or Jinja source.
+        progress: called as downloads proceed.
 
     Raises:
-        ModelNotFound: no such model, or it cannot be fetched; says how to fix it.
-        UnsupportedModel: names the part that is not supported.
-        BrokenModel: names the file that is missing, truncated or malformed.
-        SettingsError: `chat_template` is wrong.
+        ModelNotFound: there is no such model, or it cannot be fetched; the message says how to fix it.
+        UnsupportedModel: a part is not supported; the message names it.
+        BrokenModel: a file is missing, truncated or malformed; the message names it.
+        SettingsError: `chat_template` is invalid.
     """
     home = cache_dir if cache_dir is not None else home_folder(os.environ)
     located = locate(ref, revision=revision, home=home, progress=progress)
@@ -66,7 +66,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _resolved(spec: ModelSpec, max_model_len: int | None) -> ModelSpec:
-    """Dynamic rope scaling is fixed for the context that the server will offer."""
+    """Resolve dynamic rope scaling for the context that the server offers."""
     return replace(spec, rope=resolve_dynamic(spec.rope, spec.head_dim, max_model_len or spec.max_positions))
 
 

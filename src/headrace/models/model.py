@@ -1,4 +1,4 @@
-"""A model that has been found and read, ready for a runner."""
+"""A model that has been located and read, ready for a runner."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from headrace.models.weights import WeightSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDefaults:
-    """How the makers of a model want it sampled (`generation_config.json`); None where they do not say."""
+    """Sampling defaults that the model's authors recommend (`generation_config.json`); None where unspecified."""
 
     eos_token_ids: frozenset[int] = frozenset()
     temperature: float | None = None
@@ -22,10 +22,10 @@ class GenerationDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """Everything about one checkpoint. Weights are mapped, not yet read."""
+    """Everything about one checkpoint. Weights are memory-mapped, not yet read."""
 
     name: str
-    """How it was asked for, short: alias, Hub id, name of the folder or file."""
+    """The short name: alias, Hub id, name of the folder or file."""
     path: Path
     """The folder, or the `.gguf` file."""
     revision: str | None

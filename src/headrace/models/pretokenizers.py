@@ -1,4 +1,4 @@
-"""How byte-level vocabularies cut a text into words before they merge, by the name that GGUF files use."""
+"""Pre-tokenizers of byte-level vocabularies, by the names that GGUF files use."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,16 +23,16 @@ _PUNCTUATION: Final = r"[\p{P}\$\+<=>\^~\|]+"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreTokenizer:
-    """One way to cut a text."""
+    """The rules by which a vocabulary splits text into words before BPE merges."""
 
     patterns: tuple[str, ...]
-    """Applied one after the other; what a pattern matches and what lies between becomes a piece each."""
+    """Applied in sequence; each match, and each text between matches, becomes a piece."""
     ignore_merges: bool = False
-    """A word that is a token as a whole is taken as it is."""
+    """A word that is a token is used without running the merges."""
     add_bos: bool = False
-    """Whether a text starts with the bos token where the file does not say."""
+    """The default for files that do not say whether a text starts with the bos token."""
     compose: bool = False
-    """Unicode NFC first."""
+    """Normalise to Unicode NFC first."""
 
 
 PRE_TOKENIZERS: Final = MappingProxyType(
@@ -50,7 +50,7 @@ PRE_TOKENIZERS: Final = MappingProxyType(
 def byte_level_parts(
     rules: PreTokenizer,
 ) -> "tuple[normalizers.Normalizer | None, pre_tokenizers.PreTokenizer]":
-    """The normalizer and the pre-tokenizer of a byte-level vocabulary."""
+    """Return the normalizer and the pre-tokenizer of a byte-level vocabulary."""
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rules.patterns]

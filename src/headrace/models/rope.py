@@ -1,4 +1,4 @@
-"""Inverse frequencies of rotary embeddings, as `RopeSpec` describes them."""
+"""Inverse frequencies of the rotary embeddings that a `RopeSpec` describes."""
 
 import math
 from dataclasses import replace
@@ -13,7 +13,7 @@ Float64 = npt.NDArray[np.float64]
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Float64:
     """
-    Radians per position of each rotary pair, (head_dim / 2,).
+    Return the radians per position of each rotary pair, (head_dim / 2,).
 
     `dynamic` must have been resolved (see `resolve_dynamic`).
     Source: transformers `modeling_rope_utils.py`.
@@ -28,7 +28,7 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Float64:
 
 
 def llama3_divisors(rope: RopeSpec, frequencies: Float64) -> Float64:
-    """What Llama 3 divides each frequency by: 1 for the fast ones, `factor` for the slow ones, a ramp between."""
+    """Return Llama 3's divisor of each frequency: 1 for high ones, `factor` for low ones, a ramp between."""
     turns = rope.original_max_positions * frequencies / (2 * math.pi)
     smooth = np.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0, 1.0)
     return 1.0 / (smooth + (1.0 - smooth) / rope.factor)
@@ -36,9 +36,9 @@ def llama3_divisors(rope: RopeSpec, frequencies: Float64) -> Float64:
 
 def resolve_dynamic(rope: RopeSpec, head_dim: int, context_tokens: int) -> RopeSpec:
     """
-    Fix dynamic NTK scaling for one context length, so that an answer does not depend on the length of the request.
+    Resolve dynamic NTK scaling for one context length, so that an answer does not depend on the request's length.
 
-    Up to the original length nothing changes. Source: transformers `_compute_dynamic_ntk_parameters`.
+    Contexts up to the original length are not scaled. Source: transformers `_compute_dynamic_ntk_parameters`.
     """
     if rope.kind != "dynamic":
         return rope

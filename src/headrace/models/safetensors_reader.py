@@ -1,7 +1,7 @@
 """
 Weights of a Hugging Face checkpoint by canonical name: one safetensors file or several with an index.
 
-Files are memory mapped; nothing is read before a runner asks for it.
+Files are memory-mapped; a tensor is read when a runner loads it.
 Source: https://huggingface.co/docs/safetensors (format), transformers (index).
 """
 
@@ -41,14 +41,14 @@ _NORMS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where one tensor lies."""
+    """Name, type, shape and bytes of a tensor in a file."""
 
     file: Path
     name: str
     dtype: str
     shape: tuple[int, ...]
     data: npt.NDArray[np.uint8]
-    """Its bytes, memory mapped."""
+    """Its bytes, memory-mapped."""
 
 
 class SafetensorsWeights:
@@ -68,16 +68,16 @@ class SafetensorsWeights:
 
     @property
     def fingerprint(self) -> str:
-        """Of the sizes, times and headers of the files."""
+        """Hash the sizes, modification times and headers of the files."""
         return self._fingerprint
 
     def stored_bits(self, name: str) -> int:
-        """By the tensor's type."""
+        """Return the bits of the tensor's type."""
         return STORED_BITS[_ENCODINGS[self._tensors[name].dtype][0]]
 
     @property
     def dominant_encoding(self) -> Encoding:
-        """By the number of weights in layers."""
+        """Return the encoding of most of the weights in layers."""
         weights: dict[Encoding, int] = {}
         for name, tensor in self._tensors.items():
             if name.startswith("layers."):
@@ -86,11 +86,11 @@ class SafetensorsWeights:
         return max(weights, key=weights.__getitem__)
 
     def names(self) -> Iterable[str]:
-        """All that the spec asks for: the constructor checks that they are there."""
+        """Return the names that the spec requires; the constructor has checked that they exist."""
         return self._tensors.keys()
 
     def load(self, name: str) -> RawTensor:
-        """One tensor as it lies in its file; norms of Gemma come as F32 with their 1 added."""
+        """Return a tensor unchanged; norms of Gemma are returned as F32 with their 1 added."""
         if name not in self._tensors:
             raise BrokenModel(f"{self._folder} has no weight {name}.", name=name)
         tensor = self._tensors[name]
@@ -106,17 +106,17 @@ class SafetensorsWeights:
     def _find(self, tensors: Mapping[str, StoredTensor], stored: str, shape: Shape) -> StoredTensor:
         tensor = tensors.get(stored)
         if tensor is None:
-            raise BrokenModel(f"{self._folder} has no tensor {stored}, which this network needs.", tensor=stored)
-        wanted = shape if len(tensor.shape) > 1 else shape[1:]
-        if tensor.shape != wanted or (len(tensor.shape) == 1 and shape[0] != 1):
+            raise BrokenModel(f"{self._folder} has no tensor {stored}, which this network requires.", tensor=stored)
+        expected = shape if len(tensor.shape) > 1 else shape[1:]
+        if tensor.shape != expected or (len(tensor.shape) == 1 and shape[0] != 1):
             raise BrokenModel(
-                f"{tensor.file}: tensor {stored} has shape {list(tensor.shape)}, wanted {list(shape)}.", tensor=stored
+                f"{tensor.file}: tensor {stored} has shape {list(tensor.shape)}; expected {list(shape)}.", tensor=stored
             )
         has_scale = stored + SCALE_SUFFIX in tensors
         if tensor.dtype not in _ENCODINGS or (tensor.dtype == "I8" and not has_scale):
             raise UnsupportedModel(
-                f"{tensor.file}: tensor {stored} has type {tensor.dtype}; BF16, F16 and F32 are supported, "
-                f"and I8 with a tensor {stored}{SCALE_SUFFIX}.",
+                f"{tensor.file}: tensor {stored} has type {tensor.dtype}; expected BF16, F16 or F32, "
+                f"or I8 with a tensor {stored}{SCALE_SUFFIX}.",
                 tensor=stored,
             )
         if tensor.dtype == "I8":
@@ -124,7 +124,7 @@ class SafetensorsWeights:
         return tensor
 
     def _rows_with_scales(self, tensor: StoredTensor, num_rows: int) -> npt.NDArray[np.uint8]:
-        """The rows of an int8 matrix as `Encoding.I8` has them."""
+        """Return the rows of an int8 matrix in the layout of `Encoding.I8`."""
         scales = self._stored[tensor.name + SCALE_SUFFIX]
         values = as_float32(scales.data, _ENCODINGS[scales.dtype][0])
         column = np.ascontiguousarray(np.broadcast_to(values, num_rows)).view(np.uint8).reshape(num_rows, -1)
@@ -132,34 +132,34 @@ class SafetensorsWeights:
 
 
 def _check_scales(scales: StoredTensor, num_rows: int) -> None:
-    """One for each row, or one for the matrix."""
+    """Refuse scales that are neither one per row nor one for the matrix."""
     if (
         scales.dtype not in _ENCODINGS
         or scales.dtype == "I8"
         or scales.shape not in {(num_rows, 1), (num_rows,), (1,), ()}
     ):
         raise BrokenModel(
-            f"{scales.file}: tensor {scales.name} is {scales.dtype} {list(scales.shape)}, "
-            f"wanted one floating point number for each of {num_rows} rows.",
+            f"{scales.file}: tensor {scales.name} is {scales.dtype} {list(scales.shape)}; "
+            f"expected one floating point number for each of {num_rows} rows.",
             tensor=scales.name,
         )
 
 
 def as_float32(data: npt.NDArray[np.uint8], encoding: Encoding) -> npt.NDArray[np.float32]:
-    """Numbers of a plain encoding as float32."""
+    """Convert the values of a plain encoding to float32."""
     if encoding is Encoding.BF16:
         return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
     return data.view("<f2" if encoding is Encoding.F16 else "<f4").astype(np.float32)
 
 
 def stored_name(name: str, tensors: Mapping[str, str]) -> str:
-    """The name in the checkpoint of a canonical one."""
+    """Return the name that the checkpoint uses for a canonical name."""
     prefix, _, part = name.rpartition(".")
     return f"model.{prefix}.{tensors[part]}" if prefix else tensors[part]
 
 
 def _name_prefix(tensors: Mapping[str, StoredTensor], family: Family) -> str:
-    """Checkpoints of the bare network (`AutoModel`) leave out the `model.` in front."""
+    """Return the prefix that the checkpoint omits: those of the bare network (`AutoModel`) have no `model.`."""
     embed = family.tensors["embed"]
     bare = embed not in tensors and embed.removeprefix("model.") in tensors
     return "model." if bare else ""
@@ -193,10 +193,10 @@ def _files(folder: Path) -> list[Path]:
         return files
     if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
         raise UnsupportedModel(
-            f"{folder} holds weights as Python pickles (.bin or .pth), which can run code when they are read. "
+            f"{folder} has weights as Python pickles (.bin or .pth), which can execute code when they are loaded. "
             "Convert them to safetensors."
         )
-    raise BrokenModel(f"{folder} holds no weights: neither {INDEX} nor {SINGLE} is there.")
+    raise BrokenModel(f"{folder} has no weights: neither {INDEX} nor {SINGLE} exists.")
 
 
 def _indexed_files(index: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Writes a safetensors file tensor by tensor, so that a model need not fit into memory. Source: the format's README."""
+"""Write a safetensors file tensor by tensor, so that a model need not fit in memory. Source: the format's README."""
 
 import json
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ STORED: Final = {Encoding.F32: "F32", Encoding.F16: "F16", Encoding.BF16: "BF16"
 
 class SafetensorsWriter:
     """
-    A file that is written in the order of its plan.
+    A safetensors file that is written in the order of its plan.
 
-    Raises OSError where the disk is full; what was written then stays for the caller to remove.
+    Raises OSError if the disk is full; the caller removes the partial file.
     """
 
     def __init__(self, path: Path, plan: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
@@ -30,8 +30,8 @@ class SafetensorsWriter:
         Open the file and write its header.
 
         Args:
-            path: of the new file.
-            plan: dtype (`F32`, `BF16`, `I8` …) and shape of every tensor, in the order in which they will come.
+            path: the new file.
+            plan: dtype (`F32`, `BF16`, `I8` …) and shape of every tensor, in the order of writing.
         """
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
         self._sizes: dict[str, int] = {}
@@ -60,7 +60,7 @@ class SafetensorsWriter:
 
 
 def encode_floats(values: FloatArray, encoding: Encoding) -> npt.NDArray[np.uint8]:
-    """The bytes of numbers in a plain encoding, rounded to the nearest even."""
+    """Encode values in a plain encoding, rounded to nearest even."""
     if encoding is Encoding.BF16:
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)

@@ -1,4 +1,4 @@
-"""Which weights a spec asks for, and their shapes."""
+"""The weights that a spec requires, and their shapes."""
 
 from headrace.models.spec import ModelSpec
 
@@ -7,7 +7,7 @@ Shape = tuple[int, int]
 
 
 def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
-    """Every canonical name of `spec` with the shape that its weight must have."""
+    """Return the required shape of every weight of `spec` by canonical name."""
     shapes: dict[str, Shape] = {
         "embed": (spec.vocab_size, spec.hidden_size),
         "final_norm": (1, spec.hidden_size),

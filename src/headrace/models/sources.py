@@ -1,4 +1,4 @@
-"""From the name of a model to the folder or file that it lies in."""
+"""Resolve the name of a model to its folder or file."""
 
 import difflib
 import os
@@ -20,32 +20,32 @@ _HOME_VARIABLE: Final = "HEADRACE_HOME"
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A model on this disk."""
+    """A model on the local disk."""
 
     name: str
-    """Short, as it was asked for."""
+    """The short form of the requested name."""
     path: Path
     """A folder with a config.json, or a `.gguf` file."""
 
 
 def home_folder(environment: Mapping[str, str]) -> Path:
-    """Where downloads (`models/`) and packed weights (`packed/`) lie: `$HEADRACE_HOME` or `~/.cache/headrace`."""
+    """Return the folder of `models/` (downloads) and `packed/` (weights): `$HEADRACE_HOME` or `~/.cache/headrace`."""
     return Path(environment.get(_HOME_VARIABLE) or "~/.cache/headrace").expanduser()
 
 
 def locate(ref: str, *, revision: str | None, home: Path, progress: Progress) -> Located:
     """
-    Find a model: an alias, then something on this disk, then a Hub id.
+    Find a model: try an alias, then a local path, then a Hub id.
 
     Raises:
-        ModelNotFound: nothing by that name; says what would be.
-        UnsupportedModel: a kind of place that is not read.
+        ModelNotFound: nothing has that name; the message lists the accepted forms.
+        UnsupportedModel: the location is of a kind that is not supported.
     """
     if ref in ALIASES:
         return Located(ref, fetch_alias(ALIASES[ref], home / MODELS_FOLDER / ref, progress))
     if ref.startswith("s3://"):
         raise UnsupportedModel(
-            f"{ref}: models in object storage are not read yet. "
+            f"{ref}: reading models from object storage is not supported here. "
             "Copy it first (aws s3 cp --recursive) and give the folder."
         )
     path = Path(os.path.expanduser(ref))  # noqa: PTH111 - leaves an unknown ~user alone
@@ -60,7 +60,7 @@ def locate(ref: str, *, revision: str | None, home: Path, progress: Progress) ->
 def _local(path: Path) -> Located:
     if path.is_file():
         if path.suffix != ".gguf":
-            raise UnsupportedModel(f"{path} is a file but not a .gguf one. Give the folder that holds config.json.")
+            raise UnsupportedModel(f"{path} is not a .gguf file. Give the folder that contains config.json.")
         return Located(path.stem, path)
     name = path.resolve().name
     if (path / "config.json").is_file():
@@ -70,8 +70,8 @@ def _local(path: Path) -> Located:
         return Located(name, files[0])
     if files:
         names = ", ".join(file.name for file in files)
-        raise ModelNotFound(f"{path} holds several GGUF files ({names}). Give the path of one of them.")
-    raise ModelNotFound(f"{path} holds neither a config.json nor a .gguf file, so it is not a model.")
+        raise ModelNotFound(f"{path} contains several GGUF files ({names}). Give the path of one of them.")
+    raise ModelNotFound(f"{path} contains neither a config.json nor a .gguf file, so it is not a model.")
 
 
 def _names_a_path(ref: str) -> bool:
@@ -82,7 +82,7 @@ def _not_found(ref: str) -> ModelNotFound:
     near = difflib.get_close_matches(ref, ALIASES, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     return ModelNotFound(
-        f"There is no model {ref!r}: it is no alias ({', '.join(ALIASES)}), no file or folder here, "
-        f"and not a Hub id (organisation/name).{hint}",
+        f"There is no model {ref!r}: it is not an alias ({', '.join(ALIASES)}), a local file or folder, "
+        f"or a Hub id (organisation/name).{hint}",
         model=ref,
     )

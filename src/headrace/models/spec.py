@@ -1,8 +1,8 @@
 """
-What a network is: one frozen `ModelSpec` describes every decoder-only model that a runner can execute.
+The specification of a network: a `ModelSpec` describes any decoder-only model that a runner can execute.
 
 A family (one small file in `families/`) maps a `config.json` or GGUF metadata to a `ModelSpec` and its tensor names to
-the canonical names below. Runners know only this file: nothing else tells Llama from Qwen.
+the canonical names below. Runners know only this file: they cannot tell Llama from Qwen.
 
 Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX" order of Hugging Face):
 
@@ -21,7 +21,7 @@ Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX"
     layers.{i}.down             (hidden, intermediate)
     layers.{i}.post_mlp_norm    (hidden,)           when `sandwich_norms`
 
-Norm weights are final: a family whose norm is `x * (1 + w)` hands out `1 + w`.
+Norm weights are final: a family whose norm is `x * (1 + w)` returns `1 + w`.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from typing import Literal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSpec:
     """
-    Rotary position embedding: how the inverse frequencies are made.
+    Rotary position embedding: the parameters of its inverse frequencies.
 
     `kind` and its values follow `rope_scaling` of Hugging Face configs. `dynamic` (NTK) is resolved for the
     context length that the server is started with, so that it does not depend on the request.
@@ -47,7 +47,7 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One decoder-only transformer with RMSNorm, rotary positions, grouped-query attention and a gated MLP."""
+    """A decoder-only transformer with RMSNorm, rotary positions, grouped-query attention and a gated MLP."""
 
     family: str
     num_layers: int
@@ -58,12 +58,12 @@ class ModelSpec:
     head_dim: int
     vocab_size: int
     max_positions: int
-    """Longest context that the checkpoint was made for (after rope scaling)."""
+    """Longest context that the checkpoint supports (after rope scaling)."""
     norm_eps: float
     activation: Literal["silu", "gelu_tanh"] = "silu"
     rope: RopeSpec = RopeSpec()
     local_rope: RopeSpec | None = None
-    """Of the layers with a sliding window, where it differs (Gemma 3)."""
+    """Rotary embedding of the layers with a sliding window, if it differs (Gemma 3)."""
     tie_embeddings: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
@@ -72,15 +72,15 @@ class ModelSpec:
     sandwich_norms: bool = False
     """A second norm after attention and after the MLP, before the residual is added (Gemma 3)."""
     embedding_scale: float = 1.0
-    """Token embeddings are multiplied by this (Gemma: sqrt(hidden_size))."""
+    """Factor of the token embeddings (Gemma: sqrt(hidden_size))."""
     attention_scale: float = 0.0
-    """Scores are multiplied by this; 0 means head_dim ** -0.5."""
+    """Factor of the attention scores; 0 means head_dim ** -0.5."""
     windows: tuple[int, ...] = ()
-    """Per layer: a token sees this many tokens back, itself included; 0 is all. Empty: 0 everywhere."""
+    """Sliding window of each layer in tokens, the token itself included; 0 means none. Empty: none in any layer."""
 
     @property
     def group_size(self) -> int:
-        """Query heads that share one KV head."""
+        """Number of query heads that share a KV head."""
         return self.num_heads // self.num_kv_heads
 
     @property
@@ -89,12 +89,12 @@ class ModelSpec:
         return self.attention_scale or self.head_dim**-0.5
 
     def window(self, layer: int) -> int:
-        """Sliding window of a layer in tokens; 0 is none."""
+        """Return the sliding window of a layer in tokens; 0 for none."""
         return self.windows[layer] if self.windows else 0
 
     @property
     def num_parameters(self) -> int:
-        """Weights of the matrices, norms and biases left out."""
+        """Number of weights in the matrices, without norms and biases."""
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         per_layer = attention + 3 * self.hidden_size * self.intermediate_size
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)

@@ -1,4 +1,4 @@
-"""What `headrace models` shows and does: which models lie on this disk, their sizes, getting and removing them."""
+"""Models on the local disk: list, download and remove them (`headrace models`)."""
 
 import shutil
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from headrace.models.sources import MODELS_FOLDER, PACKED_FOLDER, Located, locat
 
 
 class StoredKind(StrEnum):
-    """Where a stored thing came from."""
+    """The origin of something in the store."""
 
     ALIAS = "alias"
     """A model from the package index."""
     HUB = "hub"
     """A model in the cache of the Hugging Face Hub."""
     PACKED = "packed"
-    """Weights in the layout of a kernel, made from a model; made again when they are missing."""
+    """Weights in the layout of a kernel, packed from a model; packed again when missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredModel:
-    """One thing that takes up room."""
+    """A model or packed weights on the disk."""
 
     name: str
     kind: StoredKind
@@ -33,7 +33,7 @@ class StoredModel:
 
 
 def list_models(home: Path) -> list[StoredModel]:
-    """All that lies in `home` and in the cache of the Hub."""
+    """Return everything stored in `home` and in the cache of the Hub."""
     own = [
         StoredModel(name=path.name, kind=kind, path=path, num_bytes=_num_bytes(path))
         for kind, folder in ((StoredKind.ALIAS, home / MODELS_FOLDER), (StoredKind.PACKED, home / PACKED_FOLDER))
@@ -48,19 +48,19 @@ def list_models(home: Path) -> list[StoredModel]:
 
 
 def pull_model(ref: str, *, home: Path, revision: str | None = None, progress: Progress = no_progress) -> Located:
-    """Download a model if it is not here yet. Raises as `sources.locate` does."""
+    """Download a model if it is not on the disk yet. Raises like `sources.locate`."""
     return locate(ref, revision=revision, home=home, progress=progress)
 
 
 def remove_model(name: str, *, home: Path) -> int:
     """
-    Delete a stored model or packed weights by the name that `list_models` gives; `packed` deletes all packed weights.
+    Delete a stored model or packed weights by their name in `list_models`; `packed` deletes all packed weights.
 
     Returns:
-        Bytes that were freed.
+        The number of bytes freed.
 
     Raises:
-        ModelNotFound: nothing by that name is stored; a folder of your own is never deleted.
+        ModelNotFound: nothing by that name is stored; a folder of the user is never deleted.
     """
     for stored in list_models(home):
         if stored.kind is not StoredKind.HUB and stored.name == name:
@@ -73,7 +73,7 @@ def remove_model(name: str, *, home: Path) -> int:
         return freed
     freed_from_hub = hub.remove_from_cache(name)
     if freed_from_hub is None:
-        raise ModelNotFound(f"No model called {name!r} is stored here. `headrace models list` shows what is.")
+        raise ModelNotFound(f"No model called {name!r} is stored here. `headrace models list` shows the stored models.")
     return freed_from_hub
 
 

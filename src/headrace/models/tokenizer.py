@@ -1,8 +1,8 @@
 """
-Text to tokens and back, with the exact bytes of every token.
+Convert text to tokens and back, with the exact bytes of every token.
 
-Wraps the `tokenizers` library; `hf_tokenizer` and `gguf_tokenizer` make one from the files of a checkpoint.
-It knows nothing of chats or of generation.
+Wraps the `tokenizers` library; `hf_tokenizer` and `gguf_tokenizer` build a `Tokenizer` from the files of a checkpoint.
+Chat templates and generation are not its concern.
 """
 
 import json
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     import tokenizers
 
 SPACE_MARK: Final = "\u2581"
-"""SentencePiece writes a space as this character."""
+"""The character that stands for a space in SentencePiece vocabularies."""
 NFC_SHRINK: Final = 4
-"""Composing characters makes a text at most this many times shorter (three Hangul letters: 9 bytes to 3)."""
+"""Upper bound of the factor by which NFC shortens a text (a Hangul syllable: 9 bytes to 3)."""
 LONG_TEXT_CHARACTERS: Final = 8192
-"""Longer texts are tokenised without the interpreter lock, so that other threads run on."""
+"""Longer texts are tokenised without the GIL, so that other threads can run."""
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class ByteForm(StrEnum):
-    """How the pieces of a vocabulary spell bytes."""
+    """The way in which a vocabulary represents bytes."""
 
     BYTE_LEVEL = "byte_level"
-    """One printable character a byte (GPT-2)."""
+    """One printable character for each byte (GPT-2)."""
     SENTENCEPIECE = "sentencepiece"
-    """Text with a mark for spaces, and `<0xNN>` for bytes that are no text."""
+    """Text with a mark for spaces, and `<0xNN>` for bytes that are not text."""
 
 
 class Tokenizer:
@@ -54,15 +54,15 @@ class Tokenizer:
         Wrap a backend.
 
         Args:
-            backend: the real tokenizer.
-            vocab_size: rows of the model's embedding; ids above cannot be used.
-            bos_token_id: what a text starts with, if the checkpoint has such a token.
-            eos_token_ids: what ends an answer, the most usual first.
-            special_names: `bos_token` and so on with their text, for chat templates.
-            source: which file it came from, for messages.
+            backend: the wrapped tokenizer.
+            vocab_size: rows of the model's embedding; higher ids cannot be used.
+            bos_token_id: the token that starts a text, if the checkpoint has one.
+            eos_token_ids: the tokens that end an answer, the most common first.
+            special_names: `bos_token` and the other special tokens with their text, for chat templates.
+            source: the file it came from, for error messages.
 
         Raises:
-            UnsupportedModel: the vocabulary is of a kind whose bytes are not known.
+            UnsupportedModel: the bytes of this kind of vocabulary are not known.
         """
         self.vocab_size = vocab_size
         self.bos_token_id = bos_token_id
@@ -79,15 +79,15 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """
-        Token ids of a text. Special tokens written out in the text become special tokens.
+        Return the token ids of a text. Special tokens spelled out in the text become special tokens.
 
         Raises:
-            InvalidRequest: the text is not valid Unicode, or names a token that the model has no embedding for.
+            InvalidRequest: the text is not valid Unicode, or has a token without an embedding in this model.
         """
         return self._checked(self._encode(text, add_special_tokens=add_special_tokens, has_offsets=False).ids)
 
     def encode_spans(self, text: str, *, add_special_tokens: bool = True) -> list[TextSpan]:
-        """The same with the characters that each token covers (none for a token that was added in front)."""
+        """Return the tokens of a text with the characters each covers (none for an added bos token)."""
         encoding = self._encode(text, add_special_tokens=add_special_tokens, has_offsets=True)
         ids = self._checked(encoding.ids)
         spans = zip(ids, encoding.offsets, strict=True)
@@ -95,7 +95,7 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """
-        The exact bytes that a token adds to a text that has begun; empty for an id without a token.
+        Return the exact bytes that a token appends to a text; empty for an id without a token.
 
         A leading space of a SentencePiece token is kept. A special token gives its own name.
         """
@@ -105,30 +105,30 @@ class Tokenizer:
         return known
 
     def token_text(self, token_id: int) -> str:
-        """The bytes of one token as text, with the replacement character where they are half a character."""
+        """Return the bytes of a token as text, with the replacement character for an incomplete character."""
         return self.token_bytes(token_id).decode(errors="replace")
 
     def to_json(self) -> str:
-        """The content of a `tokenizer.json` with all that this tokenizer knows."""
+        """Return the content of a `tokenizer.json` for this tokenizer."""
         text: str = self._backend.to_str()
         return text
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token by its name in the vocabulary."""
+        """Return the id of a token by its name in the vocabulary."""
         found: int | None = self._backend.token_to_id(token)
         return found
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of some tokens as a continuation: a leading space stays."""
+        """Return the text of tokens as a continuation: a leading space is kept."""
         hidden = self.special_ids if skip_special_tokens else frozenset()
         joined = b"".join(self.token_bytes(index) for index in token_ids if index not in hidden)
         return joined.decode(errors="replace")
 
     def min_tokens(self, text: str) -> int:
         """
-        A number of tokens that `text` has at least, without tokenising it.
+        Return a lower bound of the number of tokens of `text` without tokenising it.
 
-        For refusing a huge prompt at once. 0 if nothing can be said.
+        Used to refuse a huge prompt immediately. 0 if no bound is known.
         """
         longest = self._longest_token_bytes
         if not longest:
@@ -138,7 +138,7 @@ class Tokenizer:
         return -(-len(spelled) // longest)
 
     def grammar_tokenizer(self) -> "llguidance.LLTokenizer":
-        """The same vocabulary for llguidance, made once (a few tenths of a second)."""
+        """The same vocabulary for llguidance, built once (a few tenths of a second)."""
         return self._grammar_tokenizer
 
     @cached_property
@@ -150,14 +150,14 @@ class Tokenizer:
 
     @cached_property
     def _unspellable(self) -> bytes:
-        """Bytes that a byte-level vocabulary has no token for (SmolLM lacks some): they vanish from a text."""
+        """Bytes without a token in a byte-level vocabulary (SmolLM lacks some): encoding drops them."""
         if self.form is not ByteForm.BYTE_LEVEL:
             return b""
         return bytes(byte for character, byte in _BYTE_OF.items() if self._backend.token_to_id(character) is None)
 
     @cached_property
     def _longest_token_bytes(self) -> int:
-        """Bytes of text that one token can stand for; 0 if there is no limit."""
+        """Most bytes of text that one token can represent; 0 if there is no limit."""
         shrink = _shrink_factor(_state(self._backend.normalizer))
         if not shrink:
             return 0
@@ -167,24 +167,24 @@ class Tokenizer:
         return shrink * max(longest, added)
 
     def _encode(self, text: str, *, add_special_tokens: bool, has_offsets: bool) -> "tokenizers.Encoding":
-        """NOTE: `encode` holds the interpreter lock, seconds for a huge text; the calls for batches release it."""
+        """NOTE: `encode` holds the GIL, for seconds on a huge text; the batch calls release it."""
         try:
             if len(text) <= LONG_TEXT_CHARACTERS:
                 return self._backend.encode(text, add_special_tokens=add_special_tokens)
             batch = self._backend.encode_batch if has_offsets else self._backend.encode_batch_fast
             return batch([text], add_special_tokens=add_special_tokens)[0]
         except TypeError as exc:
-            # It takes every text but those with half a surrogate pair, which JSON can spell.
+            # It accepts any text except a lone surrogate, which JSON can spell.
             place = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), 0)
             raise InvalidRequest(
-                f"The text holds half of a surrogate pair at character {place}, which is not valid Unicode.",
+                f"The text has half of a surrogate pair at character {place}, which is not valid Unicode.",
                 param="prompt",
             ) from exc
 
     def _checked(self, ids: list[int]) -> list[int]:
         if ids and max(ids) >= self.vocab_size:
             name = self.token_text(next(index for index in ids if index >= self.vocab_size))
-            raise InvalidRequest(f"The text holds the token {name!r}, which this model does not have.", param="prompt")
+            raise InvalidRequest(f"The text has the token {name!r}, which this model does not have.", param="prompt")
         return ids
 
     def _spell(self, token_id: int) -> bytes:
@@ -202,9 +202,9 @@ class Tokenizer:
 
 def byte_characters() -> dict[str, int]:
     """
-    The character that stands for each byte in byte-level vocabularies.
+    Map each character of byte-level vocabularies to its byte.
 
-    Printable Latin-1 characters stand for themselves, the others for 256 and up. Source: GPT-2 `bytes_to_unicode`.
+    Printable Latin-1 bytes are their own character, the others use 256 and up. Source: GPT-2 `bytes_to_unicode`.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
@@ -226,7 +226,7 @@ def _text_length(piece: str) -> int:
 
 
 def _state(part: object) -> dict[str, object]:
-    """The JSON of a tokenizer's part; empty where it has none."""
+    """Return the JSON of a component of a tokenizer; empty if it has none."""
     state = getattr(part, "__getstate__", None)
     if part is None or state is None:
         return {}
@@ -235,7 +235,7 @@ def _state(part: object) -> dict[str, object]:
 
 
 def _steps(state: dict[str, object], key: str) -> list[dict[str, object]]:
-    """The steps of a `Sequence`, or the one step that there is."""
+    """Return the steps of a `Sequence`, or the component itself as the only step."""
     steps = state.get(key) if state.get("type") == "Sequence" else [state]
     return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
 
@@ -247,12 +247,12 @@ def _byte_form(backend: "tokenizers.Tokenizer", source: str) -> ByteForm:
     if kinds & {"Metaspace", "ByteFallback"}:
         return ByteForm.SENTENCEPIECE
     raise UnsupportedModel(
-        f"{source} has a decoder of type {', '.join(sorted(kinds))}; byte-level and SentencePiece ones are supported."
+        f"{source} has a decoder of type {', '.join(sorted(kinds))}; expected a byte-level or SentencePiece decoder."
     )
 
 
 def _shrink_factor(state: dict[str, object]) -> int:
-    """How many times shorter a normalizer can make a text; 0 if that is not known."""
+    """Return the largest factor by which a normalizer can shorten a text; 0 if unknown."""
     factor = 1
     for step in _steps(state, "normalizers") if state else []:
         kind = step.get("type")

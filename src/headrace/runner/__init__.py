@@ -1,1 +1,1 @@
-"""Executes one step: the native CPU runtime, a numpy reference that defines what is right, and a fake for tests."""
+"""Runners execute one step: the native CPU runtime, the numpy reference that defines correctness, a fake for tests."""

@@ -1,7 +1,7 @@
 """
-What flows into each matrix of a layer when text is read: found with the reference network, layer after layer.
+Record the activations that each matrix reads on calibration text, with the reference network, layer by layer.
 
-Only one layer is decoded at a time, so a model needs the memory of its largest layer in float32, not of all.
+Only one layer is decoded at a time, so the memory needed is that of the largest layer in float32, not of the model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,13 @@ from headrace.runner.reference import Layer
 from headrace.runner.step import Float32, Int32, RunnerLimits
 
 SEARCH_TOKENS = 512
-"""Tokens whose activations are kept whole, spread over the samples, to try scales on."""
+"""Tokens, spread over the samples, whose activations are kept in full to evaluate scales on."""
 _BLOCK_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What one matrix read: the largest magnitude of each input (K,), and some tokens in full (S, K)."""
+    """The activations one matrix read: the largest magnitude of each input (K,), and some tokens in full (S, K)."""
 
     maxima: Float32
     tokens: Float32
@@ -31,7 +31,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class TracedLayer:
-    """The weights of a layer by part (`q`, `attn_norm`), in float32, and what its matrices read."""
+    """The weights of a layer by part (`q`, `attn_norm`), in float32, and the inputs of its matrices."""
 
     index: int
     weights: dict[str, Float32]
@@ -40,15 +40,15 @@ class TracedLayer:
 
 def trace_layers(spec: ModelSpec, weights: WeightSource, samples: Sequence[Sequence[int]]) -> Iterator[TracedLayer]:
     """
-    Read the samples, and hand out the layers in order.
+    Run the samples through the network and yield its layers in order.
 
     Args:
         spec: the network.
-        weights: of the network.
-        samples: token ids of each, at least one.
+        weights: its weights.
+        samples: token ids of each sample; at least one sample.
 
     Raises:
-        BrokenModel: activations are not finite, so there is nothing to measure.
+        BrokenModel: activations are not finite.
     """
     limits = _limits(max(map(len, samples)))
     embed = decode(weights.load("embed"))
@@ -79,13 +79,13 @@ class _Seen:
 
 
 class _WatchedLayer(Layer):
-    """Keeps what each of its matrices reads."""
+    """A layer that records the inputs of its matrices."""
 
     def __init__(self, spec: ModelSpec, index: int, weights: dict[str, Float32], limits: RunnerLimits) -> None:
         super().__init__(spec, index, weights, limits)
         self.seen: dict[str, _Seen] = {}
         self.picked: Int32 = np.zeros(0, np.int32)
-        """Which tokens of the sample are kept."""
+        """Indices of the tokens of the sample that are kept."""
 
     def _linear(self, x: Float32, name: str) -> Float32:
         seen = self.seen.setdefault(name, _Seen(np.zeros(x.shape[1], np.float32)))
@@ -105,9 +105,9 @@ def _limits(num_tokens: int) -> RunnerLimits:
     )
 
 
-def _spread(length: int, wanted: int) -> Int32:
-    """Indices of `wanted` tokens, evenly spaced, or of all."""
-    return np.unique(np.linspace(0, length - 1, min(wanted, length)).astype(np.int32))
+def _spread(length: int, count: int) -> Int32:
+    """Return the indices of `count` evenly spaced tokens, or of all if there are fewer."""
+    return np.unique(np.linspace(0, length - 1, min(count, length)).astype(np.int32))
 
 
 def _require_finite(index: int, states: Sequence[Float32], inputs: dict[str, Inputs]) -> None:
@@ -115,5 +115,5 @@ def _require_finite(index: int, states: Sequence[Float32], inputs: dict[str, Inp
         return
     raise BrokenModel(
         f"Layer {index} gives numbers that are not finite on the calibration text: "
-        "the weights of this checkpoint are damaged, or its sizes do not belong to it."
+        "the weights of this checkpoint are damaged, or do not match its config."
     )

@@ -1,8 +1,8 @@
 """
-Whether a step is one that a runner may execute: shapes, limits and block tables.
+Validate the shapes, limits and block tables of a step before a runner executes it.
 
-The engine never makes a step that fails here; a failure is a bug of ours that must not read or write the KV cache of
-someone else. Runners written in Python call this on every step.
+The engine never builds a step that fails here. A failure is a bug, and must not read or write another sequence's KV
+cache. Runners written in Python call this on every step.
 """
 
 import numpy as np
@@ -14,10 +14,10 @@ from headrace.runner.step import Int32, RunnerLimits, StepInput
 
 def check_step(step: StepInput, spec: ModelSpec, limits: RunnerLimits) -> None:
     """
-    Refuse a step that does not fit.
+    Refuse a step that the runner cannot execute.
 
     Raises:
-        EngineFailed: with what is wrong.
+        EngineFailed: the step is invalid; the message names the part.
     """
     chunk_lens = np.diff(step.query_starts)
     num_tokens, num_sequences, num_rows = len(step.token_ids), len(step.context_lens), len(step.rows)
@@ -37,20 +37,22 @@ def check_step(step: StepInput, spec: ModelSpec, limits: RunnerLimits) -> None:
 
 
 def token_slots(block_table: Int32, num_tokens: int, block_tokens: int) -> Int32:
-    """Where the first `num_tokens` tokens of a sequence lie in the cache: `block * block_tokens + offset`."""
+    """Return the cache slots of the first `num_tokens` tokens of a sequence: `block * block_tokens + offset`."""
     positions = np.arange(num_tokens, dtype=np.int32)
     return block_table[positions // block_tokens] * block_tokens + positions % block_tokens
 
 
 def _check_blocks(step: StepInput, limits: RunnerLimits) -> None:
-    """Blocks exist, and no slot is written twice."""
+    """Check that blocks exist and that no slot is written twice."""
     written = []
     for sequence, (context, chunk) in enumerate(zip(step.context_lens, np.diff(step.query_starts), strict=True)):
         total = int(context + chunk)
         num_blocks = -(-total // limits.block_tokens)
         _require(num_blocks <= step.block_tables.shape[1], f"the block table of sequence {sequence} is too short")
         table = step.block_tables[sequence]
-        _require(_within(table[:num_blocks], limits.num_blocks), f"sequence {sequence} names a block that is not there")
+        _require(
+            _within(table[:num_blocks], limits.num_blocks), f"sequence {sequence} names a block that does not exist"
+        )
         written.append(token_slots(table, total, limits.block_tokens)[context:])
     slots = np.concatenate(written)
     _require(len(np.unique(slots)) == len(slots), "two tokens of the step share a slot of the KV cache")
@@ -61,9 +63,9 @@ def _within(values: Int32, stop: int) -> bool:
 
 
 def _at_most(what: str, count: int, limit: int) -> None:
-    _require(count <= limit, f"{count} {what}, at most {limit} fit")
+    _require(count <= limit, f"{count} {what}; expected at most {limit}")
 
 
 def _require(condition: bool, what: str) -> None:
     if not condition:
-        raise EngineFailed(f"The step cannot be run: {what}.")
+        raise EngineFailed(f"The step is invalid: {what}.")

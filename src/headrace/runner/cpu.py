@@ -1,4 +1,4 @@
-"""What this CPU can do, and how many threads a step should have."""
+"""Instruction sets of this CPU, and the default number of threads of a step."""
 
 import math
 import os
@@ -11,28 +11,28 @@ from headrace.core.errors import SettingsError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuReport:
-    """What the native runtime found, for `headrace doctor`."""
+    """The CPU as the native runtime sees it, for `headrace doctor`."""
 
     features: tuple[str, ...]
-    """Instruction sets that decide about the choice."""
+    """Instruction sets that matter for the choice of kernels."""
     isas: tuple[str, ...]
     """Kernel variants that run here, best first."""
     isa: str
-    """The one that is taken when none is asked for."""
+    """The default variant."""
     reason: str
     threads: int
-    """Threads of a step when none are asked for."""
+    """The default number of threads of a step."""
 
 
 def cpu_report() -> CpuReport:
-    """Ask the CPU."""
+    """Detect the instruction sets of this CPU and the defaults that follow from them."""
     features, isas = tuple(_native.cpu_features()), tuple(_native.available_isas())
     return CpuReport(features=features, isas=isas, isa=isas[0], reason=_reason(isas[0]), threads=default_threads())
 
 
 def has_native_bf16(isa: str | None = None) -> bool:
     """
-    Return whether the kernels of `isa` (None: those that this CPU gets) multiply bf16 in hardware.
+    Return whether the kernels of `isa` (None: the default of this CPU) multiply bf16 in hardware.
 
     Raises:
         SettingsError: this CPU cannot run that ISA.
@@ -40,11 +40,11 @@ def has_native_bf16(isa: str | None = None) -> bool:
     try:
         return _native.has_native_bf16(isa or "")
     except ValueError as exc:
-        raise SettingsError(f"The native runtime cannot run this model as asked: {exc}.") from exc
+        raise SettingsError(f"The native runtime cannot run this model with these settings: {exc}.") from exc
 
 
 def default_threads(sys_fs: Path = Path("/sys")) -> int:
-    """Physical cores that this process may use, by affinity and cgroup quota; hyperthreads do not help here."""
+    """Return the physical cores this process may use, by affinity and cgroup quota; hyperthreads gain nothing."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     siblings = {_read(sys_fs / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed}
     quota = _cgroup_cpus(sys_fs / "fs/cgroup")
@@ -54,14 +54,14 @@ def default_threads(sys_fs: Path = Path("/sys")) -> int:
 def _reason(isa: str) -> str:
     if isa == "avx512":
         bf16 = "native" if _native.has_native_bf16(isa) else "emulated (no AVX512_BF16)"
-        return f"AVX-512 with VNNI is there; bf16 products are {bf16}"
+        return f"the CPU has AVX-512 with VNNI; bf16 products are {bf16}"
     if isa == "avx2":
-        return "AVX2, FMA and F16C are there, AVX-512 with VNNI is not"
-    return "neither AVX-512 with VNNI nor AVX2 with FMA and F16C is there"
+        return "the CPU has AVX2, FMA and F16C, but not AVX-512 with VNNI"
+    return "the CPU has neither AVX-512 with VNNI nor AVX2 with FMA and F16C"
 
 
 def _cgroup_cpus(cgroup: Path) -> int | None:
-    """CPUs of the quota, rounded up; None without one. Source: Linux cgroup-v2 `cpu.max`, cgroup-v1 `cpu.cfs_*`."""
+    """Return the CPU quota rounded up, or None. Source: Linux cgroup-v2 `cpu.max`, cgroup-v1 `cpu.cfs_*`."""
     quota, _, period = (_read(cgroup / "cpu.max") or "").partition(" ")
     if not period:
         quota, period = _read(cgroup / "cpu/cpu.cfs_quota_us") or "", _read(cgroup / "cpu/cpu.cfs_period_us") or ""

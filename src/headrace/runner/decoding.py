@@ -1,4 +1,4 @@
-"""Raw tensors of a checkpoint as float32. Source of the block formats: ggml `ggml-quants.c`, gguf-py `quants.py`."""
+"""Dequantise raw tensors of a checkpoint. Source of the block formats: ggml `ggml-quants.c`, gguf-py `quants.py`."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ BLOCK = 32
 
 
 def decode(tensor: RawTensor) -> Float32:
-    """The numbers of a tensor, (num_rows, num_columns)."""
+    """Return the values of a tensor as float32, (num_rows, num_columns)."""
     decoded = _DECODERS[tensor.encoding](np.ascontiguousarray(tensor.data))
     return decoded.reshape(tensor.num_rows, tensor.num_columns)
 
@@ -29,30 +29,30 @@ def _decode_bf16(data: npt.NDArray[np.uint8]) -> Float32:
 
 
 def _decode_q8_0(data: npt.NDArray[np.uint8]) -> Float32:
-    """A block is scale (f16), 32 signed bytes."""
+    """Decode blocks of a scale (f16) and 32 signed bytes."""
     blocks = data.reshape(-1, 2 + BLOCK)
     return blocks[:, 2:].view(np.int8) * _decode_f16(blocks[:, :2].copy())
 
 
 def _decode_q4_0(data: npt.NDArray[np.uint8]) -> Float32:
-    """A block is scale (f16), 32 nibbles with an offset of 8."""
+    """Decode blocks of a scale (f16) and 32 nibbles with an offset of 8."""
     blocks = data.reshape(-1, 2 + BLOCK // 2)
     return (_nibbles(blocks[:, 2:]) - 8) * _decode_f16(blocks[:, :2].copy())
 
 
 def _decode_q4_1(data: npt.NDArray[np.uint8]) -> Float32:
-    """A block is scale, minimum (f16), 32 nibbles."""
+    """Decode blocks of a scale and a minimum (f16 each) and 32 nibbles."""
     blocks = data.reshape(-1, 4 + BLOCK // 2)
     return _nibbles(blocks[:, 4:]) * _decode_f16(blocks[:, :2].copy()) + _decode_f16(blocks[:, 2:4].copy())
 
 
 def _nibbles(packed: npt.NDArray[np.uint8]) -> Float32:
-    """Low halves of the 16 bytes first, then high halves."""
+    """Unpack 16 bytes: the low nibbles are the first 16 values, the high nibbles the rest."""
     return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
 
 
 def _decode_i8(data: npt.NDArray[np.uint8]) -> Float32:
-    """A row is scale (f32), then signed bytes."""
+    """Decode rows of a scale (f32) followed by signed bytes."""
     decoded: Float32 = data[:, 4:].view(np.int8) * data[:, :4].copy().view("<f4")
     return decoded
 

@@ -1,9 +1,9 @@
 """
-A runner without a network, for tests of everything above it.
+A runner without a network, for tests of every layer above it.
 
 Its KV cache stores token ids. The logits of a row are a hash of all tokens of its sequence, read back through the
-block table; so the output is as a model's would be (it depends on the whole prefix, and on nothing else), and any block
-that is lost, shared by mistake or overwritten changes the text or is reported.
+block table. As with a real model, the output depends on the whole prefix and nothing else, and a block that is lost,
+shared by mistake or overwritten changes the text or raises an error.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ from headrace.runner.sampling import sample_rows
 from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
 Script = Callable[[tuple[int, ...]], int | None]
-"""All tokens of a sequence so far -> the token that must come next, or None to let the hash decide."""
+"""Maps all tokens of a sequence so far to the token that must come next, or None to let the hash decide."""
 
 FAKE_SPEC = ModelSpec(
     family="fake",
@@ -47,15 +47,15 @@ SCRIPTED_LOGIT = 1000.0
 
 class FakeRunner:
     """
-    A `Runner` whose tokens are a hash of the prefix, or what a script says.
+    A `Runner` whose tokens are a hash of the prefix, or are dictated by a script.
 
     Args:
         spec: only `vocab_size` matters.
-        limits: as for a real runner; steps over them are refused.
+        limits: enforced as in a real runner.
         script: forces tokens, see `follow`. Masks, biases and penalties still apply to a forced token.
         bias: added to the logits of these tokens in every row, e.g. `{eos: -inf}` for answers that never end.
         fail_on_steps: these steps (counted from 0) raise `EngineFailed`.
-        before_step: called with each step before it runs, to record it, to block or to take time.
+        before_step: called with each step before it runs, to record, block or delay it.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class FakeRunner:
             dtype="fake", kv_dtype="fake", device="fake", weights_bytes=0, kv_cache_bytes=0, workspace_bytes=0
         )
         self.num_steps = 0
-        """Steps that were asked for, failed ones included."""
+        """Steps that were requested, failed ones included."""
         self.is_closed = False
         self._cache: Int32 = np.full(limits.num_blocks * limits.block_tokens, -1, np.int32)
         self._script = script
@@ -100,11 +100,11 @@ class FakeRunner:
         return np.stack(rows) if rows else np.empty((0, self.spec.vocab_size), np.float32)
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Record that the runner was closed."""
         self.is_closed = True
 
     def _write(self, step: StepInput) -> list[tuple[Int32, int]]:
-        """Store the tokens; for each sequence: all its tokens as the cache has them, how many are old."""
+        """Store the tokens; return for each sequence its tokens as cached and the number that were cached before."""
         slots = []
         for sequence, context in enumerate(step.context_lens):
             start, stop = step.query_starts[sequence : sequence + 2]
@@ -113,7 +113,7 @@ class FakeRunner:
         return [(self._cache[own], int(context)) for own, context in zip(slots, step.context_lens, strict=True)]
 
     def _row(self, context: tuple[Int32, int], offset: int) -> Float32:
-        """Logits after the token at `offset` of the chunk."""
+        """Return the logits after the token at `offset` of the chunk."""
         tokens, num_old = context
         prefix = tokens[: num_old + offset + 1]
         if (prefix < 0).any():
@@ -129,11 +129,11 @@ class FakeRunner:
 
 def follow(answers: Mapping[tuple[int, ...], Sequence[int]]) -> Script:
     """
-    A script that gives fixed answers.
+    Return a script of fixed answers.
 
     Args:
-        answers: what a prompt ends with (at least; `()` is any prompt) -> the tokens that follow it.
-            Where several match, the one that explains most tokens wins.
+        answers: maps the end of a prompt (`()` matches any prompt) to the tokens that follow it.
+            If several match, the longest match wins.
     """
 
     def next_token(prefix: tuple[int, ...]) -> int | None:
@@ -149,7 +149,7 @@ def follow(answers: Mapping[tuple[int, ...], Sequence[int]]) -> Script:
 
 
 def hashed_logits(prefix: Int32, vocab_size: int) -> Float32:
-    """Logits (V,) that are a function of the tokens and their order."""
+    """Return logits (V,) that are a function of the tokens and their order."""
     positions = np.arange(1, len(prefix) + 1, dtype=np.uint64)
     state = _mix(_mix(prefix.astype(np.uint64)) + positions * np.uint64(0x9E3779B97F4A7C15)).sum(dtype=np.uint64)
     bits = _mix(state + np.arange(vocab_size, dtype=np.uint64) * np.uint64(0xD1342543DE82EF95))
@@ -157,7 +157,7 @@ def hashed_logits(prefix: Int32, vocab_size: int) -> Float32:
 
 
 def _mix(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finaliser. Source: Steele et al. 2014, "Fast splittable pseudorandom number generators"."""
+    """Apply SplitMix64's finaliser. Source: Steele et al. 2014, "Fast splittable pseudorandom number generators"."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))

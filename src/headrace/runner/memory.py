@@ -1,4 +1,4 @@
-"""How much memory there is, and what a model will take of it: the sum is known before anything is allocated."""
+"""The memory plan: available memory and the memory a model needs, computed before anything is allocated."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ _RESERVE_SHARE: Final = 0.1
 _MAX_RESERVE_BYTES: Final = 1 << 30
 _NO_LIMIT_BYTES: Final = 1 << 62
 _LIMITED: Final = (
-    "max_memory_bytes allows (of a platform's worker: the memory of its inference component or instance type). "
+    "max_memory_bytes allows (for a platform's worker: the memory of its inference component or instance type). "
     "Raise it or lower"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """What a runner will allocate."""
+    """The memory that a runner will allocate."""
 
     weights_bytes: int
     workspace_bytes: int
@@ -40,14 +40,14 @@ class MemoryPlan:
 
 def available_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """
-    Memory that this process can still get: the least of what the machine has and what its cgroups allow.
+    Return the memory this process can still allocate: the minimum of the machine's and its cgroups'.
 
     Cache that the kernel can drop counts as free. Source: Linux `proc_meminfo(5)`, cgroup-v1 and -v2 documentation.
     """
     return min(_meminfo_available(proc), *_cgroup_rooms(proc, cgroups), _NO_LIMIT_BYTES)
 
 
-def plan_memory(  # noqa: PLR0913 - each is a setting of its own
+def plan_memory(  # noqa: PLR0913 - each parameter is a setting
     spec: ModelSpec,
     *,
     dtype: str,
@@ -66,15 +66,14 @@ def plan_memory(  # noqa: PLR0913 - each is a setting of its own
     """
     Decide the size of the KV cache.
 
-    Without `kv_cache_bytes` it holds `max_num_seqs` whole contexts, or as many blocks as fit into nine tenths of
-    what is available, which is `max_memory_bytes` at most. It holds no more than `max_kv_cache_tokens`, and always at
-    least one whole context.
+    Without `kv_cache_bytes` it holds `max_num_seqs` full contexts, or as many blocks as fit into 90 % of the available
+    memory (at most `max_memory_bytes`). It holds at most `max_kv_cache_tokens`, but never less than one full context.
 
     Raises:
-        InsufficientMemory: with the sum and what to change.
+        InsufficientMemory: the model does not fit; the message has the sum and the settings to change.
     """
     if block_tokens != _native.BLOCK_TOKENS:
-        raise SettingsError(f"KV blocks have {_native.BLOCK_TOKENS} tokens on a CPU, {block_tokens} were asked for.")
+        raise SettingsError(f"block_tokens is {block_tokens}; expected {_native.BLOCK_TOKENS} on a CPU.")
     config = native_config(
         spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len, w8_matrices=w8_matrices
     )
@@ -113,7 +112,7 @@ def plan_memory(  # noqa: PLR0913 - each is a setting of its own
 
 
 def _most_blocks(max_tokens: int, block_tokens: int, blocks_of_one: int) -> int:
-    """Return the whole blocks in `max_tokens`; one more where one context of just as many tokens needs it."""
+    """Return the whole blocks in `max_tokens`, or the blocks of one context if it needs a partial block more."""
     return max(max_tokens // block_tokens, min(-(-max_tokens // block_tokens), blocks_of_one))
 
 
@@ -143,7 +142,7 @@ def _check(plan: MemoryPlan, blocks_of_one: int, max_model_len: int, *, is_limit
 
 
 def _reserve(available_bytes: int) -> int:
-    """For the interpreter, the tokenizer and requests."""
+    """Return the memory kept free for the interpreter, the tokenizer and requests."""
     return min(int(available_bytes * _RESERVE_SHARE), _MAX_RESERVE_BYTES)
 
 
@@ -160,7 +159,7 @@ def _meminfo_available(proc: Path) -> int:
 
 
 def _cgroup_rooms(proc: Path, cgroups: Path) -> Iterator[int]:
-    """What each cgroup that this process is in still allows, from its own up to the root."""
+    """Yield the bytes that each cgroup of this process still allows, from its own up to the root."""
     for line in _read(proc / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:

@@ -1,4 +1,4 @@
-"""The native runtime as a `Runner`: weights packed or taken from the cache, one C++ call a step."""
+"""The native runtime as a `Runner`: weights are packed or read from the cache, a step is one C++ call."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ __all__ = ["CpuReport", "NativeRunner", "cpu_report", "load_native_runner"]
 
 
 class NativeRunner:
-    """A `Runner` on the CPU. Not thread safe: one thread calls it."""
+    """A `Runner` on the native CPU runtime. Not thread safe: only one thread may call it."""
 
     def __init__(self, runtime: _native.Runtime, *, spec: ModelSpec, limits: RunnerLimits, info: RunnerInfo) -> None:
         self.spec = spec
@@ -56,11 +56,11 @@ class NativeRunner:
             raise _cannot_run(exc) from exc
 
     def start_profile(self) -> None:
-        """From now on add up where the time of steps goes, anew at every call: for benchmarks."""
+        """Start (or restart) adding up the time of steps by phase, for benchmarks."""
         self._open().start_profile()
 
     def profile(self) -> list[dict[str, float]]:
-        """Seconds by phase of a step, one dict a thread, since `start_profile`."""
+        """Return the seconds spent in each phase since `start_profile`, one dict for each thread."""
         return self._open().profile()
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class NativeRunner:
         return self._runtime
 
 
-def load_native_runner(  # noqa: PLR0913 - one keyword a decision that the engine has taken
+def load_native_runner(  # noqa: PLR0913 - each keyword is a decision of the engine
     spec: ModelSpec,
     weights: WeightSource,
     *,
@@ -87,7 +87,7 @@ def load_native_runner(  # noqa: PLR0913 - one keyword a decision that the engin
     progress: Progress = no_progress,
 ) -> NativeRunner:
     """
-    Load a model: pack its weights (or take them from `cache_dir`), allocate, start the threads.
+    Load a model: pack its weights (or read them from `cache_dir`), allocate, start the threads.
 
     Raises:
         BrokenModel: a tensor is missing or of the wrong shape.
@@ -95,7 +95,7 @@ def load_native_runner(  # noqa: PLR0913 - one keyword a decision that the engin
         InsufficientMemory: the system refused memory that the plan counts.
     """
     if limits.block_tokens != _native.BLOCK_TOKENS:
-        raise SettingsError(f"KV blocks have {_native.BLOCK_TOKENS} tokens here, {limits.block_tokens} were asked for.")
+        raise SettingsError(f"block_tokens is {limits.block_tokens}; expected {_native.BLOCK_TOKENS} on a CPU.")
     config = native_config(
         spec,
         dtype=dtype,
@@ -109,10 +109,10 @@ def load_native_runner(  # noqa: PLR0913 - one keyword a decision that the engin
         packed = load_packed(spec, weights, config, cache_dir=cache_dir, threads=num_threads, progress=progress)
         runtime = _native.Runtime(config, native_limits(limits), packed.arena, num_threads=num_threads, isa=isa or "")
     except ValueError as exc:
-        raise SettingsError(f"The native runtime cannot run this model as asked: {exc}.") from exc
+        raise SettingsError(f"The native runtime cannot run this model with these settings: {exc}.") from exc
     except MemoryError as exc:
         raise InsufficientMemory(
-            f"The system refused memory for the model: {plan.total_bytes:,} bytes were planned.",
+            f"The system refused to allocate the {plan.total_bytes:,} bytes planned for the model.",
             total_bytes=plan.total_bytes,
             available_bytes=plan.available_bytes,
         ) from exc
@@ -139,5 +139,5 @@ def _info(runtime: _native.Runtime, dtype: str, kv_dtype: str, origin: str) -> R
 def _cannot_run(exc: Exception) -> EngineFailed:
     reason = str(exc).rstrip(".")
     if isinstance(exc, TypeError):  # nanobind lists every signature
-        reason = "its arrays must be C-contiguous, int32 and shaped as StepInput says, its extras tuples"
-    return EngineFailed(f"The step cannot be run: {reason}.")
+        reason = "its arrays must be C-contiguous int32 with the shapes of StepInput, its extras tuples"
+    return EngineFailed(f"The step is invalid: {reason}.")

@@ -1,4 +1,4 @@
-"""A `ModelSpec` and `RunnerLimits` as the native module takes them."""
+"""Convert `ModelSpec` and `RunnerLimits` to the structures of the native module."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ def native_config(
     spec: ModelSpec, *, dtype: str, kv_dtype: str, max_context_tokens: int, w8_matrices: Sequence[str] = ()
 ) -> _native.ModelConfig:
     """
-    What the native runtime must know of a network.
+    Return the native configuration of a network.
 
     `dtype` is bf16, w8a8 or w4a8, `kv_dtype` bf16 or int8; `max_context_tokens` resolves dynamic rope scaling.
-    `w8_matrices` are packed matrices of the layers that keep 8 bits in w4a8 (see `packing.eight_bit_matrices`).
+    `w8_matrices` names the packed matrices that keep 8 bits in w4a8 (see `packing.eight_bit_matrices`).
     """
     config = _native.ModelConfig()
     config.dtype, config.kv_dtype = dtype, kv_dtype
@@ -37,7 +37,7 @@ def native_config(
 
 
 def native_limits(limits: RunnerLimits) -> _native.Limits:
-    """The limits that decide about memory."""
+    """Return the limits that determine memory."""
     native = _native.Limits()
     native.num_blocks = limits.num_blocks
     native.max_step_tokens = limits.max_step_tokens

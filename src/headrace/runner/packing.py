@@ -1,9 +1,9 @@
 """
-Packed weights: the checkpoint in the layout of the native kernels, made once and kept in the cache.
+Packed weights: the checkpoint in the layout of the native kernels, packed once and cached.
 
-A packed file is a page with a header (JSON) and then the weights as they lie in memory. It is written under another
-name and then renamed, so that servers that start at the same time do not see half a file. A file that is truncated,
-damaged or of another version is made anew. The cache is a convenience: where it cannot be written, all else works.
+A packed file is one page with a JSON header, followed by the weights as they are in memory. It is written under a
+temporary name and renamed, so servers that start concurrently never see half a file. A file that is truncated, damaged
+or of another version is rebuilt. The cache is optional: where it cannot be written, weights are packed at every start.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from headrace.models.weights import WeightSource
 from headrace.runner.decoding import decode
 
 PACKING_VERSION: Final = 2
-"""Changes when the layout of packed weights or the way they are quantised does."""
+"""Increased when the layout of packed weights or their quantisation changes."""
 _MAGIC: Final = b"HEADRACE"
 _HEADER_BYTES: Final = 4096
 _W4_BITS: Final = 4
@@ -35,7 +35,7 @@ _TASK: Final = "Packing weights"
 
 @dataclass(frozen=True, slots=True)
 class PackedWeights:
-    """Weights in memory, and where they came from: "cached", "packed and cached" or "packed, not cached: ..."."""
+    """Weights in memory and their origin: "cached", "packed and cached" or "packed, not cached: ..."."""
 
     arena: _native.Arena
     origin: str
@@ -43,7 +43,7 @@ class PackedWeights:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor of the checkpoint inside a packed matrix; see `pack_rows` in csrc/pack.h."""
+    """The place of a checkpoint tensor inside a packed matrix; see `pack_rows` in csrc/pack.h."""
 
     name: str
     first_row: int = 0
@@ -60,7 +60,7 @@ def load_packed(
     progress: Progress = no_progress,
 ) -> PackedWeights:
     """
-    The packed weights of a checkpoint, from the cache if they are there.
+    Return the packed weights of a checkpoint, from the cache if possible.
 
     Raises:
         BrokenModel: a tensor is missing, truncated or of the wrong shape.
@@ -79,7 +79,7 @@ def load_packed(
 
 
 def packing_key(fingerprint: str, config: _native.ModelConfig) -> str:
-    """Names the packed form of a checkpoint: its content, the format, the layout and the version of all that."""
+    """Return the cache key: a hash of the checkpoint's content, the format, the layout and the packing version."""
     slots = [
         (slot.name, slot.is_vector, slot.num_rows, slot.num_columns, slot.num_bytes) for slot in _native.layout(config)
     ]
@@ -111,7 +111,7 @@ def pack(
 
 
 def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
-    """The tensors that make up a packed matrix or vector."""
+    """Yield the tensors that make up a packed matrix or vector."""
     prefix, _, name = slot_name.rpartition(".")
     prefix = f"{prefix}." if prefix else ""
     queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -129,9 +129,9 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
 
 def eight_bit_matrices(spec: ModelSpec, weights: WeightSource) -> tuple[str, ...]:
     """
-    Return the packed matrices of the layers that keep 8 bits in w4a8: those that a mixed file stores with more than 4.
+    Return the packed matrices that keep 8 bits in w4a8: those that a mixed file stores with more than 4 bits.
 
-    A file that stores all layers alike is no mixture: there w4a8 means 4 bits for all.
+    If a file stores all layers alike, w4a8 means 4 bits for all of them.
     """
     matrices = [f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in _MATRICES]
     bits = {matrix: max(weights.stored_bits(part.name) for part in parts_of(spec, matrix)) for matrix in matrices}
@@ -142,9 +142,9 @@ def eight_bit_matrices(spec: ModelSpec, weights: WeightSource) -> tuple[str, ...
 
 def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> _native.Arena | None:
     """
-    The weights of a packed file, or None if there is no whole file of that key.
+    Return the weights of a packed file, or None if there is no intact file with that key.
 
-    They are copied out of the page cache: huge pages make up for it within the first steps.
+    They are copied out of the page cache: huge pages recover the cost within the first steps.
     """
     try:
         if path.stat().st_size != _HEADER_BYTES + num_bytes:
@@ -161,7 +161,7 @@ def read_packed(path: Path, key: str, num_bytes: int, *, threads: int) -> _nativ
 
 
 def write_packed(path: Path, key: str, arena: _native.Arena, *, threads: int) -> None:
-    """Write a packed file at once or not at all. Raises OSError."""
+    """Write a packed file atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     header = _MAGIC + json.dumps({"key": key, "checksum": arena.checksum(threads)}).encode()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
@@ -205,7 +205,7 @@ def _pack_matrix(
         except ValueError as exc:
             raise BrokenModel(
                 f"Weight {part.name} is {tensor.num_rows} x {tensor.num_columns} ({tensor.encoding}), "
-                "which does not fit the network of this checkpoint.",
+                "which does not match the config of this checkpoint.",
                 name=part.name,
             ) from exc
 

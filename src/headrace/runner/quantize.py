@@ -1,4 +1,4 @@
-"""Smooths and quantises a model layer after layer, into one safetensors file in the form of compressed-tensors."""
+"""Smooth and quantise a model layer by layer into one safetensors file in the format of compressed-tensors."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 MATRICES: Final = ("q", "k", "v", "o", "gate", "up", "down")
 VECTORS: Final = ("norm", "bias")
-"""How the names of all other parts of a layer end."""
+"""Suffixes of the names of all other parts of a layer."""
 _TASK: Final = "Quantising"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerReport:
-    """What was chosen for the joints of a layer (`qkv`, `o`, `gate_up`, `down`)."""
+    """The scales chosen for the joints of a layer (`qkv`, `o`, `gate_up`, `down`)."""
 
     index: int
     joints: dict[str, Joint]
@@ -42,10 +42,10 @@ class LayerReport:
 
 def check_can_quantize(model: Model) -> None:
     """
-    Refuse what this cannot do right, before any work is done.
+    Refuse a model that cannot be quantised correctly, before any work is done.
 
     Raises:
-        UnsupportedModel: the model is int8 already, or its layers have parts that are not known here.
+        UnsupportedModel: the model is int8 already, or its layers have unknown parts.
     """
     if model.weights.dominant_encoding is Encoding.I8:
         raise UnsupportedModel(f"{model.name} is quantised to int8 already; start from the original checkpoint.")
@@ -54,7 +54,7 @@ def check_can_quantize(model: Model) -> None:
     unknown = sorted(part for part in parts - set(MATRICES) if not part.endswith(VECTORS))
     if unknown or not parts.issuperset(MATRICES):
         raise UnsupportedModel(
-            f"{model.name} has layers of a kind that is not quantised here "
+            f"{model.name} has layers that `headrace quantize` does not support "
             f"({', '.join(unknown) or 'matrices are missing'}). "
             "Serve it with --dtype w8a8, which quantises without calibration."
         )
@@ -72,11 +72,11 @@ def quantize_weights(
     Write the weights of a model as W8A8.
 
     Args:
-        model: what to quantise.
+        model: the model to quantise.
         samples: token ids of the calibration texts.
         file: the new safetensors file.
-        alphas: strengths of smoothing to choose from; none: no smoothing.
-        progress: told of layers.
+        alphas: smoothing strengths to choose from; empty for no smoothing.
+        progress: called after each layer.
 
     Raises:
         BrokenModel: a weight or an activation is not finite.
@@ -115,7 +115,7 @@ class _Writing:
         self.encoding = float_encoding(model)
 
     def plan(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Every tensor in the order of writing."""
+        """Return dtype and shape of every tensor in the order of writing."""
         shapes = expected_shapes(self._model.spec)
         tails = [name for name in ("final_norm", "lm_head") if name in shapes]
         planned: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -130,7 +130,7 @@ class _Writing:
         return planned
 
     def write(self, out: SafetensorsWriter, name: str, values: Float32) -> None:
-        """Write a weight of a layer, a matrix as int8."""
+        """Write a weight of a layer; matrices become int8."""
         if not np.isfinite(values).all():
             raise BrokenModel(f"Weight {name} of {self._model.name} holds numbers that are not finite.", name=name)
         if not _is_matrix(name):
@@ -145,11 +145,11 @@ class _Writing:
         self._write_floats(out, name, decode(self._model.weights.load(name)))
 
     def rounding(self, values: Float32) -> Float32:
-        """What storing does to numbers."""
+        """Round values as storing them does."""
         return as_float32(self._encode(values), self.encoding)
 
     def norm_rounding(self, values: Float32) -> Float32:
-        """What storing does to the weights of a norm: some families leave out the 1."""
+        """Round the weights of a norm as storing them does; some families store them without the 1."""
         offset = np.float32(self._family.norm_offset)
         return self.rounding(values - offset) + offset
 
@@ -164,13 +164,13 @@ class _Writing:
         return stored_name(name, self._family.tensors)
 
     def _layer_names(self) -> Iterator[str]:
-        """In the order in which the tracer hands them out."""
+        """Yield the names in the order in which `trace_layers` yields them."""
         for index in range(self._model.spec.num_layers):
             yield from (name for name in self._model.weights.names() if name.startswith(f"layers.{index}."))
 
 
 def float_encoding(model: Model) -> Encoding:
-    """What stays in floating point stays float16 where it was, and is bfloat16 else."""
+    """Return the encoding of tensors that stay in floating point: float16 if they were, else bfloat16."""
     return Encoding.F16 if model.weights.load("embed").encoding is Encoding.F16 else Encoding.BF16
 
 

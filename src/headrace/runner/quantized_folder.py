@@ -1,4 +1,4 @@
-"""A whole Hugging Face folder with W8A8 weights: config, tokenizer, chat template and what `quantize` writes."""
+"""Write a complete Hugging Face folder with W8A8 weights: config, tokenizer, chat template and weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,11 +24,11 @@ def write_quantized(
     Write a model as W8A8 into an empty folder.
 
     Args:
-        model: one that `check_can_quantize` has passed.
-        folder: where to.
+        model: a model that `check_can_quantize` accepts.
+        folder: the target folder.
         samples: token ids of the calibration texts.
-        alphas: strengths of smoothing to choose from; none: no smoothing.
-        progress: told of layers.
+        alphas: smoothing strengths to choose from; empty for no smoothing.
+        progress: called after each layer.
 
     Raises:
         BrokenModel: a weight or an activation is not finite.

@@ -1,5 +1,5 @@
 """
-The network in plain numpy and float32: the definition of right for every other runner, and far too slow to serve.
+The network in plain numpy and float32: the reference for every other runner, and far too slow to serve.
 
 Letters in shapes: `T` tokens of the step, `C` tokens of one sequence in the step, `P` positions that it can see,
 `H` query heads, `K` KV heads, `G` query heads for each KV head, `D` head size, `V` vocabulary.
@@ -18,9 +18,9 @@ from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepI
 
 class ReferenceRunner:
     """
-    A `Runner` to compare with.
+    The reference `Runner` that tests compare others with.
 
-    NOTE: BLAS may add in another order for another batch, so rows are the same in any batch only up to rounding.
+    NOTE: BLAS may sum in a different order for a different batch, so it is batch-invariant only up to rounding.
     """
 
     def __init__(self, spec: ModelSpec, weights: WeightSource, limits: RunnerLimits) -> None:
@@ -54,7 +54,7 @@ class ReferenceRunner:
         return x @ self._lm_head.T
 
     def close(self) -> None:
-        """Nothing outlives the object."""
+        """Do nothing: the arrays are freed with the object."""
 
 
 class Layer:
@@ -72,12 +72,12 @@ class Layer:
 
     def forward(self, x: Float32, positions: Int32, sequences: list[tuple[Int32, int]]) -> Float32:
         """
-        Attention and MLP, each added to `x` (T, hidden).
+        Return `x` (T, hidden) after attention and MLP.
 
         Args:
             x: (T, hidden).
             positions: (T,) of each token in its sequence.
-            sequences: for each, the slots of all its tokens up to the end of this step, and how many of them are new.
+            sequences: for each sequence, the slots of its tokens up to the end of this step and the number of new ones.
         """
         attended = self._attention(self._norm(x, "attn_norm"), positions, sequences)
         x = x + (self._norm(attended, "post_attn_norm") if self._spec.sandwich_norms else attended)
@@ -97,7 +97,7 @@ class Layer:
         return self._linear(np.concatenate([self._attend(chunk, slots) for chunk, (slots, _) in chunks]), "o")
 
     def _attend(self, queries: Float32, slots: Int32) -> Float32:
-        """Queries (C, H, D) of the last C positions of one sequence -> (C, H * D)."""
+        """Attend with the queries (C, H, D) of the last C positions of one sequence; return (C, H * D)."""
         spec = self._spec
         num_queries, num_positions = len(queries), len(slots)
         grouped = queries.reshape(num_queries, spec.num_kv_heads, spec.group_size, spec.head_dim)
@@ -114,7 +114,7 @@ class Layer:
         return self._linear(activation(self._linear(x, "gate")) * self._linear(x, "up"), "down")
 
     def _heads(self, x: Float32, name: str) -> Float32:
-        """(T, hidden) -> (T, heads, D)."""
+        """Project (T, hidden) to (T, heads, D)."""
         return self._linear(x, name).reshape(len(x), -1, self._spec.head_dim)
 
     def _linear(self, x: Float32, name: str) -> Float32:
@@ -127,32 +127,32 @@ class Layer:
 
 
 def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
-    """Root mean square norm over the last axis."""
+    """Apply the root mean square norm over the last axis."""
     normed: Float32 = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight.reshape(-1)
     return normed
 
 
 def rotate(heads: Float32, angles: Float64) -> Float32:
-    """Rotary embedding of (T, heads, D) by angles (T, D / 2); pairs are `i` and `i + D / 2`."""
+    """Rotate (T, heads, D) by angles (T, D / 2); pairs are `i` and `i + D / 2`."""
     cos, sin = np.cos(angles)[:, None].astype(np.float32), np.sin(angles)[:, None].astype(np.float32)
     first, second = np.split(heads, 2, axis=-1)
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
 def silu(x: Float32) -> Float32:
-    """Source: Elfwing et al. 2017. Written with tanh, which does not overflow."""
+    """Apply SiLU (Elfwing et al. 2017), written with tanh because it does not overflow."""
     activated: Float32 = x * (0.5 * np.tanh(0.5 * x) + 0.5)
     return activated
 
 
 def gelu_tanh(x: Float32) -> Float32:
-    """The tanh approximation of GELU. Source: Hendrycks & Gimpel 2016."""
+    """Apply the tanh approximation of GELU (Hendrycks & Gimpel 2016)."""
     activated: Float32 = 0.5 * x * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x**3)))
     return activated
 
 
 def _sequences(step: StepInput, limits: RunnerLimits) -> list[tuple[Int32, int]]:
-    """For each sequence: the slots of all its tokens up to the end of this step, and how many of them are new."""
+    """Return for each sequence the slots of its tokens up to the end of this step and the number of new ones."""
     sizes = np.diff(step.query_starts)
     pieces = zip(step.block_tables, step.context_lens, sizes, strict=True)
     return [(token_slots(table, int(old + new), limits.block_tokens), int(new)) for table, old, new in pieces]
@@ -165,7 +165,7 @@ def _frequencies(spec: ModelSpec, index: int, limits: RunnerLimits) -> Float64:
 
 
 def _visibility(num_queries: int, num_positions: int, window: int) -> Float32:
-    """(C, P): 0 where a query sees a position, else -inf."""
+    """Return the additive attention mask (C, P): 0 where a query sees a position, else -inf."""
     query = np.arange(num_positions - num_queries, num_positions)[:, None]
     key = np.arange(num_positions)
     visible = (key <= query) & ((key > query - window) if window else True)

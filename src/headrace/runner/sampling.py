@@ -1,9 +1,9 @@
 """
-From a row of logits to a token: the definition of right, in numpy, for the C++ sampler and for the fake runner.
+The reference sampler in numpy: from a row of logits to a token. The C++ sampler must agree bit for bit.
 
-Both sides give the same token for the same row, whatever the CPU: the mass of a token (its unnormalised probability) is
-an integer, so that sums do not depend on their order, and `exp` is a polynomial in single precision with every
-operation written out. The random number is a function of seed and position only.
+Both return the same token for the same row on any CPU: the mass of a token (its unnormalised probability) is an
+integer, so sums do not depend on their order, and `exp` is a single-precision polynomial with every operation written
+out. The random number is a function of seed and position only.
 """
 
 import math
@@ -18,12 +18,12 @@ Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 
 GREEDY_TEMPERATURE = 1e-5
-"""Below this a temperature is greedy: dividing by it would only overflow."""
+"""A lower temperature means greedy: dividing by it would only overflow."""
 MAX_TEMPERATURE = 1e30
 MASS_BITS = 40
 """The best token has mass `2 ** MASS_BITS`; tokens less than half of `2 ** -MASS_BITS` as likely are never drawn."""
 LOWEST_EXPONENT = -60.0
-"""`exp` of this has no mass."""
+"""The mass of this exponent, and of any below it, is 0."""
 
 NO_TOKEN = -1
 """Reported where no token can be drawn: a logit is NaN or +inf, or everything is forbidden."""
@@ -31,11 +31,11 @@ NO_TOKEN = -1
 
 def sample_rows(logits: Float32, step: StepInput) -> StepOutput:
     """
-    Turn logits into tokens as `step.sampling` says.
+    Sample a token for each row of logits with the parameters in `step.sampling`.
 
     Args:
         logits: (R, V), row i belongs to `step.rows[i]`.
-        step: the step that they came from.
+        step: the step that produced the logits.
 
     Returns:
         One token for each row, or `NO_TOKEN` (with logprob NaN) where none can be drawn.
@@ -66,7 +66,7 @@ def sample_rows(logits: Float32, step: StepInput) -> StepOutput:
 
 
 def stack_sampling(rows: Sequence[Mapping[str, float]]) -> npt.NDArray[np.void]:
-    """Rows of `SAMPLING_DTYPE` from the fields that differ from "greedy, everything off, no logprobs"."""
+    """Return rows of `SAMPLING_DTYPE`; each mapping holds the fields that differ from greedy without logprobs."""
     stacked = np.zeros(len(rows), SAMPLING_DTYPE)
     for name, off in (("top_p", 1), ("typical_p", 1), ("repetition_penalty", 1), ("num_top", -1), ("target", -1)):
         stacked[name] = off
@@ -77,7 +77,7 @@ def stack_sampling(rows: Sequence[Mapping[str, float]]) -> npt.NDArray[np.void]:
 
 
 def adjust(raw: Float32, row: np.void, history: History | None, bias: Bias | None, mask: Mask | None) -> Float32:
-    """Logits after mask, biases and penalties, in this order; a new array."""
+    """Return a copy of the logits after mask, biases and penalties, in this order."""
     logits = raw.copy()
     if mask is not None:
         allowed = np.unpackbits(mask.words.view(np.uint8), bitorder="little")[: len(raw)]
@@ -90,7 +90,7 @@ def adjust(raw: Float32, row: np.void, history: History | None, bias: Bias | Non
 
 
 def _penalise(logits: Float32, row: np.void, history: History) -> None:
-    """Repetition penalty over prompt and answer, frequency and presence penalty over the answer; in place."""
+    """Apply in place: repetition penalty over prompt and answer, frequency and presence penalty over the answer."""
     seen = np.unique(history.tokens)
     values = logits[seen]
     penalty = row["repetition_penalty"]
@@ -101,7 +101,7 @@ def _penalise(logits: Float32, row: np.void, history: History) -> None:
 
 
 def _is_usable(logits: Float32) -> bool:
-    """No NaN, no +inf, and at least one token is allowed."""
+    """Return whether a token can be drawn: no NaN, no +inf, and at least one allowed token."""
     return bool((logits < np.inf).all() and logits.max() > -np.inf)
 
 
@@ -118,24 +118,24 @@ def _report(raw: Float32, token: int, num_top: int, index: int, output: StepOutp
 
 
 def _draw(logits: Float32, row: np.void) -> int:
-    """The token: the best one if greedy, else a random one of those that the filters leave."""
+    """Return the best token if greedy, else a random one of those that pass the filters."""
     if not row["temperature"] >= GREEDY_TEMPERATURE:
         return int(np.argmax(logits))
     inverse_temperature = np.float32(1) / min(row["temperature"], np.float32(MAX_TEMPERATURE))
     exponents = np.maximum((logits - logits.max()) * inverse_temperature, np.float32(LOWEST_EXPONENT))
     mass = masses(exponents)
-    kept = np.sort(_filter(logits, exponents, mass, row))  # the draw goes through the tokens by id
+    kept = np.sort(_filter(logits, exponents, mass, row))  # the cumulative mass is taken in order of token id
     cumulative = np.cumsum(mass[kept])
     point = (random_bits(int(row["seed"]), int(row["position"])) * int(cumulative[-1])) >> 64
     return int(kept[np.searchsorted(cumulative, np.uint64(point), side="right")])
 
 
 def _filter(logits: Float32, exponents: Float32, mass: UInt64, row: np.void) -> Int64:
-    """Ids that min-p, top-k, typical-p and top-p leave, each working on what the one before left; best first."""
+    """Return the ids that pass min-p, top-k, typical-p and top-p, applied in sequence; best first."""
     kept = _by_logit(logits)
     if row["top_k"] > 0:
         kept = kept[: row["top_k"]]
-    if row["min_p"] > 0:  # may come after top-k: both keep a beginning of the same order
+    if row["min_p"] > 0:  # may be applied after top-k: both keep a prefix of the same order
         kept = kept[mass[kept] >= _share(min(row["min_p"], np.float32(1)), 1 << MASS_BITS)]
     if row["typical_p"] < 1:
         surprise = -exponents[kept].astype(np.float64)
@@ -151,12 +151,12 @@ def _filter(logits: Float32, exponents: Float32, mass: UInt64, row: np.void) -> 
 
 
 def _by_logit(logits: Float32) -> Int64:
-    """Token ids, best first; of equals the lowest id first."""
+    """Return token ids by falling logit; ties go to the lowest id."""
     return np.argsort(-logits, kind="stable")
 
 
 def _prefix(mass: UInt64, share: np.float32) -> int:
-    """How many tokens from the front it takes to hold `share` of the whole mass; one at least."""
+    """Return the length of the shortest prefix that holds `share` of the whole mass, at least 1."""
     cumulative = np.cumsum(mass)
     return int(np.searchsorted(cumulative, _share(share, int(cumulative[-1])), side="left")) + 1
 
@@ -167,7 +167,7 @@ def _share(share: np.float32, total: int) -> np.uint64:
 
 def masses(exponents: Float32) -> UInt64:
     """
-    `exp(exponents) * 2 ** MASS_BITS`, rounded to an integer.
+    Return `exp(exponents) * 2 ** MASS_BITS` rounded to integers.
 
     Args:
         exponents: at most 0. Below `LOWEST_EXPONENT` the mass is 0.
@@ -189,7 +189,7 @@ def masses(exponents: Float32) -> UInt64:
 
 def random_bits(seed: int, position: int) -> int:
     """
-    64 random bits, a function of seed and position: the first half of Philox4x32-10.
+    Return 64 random bits for a seed and a position: the first half of Philox4x32-10.
 
     Paper: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
     """

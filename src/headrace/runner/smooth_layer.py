@@ -1,10 +1,10 @@
 """
-Smooths one layer: which joints it has, and where their scales go. The layer computes the same as before.
+Smooth one layer: its joints, and the tensors that absorb their scales. The layer computes the same function.
 
     attn_norm -> q, k, v      mlp_norm -> gate, up      rows of up -> down      rows of v -> o
 
-The last one has one scale for all query heads that read the same values. Norms around the two halves of a layer (Gemma)
-and norms of q and k stand behind the matrices and are not touched; so is the bias of o.
+The last joint has one scale for all query heads that read the same values. Norms after the two halves of a layer
+(Gemma), norms of q and k, and the bias of o come after the matrices and are left alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +18,12 @@ from headrace.runner.smoothing import Joint, search_joint
 from headrace.runner.step import Float32
 
 Rounding = Callable[[Float32], Float32]
-"""What storing does to the numbers of a norm or a bias."""
+"""The rounding that storing applies to the values of a norm or a bias."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmoothedLayer:
-    """New weights by part, in float32, and what was chosen for each joint."""
+    """The smoothed weights by part, in float32, and the scales chosen for each joint."""
 
     weights: dict[str, Float32]
     joints: dict[str, Joint]
@@ -33,10 +33,10 @@ def smooth_layer(
     spec: ModelSpec, layer: TracedLayer, *, alphas: Sequence[float], norm_rounding: Rounding, bias_rounding: Rounding
 ) -> SmoothedLayer:
     """
-    Choose the scales of a layer and move them.
+    Choose the scales of a layer and fold them into its weights.
 
-    Scales are chosen so that norms and the bias of v stay exact when they are stored: what rounding them changes goes
-    into the scales of the matrix.
+    Scales are adjusted so that norms and the bias of v are stored exactly: their rounding error is absorbed by the
+    scales of the matrix.
     """
     weights = dict(layer.weights)
     joints = {
@@ -87,7 +87,7 @@ def _through_values(spec: ModelSpec, weights: dict[str, Float32], scales: Float3
 
 
 def divided(vector: Float32, scales: Float32, rounding: Rounding) -> tuple[Float32, Float32]:
-    """`vector / scales` as it can be stored, and the scales nearby that make it exact (vector and scales are (K,))."""
+    """Return `vector / scales` (K,) as it is stored, and the nearby scales (K,) that make the division exact."""
     kept = rounding(vector / scales)
     is_lost = (kept == 0) & (vector != 0)
     kept = np.where(is_lost, rounding(vector), kept)
@@ -97,7 +97,7 @@ def divided(vector: Float32, scales: Float32, rounding: Rounding) -> tuple[Float
 
 
 def _tie_heads(spec: ModelSpec, values: Float32) -> Float32:
-    """Query heads of one group read the same values: the largest of theirs for all (H * D,)."""
+    """Give all query heads of a group, which read the same values, the maximum of the group (H * D,)."""
     by_head = values.reshape(spec.num_kv_heads, spec.group_size, spec.head_dim)
     largest = by_head.max(axis=1, keepdims=True)
     return np.ascontiguousarray(np.broadcast_to(largest, by_head.shape)).reshape(-1)

@@ -1,5 +1,5 @@
 """
-What crosses from the engine to a runner and back: one step.
+The interface between the engine and a runner: one step.
 
 A step is one forward pass over a mixed batch of prompt chunks and decode tokens. Letters in shapes:
 `T` tokens in the step, `S` sequences, `R` logit rows, `N` blocks in a table, `K` alternatives.
@@ -34,19 +34,19 @@ SAMPLING_DTYPE = np.dtype(
     ]
 )
 """
-How one logit row is turned into a token (56 bytes, the layout of the C++ struct `SamplingRow`).
+Sampling parameters of one logit row (56 bytes, the layout of the C++ struct `SamplingRow`).
 
-`seed`, `position`: the random number is a function of the two and of nothing else (counter based);
+`seed`, `position`: the random number is a function of these two only (counter based);
 `position` is the index of the token being drawn in its sequence (prompt included).
 `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0, `typical_p` 1, penalties 1/0/0 are off.
-`num_top`: -1 no logprob wanted, 0 the chosen token's, k that of the k best too.
-`target`: -1 draw a token; >= 0 do not draw, report this token (prompt logprobs).
+`num_top`: -1 no logprobs, 0 the logprob of the chosen token, k those of the k best too.
+`target`: -1 draw a token; >= 0 report this token instead of drawing one (prompt logprobs).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The tokens that penalties of logit row `row` look at: the prompt is `tokens[:num_prompt_tokens]`."""
+    """The tokens that the penalties of logit row `row` count; the prompt is `tokens[:num_prompt_tokens]`."""
 
     row: int
     tokens: Int32
@@ -64,7 +64,7 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Tokens allowed in logit row `row`: bit `i % 32` of word `i // 32`, little end first; ceil(vocab / 32) words."""
+    """The tokens allowed in logit row `row`: bit `i % 32` of word `i // 32`; ceil(vocab / 32) words."""
 
     row: int
     words: npt.NDArray[np.uint32]
@@ -73,9 +73,9 @@ class Mask:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInput:
     """
-    One batch. The tokens of a sequence lie together; sequences follow each other.
+    A batch of sequences; the tokens of a sequence are contiguous.
 
-    KV for every token is written before anything attends, so a chunk may attend to itself causally.
+    KV of every token is written before attention runs, so a chunk may attend to itself causally.
     """
 
     token_ids: Int32
@@ -83,36 +83,36 @@ class StepInput:
     query_starts: Int32
     """(S + 1,) sequence `s` owns tokens `query_starts[s]:query_starts[s + 1]`."""
     context_lens: Int32
-    """(S,) tokens of the sequence that are in the KV cache already = position of its first token here."""
+    """(S,) tokens of the sequence that are already in the KV cache = position of its first token in the step."""
     block_tables: Int32
     """(S, N) block ids, enough for context + chunk; the rest of a row is ignored. C-contiguous."""
     rows: Int32
-    """(R,) ascending indices into the T tokens whose logits are wanted; others never reach the LM head."""
+    """(R,) ascending indices of the tokens that need logits; the others never reach the LM head."""
     sampling: npt.NDArray[np.void]
     """(R,) of `SAMPLING_DTYPE`."""
     histories: tuple[History, ...] = ()
-    """At most one for a row; so are biases and masks."""
+    """At most one for each row; the same holds for biases and masks."""
     biases: tuple[Bias, ...] = ()
     masks: tuple[Mask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """What came of the logit rows of a step."""
+    """The sampled token and logprobs of each logit row."""
 
     token_ids: Int32
     """(R,) the token drawn, or `target`. -1: a logit is NaN or +inf, or all tokens are forbidden."""
     logprobs: Float32
-    """(R,) of that token from the raw logits; NaN where `num_top` is -1."""
+    """(R,) logprob of that token from the raw logits; NaN where `num_top` is -1."""
     top_ids: Int32
-    """(R, K) best tokens, best first, -1 after `num_top`; K is the largest `num_top` of the step (0 at least)."""
+    """(R, K) best tokens, best first, -1 after `num_top`; K is the largest `num_top` of the step (at least 0)."""
     top_logprobs: Float32
     """(R, K)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerLimits:
-    """What one runner can take; fixed when it is loaded, all workspaces are sized by it."""
+    """The largest step that a runner accepts; its workspaces are sized by this when it is loaded."""
 
     num_blocks: int
     block_tokens: int
@@ -124,7 +124,7 @@ class RunnerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerInfo:
-    """What was loaded and how, for logs, `/info` and `headrace doctor`."""
+    """Formats, device and memory of a loaded runner, for logs, `/info` and `headrace doctor`."""
 
     dtype: str
     kv_dtype: str
@@ -137,9 +137,9 @@ class RunnerInfo:
 
 class Runner(Protocol):
     """
-    Executes steps of one model. Not thread safe: one thread calls it.
+    Executes steps of one model. Not thread safe: only one thread may call it.
 
-    `execute` must give each row the same answer whatever else is in the batch (batch invariance).
+    `execute` must be batch-invariant: a row gets the same answer whatever else is in the batch.
     """
 
     spec: ModelSpec
@@ -147,7 +147,7 @@ class Runner(Protocol):
     info: RunnerInfo
 
     def execute(self, step: StepInput) -> StepOutput:
-        """Run one step. Releases the GIL while it computes. Raises `EngineFailed` if the step cannot be run."""
+        """Run one step, releasing the GIL while it computes. Raises `EngineFailed` if the step is invalid."""
         ...
 
     def close(self) -> None:

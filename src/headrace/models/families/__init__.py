@@ -1,1 +1,1 @@
-"""Families of networks: each file maps a config or GGUF metadata to a `ModelSpec`, and names its tensors."""
+"""Model families: each file maps a config or GGUF metadata to a `ModelSpec`, and names its tensors."""

@@ -1,4 +1,4 @@
-"""What a family is, and what most families have in common."""
+"""The definition of a model family, and the parts that most families share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,7 +33,7 @@ LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
         "down": "mlp.down_proj.weight",
     }
 )
-"""Names in Hugging Face checkpoints; those of a layer come after `model.layers.{i}.`."""
+"""Names in Hugging Face checkpoints; those of a layer follow `model.layers.{i}.`."""
 
 _MAX_LAYERS: Final = 1024
 
@@ -61,12 +61,12 @@ GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
         "post_mlp_norm": "post_ffw_norm.weight",
     }
 )
-"""Names in GGUF files, the same for all families; those of a layer come after `blk.{i}.`."""
+"""Names in GGUF files, the same for all families; those of a layer follow `blk.{i}.`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """How to read the checkpoints of one family."""
+    """The functions and names that read the checkpoints of one family."""
 
     name: str
     model_types: tuple[str, ...]
@@ -79,22 +79,22 @@ class Family:
     norm_offset: float = 0.0
     """Added to the norm weights of Hugging Face checkpoints (Gemma stores `w` of `x * (1 + w)`)."""
     interleaved_gguf_rope: bool = False
-    """GGUF files hold the rows of q and k with the two halves of each rotary pair next to each other."""
+    """GGUF files interleave the rows of q and k: the two halves of each rotary pair are adjacent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """What a family needs of a GGUF file."""
+    """The parts of a GGUF file that a family reads."""
 
     fields: Fields
-    """Metadata without the prefix `<architecture>.`."""
+    """The metadata without the prefix `<architecture>.`."""
     tensor_shapes: Mapping[str, tuple[int, int]]
     rope_divisors: tuple[float, ...] | None
-    """The tensor `rope_freqs.weight`, where there is one."""
+    """The tensor `rope_freqs.weight`, if the file has one."""
 
 
 def base_config_spec(config: Fields, family: str) -> ModelSpec:
-    """The parts of config.json that every family words alike; refuses what no family here supports."""
+    """Read the keys of config.json that all families share, and refuse parts that none of them supports."""
     refuse_foreign_parts(config)
     num_heads = config.whole("num_attention_heads")
     hidden_size = config.whole("hidden_size")
@@ -121,7 +121,7 @@ def base_config_spec(config: Fields, family: str) -> ModelSpec:
 
 
 def base_gguf_spec(header: GgufHeader, family: str) -> ModelSpec:
-    """The parts of GGUF metadata that every family words alike; refuses what no family here supports."""
+    """Read the keys of GGUF metadata that all families share, and refuse parts that none of them supports."""
     fields = header.fields
     refuse_foreign_gguf_parts(fields)
     num_heads = fields.whole("attention.head_count")
@@ -149,26 +149,24 @@ def base_gguf_spec(header: GgufHeader, family: str) -> ModelSpec:
 
 
 def checked(spec: ModelSpec, source: str) -> ModelSpec:
-    """Refuse sizes that cannot belong to a network."""
+    """Return the spec, or refuse sizes that no real network has."""
     if spec.num_layers > _MAX_LAYERS:
-        raise BrokenModel(
-            f"{source}: {spec.num_layers} layers are more than any network has ({_MAX_LAYERS} are taken)."
-        )
+        raise BrokenModel(f"{source}: the network has {spec.num_layers} layers; expected at most {_MAX_LAYERS}.")
     if spec.num_heads % spec.num_kv_heads:
         raise BrokenModel(f"{source}: {spec.num_heads} query heads cannot share {spec.num_kv_heads} key heads evenly.")
     if spec.head_dim % 2 or spec.head_dim < 4:
-        raise BrokenModel(f"{source}: the head size is {spec.head_dim}, wanted an even number of at least 4.")
+        raise BrokenModel(f"{source}: the head size is {spec.head_dim}; expected an even number of at least 4.")
     return spec
 
 
-def require_activation(config: Fields, wanted: Literal["silu", "gelu_tanh"], *, key: str = "hidden_act") -> None:
-    """Refuse any activation but the one that the family is run with."""
-    names = {"silu": ("silu", "swish"), "gelu_tanh": ("gelu_pytorch_tanh",)}[wanted]
+def require_activation(config: Fields, expected: Literal["silu", "gelu_tanh"], *, key: str = "hidden_act") -> None:
+    """Refuse any activation but the one that the family uses."""
+    names = {"silu": ("silu", "swish"), "gelu_tanh": ("gelu_pytorch_tanh",)}[expected]
     config.refuse(key, "the activation", unless=names)
 
 
 def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[bool, ...]) -> ModelSpec:
-    """Give the layers that slide the window; `layer_types` says which, `default` where it is absent."""
+    """Set the window of the sliding layers: those in `layer_types`, or `default` where that is absent."""
     slides = default
     kinds = config.texts("layer_types")
     if kinds:
@@ -184,7 +182,7 @@ def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[b
 
 
 def refuse_foreign_parts(config: Fields) -> None:
-    """Refuse parts that would silently give wrong answers if they were ignored."""
+    """Refuse parts of config.json that would give wrong answers if they were ignored."""
     refuse_other_quantization(config)
     for key in ("num_local_experts", "num_experts", "n_routed_experts"):
         config.refuse(key, "a mixture of experts", unless=(0, 1))
@@ -200,7 +198,7 @@ def refuse_foreign_parts(config: Fields) -> None:
 
 
 def refuse_foreign_gguf_parts(fields: Fields) -> None:
-    """The same for GGUF metadata."""
+    """Refuse parts of GGUF metadata that would give wrong answers if they were ignored."""
     fields.refuse("expert_count", "a mixture of experts", unless=(0,))
     fields.refuse("attn_logit_softcapping", "softcapping of attention scores", unless=(0.0,))
     fields.refuse("final_logit_softcapping", "softcapping of logits", unless=(0.0,))

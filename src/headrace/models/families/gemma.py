@@ -20,7 +20,7 @@ from headrace.models.spec import ModelSpec, RopeSpec
 GLOBAL_THETA: Final = 1_000_000.0
 LOCAL_THETA: Final = 10_000.0
 PATTERN: Final = 6
-"""Every sixth layer sees the whole context."""
+"""Every sixth layer attends to the whole context."""
 DEFAULTS: Final = {
     "head_dim": 256,
     "query_pre_attn_scalar": 256,
@@ -28,13 +28,13 @@ DEFAULTS: Final = {
     "max_position_embeddings": 131_072,
     "tie_word_embeddings": True,
 }
-"""What transformers assumes where a config leaves it out. Source: transformers `Gemma3TextConfig`."""
+"""Defaults of transformers for keys that a config omits. Source: transformers `Gemma3TextConfig`."""
 LAYERS_OF_27B: Final = 62
 """The 27B model scales its scores by hidden size / heads, all others by the head size. Source: llama.cpp gemma3."""
 
 
 def spec_from_config(config: Fields) -> ModelSpec:
-    """A `gemma3_text` config, in the form of transformers 4 or 5."""
+    """Read a `gemma3_text` config in the format of transformers 4 or 5."""
     present = {key: value for key, value in config.values.items() if value is not None}
     config = Fields(DEFAULTS | present, config.source)
     require_activation(config, "gelu_tanh", key="hidden_activation")
@@ -53,7 +53,7 @@ def spec_from_config(config: Fields) -> ModelSpec:
 
 
 def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """GGUF files leave out the pattern of layers and the theta of the local ones: they are the same in all sizes."""
+    """Read GGUF metadata, which omits the layer pattern and the local theta: they are the same for all sizes."""
     spec = _gemma(base_gguf_spec(header, "gemma3"))
     window = header.fields.whole("attention.sliding_window")
     local_theta = header.fields.positive("rope.freq_base_swa", LOCAL_THETA)

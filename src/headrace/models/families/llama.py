@@ -15,7 +15,7 @@ from headrace.models.spec import ModelSpec
 
 
 def spec_from_config(config: Fields) -> ModelSpec:
-    """Llama: `attention_bias` puts a bias on all four attention matrices."""
+    """Read a Llama config; `attention_bias` puts a bias on all four attention matrices."""
     require_activation(config, "silu")
     spec = base_config_spec(config, "llama")
     biased = config.flag("attention_bias", default=False)
@@ -23,7 +23,7 @@ def spec_from_config(config: Fields) -> ModelSpec:
 
 
 def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """GGUF files of this architecture also hold Mistral models without a sliding window."""
+    """Read GGUF metadata; this architecture also covers Mistral models without a sliding window."""
     spec = base_gguf_spec(header, "llama")
     return replace(
         spec,

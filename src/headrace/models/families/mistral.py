@@ -1,4 +1,4 @@
-"""Mistral: Llama with a sliding window on every layer (where the checkpoint still has one)."""
+"""Mistral: Llama with a sliding window on every layer, if the checkpoint has a window."""
 
 from dataclasses import replace
 from typing import Final
@@ -11,7 +11,7 @@ DEFAULT_WINDOW_TOKENS: Final = 4096
 
 
 def spec_from_config(config: Fields) -> ModelSpec:
-    """`sliding_window` null means none; a config without the key means 4096, as in transformers."""
+    """Read a config; a `sliding_window` of null means none, a missing key means 4096 as in transformers."""
     require_activation(config, "silu")
     config.refuse("layer_types", "a window on some layers only")
     spec = base_config_spec(config, "mistral")

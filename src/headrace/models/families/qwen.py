@@ -18,13 +18,13 @@ QWEN3_HEAD_DIM: Final = 128
 
 
 def qwen2_from_config(config: Fields) -> ModelSpec:
-    """Qwen 2."""
+    """Read a Qwen 2 config."""
     require_activation(config, "silu")
     return _with_windows(config, replace(base_config_spec(config, "qwen2"), qkv_bias=True))
 
 
 def qwen3_from_config(config: Fields) -> ModelSpec:
-    """Qwen 3: the head size does not follow from the hidden size."""
+    """Read a Qwen 3 config; the head size does not follow from the hidden size."""
     require_activation(config, "silu")
     head_dim = config.whole("head_dim", QWEN3_HEAD_DIM)
     spec = base_config_spec(Fields({**config.values, "head_dim": head_dim}, config.source), "qwen3")
@@ -33,17 +33,17 @@ def qwen3_from_config(config: Fields) -> ModelSpec:
 
 
 def qwen2_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Qwen 2."""
+    """Read the GGUF metadata of Qwen 2."""
     return replace(base_gguf_spec(header, "qwen2"), qkv_bias=True)
 
 
 def qwen3_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Qwen 3."""
+    """Read the GGUF metadata of Qwen 3."""
     return replace(base_gguf_spec(header, "qwen3"), qk_norm=True)
 
 
 def _with_windows(config: Fields, spec: ModelSpec) -> ModelSpec:
-    """The window counts only with `use_sliding_window`, from layer `max_window_layers` on."""
+    """Set the windows, which apply only with `use_sliding_window` and from layer `max_window_layers` on."""
     if not config.flag("use_sliding_window", default=False) or _window_is_off(config):
         config.refuse("layer_types", "sliding layers without a window", unless=(["full_attention"] * spec.num_layers,))
         return spec

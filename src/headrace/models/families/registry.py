@@ -1,4 +1,4 @@
-"""All families, and which of them a checkpoint belongs to."""
+"""The registry of families, and the choice of the one that reads a checkpoint."""
 
 from typing import Final
 
@@ -16,11 +16,11 @@ FAMILIES: Final = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3)
 
 def from_config(config: Fields) -> tuple[Family, ModelSpec]:
     """
-    The family and the spec of a config.json.
+    Return the family and the spec of a config.json.
 
     Raises:
-        UnsupportedModel: names the part that is not supported.
-        BrokenModel: names the key that is missing or wrong.
+        UnsupportedModel: a part is not supported; the message names it.
+        BrokenModel: a key is missing or wrong; the message names it.
     """
     model_type = config.text("model_type", "")
     for family in FAMILIES:
@@ -28,17 +28,17 @@ def from_config(config: Fields) -> tuple[Family, ModelSpec]:
             return family, family.spec_from_config(config)
     known = ", ".join(name for family in FAMILIES for name in family.model_types)
     raise UnsupportedModel(
-        f"{config.source}: model_type {model_type!r} is not supported; these are: {known}.", model_type=model_type
+        f"{config.source}: model_type is {model_type!r}; expected one of {known}.", model_type=model_type
     )
 
 
 def from_gguf(architecture: str, header: GgufHeader) -> tuple[Family, ModelSpec]:
-    """The same for GGUF metadata."""
+    """Return the family and the spec of GGUF metadata; raises like `from_config`."""
     for family in FAMILIES:
         if architecture in family.gguf_architectures and family.spec_from_gguf is not None:
             return family, family.spec_from_gguf(header)
     known = ", ".join(name for family in FAMILIES for name in family.gguf_architectures)
     raise UnsupportedModel(
-        f"{header.fields.source}: architecture {architecture!r} is not supported; these are: {known}.",
+        f"{header.fields.source}: the architecture is {architecture!r}; expected one of {known}.",
         architecture=architecture,
     )

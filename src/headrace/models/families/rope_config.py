@@ -1,4 +1,4 @@
-"""Reads rotary embedding settings: `rope_parameters` (transformers 5), `rope_scaling` (before), GGUF metadata."""
+"""Read rotary embedding settings: `rope_parameters` (transformers 5), `rope_scaling` (before), GGUF metadata."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ from headrace.models.rope import inverse_frequencies, llama3_divisors
 from headrace.models.spec import RopeSpec
 
 LLAMA3_CONTEXT_TOKENS = 8192
-"""What Llama 3 models were trained with before their context was stretched; GGUF files do not say."""
+"""The context that Llama 3 was trained with before its extension; GGUF files do not have it."""
 
 
 def rope_from_config(config: Fields, default_theta: float = 10000.0) -> RopeSpec:
-    """The rotary embedding of a config that has one for all layers."""
+    """Read the rotary embedding of a config that has the same one for all layers."""
     parameters = config.sub("rope_parameters")
     for layer_type in ("full_attention", "sliding_attention"):
         parameters.refuse(layer_type, "a rotary embedding of its own for each type of layer")
@@ -23,10 +23,10 @@ def rope_from_config(config: Fields, default_theta: float = 10000.0) -> RopeSpec
 
 def rope_from_scaling(scaling: Fields, theta: float, max_positions: int) -> RopeSpec:
     """
-    One `rope_scaling` object.
+    Read a `rope_scaling` object.
 
     Raises:
-        UnsupportedModel: a kind of scaling that is not known here, by name.
+        UnsupportedModel: the type of scaling is unknown; the message names it.
     """
     kind = scaling.text("rope_type", scaling.text("type", "default"))
     scaling.refuse("partial_rotary_factor", "a rotary embedding of a part of each head", unless=(1.0, 1))
@@ -46,7 +46,7 @@ def rope_from_scaling(scaling: Fields, theta: float, max_positions: int) -> Rope
 
 
 def rope_from_gguf(fields: Fields, head_dim: int, divisors: tuple[float, ...] | None) -> RopeSpec:
-    """The rotary embedding of a GGUF file; `divisors` is its tensor `rope_freqs.weight`."""
+    """Read the rotary embedding of a GGUF file; `divisors` is its tensor `rope_freqs.weight`."""
     theta = fields.positive("rope.freq_base", 10000.0)
     kind = fields.text("rope.scaling.type", "none")
     original = fields.whole("rope.scaling.original_context_length", fields.whole("context_length"))
@@ -66,7 +66,7 @@ def rope_from_gguf(fields: Fields, head_dim: int, divisors: tuple[float, ...] | 
 def _factor(scaling: Fields) -> float:
     factor = scaling.number("factor")
     if factor < 1:
-        raise BrokenModel(f"{scaling.source}: factor is {factor}, wanted at least 1.")
+        raise BrokenModel(f"{scaling.source}: factor is {factor}; expected at least 1.")
     return factor
 
 
@@ -85,7 +85,7 @@ def _llama3(scaling: Fields, theta: float) -> RopeSpec:
 
 
 def _llama3_from_divisors(fields: Fields, theta: float, head_dim: int, divisors: tuple[float, ...]) -> RopeSpec:
-    """GGUF files hold Llama 3's scaling as one divisor a frequency; find the values that gave them."""
+    """Recover Llama 3's scaling parameters from its divisors, one per frequency, which GGUF files store."""
     if len(divisors) != head_dim // 2 or not all(divisor >= 1 for divisor in divisors):
         raise BrokenModel(f"{fields.source}: rope_freqs.weight must hold {head_dim // 2} numbers of at least 1.")
     rope = RopeSpec(
