@@ -29,8 +29,8 @@ def series_of(**values: list[float | None]) -> tuple[MemorySeries, list[Query]]:
 def result(expression: str, **values: list[float | None]) -> list[float | None]:
     """What an expression is in each minute."""
     series, queries = series_of(**values)
-    asked = [*queries, Query(id="e", expression=expression)]
-    (line,) = evaluate(asked, series.read, start_s=T0, end_s=T0 + 240)["e"]
+    requested = [*queries, Query(id="e", expression=expression)]
+    (line,) = evaluate(requested, series.read, start_s=T0, end_s=T0 + 240)["e"]
     found = dict(line.points)
     return [found.get(T0 + 60 * number) for number in range(4)]
 
@@ -86,22 +86,22 @@ def test_each_rule_on_two_series_with_a_gap(expression: str, wanted: list[float 
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
-        ("", "its end"),
-        ("m1 +", "its end"),
-        ("m1 m2", "not expected"),
-        ("(m1", "its end"),
-        ("m1 $ 2", "cannot be read from"),
+        ("", "unexpected end"),
+        ("m1 +", "unexpected end"),
+        ("m1 m2", "unexpected"),
+        ("(m1", "unexpected end"),
+        ("m1 $ 2", "cannot be parsed from"),
         ("m9", "no query with the id 'm9'"),
         ("e + 1", "refers to itself"),
         ("1 + 1", "not a time series"),
         ("SUM(m1)", "not a time series"),
         ("SEARCH('x', 'Sum', 60)", "SEARCH is not supported"),
         ('SELECT AVG(CPUUtilization) FROM "AWS/SageMaker"', "Metrics Insights queries"),
-        ("RATE(m1, 2)", "does not take 2"),
+        ("RATE(m1, 2)", "does not take these 2"),
         ("FILL(m1, NEVER)", "no query"),
         ("METRICS(3)", "in quotes"),
         ("'a' + m1", "A text"),
-        ("[m1, 2]", "time series only"),
+        ("[m1, 2]", "only contain time series"),
         ("(" * 60 + "m1" + ")" * 60, "nested deeper"),
         ("-" * 60 + "m1", "nested deeper"),
         ("m1" + "+m1" * 60, "nested deeper"),
@@ -114,10 +114,14 @@ def test_bad_expressions_are_refused_with_a_reason(expression: str, words: str) 
         result(expression, **M)
 
 
-def test_expressions_may_use_expressions_and_lists_give_several_series() -> None:
+def test_expressions_can_refer_to_expressions_and_a_list_has_several_series() -> None:
     series, queries = series_of(**M)
-    asked = [*queries, Query(id="both", expression="METRICS() * 2"), Query(id="e", expression="SUM(both)", label="All")]
-    found = evaluate(asked, series.read, start_s=T0, end_s=T0 + 60)
+    requested = [
+        *queries,
+        Query(id="both", expression="METRICS() * 2"),
+        Query(id="e", expression="SUM(both)", label="All"),
+    ]
+    found = evaluate(requested, series.read, start_s=T0, end_s=T0 + 60)
     assert [line.points for line in found["both"]] == [((T0, 2.0),), ((T0, 20.0),)]
     assert [(line.label, line.points) for line in found["e"]] == [("All", ((T0, 22.0),))]
 
@@ -128,7 +132,7 @@ def test_series_without_values_give_results_without_values() -> None:
     assert result("FILL(m1, 0)", m1=[]) == [0] * 4
 
 
-def test_a_query_is_read_as_the_api_has_it() -> None:
+def test_a_metric_data_query_is_parsed_from_the_api_form() -> None:
     dimensions = [{"Name": "b", "Value": "2"}, {"Name": "a", "Value": "1"}]
     metric = {"Namespace": "n", "MetricName": "m", "Dimensions": dimensions}
     stat = {"Metric": metric, "Period": 10, "Stat": "p90", "Unit": "Count"}
@@ -138,15 +142,15 @@ def test_a_query_is_read_as_the_api_has_it() -> None:
     assert query_from_json({"Id": "e", "Expression": "q*2", "Label": "x"}).label == "x"
 
 
-def test_points_with_another_unit_are_left_out() -> None:
+def test_points_with_another_unit_are_ignored() -> None:
     series, _ = series_of(m1=[1.0])
     query = Query(id="q", metric=Metric(namespace="n", name="m1"), unit="Seconds")
     assert evaluate([query], series.read, start_s=T0, end_s=T0 + 60)["q"][0].points == ()
 
 
 @given(st.text("m12+-*/^()[],<>=!&|IFSUM \"'.eE", max_size=40))
-def test_no_text_breaks_anything(expression: str) -> None:
+def test_any_text_is_evaluated_or_refused_as_a_bad_expression(expression: str) -> None:
     series, queries = series_of(**M)
-    asked = [*queries, Query(id="e", expression=expression)]
+    requested = [*queries, Query(id="e", expression=expression)]
     with suppress(BadExpression):
-        evaluate(asked, series.read, start_s=T0, end_s=T0 + 240)
+        evaluate(requested, series.read, start_s=T0, end_s=T0 + 240)

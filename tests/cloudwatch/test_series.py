@@ -20,7 +20,7 @@ def counts(points: Sequence[Point]) -> list[tuple[float, float]]:
     return [(point.start_s - T0, point.total) for point in points]
 
 
-def test_measurements_come_back_in_periods_since_1970() -> None:
+def test_measurements_are_read_in_periods_aligned_to_1970() -> None:
     series = MemorySeries()
     for second in (0, 5, 12, 65, 3700):
         series.put(metric(), 1.0, now_s=T0 + second)
@@ -35,14 +35,14 @@ def test_measurements_come_back_in_periods_since_1970() -> None:
     assert read(3600) == [(0, 4), (3600, 1)]
 
 
-def test_a_range_begins_with_the_period_that_holds_its_start_and_leaves_out_its_end() -> None:
+def test_a_range_begins_with_the_period_that_contains_its_start_and_excludes_its_end() -> None:
     series = MemorySeries()
     for second in (0, 60, 120):
         series.put(metric(), 1.0, now_s=T0 + second)
     assert counts(series.read(metric(), start_s=T0 + 59, end_s=T0 + 120, period_s=60)) == [(0, 1), (60, 1)]
 
 
-def test_late_measurements_count_where_they_belong() -> None:
+def test_late_measurements_count_in_their_own_period() -> None:
     series = MemorySeries()
     series.put(metric(), 1.0, now_s=T0 + 600)
     series.put(metric(), 5.0, now_s=T0, count=2, unit="Count")
@@ -50,7 +50,7 @@ def test_late_measurements_count_where_they_belong() -> None:
     assert (first.total, first.count, first.values, first.unit) == (10, 2, ((5.0, 2.0),), "Count")
 
 
-def test_a_statistic_set_counts_as_it_is() -> None:
+def test_a_statistic_set_is_kept_unchanged() -> None:
     series = MemorySeries()
     series.put_point(metric(), Point(start_s=T0 + 3, count=10, total=50, minimum=1, maximum=9, unit="Seconds"))
     series.put(metric(), 20.0, now_s=T0 + 4, unit="Seconds")
@@ -59,14 +59,14 @@ def test_a_statistic_set_counts_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("value", "count"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, 0.0), (1.0, math.nan)])
-def test_what_is_no_number_is_not_kept(value: float, count: float) -> None:
+def test_values_that_are_not_numbers_are_dropped(value: float, count: float) -> None:
     series = MemorySeries()
     series.put(metric(), value, now_s=T0, count=count)
     assert not series.list()
     assert series.num_refused == 1
 
 
-def test_old_points_go_and_long_ones_stay() -> None:
+def test_fine_points_expire_before_coarse_ones() -> None:
     series = MemorySeries()
     for ten_seconds in range(2000):
         series.put(metric(), 1.0, now_s=T0 + 10 * ten_seconds)
@@ -76,7 +76,7 @@ def test_old_points_go_and_long_ones_stay() -> None:
     assert sum(point.count for point in series.read(metric(), start_s=T0, end_s=T0 + 20_000, period_s=60)) == 2000
 
 
-def test_the_number_of_points_is_bounded_and_the_coarse_ones_survive() -> None:
+def test_beyond_the_maximum_number_of_points_the_finest_are_dropped() -> None:
     series = MemorySeries(max_points=500)
     for ten_seconds in range(1000):
         series.put(metric(), 1.0, now_s=T0 + 10 * ten_seconds)
@@ -86,7 +86,7 @@ def test_the_number_of_points_is_bounded_and_the_coarse_ones_survive() -> None:
     assert sum(map(len, held.tiers)) <= 500
 
 
-def test_the_number_of_series_is_bounded() -> None:
+def test_a_series_beyond_the_maximum_replaces_an_idle_one_only() -> None:
     series = MemorySeries(max_series=2)
     series.put(metric("a"), 1.0, now_s=T0)
     series.put(metric("b"), 1.0, now_s=T0 + 3000)
@@ -97,7 +97,7 @@ def test_the_number_of_series_is_bounded() -> None:
     assert [one.name for one in series.list()] == ["b", "c"], "a was idle for more than an hour"
 
 
-def test_metrics_are_listed_by_namespace_name_and_when_they_were_measured_last() -> None:
+def test_metrics_are_listed_by_namespace_name_and_time_of_last_measurement() -> None:
     series = MemorySeries()
     series.put(metric("b", EndpointName="x"), 1.0, now_s=T0)
     series.put(metric("b"), 1.0, now_s=T0)
@@ -111,7 +111,7 @@ def test_metrics_are_listed_by_namespace_name_and_when_they_were_measured_last()
     assert [m.name for m in series.list(since_s=T0 + 50)] == ["a"]
 
 
-def test_what_was_taken_and_given_back_is_as_before() -> None:
+def test_taking_series_and_giving_them_back_changes_nothing() -> None:
     series = MemorySeries()
     series.put(metric(), 1.0, now_s=T0)
     taken = series.take()
@@ -122,14 +122,14 @@ def test_what_was_taken_and_given_back_is_as_before() -> None:
     assert (point.count, point.total, point.values) == (2, 3, ((1.0, 1.0), (2.0, 1.0)))
 
 
-def test_a_long_queue_is_counted_although_nobody_reads() -> None:
+def test_a_long_queue_is_folded_without_a_reader() -> None:
     series = MemorySeries()
     for number in range(20_000):
         series.put(metric(), 1.0, now_s=T0 + number)
     assert len(series._queue) <= 4096
 
 
-def test_threads_lose_nothing() -> None:
+def test_concurrent_threads_lose_no_measurements() -> None:
     series, num, rounds = MemorySeries(), 4, 3000
 
     def measure() -> None:

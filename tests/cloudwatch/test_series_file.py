@@ -56,7 +56,7 @@ def total(series: FileSeries, metric: Metric = M, period_s: int = 60, until_s: f
     return sum(point.total for point in series.read(metric, start_s=T0, end_s=T0 + until_s, period_s=period_s))
 
 
-def test_what_was_written_and_what_was_not_yet_are_one(opened: Open) -> None:
+def test_reading_merges_flushed_and_unflushed_measurements(opened: Open) -> None:
     series = opened()
     series.put(M, 3.0, now_s=T0 + 1, unit="Count")
     series.flush()
@@ -71,7 +71,7 @@ def test_what_was_written_and_what_was_not_yet_are_one(opened: Open) -> None:
         series.flush()
 
 
-def test_a_closed_file_is_there_again(opened: Open, path: Path) -> None:
+def test_a_closed_file_is_read_again_after_a_restart(opened: Open, path: Path) -> None:
     series = opened()
     series.put(M, 3.0, now_s=T0)
     series.put_point(M, Point(start_s=T0, count=10, total=50, minimum=1, maximum=9))
@@ -82,7 +82,7 @@ def test_a_closed_file_is_there_again(opened: Open, path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_metrics_are_listed_from_both_and_filtered(opened: Open) -> None:
+def test_flushed_and_unflushed_metrics_are_listed_and_filtered(opened: Open) -> None:
     series, other = opened(), Metric(namespace="mine", name="a")
     series.put(M, 1.0, now_s=T0)
     series.flush()
@@ -93,7 +93,7 @@ def test_metrics_are_listed_from_both_and_filtered(opened: Open) -> None:
         series.flush()
 
 
-def test_old_points_go_with_time(opened: Open, clock: Clock) -> None:
+def test_points_expire_by_their_retention(opened: Open, clock: Clock) -> None:
     series = opened()
     series.put(M, 1.0, now_s=T0)
     series.flush()
@@ -104,7 +104,7 @@ def test_old_points_go_with_time(opened: Open, clock: Clock) -> None:
     assert not series.list()
 
 
-def test_a_file_that_is_too_large_keeps_less(opened: Open, clock: Clock) -> None:
+def test_a_file_that_is_too_large_shortens_its_retention(opened: Open, clock: Clock) -> None:
     series = opened(max_bytes=100_000)
     clock.now_s = T0 + 60 * 2000
     for minute in range(2000):
@@ -116,7 +116,7 @@ def test_a_file_that_is_too_large_keeps_less(opened: Open, clock: Clock) -> None
     assert total(series, period_s=3600, until_s=120_000) == 2000
 
 
-def test_the_number_of_series_is_bounded_and_idle_ones_make_room(opened: Open) -> None:
+def test_a_series_beyond_the_maximum_replaces_an_idle_one(opened: Open) -> None:
     series = opened(max_series=2)
     names = [Metric(namespace="n", name=name) for name in "abc"]
     for number, metric in enumerate(names):
@@ -129,7 +129,7 @@ def test_the_number_of_series_is_bounded_and_idle_ones_make_room(opened: Open) -
 
 
 @pytest.mark.parametrize("content", [b"this is not a database" * 1000, b"SQLite format 3\0" + b"\xff" * 8000])
-def test_a_damaged_file_is_laid_aside_and_begun_anew(opened: Open, path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_set_aside_and_replaced(opened: Open, path: Path, content: bytes) -> None:
     path.write_bytes(content)
     series = opened()
     series.put(M, 1.0, now_s=T0)
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_laid_aside_and_begun_anew(opened: Open, path: Path, c
     assert sqlite_total(path) == 1
 
 
-def test_a_file_that_is_damaged_while_it_is_used_is_begun_anew(opened: Open, path: Path) -> None:
+def test_a_file_that_is_damaged_while_open_is_replaced(opened: Open, path: Path) -> None:
     series = opened()
     for number in range(500):
         series.put(M, 1.0, now_s=T0 + 10 * number)
@@ -154,7 +154,7 @@ def test_a_file_that_is_damaged_while_it_is_used_is_begun_anew(opened: Open, pat
     assert total(again) == 1
 
 
-def test_a_file_of_a_newer_headrace_is_laid_aside(opened: Open, path: Path) -> None:
+def test_a_file_of_a_newer_headrace_is_set_aside(opened: Open, path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 99")
     series = opened()
@@ -164,7 +164,7 @@ def test_a_file_of_a_newer_headrace_is_laid_aside(opened: Open, path: Path) -> N
     assert path.with_name("metrics.sqlite.damaged").exists()
 
 
-def test_a_disk_that_takes_nothing_loses_nothing_as_long_as_memory_lasts(opened: Open, path: Path) -> None:
+def test_measurements_stay_in_memory_while_the_disk_refuses_writes(opened: Open, path: Path) -> None:
     series = opened()
     series.put(M, 1.0, now_s=T0)
     series.flush()
@@ -183,7 +183,7 @@ def test_a_disk_that_takes_nothing_loses_nothing_as_long_as_memory_lasts(opened:
     assert len(series.list()) == 91
 
 
-def test_a_file_that_cannot_be_made_stops_nothing(tmp_path: Path, clock: Clock) -> None:
+def test_a_file_that_cannot_be_created_leaves_the_series_in_memory(tmp_path: Path, clock: Clock) -> None:
     folder = tmp_path / "not there"
     series = FileSeries(folder / "metrics.sqlite", max_bytes=2**20, clock=clock)
     series.put(M, 1.0, now_s=T0)
@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_made_stops_nothing(tmp_path: Path, clock: Clock) 
     assert sqlite_total(folder / "metrics.sqlite") == 1
 
 
-def test_kill_9_loses_only_what_was_not_written(opened: Open, path: Path) -> None:
+def test_kill_9_loses_only_unflushed_measurements(opened: Open, path: Path) -> None:
     program = (
         "import os, signal, sys\nfrom pathlib import Path\n"
         "from headrace.cloudwatch.metrics.metric import Metric\n"

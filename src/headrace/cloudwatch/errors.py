@@ -1,31 +1,31 @@
-"""CloudWatch's errors, by the codes of its query protocol. Source: botocore's model of cloudwatch, 2010-08-01."""
+"""CloudWatch's errors, with the codes of its query protocol. Source: botocore's model of cloudwatch, 2010-08-01."""
 
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Paginator
 
 
 def invalid_value(message: str) -> AwsError:
-    """A parameter has a value that it cannot have."""
+    """Return the error for a parameter with an invalid value."""
     return AwsError("InvalidParameterValue", message)
 
 
 def invalid_combination(message: str) -> AwsError:
-    """Parameters that do not go together."""
+    """Return the error for parameters that exclude each other."""
     return AwsError("InvalidParameterCombination", message)
 
 
 def missing_parameter(name: str) -> AwsError:
-    """A parameter that is needed in this call."""
+    """Return the error for a required parameter that is missing."""
     return AwsError("MissingParameter", f"The parameter {name} is required.")
 
 
 def validation_error(message: str) -> AwsError:
-    """What is asked for breaks a rule; GetMetricData and the alarms say this where others say InvalidParameterValue."""
+    """Return the error of GetMetricData and of alarms, where other operations answer InvalidParameterValue."""
     return AwsError("ValidationError", message)
 
 
 def alarm_not_found(name: str) -> AwsError:
-    """No alarm by that name."""
+    """Return the error for an alarm that does not exist."""
     return AwsError("ResourceNotFound", f"Alarm {name} does not exist.", status=404)
 
 

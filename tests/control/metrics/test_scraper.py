@@ -6,10 +6,10 @@ import contextlib
 import pytest
 
 from headrace.cloudwatch.metrics.metric import Metric
-from headrace.cloudwatch.metrics.worker_page import Seen, labels_of, read_page, seen_between
+from headrace.cloudwatch.metrics.worker_page import WorkerMetric, metrics_between, read_page
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.kinds import WORKER
-from headrace.control.metrics.scraper import MAX_PAGE_BYTES, Scraper, fetch
+from headrace.control.metrics.scraper import MAX_PAGE_BYTES, Scraper, fetch, series_of
 from headrace.core.exposition import render
 from headrace.core.generation import EngineStats
 from headrace.core.metrics import Metrics
@@ -35,12 +35,12 @@ nan_value NaN
 """
 
 
-def by_name(seen: list[Seen]) -> dict[str, Seen]:
+def by_name(seen: list[WorkerMetric]) -> dict[str, WorkerMetric]:
     return {one.name: one for one in seen}
 
 
 def test_the_first_page_tells_what_is() -> None:
-    seen = by_name(seen_between(None, read_page(page(), at_s=100), memory_bytes=1_000_000_000))
+    seen = by_name(metrics_between(None, read_page(page(), at_s=100), memory_bytes=1_000_000_000))
     assert {name: (one.point.total, one.unit) for name, one in seen.items()} == {
         "QueueDepth": (3, "Count"),
         "KVCacheUtilization": (25, "Percent"),
@@ -50,7 +50,7 @@ def test_the_first_page_tells_what_is() -> None:
 
 def test_two_pages_tell_what_has_happened() -> None:
     before, now = read_page(page(), at_s=100), read_page(page(tokens=200, cpu=20, first=3, second=4, sum=0.4), at_s=110)
-    seen = by_name(seen_between(before, now, memory_bytes=1))
+    seen = by_name(metrics_between(before, now, memory_bytes=1))
     assert seen["OutputTokensPerSecond"].point.total == 10
     assert seen["CPUUtilization"].point.total == 150
     ttft = seen["TimeToFirstToken"].point
@@ -62,7 +62,7 @@ def test_two_pages_tell_what_has_happened() -> None:
 
 def test_counters_that_begin_anew_tell_nothing() -> None:
     before, now = read_page(page(tokens=500, cpu=50, first=9, second=9, sum=2), at_s=100), read_page(page(), at_s=110)
-    assert set(by_name(seen_between(before, now, memory_bytes=1))) == {
+    assert set(by_name(metrics_between(before, now, memory_bytes=1))) == {
         "QueueDepth",
         "KVCacheUtilization",
         "MemoryUtilization",
@@ -70,7 +70,7 @@ def test_counters_that_begin_anew_tell_nothing() -> None:
 
 
 def test_the_memory_of_a_machine_that_nobody_knows_is_not_guessed() -> None:
-    assert "MemoryUtilization" not in by_name(seen_between(None, read_page(page(), at_s=100), memory_bytes=0))
+    assert "MemoryUtilization" not in by_name(metrics_between(None, read_page(page(), at_s=100), memory_bytes=0))
 
 
 def test_our_own_page_is_understood() -> None:
@@ -81,7 +81,7 @@ def test_our_own_page_is_understood() -> None:
             metrics.itl_s.observe(0.02)
         return render(metrics).decode()
 
-    seen = by_name(seen_between(read_page(text(1), at_s=0), read_page(text(3), at_s=10), memory_bytes=10**9))
+    seen = by_name(metrics_between(read_page(text(1), at_s=0), read_page(text(3), at_s=10), memory_bytes=10**9))
     assert set(seen) == {
         "QueueDepth",
         "KVCacheUtilization",
@@ -95,9 +95,9 @@ def test_our_own_page_is_understood() -> None:
 
 
 def test_a_worker_is_told_by_its_variant_or_its_component() -> None:
-    variant = labels_of({"endpoint": "e", "variant": "v"})
+    variant = series_of({"endpoint": "e", "variant": "v"})
     assert variant == ("/aws/sagemaker/Endpoints", (("EndpointName", "e"), ("VariantName", "v")))
-    component = labels_of({"endpoint": "e", "variant": "v", "component": "c"})
+    component = series_of({"endpoint": "e", "variant": "v", "component": "c"})
     assert component == ("/aws/sagemaker/InferenceComponents", (("InferenceComponentName", "c"),))
 
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from headrace.cloudwatch.alarms.rules import AlarmRule, Datapoint
 from headrace.cloudwatch.math import queries as metric_math
+from headrace.cloudwatch.math.queries import ReadPoints
 from headrace.cloudwatch.metrics.retention import whole_period
 from headrace.cloudwatch.metrics.statistics import statistic
 
 
-def read_datapoints(rule: AlarmRule, read: metric_math.Read, *, start_s: float, end_s: float) -> Sequence[Datapoint]:
+def read_datapoints(rule: AlarmRule, read: ReadPoints, *, start_s: float, end_s: float) -> Sequence[Datapoint]:
     """
     The datapoints of [start_s, end_s), oldest first; periods without measurements have none.
 
@@ -31,7 +32,7 @@ def read_datapoints(rule: AlarmRule, read: metric_math.Read, *, start_s: float, 
     ]
 
 
-def _computed(rule: AlarmRule, read: metric_math.Read, start_s: float, end_s: float) -> Sequence[Datapoint]:
+def _computed(rule: AlarmRule, read: ReadPoints, start_s: float, end_s: float) -> Sequence[Datapoint]:
     """What an expression gives; of several series the first."""
     queries = [metric_math.query_from_json(query) for query in rule.queries]
     found = metric_math.evaluate(queries, read, start_s=start_s, end_s=end_s)

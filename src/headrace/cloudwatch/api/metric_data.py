@@ -9,7 +9,7 @@ from headrace.cloudwatch.api.context import CloudWatchCall
 from headrace.cloudwatch.errors import PAGES, validation_error
 from headrace.cloudwatch.math.queries import evaluate, query_from_json
 from headrace.cloudwatch.math.syntax import BadExpression
-from headrace.cloudwatch.math.values import Line
+from headrace.cloudwatch.math.values import TimeSeries
 from headrace.cloudwatch.metrics.members import check_period, rounded_start_s
 from headrace.state.records import Json
 
@@ -55,7 +55,7 @@ def _check(params: dict[str, Any], queries: Sequence[Json]) -> None:
 
 def _evaluated(
     context: CloudWatchCall, params: dict[str, Any], queries: Sequence[Json]
-) -> Mapping[str, tuple[Line, ...]]:
+) -> Mapping[str, tuple[TimeSeries, ...]]:
     try:
         return evaluate(
             [query_from_json(query) for query in queries],

@@ -1,5 +1,5 @@
 """
-Metric math as text → what it means as a tree. Pure.
+Parser of metric math: an expression becomes a syntax tree. Pure.
 
 Source: CloudWatch user guide, "Using math expressions with CloudWatch metrics", operators and syntax.
 """
@@ -16,37 +16,37 @@ _TOKEN = re.compile(
 )
 _WORDS = {"AND": "&&", "OR": "||"}
 _LEVELS = (("||",), ("&&",), ("==", "!=", "<", ">", "<=", ">="), ("+", "-"), ("*", "/"))
-"""Weakest first."""
+"""Binary operators by precedence, weakest first."""
 
 
 class BadExpression(ValueError):
-    """It cannot be evaluated; the text says why, and is safe to show."""
+    """An expression that cannot be evaluated; the message is safe to show to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A constant."""
+    """A numeric constant."""
 
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """In quotes."""
+    """A quoted string."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """The id of another query, or a word such as REPEAT."""
+    """The id of another query, or a keyword such as REPEAT."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`left sign right`."""
+    """A binary operation: `left sign right`."""
 
     sign: str
     left: "Node"
@@ -54,47 +54,47 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A function."""
+class FunctionCall:
+    """A call of a function, such as `SUM(m1)`."""
 
     function: str
     arguments: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """`[m1, m2]`."""
+class ListLiteral:
+    """A list of series, such as `[m1, m2]`."""
 
     items: "tuple[Node, ...]"
 
 
-Node = Number | Text | Name | Operation | Call | Listed
+Node = Number | Text | Name | Operation | FunctionCall | ListLiteral
 
 
 def parse(expression: str) -> Node:
     """
-    Read an expression.
+    Parse an expression.
 
     Raises:
-        BadExpression: it is none.
+        BadExpression: It is not valid metric math.
     """
     if len(expression) > MAX_CHARACTERS:
-        raise BadExpression(f"The expression has {len(expression)} characters; at most {MAX_CHARACTERS} are taken.")
+        raise BadExpression(f"The expression has {len(expression)} characters; expected at most {MAX_CHARACTERS}.")
     if re.match(r"\s*select\s+\w", expression, re.IGNORECASE):
         raise BadExpression("Metrics Insights queries (SELECT …) are not supported. Name the metrics with MetricStat.")
-    return _Parser(expression).whole()
+    return _Parser(expression).parse()
 
 
 class _Parser:
     def __init__(self, expression: str) -> None:
         self._expression = expression
         self._tokens = _tokens(expression)
-        self._place = 0
+        self._position = 0
         self._depth = 0
 
-    def whole(self) -> Node:
+    def parse(self) -> Node:
         node = self._level(0)
-        if self._place < len(self._tokens):
+        if self._position < len(self._tokens):
             raise self._unexpected()
         return node
 
@@ -123,16 +123,16 @@ class _Parser:
         return node
 
     def _atom(self) -> Node:
-        kind, text = self._tokens[self._place] if self._place < len(self._tokens) else ("", "")
-        self._place += 1
+        kind, text = self._tokens[self._position] if self._position < len(self._tokens) else ("", "")
+        self._position += 1
         if kind == "number":
             return Number(float(text))
         if kind == "text":
             return Text(text[1:-1])
         if kind == "name":
-            return Call(text.upper(), self._listed(")")) if self._take("(") is not None else Name(text)
+            return FunctionCall(text.upper(), self._items(")")) if self._take("(") is not None else Name(text)
         if text == "[":
-            return Listed(self._listed("]"))
+            return ListLiteral(self._items("]"))
         if text == "(":
             self._deeper()
             node = self._level(0)
@@ -140,11 +140,11 @@ class _Parser:
             if self._take(")") is None:
                 raise self._unexpected()
             return node
-        self._place -= 1
+        self._position -= 1
         raise self._unexpected()
 
-    def _listed(self, end: str) -> tuple[Node, ...]:
-        """What stands between brackets; the opening one is taken."""
+    def _items(self, end: str) -> tuple[Node, ...]:
+        """Parse comma-separated items up to the closing bracket; the opening one was consumed."""
         if self._take(end) is not None:
             return ()
         self._deeper()
@@ -157,33 +157,33 @@ class _Parser:
         return tuple(items)
 
     def _take(self, *signs: str) -> str | None:
-        if self._place < len(self._tokens):
-            kind, text = self._tokens[self._place]
+        if self._position < len(self._tokens):
+            kind, text = self._tokens[self._position]
             if kind == "sign" and text in signs:
-                self._place += 1
+                self._position += 1
                 return text
         return None
 
     def _deeper(self) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise BadExpression(f"The expression is nested deeper than {MAX_DEPTH}; use several expressions.")
+            raise BadExpression(f"The expression is nested deeper than {MAX_DEPTH} levels. Split it into several.")
 
     def _unexpected(self) -> BadExpression:
-        seen = repr(self._tokens[self._place][1]) if self._place < len(self._tokens) else "its end"
-        return BadExpression(f"The expression {self._expression[:200]!r} cannot be read: {seen} was not expected.")
+        seen = repr(self._tokens[self._position][1]) if self._position < len(self._tokens) else "end"
+        return BadExpression(f"The expression {self._expression[:200]!r} cannot be parsed: unexpected {seen}.")
 
 
 def _tokens(expression: str) -> list[tuple[str, str]]:
-    tokens, place = [], 0
+    tokens, position = [], 0
     text = expression.rstrip()
-    while place < len(text):
-        match = _TOKEN.match(text, place)
+    while position < len(text):
+        match = _TOKEN.match(text, position)
         if match is None:
-            at = text[place:].strip()[:20]
-            raise BadExpression(f"The expression {expression[:200]!r} cannot be read from {at!r} on.")
+            at = text[position:].strip()[:20]
+            raise BadExpression(f"The expression {expression[:200]!r} cannot be parsed from {at!r} on.")
         kind, found = str(match.lastgroup), str(match[str(match.lastgroup)])
-        place = match.end()
+        position = match.end()
         is_word = kind == "name" and found.upper() in _WORDS
         tokens.append(("sign", _WORDS[found.upper()]) if is_word else (kind, found))
     return tokens

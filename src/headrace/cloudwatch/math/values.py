@@ -1,7 +1,7 @@
 """
-What expressions of metric math are made of: numbers, time series and lists of them, and how they go together. Pure.
+Values of metric math: numbers, time series and lists of them, and the operations on them. Pure.
 
-A result that is no number (a division by zero) has no point. Two series meet at the times that both have.
+A result that is not a number (a division by zero) yields no point. Two series are combined at the times both have.
 Source: CloudWatch user guide, "Using math expressions with CloudWatch metrics".
 """
 
@@ -10,25 +10,30 @@ import operator
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from headrace.cloudwatch.math.syntax import BadExpression
 
 
+class EmptySeries(BadExpression):
+    """An aggregate of a series without values: not an error, its result has no values either."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A time series."""
+class TimeSeries:
+    """A labelled series of values, one for each period that has one."""
 
     label: str
     period_s: int
     points: tuple[tuple[float, float], ...]
-    """(Start of the period, value), oldest first; periods without a value have none."""
+    """(Start of the period, value), oldest first."""
 
 
 MAX_FILLED = 100_800
-"""Source: CloudWatch API reference, GetMetricData, points of one call."""
+"""Values that FILL may produce. Source: CloudWatch API reference, GetMetricData, points of one call."""
 
-Value = float | Line | tuple[Line, ...] | str
+Value = float | TimeSeries | tuple[TimeSeries, ...] | str
 
 _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
     "+": operator.add,
@@ -64,29 +69,30 @@ AGGREGATES, MAPPED = tuple(_OVER), tuple(_EACH)
 
 def operate(sign: str, left: Value, right: Value) -> Value:
     """
-    `left sign right`.
+    Apply a binary operator.
 
     Raises:
-        BadExpression: they do not go together.
+        BadExpression: It does not take such operands.
     """
     apply = _ARITHMETIC[sign]
     match left, right:
         case (tuple(), tuple()):
             raise BadExpression(f"Two lists of time series cannot be operands of {sign}. Name the series.")
-        case (tuple() as lines, other) | (other, tuple() as lines) if not isinstance(other, str):
-            is_left = lines is left
-            made = [operate(sign, line, other) if is_left else operate(sign, other, line) for line in lines]
-            return tuple(line for line in made if isinstance(line, Line))
-        case (Line(), Line()):
+        case (tuple() as series_list, other) | (other, tuple() as series_list) if not isinstance(other, str):
+            is_left = series_list is left
+            return _each(
+                series_list, lambda series: operate(sign, series, other) if is_left else operate(sign, other, series)
+            )
+        case (TimeSeries(), TimeSeries()):
             others = dict(right.points)
             pairs = [(at_s, value, others[at_s]) for at_s, value in left.points if at_s in others]
-            return _line(
+            return _series(
                 left.label, max(left.period_s, right.period_s), [(t, _number(apply, a, b)) for t, a, b in pairs]
             )
-        case (Line(), float()):
-            return _line(left.label, left.period_s, [(t, _number(apply, value, right)) for t, value in left.points])
-        case (float(), Line()):
-            return _line(right.label, right.period_s, [(t, _number(apply, left, value)) for t, value in right.points])
+        case (TimeSeries(), float()):
+            return _series(left.label, left.period_s, [(t, _number(apply, value, right)) for t, value in left.points])
+        case (float(), TimeSeries()):
+            return _series(right.label, right.period_s, [(t, _number(apply, left, value)) for t, value in right.points])
         case (float(), float()):
             number = _number(apply, left, right)
             if number is None:
@@ -96,33 +102,29 @@ def operate(sign: str, left: Value, right: Value) -> Value:
 
 
 def aggregate(function: str, value: Value) -> Value:
-    """SUM, AVG, ...: of one series a number, of several a series of what they have at each time."""
+    """Apply SUM, AVG, ...: a series becomes a number, a list of series one series over the values at each time."""
     over = _OVER[function]
-    if isinstance(value, Line):
+    if isinstance(value, TimeSeries):
         if not value.points:
-            raise NothingThere(f"{function} of a time series without values is not a number.")
+            raise EmptySeries(f"{function} of a time series without values is not a number.")
         return float(over([number for _, number in value.points]))
     if not isinstance(value, tuple):
         raise BadExpression(f"{function} takes a time series or a list of them.")
     at: dict[float, list[float]] = {}
-    for line in value:
-        for at_s, number in line.points:
+    for series in value:
+        for at_s, number in series.points:
             at.setdefault(at_s, []).append(number)
-    period_s = max((line.period_s for line in value), default=60)
-    return _line(function, period_s, [(at_s, float(over(at[at_s]))) for at_s in sorted(at)])
-
-
-class NothingThere(BadExpression):
-    """A number was asked of a series that has no values: not an error, the result has none either."""
+    period_s = max((series.period_s for series in value), default=60)
+    return _series(function, period_s, [(at_s, float(over(at[at_s]))) for at_s in sorted(at)])
 
 
 def mapped(function: str, value: Value) -> Value:
-    """ABS, CEIL, ...: of each value."""
+    """Apply ABS, CEIL, ... to each value."""
     apply = _EACH[function]
     if isinstance(value, tuple):
-        return tuple(line for line in (mapped(function, one) for one in value) if isinstance(line, Line))
-    if isinstance(value, Line):
-        return _line(
+        return _each(value, partial(mapped, function))
+    if isinstance(value, TimeSeries):
+        return _series(
             value.label, value.period_s, [(t, _number(lambda a, _: apply(a), v, 0.0)) for t, v in value.points]
         )
     if isinstance(value, float):
@@ -133,63 +135,66 @@ def mapped(function: str, value: Value) -> Value:
 
 
 def change(value: Value, *, is_rate: bool) -> Value:
-    """DIFF, and RATE, which is per second: from one value to the next."""
+    """Apply DIFF, or RATE (DIFF per second), to consecutive values."""
     if isinstance(value, tuple):
-        return tuple(line for line in (change(one, is_rate=is_rate) for one in value) if isinstance(line, Line))
-    if not isinstance(value, Line):
+        return _each(value, partial(change, is_rate=is_rate))
+    if not isinstance(value, TimeSeries):
         raise BadExpression("RATE and DIFF take a time series or a list of them.")
     changes = [(t, (b - a) / (t - s) if is_rate else b - a) for (s, a), (t, b) in pairwise(value.points)]
-    return _line(value.label, value.period_s, changes)
+    return _series(value.label, value.period_s, changes)
 
 
 def choose(condition: Value, yes: Value, no: Value | None) -> Value:
-    """IF: `yes` where the condition is not 0, `no` elsewhere; without a `no` nothing stands there."""
-    if any(isinstance(one, tuple | str) for one in (condition, yes, no)):
+    """Apply IF: `yes` where the condition is not 0, elsewhere `no`, or nothing without a `no`."""
+    if any(isinstance(value, tuple | str) for value in (condition, yes, no)):
         raise BadExpression("IF takes numbers and single time series.")
     if isinstance(condition, float):
         chosen = yes if condition else no
-        return chosen if chosen is not None else Line(label="IF", period_s=60, points=())
-    assert isinstance(condition, Line)
-    sides = [dict(side.points) if isinstance(side, Line) else side for side in (yes, no)]
+        return chosen if chosen is not None else TimeSeries(label="IF", period_s=60, points=())
+    assert isinstance(condition, TimeSeries)
+    sides = [dict(side.points) if isinstance(side, TimeSeries) else side for side in (yes, no)]
     points = []
     for at_s, holds in condition.points:
         side = sides[0] if holds else sides[1]
         points.append((at_s, side.get(at_s) if isinstance(side, dict) else side))
-    lines = [one for one in (condition, yes, no) if isinstance(one, Line)]
+    series_list = [value for value in (condition, yes, no) if isinstance(value, TimeSeries)]
     kept = [(t, float(v)) for t, v in points if isinstance(v, int | float)]
-    return _line(condition.label, max(line.period_s for line in lines), kept)
+    return _series(condition.label, max(series.period_s for series in series_list), kept)
 
 
-def fill(value: Value, filling: Value, *, start_s: float, end_s: float) -> Value:
-    """FILL: a value for each period that has none; a number, another series, `REPEAT` or `LINEAR`."""
+def fill(value: Value, *, filling: Value, start_s: float, end_s: float) -> Value:
+    """Apply FILL: give each period without a value one from a number, another series, `REPEAT` or `LINEAR`."""
     if isinstance(value, tuple):
-        filled = (fill(one, filling, start_s=start_s, end_s=end_s) for one in value)
-        return tuple(line for line in filled if isinstance(line, Line))
-    if not isinstance(value, Line) or isinstance(filling, tuple):
+        return _each(value, partial(fill, filling=filling, start_s=start_s, end_s=end_s))
+    if not isinstance(value, TimeSeries) or isinstance(filling, tuple):
         raise BadExpression("FILL takes a time series, and a number, a time series, REPEAT or LINEAR.")
     known, period_s = dict(value.points), value.period_s
     first = int(start_s // period_s) * period_s
     if (end_s - first) / period_s > MAX_FILLED:
-        raise BadExpression(f"FILL would make more than {MAX_FILLED} values. Use a longer period.")
+        raise BadExpression(f"FILL would produce more than {MAX_FILLED} values. Use a longer period.")
     times = [float(at_s) for at_s in range(first, math.ceil(end_s), period_s)]
+    fillings = _fillings(value, filling, times)
+    return _series(value.label, period_s, [(t, known.get(t, f)) for t, f in zip(times, fillings, strict=True)])
+
+
+def _fillings(series: TimeSeries, filling: float | TimeSeries | str, times: Sequence[float]) -> list[float | None]:
+    """Return a value to fill with, or None, for each time."""
     if isinstance(filling, float):
-        points: list[tuple[float, float | None]] = [(t, known.get(t, filling)) for t in times]
-    elif isinstance(filling, Line):
+        return [filling for _ in times]
+    if isinstance(filling, TimeSeries):
         others = dict(filling.points)
-        points = [(t, known.get(t, others.get(t))) for t in times]
-    elif filling.upper() == "REPEAT":
-        points, last = [], None
-        for t in times:
-            last = known.get(t, last)
-            points.append((t, last))
-    elif filling.upper() == "LINEAR":
-        points = [(t, _between(value.points, t)) for t in times]
-    else:
-        raise BadExpression(f"FILL cannot fill with {filling!r}; use a number, a time series, REPEAT or LINEAR.")
-    return _line(value.label, period_s, points)
+        return [others.get(t) for t in times]
+    known = dict(series.points)
+    match filling.upper():
+        case "REPEAT":
+            last: float | None = None
+            return [last := known.get(t, last) for t in times]
+        case "LINEAR":
+            return [_interpolated(series.points, t) for t in times]
+    raise BadExpression(f"FILL fills with {filling!r}; expected a number, a time series, REPEAT or LINEAR.")
 
 
-def _between(points: Sequence[tuple[float, float]], at_s: float) -> float | None:
+def _interpolated(points: Sequence[tuple[float, float]], at_s: float) -> float | None:
     before = next((point for point in reversed(points) if point[0] <= at_s), None)
     after = next((point for point in points if point[0] >= at_s), None)
     if before is None or after is None:
@@ -197,6 +202,10 @@ def _between(points: Sequence[tuple[float, float]], at_s: float) -> float | None
     if before[0] == after[0]:
         return before[1]
     return before[1] + (after[1] - before[1]) * (at_s - before[0]) / (after[0] - before[0])
+
+
+def _each(series_list: Sequence[TimeSeries], apply: Callable[[TimeSeries], Value]) -> tuple[TimeSeries, ...]:
+    return tuple(result for result in map(apply, series_list) if isinstance(result, TimeSeries))
 
 
 def _number(apply: Callable[[float, float], float], left: float, right: float) -> float | None:
@@ -207,5 +216,5 @@ def _number(apply: Callable[[float, float], float], left: float, right: float) -
     return float(number) if not isinstance(number, complex) and math.isfinite(number) else None
 
 
-def _line(label: str, period_s: int, points: Sequence[tuple[float, float | None]]) -> Line:
-    return Line(label=label, period_s=period_s, points=tuple((t, v) for t, v in points if v is not None))
+def _series(label: str, period_s: int, points: Sequence[tuple[float, float | None]]) -> TimeSeries:
+    return TimeSeries(label=label, period_s=period_s, points=tuple((t, v) for t, v in points if v is not None))

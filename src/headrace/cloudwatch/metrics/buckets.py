@@ -1,8 +1,8 @@
 """
-What is remembered of the measurements of one period: count, sum, extremes, and the values as far as they fit.
+Aggregates the measurements of one period: count, sum, extremes, and a bounded number of distinct values.
 
-Values that are too many are put together in bins whose width is a share of the value, so that a percentile is off by a
-small share too. Source: the bins are those of DDSketch (Masson et al. 2019), with the mean of a bin for its value.
+Beyond the bound values are merged into bins whose width is proportional to the value, which bounds the relative error
+of a percentile. Source: the bins are those of DDSketch (Masson et al. 2019), represented by their mean.
 """
 
 import math
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from headrace.cloudwatch.metrics.metric import Point
 
 MAX_VALUES = 64
-"""Different values that a bucket keeps apart."""
+"""Distinct values that a bucket keeps."""
 _FINEST_GROWTH = 1.01
-"""Of one bin over the one before, where bins are needed; doubled until they are few enough."""
+"""Ratio of a bin's bound to the previous one; squared until there are few enough bins."""
 
 
 class Bucket:
-    """Measurements of one period; they can be added and put together, not taken away."""
+    """The measurements of one period; they can be added and merged, not removed."""
 
     __slots__ = ("_values", "count", "maximum", "minimum", "total")
 
@@ -27,10 +27,10 @@ class Bucket:
         self.minimum = math.inf
         self.maximum = -math.inf
         self._values: dict[float, float] | None = None
-        """None: all measurements have the one value `minimum`. Empty: the values are not known."""
+        """None: all measurements equal `minimum`. Empty: the values are unknown."""
 
     def add(self, value: float, count: float) -> None:
-        """Take a value that was measured `count` times."""
+        """Add a value that was measured `count` times."""
         if self._values is None and self.count and value != self.minimum:
             self._values = {self.minimum: self.count}
         self.count += count
@@ -43,14 +43,14 @@ class Bucket:
                 self._values = _binned(self._values)
 
     def merge(self, point: Point) -> None:
-        """Take the measurements of another period. Without their values ours are of no use any more."""
+        """Add the measurements of another period. If their values are unknown, so are the sum's."""
         if point.count <= 0:
             return
-        ours, theirs = self.values(), point.values
-        has_values = bool(theirs) and (bool(ours) or not self.count)
-        together: dict[float, float] = {}
-        for value, count in (*ours, *theirs) if has_values else ():
-            together[value] = together.get(value, 0.0) + count
+        own_values = self.values()
+        has_values = bool(point.values) and (bool(own_values) or not self.count)
+        merged: dict[float, float] = {}
+        for value, count in (*own_values, *point.values) if has_values else ():
+            merged[value] = merged.get(value, 0.0) + count
         self.count += point.count
         self.total += point.total
         self.minimum = min(self.minimum, point.minimum)
@@ -58,16 +58,16 @@ class Bucket:
         if self.minimum == self.maximum:
             self._values = None
         else:
-            self._values = _binned(together) if len(together) > MAX_VALUES else together
+            self._values = _binned(merged) if len(merged) > MAX_VALUES else merged
 
     def values(self) -> tuple[tuple[float, float], ...]:
-        """(Value, how often), ascending; empty if they are not known."""
+        """Return (value, count), ascending; empty if the values are unknown."""
         if self._values is None:
             return ((self.minimum, self.count),) if self.count else ()
         return tuple(sorted(self._values.items()))
 
     def point(self, start_s: float, unit: str) -> Point:
-        """As others see it."""
+        """Return the measurements as an immutable point."""
         return Point(
             start_s=start_s,
             count=self.count,
@@ -79,8 +79,8 @@ class Bucket:
         )
 
 
-def together(points: Iterable[Point], *, period_s: int) -> list[Point]:
-    """The same measurements in periods of another length, oldest first."""
+def resample(points: Iterable[Point], *, period_s: int) -> list[Point]:
+    """Aggregate points into periods of another length, oldest first."""
     buckets: dict[int, Bucket] = {}
     units: dict[int, str] = {}
     for point in points:
@@ -91,14 +91,14 @@ def together(points: Iterable[Point], *, period_s: int) -> list[Point]:
 
 
 def _binned(values: Mapping[float, float]) -> dict[float, float]:
-    """At most half of what a bucket keeps, so that this is done rarely."""
+    """Merge values into at most half as many bins as a bucket keeps, so that merging stays rare."""
     growth = _FINEST_GROWTH
     while True:
         bins: dict[tuple[int, int], list[float]] = {}
         for value, count in values.items():
-            held = bins.setdefault(_bin_of(value, growth), [0.0, 0.0])
-            held[0] += value * count
-            held[1] += count
+            sums = bins.setdefault(_bin_of(value, growth), [0.0, 0.0])
+            sums[0] += value * count
+            sums[1] += count
         if len(bins) <= MAX_VALUES // 2:
             return {total / count: count for total, count in bins.values()}
         growth *= growth

@@ -1,6 +1,7 @@
-"""The members of calls that name a metric, a period and times."""
+"""Members of requests that name a metric, a period or a time. Pure."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from headrace.cloudwatch.errors import invalid_value
 from headrace.cloudwatch.metrics.metric import Metric
@@ -12,21 +13,20 @@ _SHORT_PERIODS_S = (1, 5, 10, 20, 30)
 
 def metric_of(namespace: str, name: str, dimensions: Sequence[Json] | None) -> Metric:
     """
-    The metric that is meant.
+    Return the metric that a request names.
 
     Raises:
-        AwsError: a dimension stands there twice.
+        AwsError: A dimension is given twice.
     """
-    pairs = sorted((one["Name"], one["Value"]) for one in dimensions or ())
-    names = [pair[0] for pair in pairs]
-    twice = next((one for number, one in enumerate(names) if one in names[:number]), None)
-    if twice is not None:
-        raise invalid_value(f"The dimension {twice} stands in Dimensions twice. Names of dimensions are unique.")
+    pairs = sorted((dimension["Name"], dimension["Value"]) for dimension in dimensions or ())
+    for (first, _), (second, _) in pairwise(pairs):
+        if first == second:
+            raise invalid_value(f"The dimension {first} is given twice in Dimensions. Names of dimensions are unique.")
     return Metric(namespace=namespace, name=name, dimensions=tuple(pairs))
 
 
 def metric_json(metric: Metric) -> Json:
-    """A metric as the API has it."""
+    """Render a metric as the API does."""
     return {
         "Namespace": metric.namespace,
         "MetricName": metric.name,
@@ -36,10 +36,10 @@ def metric_json(metric: Metric) -> Json:
 
 def check_period(period_s: int) -> None:
     """
-    Hold a period to the rule.
+    Check the length of a period.
 
     Raises:
-        AwsError: it is none that CloudWatch has.
+        AwsError: CloudWatch has no such period.
     """
     if period_s not in _SHORT_PERIODS_S and period_s % 60:
         raise invalid_value(f"The parameter Period must be 1, 5, 10, 20, 30, or a multiple of 60. It is {period_s}.")
@@ -47,7 +47,7 @@ def check_period(period_s: int) -> None:
 
 def rounded_start_s(start_s: float, *, period_s: int, now_s: float) -> float:
     """
-    The time from which points are returned: the period that holds the start, or the span that is kept of its age.
+    Return the start of the period that contains `start_s`, at the resolution kept for points of its age.
 
     Source: CloudWatch API reference, GetMetricStatistics, StartTime.
     """

@@ -1,8 +1,8 @@
 """
-What a measurement is, and where it goes: the seam between those who measure, those who keep, and those who decide.
+Metrics and their datapoints: the seam between the code that measures, stores and evaluates.
 
-A series is what one metric has been over time; its points are statistics over a period, aligned to multiples of the
-period since 1970. Source: CloudWatch user guide, "Metrics concepts".
+A series holds the datapoints of one metric over time; each aggregates one period, aligned to multiples of the period
+since 1970. Source: CloudWatch user guide, "Metrics concepts".
 """
 
 import math
@@ -16,7 +16,7 @@ Dimensions = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """Which series: all four tell two apart, the unit does not."""
+    """The identity of a series; the unit is not part of it."""
 
     namespace: str
     name: str
@@ -25,7 +25,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What a metric was in one period; only periods with measurements have one."""
+    """The measurements of one period, aggregated; a period without measurements has no point."""
 
     start_s: float
     """Seconds since 1970."""
@@ -34,39 +34,39 @@ class Point:
     minimum: float
     maximum: float
     values: tuple[tuple[float, float], ...] = ()
-    """(value, how often), ascending, for percentiles; rounded where there were many. Empty: not kept so long."""
+    """(value, count), ascending, for percentiles; rounded where there were many. Empty: no longer kept."""
     unit: str = "None"
 
 
 class MetricSink(Protocol):
-    """Takes measurements. `put` may be called from any thread, and is quick: nothing is written before it returns."""
+    """Takes measurements. `put` may be called from any thread and only enqueues."""
 
     def put(self, metric: Metric, value: float, *, now_s: float, count: float = 1.0, unit: str = "None") -> None:
-        """Measure `value`, `count` times."""
+        """Record `count` measurements of `value`."""
         ...
 
 
 class StatisticSink(MetricSink, Protocol):
-    """Takes statistics of measurements too."""
+    """A sink that takes aggregated measurements as well."""
 
     def put_point(self, metric: Metric, point: Point) -> None:
-        """Take what was put together elsewhere (a statistic set); it counts in the periods that hold its start."""
+        """Record measurements that were aggregated elsewhere; they count in the periods that contain their start."""
         ...
 
 
 class SeriesReader(Protocol):
-    """Reads back what was measured."""
+    """Reads series of datapoints."""
 
     def read(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
-        """The points of [start_s, end_s), oldest first; `period_s` is 10, 30 or a multiple of 60 (1, 5: as 10)."""
+        """Return the points of [start_s, end_s), oldest first; `period_s` is 1 or 5 (both as 10), 10, 30 or 60 x n."""
         ...
 
     def list(
         self, *, namespace: str | None = None, name: str | None = None, since_s: float = -math.inf
     ) -> Sequence[Metric]:
-        """The metrics that are kept and were measured at `since_s` or later, by namespace, name and dimensions."""
+        """Return the metrics measured at `since_s` or later, ordered by namespace, name and dimensions."""
         ...
 
 
 class SeriesStore(StatisticSink, SeriesReader, Protocol):
-    """Takes measurements and reads them back."""
+    """A sink whose series can be read: what CloudWatch's operations work on."""

@@ -1,5 +1,5 @@
 """
-How long points are kept, by the length of their period. Pure.
+Retention of datapoints by the length of their period. Pure.
 
 Source: CloudWatch user guide, "Metrics retention".
 """
@@ -12,22 +12,22 @@ _DAY_S = 24 * _HOUR_S
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Points of one length."""
+    """Datapoints of one period length."""
 
     period_s: int
     kept_s: float
 
 
 TIERS = (Tier(10, 3 * _HOUR_S), Tier(60, 15 * _DAY_S), Tier(300, 63 * _DAY_S), Tier(3600, 455 * _DAY_S))
-"""Finest first. Every measurement is counted in all of them."""
+"""Finest first. Every measurement counts in all of them."""
 
 
 def tier_of(period_s: int) -> int:
-    """Which tier answers for a period: the one that is kept longest of those whose points it can be made of."""
+    """Return the index of the tier to read a period from: the coarsest whose points add up to it."""
     fitting = [number for number, tier in enumerate(TIERS) if period_s % tier.period_s == 0]
     return max(fitting, default=0)
 
 
 def whole_period(period_s: int) -> int:
-    """The period in which points are given; shorter ones than ten seconds are not kept."""
+    """Return the period in which points are returned: at least ten seconds, the finest that is kept."""
     return max(period_s, TIERS[0].period_s)

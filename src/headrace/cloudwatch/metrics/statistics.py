@@ -1,5 +1,5 @@
 """
-One number of a point: `Average`, `Sum`, `p99`, `tm90`, `TM(10%:90%)`, `PR(:300)` and so on. Pure.
+CloudWatch's statistics of a datapoint: `Average`, `Sum`, `p99`, `tm90`, `TM(10%:90%)`, `PR(:300)` and so on. Pure.
 
 Source: CloudWatch user guide, "CloudWatch statistics definitions".
 """
@@ -23,45 +23,45 @@ _Values = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Bounded:
     """A statistic of the values between two bounds."""
 
     kind: str
     lower: float | None
     upper: float | None
-    is_share: bool
-    """The bounds are percent of the measurements, not values."""
+    is_percent: bool
+    """True if the bounds are percentages of the measurements, not values."""
 
 
 def is_statistic(name: str) -> bool:
-    """Whether `statistic` knows the name."""
-    return name in BASIC or _asked(name) is not None
+    """Return whether `statistic` supports a name."""
+    return name in BASIC or _parse(name) is not None
 
 
 def statistic(point: Point, name: str) -> float | None:
     """
-    One number of a point.
+    Return a statistic of a point.
 
     Args:
-        point: with at least one measurement.
+        point: A point with at least one measurement.
         name: `Average`, `Sum`, `Minimum`, `Maximum`, `SampleCount`, `p0` to `p100`, `tm90`, `TM(5%:95%)`, `IQM`, ...
 
     Returns:
-        None if the values that it needs were not kept, or none lies between its bounds.
+        None if the values that it needs are no longer kept, or none lies between its bounds.
 
     Raises:
-        ValueError: there is no such statistic.
+        ValueError: There is no such statistic.
     """
     basic = _BASIC.get(name)
     if basic is not None:
         return basic(point)
-    asked = _asked(name)
-    if asked is None:
+    bounded = _parse(name)
+    if bounded is None:
         known = f"{', '.join(BASIC)}, p0 to p100, tm, wm, tc, ts with a percentage, TM(a:b), WM, TC, TS, PR(a:b), IQM"
-        raise ValueError(f"The statistic {name!r} is not known. Use one of {known}.")
+        raise ValueError(f"The statistic is {name!r}; expected one of {known}.")
     if not point.values or point.minimum < 0:
         return None  # as CloudWatch: no percentiles of negative numbers
-    return _of_values(point.values, asked)
+    return _evaluate(point.values, bounded)
 
 
 def _average(point: Point) -> float | None:
@@ -77,11 +77,11 @@ _BASIC: dict[str, Callable[[Point], float | None]] = {
 }
 
 
-def _asked(name: str) -> _Asked | None:
+def _parse(name: str) -> _Bounded | None:
     if name == "IQM":
-        return _Asked(kind="tm", lower=25.0, upper=75.0, is_share=True)
+        return _Bounded(kind="tm", lower=25.0, upper=75.0, is_percent=True)
     if match := _SHORT.fullmatch(name):
-        asked = _Asked(kind=match["kind"], lower=0.0, upper=float(match["upper"]), is_share=True)
+        bounded = _Bounded(kind=match["kind"], lower=0.0, upper=float(match["upper"]), is_percent=True)
     elif match := _LONG.fullmatch(name):
         bounds = [match["lower"], match["upper"]]
         percents = [match["lower_percent"], match["upper_percent"]]
@@ -90,60 +90,60 @@ def _asked(name: str) -> _Asked | None:
         if not given or has_stray_percent or len(set(given)) > 1:
             return None
         lower, upper = (None if bound is None else float(bound) for bound in bounds)
-        asked = _Asked(kind=match["kind"].lower(), lower=lower, upper=upper, is_share=given[0])
+        bounded = _Bounded(kind=match["kind"].lower(), lower=lower, upper=upper, is_percent=given[0])
     else:
         return None
-    return asked if _is_sane(asked) else None
+    return bounded if _is_sane(bounded) else None
 
 
-def _is_sane(asked: _Asked) -> bool:
-    bounds = [bound for bound in (asked.lower, asked.upper) if bound is not None]
-    if asked.is_share and (asked.kind == "pr" or any(not 0 <= bound <= 100 for bound in bounds)):
+def _is_sane(bounded: _Bounded) -> bool:
+    bounds = [bound for bound in (bounded.lower, bounded.upper) if bound is not None]
+    if bounded.is_percent and (bounded.kind == "pr" or any(not 0 <= bound <= 100 for bound in bounds)):
         return False
-    return len(bounds) < 2 or bounds[0] < bounds[1] or asked.kind == "p"
+    return len(bounds) < 2 or bounds[0] < bounds[1] or bounded.kind == "p"
 
 
-def _of_values(values: _Values, asked: _Asked) -> float | None:
-    if asked.kind == "p":
-        return _percentile(values, asked.upper or 0.0)
-    kept = _between_shares(values, asked) if asked.is_share else _between_values(values, asked)
+def _evaluate(values: _Values, bounded: _Bounded) -> float | None:
+    if bounded.kind == "p":
+        return _percentile(values, bounded.upper or 0.0)
+    kept = _between_percentiles(values, bounded) if bounded.is_percent else _between_values(values, bounded)
     num, total = sum(count for _, count in kept), sum(value * count for value, count in kept)
     num_all = sum(count for _, count in values)
-    if asked.kind == "tc":
+    if bounded.kind == "tc":
         return num
-    if asked.kind == "ts":
+    if bounded.kind == "ts":
         return total
-    if asked.kind == "pr":
+    if bounded.kind == "pr":
         return 100.0 * num / num_all
-    if asked.kind == "wm":
-        return _winsorized(values, asked)
+    if bounded.kind == "wm":
+        return _winsorized(values, bounded)
     return total / num if num else None
 
 
 def _percentile(values: _Values, percent: float) -> float:
-    """The smallest value that at least so many percent of all do not exceed."""
-    wanted = percent / 100 * sum(count for _, count in values)
+    """Return the smallest value that at least `percent` of the measurements do not exceed."""
+    rank = percent / 100 * sum(count for _, count in values)
     seen = 0.0
     for value, count in values:
         seen += count
-        if seen >= wanted - 1e-9:
+        if seen >= rank - 1e-9:
             return value
     return values[-1][0]
 
 
-def _between_values(values: _Values, asked: _Asked) -> list[tuple[float, float]]:
-    """The lower bound itself is left out, the upper one is not."""
+def _between_values(values: _Values, bounded: _Bounded) -> list[tuple[float, float]]:
+    """Select by value; the lower bound is exclusive, the upper one inclusive."""
     return [
         (value, count)
         for value, count in values
-        if (asked.lower is None or value > asked.lower) and (asked.upper is None or value <= asked.upper)
+        if (bounded.lower is None or value > bounded.lower) and (bounded.upper is None or value <= bounded.upper)
     ]
 
 
-def _between_shares(values: _Values, asked: _Asked) -> list[tuple[float, float]]:
+def _between_percentiles(values: _Values, bounded: _Bounded) -> list[tuple[float, float]]:
     num = sum(count for _, count in values)
-    first = (0.0 if asked.lower is None else asked.lower / 100) * num
-    last = (1.0 if asked.upper is None else asked.upper / 100) * num
+    first = (0.0 if bounded.lower is None else bounded.lower / 100) * num
+    last = (1.0 if bounded.upper is None else bounded.upper / 100) * num
     kept, seen = [], 0.0
     for value, count in values:
         inside = min(seen + count, last) - max(seen, first)
@@ -153,11 +153,11 @@ def _between_shares(values: _Values, asked: _Asked) -> list[tuple[float, float]]
     return kept
 
 
-def _winsorized(values: _Values, asked: _Asked) -> float | None:
-    """The mean, with what lies outside the bounds counted as if it lay on them."""
-    lower, upper = asked.lower, asked.upper
-    if asked.is_share:
-        kept = _between_shares(values, asked)
+def _winsorized(values: _Values, bounded: _Bounded) -> float | None:
+    """Return the mean with values outside the bounds replaced by the bounds."""
+    lower, upper = bounded.lower, bounded.upper
+    if bounded.is_percent:
+        kept = _between_percentiles(values, bounded)
         if not kept:
             return None
         lower, upper = kept[0][0], kept[-1][0]

@@ -1,12 +1,11 @@
 """
-What a worker's `/metrics` page says, and what has happened between two of its pages. Pure.
+CloudWatch metrics from a worker's Prometheus page (`/metrics`), and from the difference of two pages. Pure.
 
-Ours and vLLM's pages are understood: both have the names of vLLM for tokens, latencies, queue and KV cache.
+Pages of Headrace and of vLLM are supported: both use vLLM's names for tokens, latencies, queue and KV cache.
 """
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.cloudwatch.metrics.metric import Point
@@ -28,17 +27,17 @@ _BUCKETS = {f"{name}_bucket": name for name in (_TTFT, _ITL)}
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The numbers of one page that we use; those of several engines are added up."""
+    """The numbers read from one page; those of several engines are added up."""
 
     at_s: float
     numbers: dict[str, float] = field(default_factory=dict)
     buckets: dict[str, dict[float, float]] = field(default_factory=dict)
-    """Name of a histogram → upper bound → how many up to it."""
+    """Histogram → upper bound → cumulative count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """One metric of a worker, between two pages; `CloudWatch` name, unit, and what was measured."""
+class WorkerMetric:
+    """A datapoint of one worker under its CloudWatch name."""
 
     name: str
     unit: str
@@ -46,7 +45,7 @@ class Seen:
 
 
 def read_page(text: str, *, at_s: float) -> Page:
-    """Read a page in Prometheus' text format; lines that are not understood are passed over."""
+    """Parse a page in Prometheus' text format; unknown lines are skipped."""
     page = Page(at_s=at_s)
     for line in text.splitlines():
         match = _LINE.fullmatch(line)
@@ -66,22 +65,22 @@ def read_page(text: str, *, at_s: float) -> Page:
     return page
 
 
-def seen_between(before: Page | None, now: Page, *, memory_bytes: int) -> list[Seen]:
+def metrics_between(before: Page | None, now: Page, *, memory_bytes: int) -> list[WorkerMetric]:
     """
-    What there is to tell of a worker.
+    Return a worker's metrics.
 
     Args:
-        before: the page of the same process before; None for its first one.
-        now: the newest page.
-        memory_bytes: of its host, all workers together; 0: nobody knows.
+        before: The previous page of the same process, or None.
+        now: The newest page.
+        memory_bytes: Memory of the worker's host, or 0 if unknown.
     """
-    seen = [
+    found = [
         *_gauge("QueueDepth", "Count", now, _WAITING, 1.0),
         *_gauge("KVCacheUtilization", "Percent", now, _KV, 100.0),
         *(_gauge("MemoryUtilization", "Percent", now, _MEMORY, 100.0 / memory_bytes) if memory_bytes else ()),
     ]
     if before is None or now.at_s <= before.at_s:
-        return seen
+        return found
     elapsed_s = now.at_s - before.at_s
     for name, unit, counter, factor in (
         ("OutputTokensPerSecond", "Count/Second", _OUTPUT, 1.0),
@@ -89,57 +88,48 @@ def seen_between(before: Page | None, now: Page, *, memory_bytes: int) -> list[S
     ):
         grown = now.numbers.get(counter, 0.0) - before.numbers.get(counter, math.inf)
         if grown >= 0:
-            seen.append(_one(name, unit, now.at_s, grown / elapsed_s * factor))
+            found.append(_single(name, unit, now.at_s, grown / elapsed_s * factor))
     for name, histogram in (("TimeToFirstToken", _TTFT), ("InterTokenLatency", _ITL)):
         point = _measured(before, now, histogram)
         if point is not None:
-            seen.append(Seen(name=name, unit="Microseconds", point=point))
-    return seen
+            found.append(WorkerMetric(name=name, unit="Microseconds", point=point))
+    return found
 
 
-def _gauge(name: str, unit: str, page: Page, source: str, factor: float) -> list[Seen]:
-    return [_one(name, unit, page.at_s, page.numbers[source] * factor)] if source in page.numbers else []
+def _gauge(name: str, unit: str, page: Page, source: str, factor: float) -> list[WorkerMetric]:
+    return [_single(name, unit, page.at_s, page.numbers[source] * factor)] if source in page.numbers else []
 
 
-def _one(name: str, unit: str, at_s: float, value: float) -> Seen:
+def _single(name: str, unit: str, at_s: float, value: float) -> WorkerMetric:
     point = Point(start_s=at_s, count=1.0, total=value, minimum=value, maximum=value, values=((value, 1.0),), unit=unit)
-    return Seen(name=name, unit=unit, point=point)
+    return WorkerMetric(name=name, unit=unit, point=point)
 
 
 def _measured(before: Page, now: Page, histogram: str) -> Point | None:
-    """What a histogram has counted between two pages, microseconds; values are the middles of its buckets."""
+    """Return what a histogram counted between two pages, in microseconds; values are the centres of its buckets."""
     old, new = before.buckets.get(histogram, {}), now.buckets.get(histogram, {})
     values: list[tuple[float, float]] = []
-    lower, below = 0.0, 0.0
+    lower, num_below = 0.0, 0.0
     for upper in sorted(new):
-        up_to = new[upper] - old.get(upper, 0.0)
-        num = up_to - below
+        cumulative = new[upper] - old.get(upper, 0.0)
+        num = cumulative - num_below
         if num < 0:
-            return None  # another process counts from the beginning
+            return None  # the counters were reset: another process
         if num:
             values.append(((lower + upper) / 2 * 1e6 if math.isfinite(upper) else lower * 1e6, num))
-        lower, below = upper if math.isfinite(upper) else lower, up_to
+        lower, num_below = upper if math.isfinite(upper) else lower, cumulative
     total_s = now.numbers.get(f"{histogram}_sum", 0.0) - before.numbers.get(f"{histogram}_sum", 0.0)
     if not values or total_s < 0:
         return None
     return Point(
         start_s=now.at_s,
-        count=below,
+        count=num_below,
         total=total_s * 1e6,
         minimum=values[0][0],
         maximum=values[-1][0],
         values=tuple(values),
         unit="Microseconds",
     )
-
-
-def labels_of(spec: Mapping[str, object]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Namespace and dimensions of what is told of a worker, by its record."""
-    component = spec.get("component")
-    if component:
-        return "/aws/sagemaker/InferenceComponents", (("InferenceComponentName", str(component)),)
-    dimensions = (("EndpointName", str(spec["endpoint"])), ("VariantName", str(spec["variant"])))
-    return "/aws/sagemaker/Endpoints", dimensions
 
 
 def _number(text: str) -> float | None:

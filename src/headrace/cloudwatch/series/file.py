@@ -1,9 +1,8 @@
 """
-Series in a file of their own (SQLite): what was measured is collected in memory and written every few seconds.
+Series in a SQLite file of their own: measurements are buffered in memory and flushed every few seconds.
 
-kill -9 loses those few seconds. The file is worth less than the platform that runs: one that is damaged is laid aside
-and begun anew, and one that cannot be written (a full disk) is tried again later, while what was measured meanwhile
-stays in memory, within bounds.
+kill -9 loses those few seconds. The file matters less than a running platform: a damaged one is set aside and replaced,
+and one that cannot be written (a full disk) is retried while measurements stay in memory, within bounds.
 """
 
 import asyncio
@@ -18,23 +17,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from headrace.cloudwatch.metrics.buckets import Bucket, together
+from headrace.cloudwatch.metrics.buckets import Bucket, resample
 from headrace.cloudwatch.metrics.metric import Metric, Point
 from headrace.cloudwatch.metrics.retention import TIERS, Tier, tier_of, whole_period
-from headrace.cloudwatch.series.memory import IDLE_S, MAX_SERIES, Held, MemorySeries
+from headrace.cloudwatch.series.memory import IDLE_S, MAX_SERIES, MemorySeries, SeriesData
 from headrace.core.telemetry import get_logger
 
 _T = TypeVar("_T")
 
 FLUSH_S: Final = 5.0
-"""Between two writes; so much is lost by kill -9."""
+"""Seconds between flushes: the most that kill -9 loses."""
 PRUNE_S: Final = 600.0
-"""Between two searches for what is too old."""
-_FORM: Final = 1
+"""Seconds between prunings of expired points."""
+_SCHEMA_VERSION: Final = 1
 _SHRINK: Final = 0.8
-"""What is kept is so much shorter after each look that finds the file too large; it grows back where there is room."""
+"""Factor on the retention at each pruning that finds the file too large; undone where there is room again."""
 _MIN_POINTS: Final = 360
-"""That a series keeps of each length, however large the file is: alarms look at fewer."""
+"""Points of each tier that a series keeps however large the file is; alarms read fewer."""
 _SCHEMA: Final = f"""
 CREATE TABLE IF NOT EXISTS series(
   id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, dimensions TEXT NOT NULL,
@@ -43,35 +42,35 @@ CREATE TABLE IF NOT EXISTS points(
   series INTEGER NOT NULL, period_s INTEGER NOT NULL, number INTEGER NOT NULL, count REAL NOT NULL, total REAL NOT NULL,
   minimum REAL NOT NULL, maximum REAL NOT NULL, measured BLOB NOT NULL,
   PRIMARY KEY(series, period_s, number)) WITHOUT ROWID;
-PRAGMA user_version = {_FORM};
+PRAGMA user_version = {_SCHEMA_VERSION};
 """
 _COLUMNS: Final = "number, count, total, minimum, maximum, measured"
 
 
 class FileSeries:
-    """A `StatisticSink` and a `SeriesReader` for any thread. Reading waits for the disk; measuring never does."""
+    """A thread-safe `SeriesStore` in a file. Reading waits for the disk; measuring never does."""
 
     def __init__(
         self, path: Path, *, max_bytes: int, max_series: int = MAX_SERIES, clock: Callable[[], float] = time.time
     ) -> None:
         """
-        Open the file, or make it.
+        Open or create the file.
 
         Args:
-            path: of the file.
-            max_bytes: how large it may become, about; then points are kept for a shorter time.
-            max_series: how many different metrics are kept.
-            clock: seconds since 1970.
+            path: Path of the file.
+            max_bytes: Approximate size of the file above which the retention is shortened.
+            max_series: Number of metrics that are kept.
+            clock: Returns the time, seconds since 1970.
         """
         self._path = path
         self._max_bytes = max_bytes
         self._max_series = max_series
         self._clock = clock
         self._new = MemorySeries(max_series=max_series)
-        """What was measured since the last write."""
+        """Measurements since the last flush."""
         self._lock = threading.Lock()
         self._share = 1.0
-        """Of the time that CloudWatch keeps points, as far as the file has room."""
+        """Share of CloudWatch's retention that the file has room for."""
         self._pruned_s = -math.inf
         self._fault = ""
         self._file: sqlite3.Connection | None = None
@@ -79,15 +78,15 @@ class FileSeries:
             self._guarded(lambda _: None)
 
     def put(self, metric: Metric, value: float, *, now_s: float, count: float = 1.0, unit: str = "None") -> None:
-        """Measure `value`, `count` times."""
+        """Record `count` measurements of `value`."""
         self._new.put(metric, value, now_s=now_s, count=count, unit=unit)
 
     def put_point(self, metric: Metric, point: Point) -> None:
-        """Take what was put together elsewhere (a statistic set); it counts in the periods that hold its start."""
+        """Record measurements that were aggregated elsewhere; they count in the periods that contain their start."""
         self._new.put_point(metric, point)
 
     def read(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
-        """The points of [start_s, end_s), oldest first; the first one may begin before `start_s`, which it holds."""
+        """Return the points of [start_s, end_s), oldest first; the first is the one that contains `start_s`."""
         period_s = whole_period(period_s)
         tier_s = TIERS[tier_of(period_s)].period_s
         begin_s = start_s // period_s * period_s
@@ -98,19 +97,19 @@ class FileSeries:
         with self._lock:
             old = self._guarded(written) or []
             new = self._new.read(metric, start_s=begin_s, end_s=end_s, period_s=tier_s)
-        return together([*old, *new], period_s=period_s)
+        return resample([*old, *new], period_s=period_s)
 
     def list(
         self, *, namespace: str | None = None, name: str | None = None, since_s: float = -math.inf
     ) -> Sequence[Metric]:
-        """The metrics that are kept and were measured at `since_s` or later, by namespace, name and dimensions."""
+        """Return the metrics measured at `since_s` or later, ordered by namespace, name and dimensions."""
         with self._lock:
             old = self._guarded(lambda file: _list(file, namespace, name, since_s)) or []
             new = self._new.list(namespace=namespace, name=name, since_s=since_s)
         return sorted({*old, *new}, key=lambda metric: (metric.namespace, metric.name, metric.dimensions))
 
     async def run(self) -> None:
-        """Write every few seconds, until cancelled; then `close`."""
+        """Flush every few seconds until cancelled; `close` flushes the rest."""
         while True:
             await asyncio.sleep(FLUSH_S)
             try:
@@ -129,21 +128,21 @@ class FileSeries:
                 self._guarded(self._prune)
 
     def close(self) -> None:
-        """Write the rest and let go of the file; what is measured later is kept in memory only."""
+        """Flush and close the file; later measurements stay in memory."""
         self.flush()
         with self._lock:
             self._close_file()
 
     def _guarded(self, work: Callable[[sqlite3.Connection], _T]) -> _T | None:
-        """Do something with the file; None if that is not possible now. The lock is held."""
+        """Run a query on the file, or return None if that is not possible now; the caller holds the lock."""
         try:
             if self._file is None:
                 self._file = _opened(self._path)
             done = work(self._file)
         except sqlite3.Error as error:
             self._note(str(error))
-            if isinstance(error, _Foreign) or _is_damage(error):
-                self._lay_aside()
+            if isinstance(error, _ForeignFile) or _is_damage(error):
+                self._replace_file()
             else:
                 self._roll_back()
             return None
@@ -154,7 +153,7 @@ class FileSeries:
         return done
 
     def _note(self, fault: str) -> None:
-        """Log a fault once for as long as it is the same."""
+        """Log a fault once until it changes."""
         if fault != self._fault:
             self._fault = fault
             get_logger().error("metrics.file_failed", path=str(self._path), reason=fault)
@@ -164,15 +163,15 @@ class FileSeries:
             if self._file is not None:
                 self._file.rollback()
 
-    def _lay_aside(self) -> None:
-        """Begin anew; the damaged file stays beside the new one, until the next one is damaged."""
+    def _replace_file(self) -> None:
+        """Start a new file; the damaged one is kept beside it until the next one is damaged."""
         self._close_file()
         with suppress(OSError):
             self._path.replace(self._path.with_name(f"{self._path.name}.damaged"))
         for ending in ("-wal", "-shm"):
             with suppress(OSError):
                 self._path.with_name(self._path.name + ending).unlink()
-        get_logger().warning("metrics.begun_anew", path=str(self._path))
+        get_logger().warning("metrics.file_replaced", path=str(self._path))
 
     def _close_file(self) -> None:
         file, self._file = self._file, None
@@ -180,37 +179,37 @@ class FileSeries:
             with suppress(sqlite3.Error):
                 file.close()
 
-    def _write(self, file: sqlite3.Connection, taken: Mapping[Metric, Held]) -> bool:
+    def _write(self, file: sqlite3.Connection, taken: Mapping[Metric, SeriesData]) -> bool:
         with file:
             file.execute("BEGIN IMMEDIATE")
-            for metric, held in taken.items():
-                number = self._series_id(file, metric, held)
+            for metric, data in taken.items():
+                number = self._series_id(file, metric, data)
                 if number is not None:
                     for tier in range(len(TIERS)):
-                        _merge(file, number, TIERS[tier].period_s, held.points(tier))
+                        _merge(file, number, TIERS[tier].period_s, data.points(tier))
         return True
 
-    def _series_id(self, file: sqlite3.Connection, metric: Metric, held: Held) -> int | None:
-        """The number of a series, made if it is new; None if there are too many."""
+    def _series_id(self, file: sqlite3.Connection, metric: Metric, data: SeriesData) -> int | None:
+        """Return the id of a series, creating it if need be; None if there are too many."""
         row = file.execute(
             "UPDATE series SET unit = ?, newest_s = max(newest_s, ?) "
             "WHERE namespace = ? AND name = ? AND dimensions = ? RETURNING id",
-            (held.unit, held.newest_s, *_key(metric)),
+            (data.unit, data.newest_s, *_key(metric)),
         ).fetchone()
         if row is not None:
             return int(row[0])
         (num_series,) = file.execute("SELECT count(*) FROM series").fetchone()
-        if num_series >= self._max_series and not _make_room(file, held.newest_s):
-            self._note(f"there are {num_series} metrics already, which is all that are kept; new ones are dropped")
+        if num_series >= self._max_series and not _make_room(file, data.newest_s):
+            self._note(f"there are {num_series} metrics already, the maximum; new ones are dropped")
             return None
         made = file.execute(
             "INSERT INTO series(namespace, name, dimensions, unit, newest_s) VALUES(?, ?, ?, ?, ?)",
-            (*_key(metric), held.unit, held.newest_s),
+            (*_key(metric), data.unit, data.newest_s),
         )
         return made.lastrowid
 
     def _prune(self, file: sqlite3.Connection) -> bool:
-        """Drop what is too old; where the file is too large, more of it."""
+        """Delete expired points; if the file is too large, shorten the retention."""
         num_pages, num_free, page_bytes = (
             file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
         )
@@ -233,17 +232,17 @@ class FileSeries:
         return max(tier.kept_s * self._share, min(tier.kept_s, tier.period_s * _MIN_POINTS))
 
 
-class _Foreign(sqlite3.DatabaseError):
-    """Another program's file, or one of a newer Headrace."""
+class _ForeignFile(sqlite3.DatabaseError):
+    """A file of another program, or of a newer Headrace."""
 
 
 def _opened(path: Path) -> sqlite3.Connection:
     path.touch(mode=0o600)
     file = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
     try:
-        (form,) = file.execute("PRAGMA user_version").fetchone()
+        (version,) = file.execute("PRAGMA user_version").fetchone()
         (num_tables,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        _check_form(form, is_new=not num_tables)
+        _check_version(version, is_new=not num_tables)
         if not num_tables:
             file.execute("PRAGMA auto_vacuum=INCREMENTAL")
         file.execute("PRAGMA journal_mode=WAL").fetchall()
@@ -255,9 +254,9 @@ def _opened(path: Path) -> sqlite3.Connection:
     return file
 
 
-def _check_form(form: int, *, is_new: bool) -> None:
-    if form != _FORM and (form or not is_new):
-        raise _Foreign(f"it has the form {form}; this Headrace reads the form {_FORM}")
+def _check_version(version: int, *, is_new: bool) -> None:
+    if version != _SCHEMA_VERSION and (version or not is_new):
+        raise _ForeignFile(f"its schema version is {version}; this Headrace reads version {_SCHEMA_VERSION}")
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
@@ -271,7 +270,7 @@ def _key(metric: Metric) -> tuple[str, str, str]:
 
 def _read(file: sqlite3.Connection, metric: Metric, period_s: int, first: int, end: int) -> list[Point]:
     rows = file.execute(
-        f"SELECT unit, {_COLUMNS} FROM points JOIN series ON series.id = points.series "  # noqa: S608 -- names of ours
+        f"SELECT unit, {_COLUMNS} FROM points JOIN series ON series.id = points.series "  # noqa: S608 -- constants of this module
         "WHERE namespace = ? AND name = ? AND dimensions = ? AND period_s = ? AND number >= ? AND number < ?",
         (*_key(metric), period_s, first, end),
     )
@@ -323,7 +322,7 @@ def _point(row: Sequence[Any], period_s: int, unit: str) -> Point:
 
 
 def _make_room(file: sqlite3.Connection, now_s: float) -> bool:
-    """Forget the series that was not measured for the longest time, if that is long."""
+    """Delete the series without measurements for the longest time, if it is idle."""
     row = file.execute("SELECT id, newest_s FROM series ORDER BY newest_s LIMIT 1").fetchone()
     if row is None or row[1] > now_s - IDLE_S:
         return False

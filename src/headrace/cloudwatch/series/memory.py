@@ -1,8 +1,8 @@
 """
-Series in memory: what was measured, kept within bounds. Also what the series in a file collects before it writes.
+Series in memory, within bounds; also the write buffer of the series in a file.
 
-A measurement is put into a queue, which takes well under a microsecond and no lock; it is counted when somebody reads,
-when a keeper folds, or, where the queue grows, a few at each further measurement, so that nobody waits long.
+`put` appends to a queue, which takes well under a microsecond and no lock. The queue is folded into buckets by readers
+and, once it is long, a few entries at a time by `put` itself, so that no caller waits long.
 """
 
 import math
@@ -11,53 +11,53 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.cloudwatch.metrics.buckets import Bucket, together
+from headrace.cloudwatch.metrics.buckets import Bucket, resample
 from headrace.cloudwatch.metrics.metric import Metric, Point
 from headrace.cloudwatch.metrics.retention import TIERS, tier_of, whole_period
 
 MAX_SERIES = 10_000
 MAX_POINTS = 400_000
-"""Of all series together; the finest points go first when there are more."""
+"""Points of all series; beyond it the finest are dropped first."""
 IDLE_S = 3600.0
-"""A series that was not measured for so long makes room for a new one."""
+"""Seconds without a measurement after which a series may be replaced by a new one."""
 _LONG_QUEUE = 4096
 _FOLDED_AT_ONCE = 64
 _SLACK = 1.1
-"""Old points are dropped when there are so many times what is kept: not at every measurement."""
+"""Expired points are dropped once a tier exceeds its size by this factor, not at every measurement."""
 
 _Measured = tuple[Metric, float, float, float, str]
 
 
 @dataclass(slots=True)
-class Held:
-    """One series."""
+class SeriesData:
+    """The points of one series, in all tiers."""
 
     unit: str = "None"
     newest_s: float = -math.inf
     tiers: tuple[dict[int, Bucket], ...] = field(default_factory=lambda: tuple({} for _ in TIERS))
-    """Number of the period since 1970 → what was measured in it; one mapping for each tier."""
+    """For each tier: number of the period since 1970 → its measurements."""
 
     def points(self, number: int) -> Sequence[Point]:
-        """All points of a tier, oldest first."""
+        """Return the points of one tier, oldest first."""
         period_s, buckets = TIERS[number].period_s, self.tiers[number]
         return [buckets[index].point(index * period_s, self.unit) for index in sorted(buckets)]
 
 
 class MemorySeries:
-    """A `MetricSink` and a `SeriesReader`; any thread may use it."""
+    """A thread-safe `SeriesStore` in memory."""
 
     def __init__(self, *, max_series: int = MAX_SERIES, max_points: int = MAX_POINTS) -> None:
         self._max_series = max_series
         self._max_points = max_points
         self._queue: deque[_Measured] = deque()
         self._lock = threading.Lock()
-        self._held: dict[Metric, Held] = {}
+        self._data: dict[Metric, SeriesData] = {}
         self._num_points = 0
         self.num_refused = 0
-        """Measurements that were not kept, as there are too many series, or no numbers."""
+        """Measurements dropped because there are too many series, or because they are not numbers."""
 
     def put(self, metric: Metric, value: float, *, now_s: float, count: float = 1.0, unit: str = "None") -> None:
-        """Measure `value`, `count` times."""
+        """Record `count` measurements of `value`."""
         self._queue.append((metric, value, now_s, count, unit))
         if len(self._queue) > _LONG_QUEUE and self._lock.acquire(blocking=False):
             try:
@@ -66,98 +66,98 @@ class MemorySeries:
                 self._lock.release()
 
     def put_point(self, metric: Metric, point: Point) -> None:
-        """Take what was put together elsewhere (a statistic set); it counts in the periods that hold its start."""
+        """Record measurements that were aggregated elsewhere; they count in the periods that contain their start."""
         with self._lock:
             self._fold_all()
             self._merge(metric, [[point] for _ in TIERS])
 
     def read(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
-        """The points of [start_s, end_s), oldest first; the first one may begin before `start_s`, which it holds."""
+        """Return the points of [start_s, end_s), oldest first; the first is the one that contains `start_s`."""
         period_s = whole_period(period_s)
         number = tier_of(period_s)
         tier_s = TIERS[number].period_s
         first = int(start_s // period_s) * period_s // tier_s
         with self._lock:
             self._fold_all()
-            held = self._held.get(metric)
-            if held is None:
+            data = self._data.get(metric)
+            if data is None:
                 return []
-            buckets = held.tiers[number]
+            buckets = data.tiers[number]
             found = sorted(index for index in buckets if first <= index and index * tier_s < end_s)
-            points = [buckets[index].point(index * tier_s, held.unit) for index in found]
-        return points if period_s == tier_s else together(points, period_s=period_s)
+            points = [buckets[index].point(index * tier_s, data.unit) for index in found]
+        return points if period_s == tier_s else resample(points, period_s=period_s)
 
     def list(
         self, *, namespace: str | None = None, name: str | None = None, since_s: float = -math.inf
     ) -> Sequence[Metric]:
-        """The metrics that are kept and were measured at `since_s` or later, by namespace, name and dimensions."""
+        """Return the metrics measured at `since_s` or later, ordered by namespace, name and dimensions."""
         with self._lock:
             self._fold_all()
-            kept = [metric for metric, held in self._held.items() if held.newest_s >= since_s]
+            kept = [metric for metric, data in self._data.items() if data.newest_s >= since_s]
         found = [m for m in kept if namespace in (None, m.namespace) and name in (None, m.name)]
         return sorted(found, key=lambda metric: (metric.namespace, metric.name, metric.dimensions))
 
-    def take(self) -> dict[Metric, Held]:
-        """Hand over all that was measured, and begin anew."""
+    def take(self) -> dict[Metric, SeriesData]:
+        """Return all series and start empty."""
         with self._lock:
             self._fold_all()
-            taken, self._held, self._num_points = self._held, {}, 0
+            taken, self._data, self._num_points = self._data, {}, 0
         return taken
 
-    def give_back(self, taken: Mapping[Metric, Held]) -> None:
-        """Take again what could not be used."""
+    def give_back(self, taken: Mapping[Metric, SeriesData]) -> None:
+        """Merge series that could not be written back in."""
         with self._lock:
-            for metric, held in taken.items():
-                self._merge(metric, [held.points(number) for number in range(len(TIERS))])
+            for metric, data in taken.items():
+                self._merge(metric, [data.points(number) for number in range(len(TIERS))])
 
     def _merge(self, metric: Metric, tiers: Sequence[Iterable[Point]]) -> None:
-        held = self._series(metric, -math.inf)
-        if held is None:
+        data = self._data_of(metric, -math.inf)
+        if data is None:
             return
         for number, points in enumerate(tiers):
             for point in points:
-                self._bucket(held, number, point.start_s).merge(point)
-                held.unit, held.newest_s = point.unit, max(held.newest_s, point.start_s)
+                self._bucket(data, number, point.start_s).merge(point)
+                data.unit, data.newest_s = point.unit, max(data.newest_s, point.start_s)
         self._thin_out()
 
     def _fold_all(self) -> None:
         self._fold(len(self._queue))
 
     def _fold(self, at_most: int) -> None:
-        """Count what waits; the lock is held."""
+        """Fold queued measurements into buckets; the caller holds the lock."""
         for _ in range(at_most):
             try:
                 metric, value, now_s, count, unit = self._queue.popleft()
-            except IndexError:  # it was taken by nobody else, but `len` may have counted what came later
+            except IndexError:  # the queue is shorter than `at_most`
                 return
             if not (math.isfinite(value) and math.isfinite(now_s) and 0 < count < math.inf):
                 self.num_refused += 1
                 continue
-            held = self._series(metric, now_s)
-            if held is not None:
-                held.unit, held.newest_s = unit, max(held.newest_s, now_s)
+            data = self._data_of(metric, now_s)
+            if data is not None:
+                data.unit, data.newest_s = unit, max(data.newest_s, now_s)
                 for number in range(len(TIERS)):
-                    self._bucket(held, number, now_s).add(value, count)
+                    self._bucket(data, number, now_s).add(value, count)
         self._thin_out()
 
-    def _series(self, metric: Metric, now_s: float) -> Held | None:
-        held = self._held.get(metric)
-        if held is None:
-            if len(self._held) >= self._max_series and not self._make_room(now_s):
+    def _data_of(self, metric: Metric, now_s: float) -> SeriesData | None:
+        data = self._data.get(metric)
+        if data is None:
+            if len(self._data) >= self._max_series and not self._make_room(now_s):
                 self.num_refused += 1
                 return None
-            held = self._held[metric] = Held()
-        return held
+            data = self._data[metric] = SeriesData()
+        return data
 
     def _make_room(self, now_s: float) -> bool:
-        oldest = min(self._held, key=lambda metric: self._held[metric].newest_s)
-        if self._held[oldest].newest_s > now_s - IDLE_S:
+        oldest = min(self._data, key=lambda metric: self._data[metric].newest_s)
+        if self._data[oldest].newest_s > now_s - IDLE_S:
             return False
-        self._num_points -= sum(map(len, self._held.pop(oldest).tiers))
+        self._num_points -= sum(map(len, self._data.pop(oldest).tiers))
         return True
 
-    def _bucket(self, held: Held, number: int, time_s: float) -> Bucket:
-        buckets, tier = held.tiers[number], TIERS[number]
+    def _bucket(self, data: SeriesData, number: int, time_s: float) -> Bucket:
+        buckets, tier = data.tiers[number], TIERS[number]
         index = int(time_s // tier.period_s)
         bucket = buckets.get(index)
         if bucket is None:
@@ -174,12 +174,12 @@ class MemorySeries:
             self._num_points -= 1
 
     def _thin_out(self) -> None:
-        """Forget the older half of the finest points, then of the next ones, until the rest fits."""
+        """Drop the older half of the finest points, then of the next tier, until the rest fits."""
         for number in range(len(TIERS)):
             if self._num_points <= self._max_points:
                 return
-            for held in self._held.values():
-                buckets = held.tiers[number]
+            for data in self._data.values():
+                buckets = data.tiers[number]
                 for index in sorted(buckets)[: len(buckets) // 2]:
                     del buckets[index]
                     self._num_points -= 1

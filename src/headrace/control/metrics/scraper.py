@@ -6,11 +6,11 @@ Every ten seconds while there are such workers; else it sleeps until the store s
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
-from headrace.cloudwatch.metrics.metric import Metric, StatisticSink
-from headrace.cloudwatch.metrics.worker_page import Page, labels_of, read_page, seen_between
+from headrace.cloudwatch.metrics.metric import Dimensions, Metric, StatisticSink
+from headrace.cloudwatch.metrics.worker_page import Page, metrics_between, read_page
 from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.kinds import WORKER
 from headrace.control.store_access import changes
@@ -81,15 +81,24 @@ class Scraper:
         key = (record.name, str(handle.facts))
         page, before = read_page(text, at_s=self._clock()), self._pages.get(key)
         self._pages[key] = page
-        namespace, dimensions = labels_of(record.spec)
+        namespace, dimensions = series_of(record.spec)
         memory_bytes = self._memory_bytes if handle.memory_bytes is None else handle.memory_bytes
-        for seen in seen_between(before, page, memory_bytes=memory_bytes):
+        for seen in metrics_between(before, page, memory_bytes=memory_bytes):
             metric = Metric(namespace=namespace, name=seen.name, dimensions=dimensions)
             self._sink.put_point(metric, seen.point)
 
 
 def _serving(record: RawRecord) -> Handle | None:
     return handle_of(record) if record.status.get("phase") == WorkerPhase.READY.value else None
+
+
+def series_of(spec: Mapping[str, object]) -> tuple[str, Dimensions]:
+    """Return namespace and dimensions of a worker's metrics."""
+    component = spec.get("component")
+    if component:
+        return "/aws/sagemaker/InferenceComponents", (("InferenceComponentName", str(component)),)
+    dimensions = (("EndpointName", str(spec["endpoint"])), ("VariantName", str(spec["variant"])))
+    return "/aws/sagemaker/Endpoints", dimensions
 
 
 async def fetch(url: str, *, token: str = "") -> str | None:

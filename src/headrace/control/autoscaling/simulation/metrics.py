@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from headrace.cloudwatch.alarms.datapoints import read_datapoints
 from headrace.cloudwatch.alarms.rules import MINUTE_S, AlarmRule, Datapoint
 from headrace.cloudwatch.math import queries as metric_math
-from headrace.cloudwatch.metrics.buckets import Bucket, together
+from headrace.cloudwatch.metrics.buckets import Bucket, resample
 from headrace.cloudwatch.metrics.metric import Metric, Point
 from headrace.cloudwatch.metrics.retention import whole_period
 from headrace.cloudwatch.metrics.statistics import BASIC, is_statistic
@@ -139,7 +139,7 @@ class SimulatedSeries:
             if point.start_s < end_s:
                 found.append(point)
         found.reverse()
-        return found if whole_period(period_s) == STEP_S else together(found, period_s=period_s)
+        return found if whole_period(period_s) == STEP_S else resample(found, period_s=period_s)
 
 
 def watched(rule: AlarmRule) -> list[Metric]:
