@@ -21,10 +21,10 @@ from headrace.gateway.app import Gateway, Publish
 from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.objects import ObjectStore
-from headrace.gateway.wait_queue import Wake
 from headrace.http.listener import bind, url_of
 from headrace.http.protocol import StreamingProtocol
 from headrace.state.routes import ROUTE, Route
+from headrace.state.signals import Wake
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
 

@@ -101,7 +101,7 @@ class Fleet(RuleBasedStateMachine):
         service = self.gateway.gateway._service
         assert not self.gateway.gateway.held
         assert service.forwarder.wait_queue.num_held == 0
-        assert not service.forwarder.wait_queue._rooms
+        assert not service.forwarder.wait_queue._waiters
         assert service.budget.held_bytes == 0
         for worker in self.workers:
             self.gateway.run(worker.stop())

@@ -241,32 +241,32 @@ def test_a_killed_worker_under_load_loses_no_request_that_had_no_byte(patient: R
 U, V = (Replica(worker=name, url="http://same") for name in "uv")
 
 
-def test_the_silent_are_left_alone_longer_each_time_and_remembered_no_longer_than_needed() -> None:
+def test_a_quarantine_doubles_each_time_and_is_forgotten_when_it_is_lifted_or_the_replica_is_gone() -> None:
     ended: list[float] = []
 
     async def scene() -> list[float]:
         loop = asyncio.get_running_loop()
-        silences = Quarantine(on_end=lambda: ended.append(loop.time()))
+        quarantine = Quarantine(on_end=lambda: ended.append(loop.time()))
         waits = []
         for _ in range(7):
-            silences.note(U)
-            silences.note(U)
-            assert U in silences
-            end = silences._quarantine[U].end
+            quarantine.add(U)
+            quarantine.add(U)
+            assert U in quarantine
+            end = quarantine._entries[U].end
             assert end is not None
             waits.append(end.when() - loop.time())
             end.cancel()
-            silences._ended(silences._quarantine[U])
-            assert U not in silences
-        silences.note(U)
-        silences.heard(U)
-        assert U not in silences
-        silences.note(U)
-        silences.note(V)
-        silences.keep({V})
-        assert (U in silences, V in silences) == (False, True)
-        silences.keep(())
-        assert not silences
+            quarantine._ended(quarantine._entries[U])
+            assert U not in quarantine
+        quarantine.add(U)
+        quarantine.lift(U)
+        assert U not in quarantine
+        quarantine.add(U)
+        quarantine.add(V)
+        quarantine.retain({V})
+        assert (U in quarantine, V in quarantine) == (False, True)
+        quarantine.retain(())
+        assert not quarantine
         return waits
 
     waits = asyncio.run(scene())

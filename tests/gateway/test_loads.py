@@ -1,4 +1,4 @@
-"""Outstanding requests are counted exactly."""
+"""In-flight requests are counted exactly."""
 
 from collections import Counter
 
@@ -9,19 +9,19 @@ from headrace.gateway.loads import Loads
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20))))
-def test_what_is_held_is_what_was_not_released_however_often_and_in_whatever_order(steps):
-    loads, holds, expected = Loads(), [], Counter()
+def test_loads_count_the_leases_not_released_yet_in_any_order_of_releases(steps):
+    loads, leases, expected = Loads(), [], Counter()
     for worker, index in steps:
-        holds.append((worker, loads.hold(worker)))
+        leases.append((worker, loads.acquire(worker)))
         expected[worker] += 1
-        name, hold = holds[index % len(holds)]
-        if hold is not None:
-            hold.release()
-            hold.release()
+        name, lease = leases[index % len(leases)]
+        if lease is not None:
+            lease.release()
+            lease.release()
             expected[name] -= 1
-            holds[index % len(holds)] = (name, None)
+            leases[index % len(leases)] = (name, None)
         assert dict(loads) == dict(+expected)
-    for _, hold in holds:
-        if hold is not None:
-            hold.release()
+    for _, lease in leases:
+        if lease is not None:
+            lease.release()
     assert not loads

@@ -10,8 +10,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.core.telemetry import setup_logging
-from headrace.gateway.wait_queue import WakeTarget
 from headrace.state.routes import AsyncOutput
+from headrace.state.signals import WakeTarget
 from tests.waiting import WAIT_S
 
 from .conftest import Running, running

@@ -28,6 +28,7 @@ from headrace.control.worker_records import notices_of, view_worker
 from headrace.control.workers import Bench, WorkerHands, new_instance_id
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict, Json, RawRecord
+from headrace.state.signals import ReadLoads
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -44,7 +45,7 @@ class EndpointPass:
         *,
         aws_scope: AwsScope,
         limits: Limits,
-        loads: Callable[[], Mapping[str, int]],
+        loads: ReadLoads,
         clock: Callable[[], float],
     ) -> None:
         self._store = store

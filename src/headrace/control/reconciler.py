@@ -9,7 +9,7 @@ It answers no request. The only owner of endpoint statuses, workers and routes.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -29,6 +29,7 @@ from headrace.control.worker_specs import WorkerDefaults
 from headrace.control.workers import WorkerHands
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict, RawRecord
+from headrace.state.signals import ReadLoads
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -48,7 +49,7 @@ class Reconciler:
         aws_scope: AwsScope,
         defaults: WorkerDefaults,
         limits: Limits | None = None,
-        loads: Callable[[], Mapping[str, int]] = dict,
+        loads: ReadLoads = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """

@@ -41,10 +41,10 @@ from headrace.gateway.service import InvocationService
 from headrace.gateway.streams import stream
 from headrace.gateway.table import RouteTable
 from headrace.gateway.traffic_history import TrafficHistory
-from headrace.gateway.wait_queue import Wake
 from headrace.http.body_budget import BodyBudget, BudgetSpent
 from headrace.http.client import Upstream
 from headrace.state.routes import Route
+from headrace.state.signals import QuarantineListener, Wake
 from headrace.state.store import Store
 from headrace.wire.aws import calls
 from headrace.wire.aws.errors import AwsError
@@ -133,10 +133,10 @@ class Gateway:
     @property
     def held(self) -> Mapping[str, int]:
         """Endpoint → requests that wait for one of its replicas."""
-        return self._service.forwarder.wait_queue.of_endpoints()
+        return self._service.forwarder.wait_queue.num_by_endpoint()
 
-    def on_quarantine(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when a replica takes no connections any more: somebody should look at it."""
+    def on_quarantine(self, listener: QuarantineListener) -> None:
+        """Call `listener` when a worker stops taking connections, so that the reconciler looks at it now."""
         self._service.forwarder.on_quarantine = listener
 
     def publish_backlogs(self) -> None:
@@ -255,7 +255,7 @@ class Gateway:
         """Answer what no worker is asked for."""
         if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
             raise openai.not_served(method, path)
-        body = models_page(self._table.routes, path, can_wake=self._service.forwarder.wait_queue.is_possible)
+        body = models_page(self._table.routes, path, can_wake=self._service.forwarder.wait_queue.can_hold)
         record.status = 200
         await down.whole(200, [("content-type", "application/json"), *record.id_headers()], body)
 

@@ -1,11 +1,11 @@
 """
-From a request to the head of a worker's answer: choose a replica, ask it, and another one if that fails early.
+Forward a request until a worker has sent the head of its response: choose a replica, call it, retry on another one.
 
-A request is sent again only if no connection could be made or it broke before the first byte of an answer, and to a
-replica that was not tried yet, if there is one: after that byte nobody knows what the worker has done.
+A request is sent again only if the connection could not be made or broke before the first byte of a response, and to a
+replica that has not been tried, if there is one. After that byte a retry could run the request twice.
 
-Where nobody can answer yet, and somebody may be waited for, the request is held: see `holding`. So it is where all
-replicas are silent: the reconciler has not seen yet that they died, and will bring others.
+While no replica can answer and one may come, the request is held (`gateway.wait_queue`). The same applies when all
+replicas are in quarantine: the reconciler has not noticed their end yet, and will replace them.
 """
 
 import asyncio
@@ -33,64 +33,65 @@ from headrace.gateway.routing import (
     usable_replicas,
 )
 from headrace.gateway.table import RouteTable
-from headrace.gateway.wait_queue import RELEASED_PER_REPLICA, WaitQueue, WaitQueueFull, Wake, WakeTarget
+from headrace.gateway.wait_queue import RELEASED_PER_REPLICA, WaitQueue, WaitQueueFull
 from headrace.http.client import Call, Upstream, WorkerRequest
 from headrace.http.client_response import Answer, BrokenInHead, NotConnected, UpstreamFailed
 from headrace.state.routes import Replica, Route, VariantRoute
+from headrace.state.signals import QuarantineListener, Wake, WakeTarget
 from headrace.wire.aws.errors import AwsError
 
 MAX_TRIES = 3
 """Replicas that may break under one request."""
 MAX_TRIES_TO_WAIT = 2
-"""After so many a request waits for no other replica: perhaps it is the request that they break of."""
+"""Replica crashes after which a request is not held again: the request itself may be the cause."""
 
-Waiting = Callable[[], AbstractContextManager[None]]
-"""Entered while a request is held."""
+WhileHeld = Callable[[], AbstractContextManager[None]]
+"""Return a context that is entered while the request is held."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Forwarded:
-    """A request that a worker has begun to answer. `close` it, whatever happens."""
+    """A request whose response has begun. Always `close` it."""
 
     decision: RoutingDecision
     call: Call
-    hold: LoadLease
+    lease: LoadLease
 
     @property
     def answer(self) -> Answer:
-        """The worker's answer."""
+        """The worker's response."""
         return self.call.answer
 
     def close(self) -> None:
-        """Give up what has not come yet, and count the request no more. Idempotent."""
+        """Drop the rest of the response, and count the request no longer. Idempotent."""
         self.call.close()
-        self.hold.release()
+        self.lease.release()
 
 
 @dataclass(slots=True, kw_only=True)
 class _ForwardState:
-    """One request on its way to a replica."""
+    """One request and the attempts to forward it so far."""
 
     endpoint: str
     query: RoutingQuery
-    waiting: Waiting
+    while_held: WhileHeld
     excluded: set[str] = field(default_factory=set)
-    """Workers that were tried in vain since the request was held last."""
+    """Workers that failed since the request was last held."""
     num_broken: int = 0
-    """Replicas that had got it when their connection broke."""
-    is_refused: bool = False
-    """Some replica was asked in vain."""
+    """Replicas that had received the request when their connection broke."""
+    has_failed: bool = False
+    """At least one attempt has failed."""
     deadline_s: float | None = None
-    """Until then it may be held, by the event loop's clock; None: it was not yet."""
+    """Until when the request may be held, by the event loop's clock. None: it has not been held yet."""
 
     @property
-    def wanted(self) -> WakeTarget:
-        """What it waits for."""
+    def target(self) -> WakeTarget:
+        """The part of the endpoint that the request is addressed to."""
         return WakeTarget(endpoint=self.endpoint, variant=self.query.target_variant, component=self.query.component)
 
-    def failed(self, worker: str, failure: UpstreamFailed) -> None:
-        """Take note of a replica that did not answer."""
-        self.is_refused = True
+    def add_failure(self, worker: str, failure: UpstreamFailed) -> None:
+        """Record that a replica did not answer."""
+        self.has_failed = True
         self.excluded.add(worker)
         self.num_broken += not isinstance(failure, NotConnected)
 
@@ -114,27 +115,27 @@ class Forwarder:
         self._draw = draw
         self._hold_timeout_s = config.hold_timeout_s
         self.loads = Loads()
-        """Outstanding requests of each worker."""
+        """In-flight requests of each worker."""
         self.wait_queue = WaitQueue(
             capacity=self._capacity,
             wake=wake,
-            max_of_endpoint=config.max_held,
-            max_in_all=config.max_held_in_all,
+            max_per_endpoint=config.max_held,
+            max_total=config.max_held_in_all,
         )
         """Requests that wait for a replica."""
-        self.on_quarantine: Callable[[], None] = lambda: None
-        """Called when a replica is found to be silent that was not before."""
-        self._quarantine = Quarantine(on_end=self.wait_queue.look)
-        self.loads.on_leave(self.wait_queue.look)
+        self.on_quarantine: QuarantineListener = lambda: None
+        """Called when a replica enters quarantine."""
+        self._quarantine = Quarantine(on_end=self.wait_queue.release)
+        self.loads.on_release(self.wait_queue.release)
         table.on_change(self._forget_gone)
-        table.on_change(lambda _: self.wait_queue.look())
+        table.on_change(lambda _: self.wait_queue.release())
 
     async def route(self, endpoint: str) -> Route:
         """
-        The route of an endpoint that has begun to serve.
+        Return the route of an endpoint that has begun to serve.
 
         Raises:
-            AwsError: there is none, or it does not serve.
+            AwsError: there is no such endpoint, or it does not serve yet.
         """
         route = await self._table.route(endpoint)
         if route is None:
@@ -144,21 +145,21 @@ class Forwarder:
         return route
 
     def endpoint_of(self, component: str) -> str | None:
-        """The endpoint that has an inference component of that name."""
+        """Return the endpoint that has the inference component `component`."""
         return self._table.components.get(component)
 
     def wake(self, endpoints: Iterable[str]) -> bool:
-        """Wake what sleeps of endpoints that are waited for elsewhere; False: there is nothing that could be woken."""
-        asleep = [
+        """Wake the scaled-to-zero variants of endpoints with asynchronous requests; False if none can be woken."""
+        targets = [
             WakeTarget(endpoint=endpoint, variant=variant.name)
             for endpoint in endpoints
             if (route := self._table.routes.get(endpoint)) is not None
             for variant in route.variants
             if variant.standby and variant.weight > 0
         ]
-        for wanted in asleep:
-            self.wait_queue.poke(wanted)
-        return bool(asleep) and self.wait_queue.is_possible
+        for target in targets:
+            self.wait_queue.wake(target)
+        return bool(targets) and self.wait_queue.can_hold
 
     async def send(
         self,
@@ -167,81 +168,80 @@ class Forwarder:
         request: WorkerRequest,
         *,
         on_decision: Callable[[RoutingDecision], None],
-        waiting: Waiting,
+        while_held: WhileHeld,
     ) -> Forwarded:
         """
-        Ask a replica, and wait for the head of its answer.
+        Send a request to a replica, and wait for the head of its response.
 
         Args:
-            endpoint: its name.
-            query: what matters for the decision.
-            request: what the replica gets.
-            on_decision: told of each replica before it is asked.
-            waiting: entered while the request is held for a replica to come.
+            endpoint: the endpoint's name.
+            query: the part of the request that routing depends on.
+            request: what the replica receives.
+            on_decision: called with each replica before the request is sent to it.
+            while_held: makes the context that is entered while the request is held.
 
         Raises:
-            AwsError: there is no such endpoint, variant or component, nobody can answer, or nobody did.
+            AwsError: there is no such endpoint, variant or component, or no replica has answered.
         """
-        state = _ForwardState(endpoint=endpoint, query=query, waiting=waiting)
+        state = _ForwardState(endpoint=endpoint, query=query, while_held=while_held)
         while state.num_broken < MAX_TRIES:
-            decision = await self._next(state)
+            decision = await self._next_replica(state)
             if decision is None:
                 break
             on_decision(decision)
-            forwarded = await self._asked(decision, request, state)
+            forwarded = await self._call(decision, request, state)
             if forwarded is not None:
                 return forwarded
             await self._table.settled()
-        raise self._unanswered(state)
+        raise self._no_answer(state)
 
-    async def _asked(self, decision: RoutingDecision, request: WorkerRequest, state: _ForwardState) -> Forwarded | None:
-        """Ask one replica; None if it did not answer and another may."""
-        replica, hold = decision.replica, self.loads.hold(decision.replica.worker)
+    async def _call(self, decision: RoutingDecision, request: WorkerRequest, state: _ForwardState) -> Forwarded | None:
+        """Send the request to one replica; None if it did not answer and another one may be tried."""
+        replica, lease = decision.replica, self.loads.acquire(decision.replica.worker)
         try:
-            call = await self._upstream.call(replica.url, _admitted(request, replica.token))
+            call = await self._upstream.call(replica.url, _with_token(request, replica.token))
         except UpstreamFailed as failure:
-            hold.release()
-            self._failed(replica, failure, state)
+            lease.release()
+            self._handle_failure(replica, failure, state)
             return None
         except BaseException:
-            hold.release()
+            lease.release()
             raise
         if self._quarantine:
-            self._quarantine.heard(replica)
-        return Forwarded(decision=decision, call=call, hold=hold)
+            self._quarantine.lift(replica)
+        return Forwarded(decision=decision, call=call, lease=lease)
 
-    def _failed(self, replica: Replica, failure: UpstreamFailed, state: _ForwardState) -> None:
-        facts = {"endpoint": state.endpoint, "worker": replica.worker, "reason": str(failure)}
-        get_logger().warning("worker.silent", **facts)
+    def _handle_failure(self, replica: Replica, failure: UpstreamFailed, state: _ForwardState) -> None:
+        get_logger().warning("worker.silent", endpoint=state.endpoint, worker=replica.worker, reason=str(failure))
         if isinstance(failure, NotConnected) and replica not in self._quarantine:
-            self._quarantine.note(replica)
+            self._quarantine.add(replica)
             self.on_quarantine()
-        state.failed(replica.worker, failure)
+        state.add_failure(replica.worker, failure)
         if isinstance(failure, BrokenInHead):
             raise self._texts.no_answer(state.endpoint)
 
-    def _unanswered(self, state: _ForwardState) -> AwsError:
-        """What to say when no more replicas are asked: whether one may have begun."""
+    def _no_answer(self, state: _ForwardState) -> AwsError:
+        """Return the error after the last attempt: a ModelError if a replica may have begun to run the request."""
         return self._texts.no_answer(state.endpoint) if state.num_broken else self._texts.no_replica(state.endpoint)
 
-    async def _next(self, state: _ForwardState) -> RoutingDecision | None:
-        """Who is asked next, as soon as there is somebody; None if all that there are were asked in vain."""
-        query, wanted = state.query, state.wanted
-        if query.worker is None and not state.is_refused and self.wait_queue.is_queue_for(wanted):
+    async def _next_replica(self, state: _ForwardState) -> RoutingDecision | None:
+        """Choose the replica to try next, holding the request until there is one; None if all of them have failed."""
+        query, target = state.query, state.target
+        if query.worker is None and not state.has_failed and self.wait_queue.has_waiters(target):
             await self._hold(state, None)
         while True:
             route = await self.route(state.endpoint)
             try:
                 decision = self._choose(route, state)
-            except NoReplica as nobody:
-                hoped = nobody.asleep or self._hoped_for(route, state)
-                if hoped is None or not self._may_wait(state):
-                    self._refuse(route, state)
+            except NoReplica as error:
+                awaited = error.asleep or self._variant_to_wait_for(route, state)
+                if awaited is None or not self._may_wait(state):
+                    self._raise_if_not_tried(route, state)
                     return None
                 if state.excluded:
-                    state.excluded.clear()  # whose connection broke may live; who is dead is silent
+                    state.excluded.clear()  # a broken connection does not mean a dead worker; quarantine covers those
                 else:
-                    await self._hold(state, _to_wake(wanted, hoped))
+                    await self._hold(state, _wake_target(target, awaited))
             except UnknownVariant as error:
                 raise self._texts.variant_not_found(str(error)) from None
             except UnknownComponent as error:
@@ -250,16 +250,20 @@ class Forwarder:
                 raise self._texts.component_needed() from None
             else:
                 if decision.asleep is not None:
-                    self.wait_queue.poke(_to_wake(wanted, decision.asleep))
+                    self.wait_queue.wake(_wake_target(target, decision.asleep))
                 return decision
 
     def _choose(self, route: Route, state: _ForwardState) -> RoutingDecision:
-        """A replica that was not tried yet and is not silent; if nobody can wait, a silent one. Raises as `choose`."""
+        """
+        Choose a replica that has not failed and is not in quarantine; raises as `choose` does.
+
+        If the request cannot be held, a replica in quarantine is better than none.
+        """
         query = replace(state.query, excluded=state.excluded) if state.excluded else state.query
         if query.worker is not None or not self._quarantine:
             return choose(route, query, self.loads, self._draw)
         try:
-            excluded = state.excluded | self._silent_workers(route, query)
+            excluded = state.excluded | self._quarantined_workers(route, query)
             return choose(route, replace(query, excluded=excluded), self.loads, self._draw)
         except NoReplica:
             if self._may_wait(state):
@@ -267,37 +271,39 @@ class Forwarder:
             return choose(route, query, self.loads, self._draw)
 
     def _may_wait(self, state: _ForwardState) -> bool:
-        return self.wait_queue.is_possible and state.query.worker is None and state.num_broken < MAX_TRIES_TO_WAIT
+        return self.wait_queue.can_hold and state.query.worker is None and state.num_broken < MAX_TRIES_TO_WAIT
 
-    def _hoped_for(self, route: Route, state: _ForwardState) -> VariantRoute | None:
-        """A variant, or the component, whose replicas were all tried or are silent: others will come."""
-        usable = (one for one in candidates(route, state.query) if is_open_to(one, state.query) and replicas_of(one))
-        return next(usable, None)
+    def _variant_to_wait_for(self, route: Route, state: _ForwardState) -> VariantRoute | None:
+        """Return a variant or component whose replicas all failed or are in quarantine: they will be replaced."""
+        for variant in candidates(route, state.query):
+            if is_open_to(variant, state.query) and replicas_of(variant):
+                return variant
+        return None
 
-    def _silent_workers(self, route: Route, query: RoutingQuery) -> set[str]:
-        replicas = (replica for one in candidates(route, query) for replica in replicas_of(one))
+    def _quarantined_workers(self, route: Route, query: RoutingQuery) -> set[str]:
+        replicas = (replica for variant in candidates(route, query) for replica in replicas_of(variant))
         return {replica.worker for replica in replicas if replica in self._quarantine}
 
     async def _hold(self, state: _ForwardState, asleep: WakeTarget | None) -> None:
-        """Wait for the turn of a request."""
+        """Hold the request until its turn has come."""
         if state.deadline_s is None:
             state.deadline_s = asyncio.get_running_loop().time() + self._hold_timeout_s
         try:
-            with state.waiting():
+            with state.while_held():
                 async with asyncio.timeout_at(state.deadline_s):
-                    await self.wait_queue.wait(state.wanted, asleep)
+                    await self.wait_queue.wait(state.target, asleep)
         except WaitQueueFull:
             error = self._texts.too_many_wait(state.endpoint)
         except TimeoutError:
-            error = self._texts.waited_too_long(state.endpoint, state.wanted.component)
+            error = self._texts.waited_too_long(state.endpoint, state.target.component)
         else:
             return
-        raise self._unanswered(state) if state.num_broken else error
+        raise self._no_answer(state) if state.num_broken else error
 
-    def _refuse(self, route: Route, state: _ForwardState) -> None:
-        """Say why nobody can answer, if it is not because all were asked."""
+    def _raise_if_not_tried(self, route: Route, state: _ForwardState) -> None:
+        """Raise the reason why no replica can answer, unless the reason is that all of them have failed."""
         query = state.query
-        if state.is_refused:
+        if state.has_failed:
             return
         if query.worker is not None:
             raise self._texts.session_lost((query.affinity or b"").decode("latin-1"))
@@ -307,24 +313,24 @@ class Forwarder:
             raise self._texts.endpoint_not_serving(route)
         raise self._texts.no_replica(route.endpoint)
 
-    def _capacity(self, wanted: WakeTarget) -> int | None:
-        """How many of those who wait may go; None: all, as there is nothing to wait for."""
-        route = self._table.routes.get(wanted.endpoint)
+    def _capacity(self, target: WakeTarget) -> int | None:
+        """Return how many held requests may be released; None: all of them, as no replica will come."""
+        route = self._table.routes.get(target.endpoint)
         if route is None:
             return None
-        query = RoutingQuery(target_variant=wanted.variant, component=wanted.component)
+        query = RoutingQuery(target_variant=target.variant, component=target.component)
         try:
-            silent = self._silent_workers(route, query) if self._quarantine else set[str]()
-            replicas = usable_replicas(route, replace(query, excluded=silent))
+            quarantined = self._quarantined_workers(route, query) if self._quarantine else set[str]()
+            replicas = usable_replicas(route, replace(query, excluded=quarantined))
             is_standby = any(variant.standby for variant in candidates(route, query))
         except (UnknownVariant, UnknownComponent, ComponentNeeded):
             return None
         if not replicas:
-            return 0 if is_standby or silent else None
+            return 0 if is_standby or quarantined else None
         return sum(max(0, RELEASED_PER_REPLICA - self.loads.get(replica.worker, 0)) for replica in replicas)
 
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
-        """Connections to workers that no route has are closed once they are idle."""
+        """Close idle connections to workers that no route has, and forget their quarantine."""
         replicas = {
             replica
             for route in routes.values()
@@ -333,17 +339,18 @@ class Forwarder:
             for replica in fleet.replicas
         }
         self._upstream.retain(replica.url for replica in replicas)
-        self._quarantine.keep(replicas)
+        self._quarantine.retain(replicas)
 
 
-def _to_wake(wanted: WakeTarget, asleep: VariantRoute) -> WakeTarget:
-    if wanted.component is not None:
-        return WakeTarget(endpoint=wanted.endpoint, component=wanted.component)
-    return WakeTarget(endpoint=wanted.endpoint, variant=asleep.name)
+def _wake_target(target: WakeTarget, asleep: VariantRoute) -> WakeTarget:
+    """Return what has to be woken for a request to `target`: its component, or the variant `asleep`."""
+    if target.component is not None:
+        return WakeTarget(endpoint=target.endpoint, component=target.component)
+    return WakeTarget(endpoint=target.endpoint, variant=asleep.name)
 
 
-def _admitted(request: WorkerRequest, token: str) -> WorkerRequest:
-    """The request with the token that its worker asks for."""
+def _with_token(request: WorkerRequest, token: str) -> WorkerRequest:
+    """Add the bearer token that the worker requires, if it requires one."""
     if not token:
         return request
     return replace(request, headers=(*request.headers, ("Authorization", f"Bearer {token}")))

@@ -1,10 +1,10 @@
-"""How many requests each worker is answering for us now."""
+"""In-flight requests of each worker."""
 
 from collections.abc import Callable, Iterator, Mapping
 
 
 class LoadLease:
-    """One request on one worker; released once, whatever happens."""
+    """A lease on a worker's load counter: one request, counted until `release`."""
 
     __slots__ = ("_loads", "_worker")
 
@@ -13,36 +13,36 @@ class LoadLease:
         self._worker = worker
 
     def release(self) -> None:
-        """The request has ended. Idempotent."""
+        """Stop counting the request. Idempotent."""
         loads, self._loads = self._loads, None
         if loads is not None:
-            loads.leave(self._worker)
+            loads.release(self._worker)
 
 
 class Loads(Mapping[str, int]):
-    """Worker → outstanding requests; only workers that have some are in it."""
+    """In-flight requests by worker; workers without any are not in it."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
-        self._on_leave: Callable[[], None] = lambda: None
+        self._on_release: Callable[[], None] = lambda: None
 
-    def on_leave(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after a request has ended."""
-        self._on_leave = listener
+    def on_release(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each request that has ended."""
+        self._on_release = listener
 
-    def hold(self, worker: str) -> LoadLease:
-        """Count one more request; give it back with `release`."""
+    def acquire(self, worker: str) -> LoadLease:
+        """Count one more request of `worker`, until its lease is released."""
         self._counts[worker] = self._counts.get(worker, 0) + 1
         return LoadLease(self, worker)
 
-    def leave(self, worker: str) -> None:
-        """Called by a hold."""
+    def release(self, worker: str) -> None:
+        """Count one request less; a lease calls it."""
         count = self._counts[worker] - 1
         if count:
             self._counts[worker] = count
         else:
             del self._counts[worker]
-        self._on_leave()
+        self._on_release()
 
     def __getitem__(self, worker: str) -> int:
         return self._counts[worker]

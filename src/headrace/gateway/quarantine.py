@@ -1,9 +1,9 @@
 """
-Workers that took no connection: nobody asks them for a while, if there is somebody else or one may be waited for.
+Workers that took no connection: they get no requests for a while, if another replica can answer or may be waited for.
 
-The reconciler sees soon that a worker has died; until then its replica is in the route. A worker is left alone for a
-second, and twice as long each time that it is found silent again, so that a machine that is gone and swallows
-connections costs few requests their time. Used by the event loop's thread.
+The reconciler soon sees that a worker has died; until then its replica is still in the route. A quarantine lasts one
+second, and twice as long each time the worker still takes no connection, so that a machine that is gone and swallows
+connections delays few requests. Used by one thread, the event loop's.
 """
 
 import asyncio
@@ -13,55 +13,55 @@ from dataclasses import dataclass
 from headrace.state.routes import Replica
 
 FIRST_S = 1.0
-"""The reconciler looks twice a second."""
+"""Two passes of the reconciler."""
 LONGEST_S = 30.0
 
 
 @dataclass(slots=True)
-class _Silence:
+class _Entry:
     next_s: float = FIRST_S
     end: asyncio.TimerHandle | None = None
-    """None: it may be asked again."""
+    """None: the quarantine is over, and the worker may be tried again."""
 
 
 class Quarantine:
-    """Silent replicas; another worker at the same address is another one."""
+    """The replicas in quarantine. A new worker at the address of an old one is another replica."""
 
     def __init__(self, *, on_end: Callable[[], None]) -> None:
-        """`on_end` is called when a worker may be asked again."""
+        """`on_end` is called when a worker may be tried again."""
         self._on_end = on_end
-        self._quarantine: dict[Replica, _Silence] = {}
+        self._entries: dict[Replica, _Entry] = {}
 
     def __bool__(self) -> bool:
-        """Whether there may be some."""
-        return bool(self._quarantine)
+        """Whether there may be replicas in quarantine."""
+        return bool(self._entries)
 
     def __contains__(self, replica: Replica) -> bool:
-        """Whether a worker is to be left alone now."""
-        silence = self._quarantine.get(replica)
-        return silence is not None and silence.end is not None
+        """Whether `replica` is in quarantine now."""
+        entry = self._entries.get(replica)
+        return entry is not None and entry.end is not None
 
-    def note(self, replica: Replica) -> None:
-        """A worker took no connection."""
-        silence = self._quarantine.setdefault(replica, _Silence())
-        if silence.end is None:
-            silence.end = asyncio.get_running_loop().call_later(silence.next_s, self._ended, silence)
-            silence.next_s = min(LONGEST_S, 2 * silence.next_s)
+    def add(self, replica: Replica) -> None:
+        """Put a worker that took no connection into quarantine."""
+        entry = self._entries.setdefault(replica, _Entry())
+        if entry.end is None:
+            entry.end = asyncio.get_running_loop().call_later(entry.next_s, self._ended, entry)
+            entry.next_s = min(LONGEST_S, 2 * entry.next_s)
 
-    def heard(self, replica: Replica) -> None:
-        """A worker has answered."""
-        silence = self._quarantine.pop(replica, None)
-        if silence is not None and silence.end is not None:
-            silence.end.cancel()
+    def lift(self, replica: Replica) -> None:
+        """End the quarantine of a worker that has answered, and forget its failures."""
+        entry = self._entries.pop(replica, None)
+        if entry is not None and entry.end is not None:
+            entry.end.cancel()
             self._on_end()
 
-    def keep(self, replicas: Container[Replica]) -> None:
-        """Forget all but these: the others are in no route any more."""
-        for gone in [replica for replica in self._quarantine if replica not in replicas]:
-            end = self._quarantine.pop(gone).end
+    def retain(self, replicas: Container[Replica]) -> None:
+        """Forget all replicas but `replicas`: the others are in no route any more."""
+        for gone in [replica for replica in self._entries if replica not in replicas]:
+            end = self._entries.pop(gone).end
             if end is not None:
                 end.cancel()
 
-    def _ended(self, silence: _Silence) -> None:
-        silence.end = None
+    def _ended(self, entry: _Entry) -> None:
+        entry.end = None
         self._on_end()

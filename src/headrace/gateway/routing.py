@@ -1,10 +1,10 @@
 """
-Which replica answers a request. Pure: weights, shares, loads and random numbers in, a choice out.
+Choose the replica for a request. Pure: weights, shares, loads and random numbers in, a decision out.
 
-In this order: the inference component that the request names, if the endpoint has components; else the variant (named
-by the request, or drawn by weight); the fleet of the variant (drawn by share), the
-replica of the fleet (the one of the session; else by the variant's strategy). What has no replica that may be used is
-passed over, so that a replica that is being replaced costs no request as long as another one can answer.
+The decision goes from the top down: the inference component that the request names, or else the variant (named by the
+request, or drawn by weight); a fleet of the variant, drawn by share; a replica of the fleet (the one that has the
+session, or else by the variant's strategy). Variants and fleets without a usable replica are skipped, so that replacing
+a replica fails no request while another replica can answer.
 """
 
 import math
@@ -16,44 +16,44 @@ from hashlib import blake2b
 from headrace.state.routes import Fleet, Replica, Route, VariantRoute
 
 PREFIX_BYTES = 1024
-"""So much of a body tells which prefix it has. Source: SageMaker's smallest `PrefixLength`."""
+"""Bytes of a body that are compared as its prefix. Source: SageMaker's smallest `PrefixLength`."""
 
 MAX_OVERLOAD = 1.25
-"""A replica gets requests for the prefixes that it knows until it has so many times the mean load. Source: Mirrokni et
-al., Consistent hashing with bounded loads."""
+"""Load of a replica, relative to the mean, above which it gets no more requests for the prefixes that it has cached.
+Source: Mirrokni et al., Consistent hashing with bounded loads."""
 
 MIN_BOUND = 4
-"""And at least so many: a small batch costs less than reading a prefix again."""
+"""Smallest bound on the load of a replica: a small batch costs less than a second prefill of the prefix."""
 
 Draw = Callable[[], float]
-"""A random number, 0 <= x < 1."""
+"""Return a random number, 0 <= x < 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingQuery:
-    """What of a request matters for its way."""
+    """The part of a request that routing depends on."""
 
     target_variant: str | None = None
     component: str | None = None
     """Name of an inference component."""
     worker: str | None = None
-    """Only this one will do: it has the session."""
+    """The only worker that can answer, because it has the session."""
     affinity: bytes | None = None
-    """Requests with the same go to the same replica, whatever the strategy: the id of a session."""
+    """The id of a session: requests with the same affinity go to the same replica under any strategy."""
     prefix: bytes = b""
-    """The same for the strategy PREFIX_AWARE only."""
+    """Requests with the same prefix go to the same replica under the strategy PREFIX_AWARE."""
     excluded: AbstractSet[str] = frozenset()
-    """Workers that were tried in vain."""
+    """Workers that must not be chosen: they failed this request before, or are in quarantine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingDecision:
-    """Who answers."""
+    """The replica that a request is sent to."""
 
     variant: VariantRoute
     replica: Replica
     asleep: VariantRoute | None = None
-    """A variant that this request would have gone to if it did not sleep; it should be woken."""
+    """A variant scaled to zero that the request would have been sent to; it should be woken."""
 
 
 class UnknownVariant(Exception):
@@ -69,12 +69,12 @@ class ComponentNeeded(Exception):
 
 
 class NoReplica(Exception):
-    """Nobody can answer now."""
+    """No replica can answer now."""
 
     def __init__(self, asleep: VariantRoute | None = None) -> None:
         super().__init__()
         self.asleep = asleep
-        """Of this a replica may be waited for; None: of nothing."""
+        """The scaled-to-zero variant to wait for, or None."""
 
 
 def choose(route: Route, query: RoutingQuery, loads: Mapping[str, int], draw: Draw) -> RoutingDecision:
@@ -82,27 +82,29 @@ def choose(route: Route, query: RoutingQuery, loads: Mapping[str, int], draw: Dr
     Choose the replica for one request.
 
     Raises:
-        UnknownVariant: there is no variant of the name asked for.
-        UnknownComponent: there is no inference component of the name asked for.
-        ComponentNeeded: the request must name one.
-        NoReplica: no replica may be used.
+        UnknownVariant: the endpoint has no variant of that name.
+        UnknownComponent: the endpoint has no inference component of that name.
+        ComponentNeeded: the endpoint has inference components, and the request names none.
+        NoReplica: no replica is usable.
     """
     variants = candidates(route, query)
     if query.worker is not None:
-        return _of_session(variants, query.worker, query.excluded)
+        return _with_session(variants, query.worker, query.excluded)
     open_to_all = [variant for variant in variants if is_open_to(variant, query)]
     usable = [(variant, fleets) for variant in open_to_all if (fleets := _usable_fleets(variant, query.excluded))]
-    asleep = _asleep(open_to_all, has_others=bool(usable), draw=draw)
+    asleep = _variant_to_wake(open_to_all, has_others=bool(usable), draw=draw)
     if not usable:
         raise NoReplica(asleep)
     weights = [variant.weight for variant, _ in usable]
     variant, fleets = usable[0] if len(usable) == 1 else usable[_draw(weights, draw)]
     _, replicas = fleets[0] if len(fleets) == 1 else fleets[_draw([fleet.share for fleet, _ in fleets], draw)]
-    return RoutingDecision(variant=variant, replica=_replica(replicas, variant, query, loads, draw), asleep=asleep)
+    return RoutingDecision(
+        variant=variant, replica=_choose_replica(replicas, variant, query, loads, draw), asleep=asleep
+    )
 
 
 def usable_replicas(route: Route, query: RoutingQuery) -> list[Replica]:
-    """All replicas that may answer a request; raises as `choose` does."""
+    """Return all replicas that may answer a request; raises as `choose` does."""
     return [
         replica
         for variant in candidates(route, query)
@@ -113,32 +115,32 @@ def usable_replicas(route: Route, query: RoutingQuery) -> list[Replica]:
 
 
 def is_open_to(variant: VariantRoute, query: RoutingQuery) -> bool:
-    """Whether a variant, or component, may answer: it is named, or has a part of the traffic."""
+    """Whether a variant or component may answer: the request names it, or its weight is above 0."""
     return query.target_variant is not None or query.component is not None or variant.weight > 0
 
 
 def replicas_of(variant: VariantRoute) -> list[Replica]:
-    """All replicas that get new traffic."""
+    """Return the replicas of a variant that get new traffic."""
     return [replica for fleet in variant.fleets if fleet.share > 0 for replica in fleet.replicas]
 
 
 def can_answer(variant: VariantRoute, *, can_wake: bool) -> bool:
-    """Whether a variant, or a component, has a replica, or one that a request may wait for."""
+    """Whether a variant or component has a replica, or one that a request may wait for."""
     return bool(replicas_of(variant)) or (variant.standby and can_wake)
 
 
 def is_for_components(route: Route) -> bool:
-    """Whether an endpoint's models are inference components: its own variants have none."""
-    return bool(route.components) or (bool(route.variants) and not any(one.fleets for one in route.variants))
+    """Whether the models of an endpoint are inference components: its variants have no replicas of their own."""
+    return bool(route.components) or (bool(route.variants) and not any(variant.fleets for variant in route.variants))
 
 
 def prefix_of(endpoint: str, prefix_id: str, body: bytes) -> bytes:
-    """What makes requests alike for the strategy PREFIX_AWARE."""
+    """Return the key that requests with the same prefix have in common, for the strategy PREFIX_AWARE."""
     return b"\0".join((endpoint.encode(), prefix_id.encode("latin-1"), body[:PREFIX_BYTES]))
 
 
 def candidates(route: Route, query: RoutingQuery) -> Sequence[VariantRoute]:
-    """The variants that may answer, or the copies of the component; raises as `choose` does."""
+    """Return the variants that may answer, or the copies of the component; raises as `choose` does."""
     if query.component is not None:
         return (_component(route, query.component, query.target_variant),)
     if is_for_components(route):
@@ -160,20 +162,26 @@ def _component(route: Route, name: str, target_variant: str | None) -> VariantRo
     raise UnknownComponent(name)
 
 
-def _asleep(variants: Sequence[VariantRoute], *, has_others: bool, draw: Draw) -> VariantRoute | None:
-    """Which sleeping variant to wake: one by weight, and where others can answer only as often as it would be drawn."""
+def _variant_to_wake(variants: Sequence[VariantRoute], *, has_others: bool, draw: Draw) -> VariantRoute | None:
+    """Draw the scaled-to-zero variant to wake, by weight; if others can answer, only as often as it would be chosen."""
     sleeping = [variant for variant in variants if variant.standby]
     if not sleeping:
         return None
     if not has_others:
-        return sleeping[0] if len(sleeping) == 1 else sleeping[_draw([max(one.weight, 1e-9) for one in sleeping], draw)]
-    drawn = variants[_draw([max(variant.weight, 1e-9) for variant in variants], draw)]
+        return _draw_variant(sleeping, draw)
+    drawn = _draw_variant(variants, draw)
     return drawn if drawn.standby else None
 
 
-def _of_session(variants: Sequence[VariantRoute], worker: str, excluded: AbstractSet[str]) -> RoutingDecision:
+def _draw_variant(variants: Sequence[VariantRoute], draw: Draw) -> VariantRoute:
+    if len(variants) == 1:
+        return variants[0]
+    return variants[_draw([max(variant.weight, 1e-9) for variant in variants], draw)]
+
+
+def _with_session(variants: Sequence[VariantRoute], worker: str, excluded: AbstractSet[str]) -> RoutingDecision:
     for variant in variants:
-        for fleet in variant.fleets:  # also one that gets no new traffic: its sessions go on
+        for fleet in variant.fleets:  # also those without new traffic: their sessions go on
             for replica in fleet.replicas:
                 if replica.worker == worker and worker not in excluded:
                     return RoutingDecision(variant=variant, replica=replica)
@@ -191,7 +199,7 @@ def _usable_fleets(variant: VariantRoute, excluded: AbstractSet[str]) -> list[tu
 
 
 def _draw(weights: Sequence[float], draw: Draw) -> int:
-    """An index, by weight; all weights are above 0."""
+    """Draw an index by weight; all weights are above 0."""
     point = draw() * sum(weights)
     for index, weight in enumerate(weights):
         point -= weight
@@ -200,7 +208,7 @@ def _draw(weights: Sequence[float], draw: Draw) -> int:
     return len(weights) - 1
 
 
-def _replica(
+def _choose_replica(
     replicas: Sequence[Replica], variant: VariantRoute, query: RoutingQuery, loads: Mapping[str, int], draw: Draw
 ) -> Replica:
     if len(replicas) == 1:
@@ -218,15 +226,15 @@ def _replica(
 
 
 def load_bound(loads: Sequence[int]) -> int:
-    """A replica with so many requests gets no more because of a prefix; the least loaded one is always below it."""
+    """Return the load at which a replica gets no more requests for a prefix; the least loaded is always below it."""
     return max(MIN_BOUND, math.ceil(MAX_OVERLOAD * (sum(loads) + 1) / len(loads)))
 
 
 def _by_affinity(replicas: Sequence[Replica], key: bytes) -> list[Replica]:
     """
-    The replicas, the best for `key` first.
+    Sort the replicas by their rendezvous hash with `key`, best first.
 
-    Rendezvous hashing: if a replica goes, only the keys that it had move; if one comes, it takes its part of each.
+    When a replica leaves, only its keys move; when one joins, it takes an equal share from each of the others.
     """
 
     def score(replica: Replica) -> bytes:

@@ -94,7 +94,7 @@ class InvocationService:
                     query,
                     request,
                     on_decision=on_decision,
-                    waiting=lambda: self._waiting(patience, timeout_s, record, heartbeat),
+                    while_held=lambda: self._while_held(patience, timeout_s, record, heartbeat),
                 )
             except NoCapacity:
                 record.is_without_capacity = True
@@ -107,7 +107,7 @@ class InvocationService:
                 forwarded.close()
 
     @contextmanager
-    def _waiting(
+    def _while_held(
         self, patience: asyncio.Timeout, timeout_s: float, record: InvocationRecord, heartbeat: Heartbeat | None
     ) -> Iterator[None]:
         """While a request is held: the model's time does not run, and the client hears that we live."""

@@ -1,177 +1,162 @@
 """
-Requests that wait for a replica: what they want sleeps at zero, or its first copies are on their way.
+Requests held until a replica can take them: their target is scaled to zero, or its first replicas are starting.
 
-They wait in rooms, one for each thing that requests name (an endpoint, a variant of it, an inference component), and
-leave a room in the order in which they came, as fast as replicas can take them: who comes later and wants the same
-waits behind them. How many wait is bounded, and how long. Whoever can wake what sleeps is told at once, and again as
-long as somebody waits. Used by one thread, the event loop's.
+Each target (an endpoint, a variant, an inference component) has a first-come, first-served queue. Requests leave it as
+fast as the replicas can take them, and a request that arrives later for the same target waits behind them. The number
+of held requests is bounded, and so is their time. Targets scaled to zero are woken at once, and again while requests
+are held for them. Used by one thread, the event loop's.
 """
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from headrace.state.signals import Wake, WakeTarget
 
 REMIND_S = 2.0
-"""Between two words to whoever wakes: the first may have come while the thing was being changed."""
+"""Seconds between wake-up reminders; the first may arrive while the target is being updated and be lost."""
 
 RELEASED_PER_REPLICA = 64
-"""So many requests a replica has at most while others wait. A worker takes 256 before it refuses any."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WakeTarget:
-    """What a request named; or what is to be woken: then a variant or a component."""
-
-    endpoint: str
-    variant: str | None = None
-    component: str | None = None
-    """An inference component; its variant is left out."""
-
-
-Wake = Callable[[WakeTarget], None]
-"""Brings a copy of something that sleeps. It returns at once, and may be called again and again."""
-
-Capacity = Callable[[WakeTarget], int | None]
-"""How many requests replicas can take now; None: there is nothing to wait for any more."""
+"""In-flight requests of a replica up to which held requests are released. A worker refuses requests beyond 256."""
 
 
 class WaitQueueFull(Exception):
-    """As many requests wait as may."""
+    """The limit of held requests is reached."""
 
 
 class WaitQueue:
-    """All rooms."""
+    """The queues of all targets, with one limit for each endpoint and one for all together."""
 
     def __init__(
         self,
         *,
-        capacity: Capacity,
+        capacity: Callable[[WakeTarget], int | None],
         wake: Wake | None,
-        max_of_endpoint: int,
-        max_in_all: int,
+        max_per_endpoint: int,
+        max_total: int,
         remind_s: float = REMIND_S,
     ) -> None:
         """
-        Begin with nobody waiting.
+        Create empty queues.
 
         Args:
-            capacity: asked before requests leave a room.
-            wake: told what is wanted. None: nothing wakes, and requests fail where nobody can answer.
-            max_of_endpoint: how many may wait for one endpoint.
-            max_in_all: and for all together.
-            remind_s: between two words to `wake`.
+            capacity: returns how many requests the replicas of a target can take now; None if the target is gone, so
+                that there is nothing to wait for.
+            wake: scales a target up from zero. None: nothing is woken, and requests are never held.
+            max_per_endpoint: requests held for one endpoint.
+            max_total: requests held for all endpoints together.
+            remind_s: seconds between calls of `wake` for the same target.
         """
         self._capacity = capacity
         self._wake = wake
-        self._max_of_endpoint = max_of_endpoint
-        self._max_in_all = max_in_all
+        self._max_per_endpoint = max_per_endpoint
+        self._max_total = max_total
         self._remind_s = remind_s
-        self._rooms: dict[WakeTarget, _Waiters] = {}
-        self._num_of_endpoint: dict[str, int] = {}
+        self._waiters: dict[WakeTarget, _Waiters] = {}
+        self._num_by_endpoint: dict[str, int] = {}
         self.num_held = 0
-        """Requests that wait now."""
+        """Requests that are held now."""
 
     @property
-    def is_possible(self) -> bool:
-        """Whether it is any use to wait."""
+    def can_hold(self) -> bool:
+        """Whether requests may be held at all: without a wake signal no replica would come."""
         return self._wake is not None
 
-    def of_endpoints(self) -> dict[str, int]:
-        """Endpoint → requests that wait for it; only endpoints with some."""
-        return dict(self._num_of_endpoint)
+    def num_by_endpoint(self) -> dict[str, int]:
+        """Return the number of held requests by endpoint; endpoints without any are left out."""
+        return dict(self._num_by_endpoint)
 
-    def is_queue_for(self, wanted: WakeTarget) -> bool:
-        """Whether others wait for it, so that it would be unfair to go first."""
-        return bool(self._rooms) and wanted in self._rooms
+    def has_waiters(self, target: WakeTarget) -> bool:
+        """Whether requests are held for `target`, so that a new one has to queue behind them."""
+        return bool(self._waiters) and target in self._waiters
 
-    def poke(self, asleep: WakeTarget) -> None:
-        """Wake something that nobody has to wait for."""
+    def wake(self, target: WakeTarget) -> None:
+        """Scale `target` up from zero without holding a request for it."""
         if self._wake is not None:
-            self._wake(asleep)
+            self._wake(target)
 
-    async def wait(self, wanted: WakeTarget, asleep: WakeTarget | None) -> None:
+    async def wait(self, target: WakeTarget, asleep: WakeTarget | None) -> None:
         """
-        Wait until it is this request's turn; whether somebody can answer it is to be looked at anew then.
+        Hold a request until its turn has come; the caller then chooses a replica again.
 
         Args:
-            wanted: what the request named.
-            asleep: what would answer it; None behind others, who have asked for it already.
+            target: the part of the endpoint that the request is addressed to.
+            asleep: the part that is scaled to zero and has to be woken. None: requests ahead have woken it.
 
         Raises:
-            WaitQueueFull: too many wait already.
+            WaitQueueFull: too many requests are held already.
         """
-        endpoint = wanted.endpoint
-        if self.num_held >= self._max_in_all or self._num_of_endpoint.get(endpoint, 0) >= self._max_of_endpoint:
+        endpoint = target.endpoint
+        if self.num_held >= self._max_total or self._num_by_endpoint.get(endpoint, 0) >= self._max_per_endpoint:
             raise WaitQueueFull
-        room = self._rooms.get(wanted)
-        if room is None:
-            room = self._rooms[wanted] = _Waiters()
-            room.reminder = asyncio.get_running_loop().call_later(self._remind_s, self._remind, wanted)
-        if asleep is not None and asleep not in room.asleep:
-            room.asleep.add(asleep)
-            self.poke(asleep)
+        waiters = self._waiters.get(target)
+        if waiters is None:
+            waiters = self._waiters[target] = _Waiters()
+            waiters.reminder = asyncio.get_running_loop().call_later(self._remind_s, self._remind, target)
+        if asleep is not None and asleep not in waiters.asleep:
+            waiters.asleep.add(asleep)
+            self.wake(asleep)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        room.turns[turn] = None
+        waiters.turns[turn] = None
         self._count(endpoint, 1)
         try:
             await turn
         finally:
             self._count(endpoint, -1)
-            if turn in room.turns:
-                del room.turns[turn]
+            if turn in waiters.turns:
+                del waiters.turns[turn]
             else:
-                room.num_called -= 1
-            self._close_if_empty(wanted, room)
+                waiters.num_released -= 1
+            self._remove_if_empty(target, waiters)
 
-    def look(self) -> None:
-        """Something has changed, a route or a load: let those go whose turn it is."""
-        for wanted, room in list(self._rooms.items()):
-            self._release(wanted, room)
+    def release(self) -> None:
+        """Release the requests whose turn has come; call it after a route or a load has changed."""
+        for target, waiters in list(self._waiters.items()):
+            self._release(target, waiters)
 
-    def _release(self, wanted: WakeTarget, room: "_Waiters") -> None:
-        capacity = self._capacity(wanted)
-        number = len(room.turns) if capacity is None else min(capacity - room.num_called, len(room.turns))
+    def _release(self, target: WakeTarget, waiters: "_Waiters") -> None:
+        capacity = self._capacity(target)
+        number = len(waiters.turns) if capacity is None else min(capacity - waiters.num_released, len(waiters.turns))
         for _ in range(number):
-            turn = next(iter(room.turns))
-            del room.turns[turn]
-            room.num_called += 1
-            if not turn.done():  # a cancelled one comes to its end by itself
+            turn = next(iter(waiters.turns))
+            del waiters.turns[turn]
+            waiters.num_released += 1
+            if not turn.done():  # a cancelled request still has to run its own `finally`
                 turn.set_result(None)
 
-    def _remind(self, wanted: WakeTarget) -> None:
-        room = self._rooms.get(wanted)
-        if room is None:
+    def _remind(self, target: WakeTarget) -> None:
+        waiters = self._waiters.get(target)
+        if waiters is None:
             return
-        room.reminder = asyncio.get_running_loop().call_later(self._remind_s, self._remind, wanted)
-        self._release(wanted, room)
-        if room.turns and self._capacity(wanted) == 0:
-            for asleep in room.asleep:
-                self.poke(asleep)
+        waiters.reminder = asyncio.get_running_loop().call_later(self._remind_s, self._remind, target)
+        self._release(target, waiters)
+        if waiters.turns and self._capacity(target) == 0:
+            for asleep in waiters.asleep:
+                self.wake(asleep)
 
     def _count(self, endpoint: str, change: int) -> None:
         self.num_held += change
-        number = self._num_of_endpoint.get(endpoint, 0) + change
+        number = self._num_by_endpoint.get(endpoint, 0) + change
         if number:
-            self._num_of_endpoint[endpoint] = number
+            self._num_by_endpoint[endpoint] = number
         else:
-            del self._num_of_endpoint[endpoint]
+            del self._num_by_endpoint[endpoint]
 
-    def _close_if_empty(self, wanted: WakeTarget, room: "_Waiters") -> None:
-        if not room.turns and not room.num_called and self._rooms.get(wanted) is room:
-            del self._rooms[wanted]
-            if room.reminder is not None:
-                room.reminder.cancel()
+    def _remove_if_empty(self, target: WakeTarget, waiters: "_Waiters") -> None:
+        if not waiters.turns and not waiters.num_released and self._waiters.get(target) is waiters:
+            del self._waiters[target]
+            if waiters.reminder is not None:
+                waiters.reminder.cancel()
 
 
 class _Waiters:
-    """Requests that want the same."""
+    """The requests held for one target."""
 
-    __slots__ = ("asleep", "num_called", "reminder", "turns")
+    __slots__ = ("asleep", "num_released", "reminder", "turns")
 
     def __init__(self) -> None:
         self.turns: dict[asyncio.Future[None], None] = {}
-        """Who waits, in their order."""
-        self.num_called = 0
-        """Whose turn has come, and who have not gone yet: they are in no replica's load."""
+        """One future a held request, in order of arrival."""
+        self.num_released = 0
+        """Released requests that have not chosen a replica yet, so that no load counts them."""
         self.asleep: set[WakeTarget] = set()
         self.reminder: asyncio.TimerHandle | None = None

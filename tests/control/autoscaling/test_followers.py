@@ -25,12 +25,12 @@ from headrace.control.registry import handler_of
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler
 from headrace.state.routes import ROUTE, Route
+from headrace.state.signals import WakeTarget
 from tests.control.components.scene import NEED, Scene
 from tests.control.components.world import managed
 from tests.control.support import AWS_SCOPE
 
 from .test_autoscaler import steps
-from .test_waker import Wanted
 
 VARIANT = {
     "ServiceNamespace": "sagemaker",
@@ -302,7 +302,7 @@ async def test_instances_at_zero_have_no_copies_and_a_request_wakes_both(scene: 
     await scene.until((0, 0), 120)
     waker = Waker(scene.store, aws_scope=AWS_SCOPE, clock=scene.clock)
     for _ in range(3):
-        waker.wake(Wanted(endpoint="ep", variant=None, component="c"))
+        waker.wake(WakeTarget(endpoint="ep", component="c"))
     waker.close()
     await scene.until((1, 4), 60)
     (activity,) = scene.activities()
@@ -317,7 +317,7 @@ async def test_a_sleeping_component_without_instances_is_given_one(scene: Hosted
     write_capacity(scene.store, AWS_SCOPE, KEY, 0)
     await scene.until((0, 0), 60)
     waker = Waker(scene.store, aws_scope=AWS_SCOPE, clock=scene.clock)
-    waker.wake(Wanted(endpoint="ep", variant=None, component="c"))
+    waker.wake(WakeTarget(endpoint="ep", component="c"))
     waker.close()
     await scene.until((1, 1), 60)
 

@@ -1,7 +1,7 @@
 """A request that finds nothing wakes a first copy, once."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pytest
 
@@ -9,17 +9,13 @@ from headrace.control.autoscaling.loops.waker import CAUSE, Waker
 from headrace.control.autoscaling.planning.targets import read_key
 from headrace.control.autoscaling.records.capacity import read_capacity, write_capacity
 from headrace.control.kinds import ENDPOINT
+from headrace.state.signals import WakeTarget
 from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
 from .test_autoscaler import alarm, steps
 
-
-@dataclass(frozen=True)
-class Wanted:
-    endpoint: str = "e"
-    variant: str | None = "a"
-    component: str | None = None
+TARGET = WakeTarget(endpoint="e", variant="a")
 
 
 @pytest.fixture
@@ -32,10 +28,10 @@ def world() -> Iterator[World]:
     made.close()
 
 
-def wake(world: World, *wanted: Wanted) -> None:
+def wake(world: World, *targets: WakeTarget) -> None:
     waker = Waker(world.store, aws_scope=AWS_SCOPE, clock=lambda: world.now_s)
-    for one in wanted:
-        waker.wake(one)
+    for target in targets:
+        waker.wake(target)
     waker.close()
 
 
@@ -46,7 +42,7 @@ def desired(world: World) -> int:
 
 
 def test_many_requests_wake_one_copy(world: World) -> None:
-    wake(world, *[Wanted()] * 20)
+    wake(world, *[TARGET] * 20)
     assert desired(world) == 1
     record = world.store.get(ENDPOINT, "e")
     assert record is not None
@@ -55,7 +51,7 @@ def test_many_requests_wake_one_copy(world: World) -> None:
 
 def test_the_minimum_of_its_target_is_woken_and_told(world: World) -> None:
     world.register(2, 5)
-    wake(world, Wanted())
+    wake(world, TARGET)
     assert desired(world) == 2
     (told,) = world.activities()
     assert (told["Cause"], told["StatusCode"]) == (CAUSE, "InProgress")
@@ -67,11 +63,11 @@ def test_the_minimum_of_its_target_is_woken_and_told(world: World) -> None:
 def test_what_may_have_no_copies_is_not_woken(world: World) -> None:
     """A schedule that ends the day with MinCapacity=0,MaxCapacity=0, as in AWS's guide."""
     world.register(0, 0)
-    wake(world, Wanted())
+    wake(world, TARGET)
     assert desired(world) == 0
     assert world.activities() == []
     world.register(0, 1)
-    wake(world, Wanted())
+    wake(world, TARGET)
     assert desired(world) == 1
 
 
@@ -79,7 +75,7 @@ def test_an_alarm_that_saw_it_idle_does_not_put_it_to_sleep_at_once(world: World
     world.register(0, 5)
     alarm(world, "idle", world.put_policy("idle", **steps(0))["PolicyARN"], TreatMissingData="breaching")
     world.pass_time(60)
-    wake(world, Wanted())
+    wake(world, TARGET)
     world.reconcile()
     world.pass_time(50)
     assert desired(world) == 1
@@ -88,16 +84,22 @@ def test_an_alarm_that_saw_it_idle_does_not_put_it_to_sleep_at_once(world: World
 
 
 def test_what_is_awake_gone_or_unknown_is_left_alone(world: World) -> None:
-    wake(world, Wanted(variant="other"), Wanted(endpoint="other"), Wanted(variant=None), Wanted(component="none"))
+    wake(
+        world,
+        replace(TARGET, variant="other"),
+        replace(TARGET, endpoint="other"),
+        replace(TARGET, variant=None),
+        replace(TARGET, component="none"),
+    )
     assert desired(world) == 0
-    wake(world, Wanted())
+    wake(world, TARGET)
     world.reconcile()
-    wake(world, Wanted())
+    wake(world, TARGET)
     assert desired(world) == 1
 
 
 def test_a_closed_waker_does_no_harm(world: World) -> None:
     waker = Waker(world.store, aws_scope=AWS_SCOPE)
     waker.close()
-    waker.wake(Wanted())
+    waker.wake(TARGET)
     assert desired(world) == 0

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
@@ -24,30 +23,12 @@ from headrace.control.context import NUM_TRIES
 from headrace.control.kinds import SCALABLE_TARGET
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict
+from headrace.state.signals import WakeTarget
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.scope import AwsScope
 
 CAUSE = "a request arrived while capacity was 0"
-
-
-class Asleep(Protocol):
-    """What a request named."""
-
-    @property
-    def endpoint(self) -> str:
-        """Its endpoint."""
-        ...
-
-    @property
-    def variant(self) -> str | None:
-        """A production variant."""
-        ...
-
-    @property
-    def component(self) -> str | None:
-        """An inference component."""
-        ...
 
 
 class Waker:
@@ -62,9 +43,9 @@ class Waker:
         self._pending: set[TargetKey] = set()
         self._log = get_logger()
 
-    def wake(self, wanted: Asleep) -> None:
+    def wake(self, target: WakeTarget) -> None:
         """Bring a first copy of a variant or a component; any thread may call it, and it returns at once."""
-        key = _key_of(wanted)
+        key = _key_of(target)
         if key is None:
             return
         with self._lock:
@@ -128,13 +109,13 @@ class Waker:
         activities.progressed(self._store, activity)
 
 
-def _key_of(wanted: Asleep) -> TargetKey | None:
-    if wanted.component:
-        resource_id = f"inference-component/{wanted.component}"
-        return TargetKey(resource_id=resource_id, dimension=COMPONENT_DIMENSION, component=wanted.component)
-    if not wanted.variant:
+def _key_of(target: WakeTarget) -> TargetKey | None:
+    if target.component:
+        resource_id = f"inference-component/{target.component}"
+        return TargetKey(resource_id=resource_id, dimension=COMPONENT_DIMENSION, component=target.component)
+    if not target.variant:
         return None
-    return _variant_key(wanted.endpoint, wanted.variant)
+    return _variant_key(target.endpoint, target.variant)
 
 
 def _variant_key(endpoint: str, variant: str) -> TargetKey:
