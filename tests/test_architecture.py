@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "headrace"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CHANGES = (ROOT / "docs" / "where-to-change.md").read_text()
 GLOSSARY = (ROOT / "CONTRIBUTING.md").read_text().split("## Glossary")[1]
 LEAST_CHANGES = 10
@@ -50,14 +51,17 @@ def test_the_floors_of_the_page_are_the_layers_that_imports_are_checked_against(
     assert floors_of_page() == layers_of_importlinter(), "Bring the picture in docs/architecture.md up to date."
 
 
-def test_every_module_and_file_that_the_architecture_page_names_exists() -> None:
+def test_every_module_that_the_architecture_page_names_exists() -> None:
     packages = "|".join(sorted(path.name for path in PACKAGE.iterdir() if path.is_dir()))
     dotted = re.findall(rf"`((?:{packages})(?:\.\w+)+)`", PAGE)
-    files = re.findall(r"`(\w+(?:/\w+)*\.py)`", PAGE)
     assert dotted
-    assert files
     assert [name for name in dotted if not exists(name)] == []
-    assert [name for name in files if not (PACKAGE / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
+    names = re.findall(r"`(\w+(?:/\w+)+\.(?:py|h|cpp|inl))`", page.read_text())
+    assert [name for name in names if not any((top / name).exists() for top in (ROOT, PACKAGE))] == []
 
 
 def test_the_values_that_cross_a_floor_are_defined_in_the_files_that_the_page_names() -> None:
