@@ -282,16 +282,18 @@ class Row {
   int32_t num_candidates_ = 0;
 };
 
-void apply_mask(float* logits, int32_t vocab, const uint32_t* mask) {
+// Copies the allowed logits; the others, which may never have been computed, become -inf.
+void copy_allowed(float* to, const float* logits, int32_t vocab, const uint32_t* mask) {
   for (int32_t start = 0; start < vocab; start += 32) {
     uint32_t word = mask[start / 32];
-    if (word == ~uint32_t{0}) continue;
     int32_t size = std::min(32, vocab - start);
-    if (word == 0) {  // most words of a mask are all ones or all zeros
-      std::fill_n(logits + start, size, -kInfinity);
-      continue;
+    if (word == ~uint32_t{0}) {  // most words of a mask are all ones or all zeros
+      std::copy_n(logits + start, size, to + start);
+    } else if (word == 0) {
+      std::fill_n(to + start, size, -kInfinity);
+    } else {
+      for (int32_t i = 0; i < size; ++i) to[start + i] = (word >> i & 1) ? logits[start + i] : -kInfinity;
     }
-    for (int32_t i = 0; i < size; ++i) logits[start + i] = (word >> i & 1) ? logits[start + i] : -kInfinity;
   }
 }
 
@@ -321,8 +323,7 @@ bool has_any(const RowExtras& extras) {
   return extras.mask != nullptr || extras.num_biases > 0 || extras.history_size > 0;
 }
 
-void adjust(float* logits, int32_t vocab, const SamplingRow& row, const RowExtras& extras, int32_t* counts) {
-  if (extras.mask != nullptr) apply_mask(logits, vocab, extras.mask);
+void adjust(float* logits, const SamplingRow& row, const RowExtras& extras, int32_t* counts) {
   for (int32_t i = 0; i < extras.num_biases; ++i) logits[extras.bias_ids[i]] += extras.bias_values[i];
   if (extras.history_size > 0) apply_penalties(logits, row, extras, counts);
 }
@@ -331,8 +332,9 @@ void adjust(float* logits, int32_t vocab, const SamplingRow& row, const RowExtra
 int32_t choose_adjusted(const float* logits, int32_t vocab, const SamplingRow& row, const RowExtras& extras,
                         SampleScratch& scratch) {
   float* adjusted = scratch.adjusted.data();
-  std::copy_n(logits, vocab, adjusted);
-  adjust(adjusted, vocab, row, extras, scratch.counts.data());
+  if (extras.mask != nullptr) copy_allowed(adjusted, logits, vocab, extras.mask);
+  else std::copy_n(logits, vocab, adjusted);
+  adjust(adjusted, row, extras, scratch.counts.data());
   Row adjusted_row(adjusted, vocab, scratch);
   return adjusted_row.scan() ? adjusted_row.choose(row) : -1;
 }
@@ -363,7 +365,8 @@ void sample_row(const float* logits, int32_t vocab, const SamplingRow& row, cons
   std::fill_n(result.top_ids, result.top_capacity, -1);
   std::fill_n(result.top_logprobs, result.top_capacity, result.logprob);
   Row raw(logits, vocab, scratch);
-  if (!raw.scan()) return;
+  const bool reads_allowed_only = extras.mask != nullptr && row.num_top < 0 && row.target < 0;
+  if (!reads_allowed_only && !raw.scan()) return;
   if (row.num_top >= 0) raw.report_best(row.num_top, result);
   if (row.target >= 0) {
     result.token = row.target;

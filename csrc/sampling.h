@@ -69,7 +69,7 @@ class SampleScratch {
   std::vector<int32_t> order;        // permutation of the candidates
 };
 
-// Samples one row of `vocab` logits.
+// Samples one row of `vocab` logits. With a mask, no target and `num_top` -1 it reads the allowed ones only.
 void sample_row(const float* logits, int32_t vocab, const SamplingRow& row, const RowExtras& extras, SampleScratch& scratch,
                 SampleResult& result);
 

@@ -1,4 +1,10 @@
 // LM head and sampling: the rows whose logits are wanted, kLogitRows at a time.
+//
+// A grammar often allows a few tokens only (a quote, a comma, the digits). The LM head of such a row is computed for
+// the panels that hold an allowed token, and for no other: a panel has kPanel outputs, a word of a mask as many bits.
+
+static_assert(kPanel == 32, "a mask has one word for each panel of the LM head");
+constexpr int kSparseShare = 8;  // a row alone costs several times as much for each panel as one among many rows
 
 class LogitRun {
  public:
@@ -10,15 +16,16 @@ class LogitRun {
     for (int first = 0; first < step.num_rows; first += kLogitRows) {
       if (first > 0) team.barrier(thread);  // all have read the logits of the rows before
       const int count = step.num_rows - first < kLogitRows ? step.num_rows - first : kLogitRows;
-      const int input = prepare_inputs(first, count);
-      const bool keep = needs_logits(first, count);
-      if (keep) project<true>(count, input);
-      else project<false>(count, input);
+      const int num_dense = order_rows(first, count);
+      const int input = prepare_inputs(count);
+      if (needs_logits(0, num_dense)) project<true>(num_dense, input);
+      else project<false>(num_dense, input);
+      for (int i = num_dense; i < count; i++) project_allowed(i, input + i);
       layers.watch.end(Phase::kLmHead);
       team.barrier(thread);
       layers.watch.end(Phase::kWait);
       const Share rows = share_of(count, thread, num_threads);
-      for (int i = rows.begin; i < rows.end; i++) finish(first + i, i);
+      for (int i = rows.begin; i < rows.end; i++) finish(row_of[i], i);
       layers.watch.end(Phase::kSample);
     }
   }
@@ -27,29 +34,50 @@ class LogitRun {
   float* logits(int row) const { return work.logits + static_cast<size_t>(row) * m.vocab_padded; }
   BestLanes& best(int of_thread, int row) const { return work.best[of_thread * kLogitRows + row]; }
 
-  // Only the best token is asked for, and nothing changes the logits: they need not be stored.
+  // Only the best of the allowed tokens is asked for, and nothing changes the logits: they need not be stored.
   bool is_plain_greedy(int row) const {
     const SamplingRow& s = step.sampling[row];
-    const RowExtras& e = step.extras[row];
     return s.temperature == 0.0f && s.num_top < 0 && s.target < 0 && s.repetition_penalty == 1.0f &&
-           s.presence_penalty == 0.0f && s.frequency_penalty == 0.0f && e.num_biases == 0 && !e.mask;
+           s.presence_penalty == 0.0f && s.frequency_penalty == 0.0f && step.extras[row].num_biases == 0;
   }
 
-  bool needs_logits(int first, int count) const {
+  // Whether so few panels hold an allowed token that they are computed for this row alone.
+  bool is_sparse(int row) const {
+    const SamplingRow& s = step.sampling[row];
+    const uint32_t* mask = step.all_logits ? nullptr : step.extras[row].mask;
+    if (!mask || s.num_top >= 0 || s.target >= 0) return false;
+    int num_panels = 0;
+    for (int panel = 0; panel < m.lm_head.num_panels; panel++) num_panels += mask[panel] != 0;
+    return num_panels * kSparseShare <= m.lm_head.num_panels;
+  }
+
+  // Puts the rows that need the whole LM head first; returns how many they are. Every thread finds the same order.
+  int order_rows(int first, int count) {
+    int num_dense = 0, num_sparse = 0;
+    int sparse[kLogitRows];
+    for (int row = first; row < first + count; row++) {
+      if (is_sparse(row)) sparse[num_sparse++] = row;
+      else row_of[num_dense++] = row;
+    }
+    for (int i = 0; i < num_sparse; i++) row_of[num_dense + i] = sparse[i];
+    return num_dense;
+  }
+
+  bool needs_logits(int begin, int end) const {
     if (step.all_logits) return true;
-    for (int i = first; i < first + count; i++) {
-      if (!is_plain_greedy(i)) return true;
+    for (int i = begin; i < end; i++) {
+      if (!is_plain_greedy(row_of[i])) return true;
     }
     return false;
   }
 
   // Returns the row of `work.inputs` where this thread finds the first one.
-  int prepare_inputs(int first, int count) const {
+  int prepare_inputs(int count) const {
     const bool alone = count <= kRedundantRows;
     const int input = alone ? thread * kRedundantRows : 0;
     const Share rows = alone ? Share{0, count} : share_of(count, thread, num_threads);
     for (int i = rows.begin; i < rows.end; i++) {
-      layers.norm_input(m.final_norm, m.lm_head.kind, step.rows[first + i], input + i);
+      layers.norm_input(m.final_norm, m.lm_head.kind, step.rows[row_of[i]], input + i);
     }
     layers.watch.end(Phase::kNorm);
     if (!alone) team.barrier(thread);
@@ -59,35 +87,64 @@ class LogitRun {
 
   template <bool KEEP>
   void project(int count, int input) const {
-    for (int i = 0; i < count; i++) {
-      BestLanes& lanes = best(thread, i);
-      store_f(lanes.values, set_f(-__builtin_inff()));
-      store_f(lanes.checks, zero_f());
-      store_i(lanes.ids, set_i(-1));
-    }
+    for (int i = 0; i < count; i++) clear_best(i);
+    if (count == 0) return;
     const Share panels = share_of(m.lm_head.num_panels, thread, num_threads);
     gemm(m.lm_head, work.inputs, input, count, panels.begin, panels.end,
          [&](int row, int rows, int column, const float* tile) {
            for (int r = 0; r < rows; r++) {
-             watch(best(thread, row + r), tile + r * kPanel, column);
+             watch(row + r, tile + r * kPanel, column);
              if constexpr (KEEP) __builtin_memcpy(logits(row + r) + column, tile + r * kPanel, kPanel * sizeof(float));
            }
          });
   }
 
-  void watch(BestLanes& lanes, const float* values, int column) const {
+  // Computes the panels with an allowed token for one row; the threads take them in turns.
+  void project_allowed(int i, int input) const {
+    const uint32_t* mask = step.extras[row_of[i]].mask;
+    const bool keep = !is_plain_greedy(row_of[i]);
+    clear_best(i);
+    int found = 0;
+    for (int panel = 0; panel < m.lm_head.num_panels; panel++) {
+      if (mask[panel] == 0 || found++ % num_threads != thread) continue;
+      gemm(m.lm_head, work.inputs, input, 1, panel, panel + 1, [&](int, int, int column, const float* tile) {
+        watch(i, tile, column);
+        if (keep) __builtin_memcpy(logits(i) + column, tile, kPanel * sizeof(float));
+      });
+    }
+  }
+
+  void clear_best(int i) const {
+    BestLanes& lanes = best(thread, i);
+    store_f(lanes.values, set_f(-__builtin_inff()));
+    store_f(lanes.checks, zero_f());
+    store_i(lanes.ids, set_i(-1));
+  }
+
+  // Compares a panel's logits of the row in place `i` with the best ones so far, as far as they are allowed.
+  void watch(int i, const float* values, int column) const {
+    BestLanes& lanes = best(thread, i);
+    const uint32_t* mask = step.extras ? step.extras[row_of[i]].mask : nullptr;
+    const uint32_t allowed = mask ? mask[column / kPanel] : ~0u;
     int32_t offsets[W];
-    for (int i = 0; i < W; i++) offsets[i] = i;
+    for (int lane = 0; lane < W; lane++) offsets[lane] = lane;
     const vi lane = load_i(offsets);
+    const vf none = set_f(-__builtin_inff());
     vf best_values = load_f(lanes.values), checks = load_f(lanes.checks);
     vi best_ids = load_i(lanes.ids);
-    for (int i = 0; i < kPanel; i += W) {
-      vf value = load_f(values + i);
-      checks = fma(value, zero_f(), checks);  // NaN if the value is not finite
-      if (column + i + W > m.vocab) value = select(lanes_between(0, m.vocab - column - i), value, set_f(-__builtin_inff()));
+    for (int from = 0; from < kPanel; from += W) {
+      vf value = load_f(values + from);
+      if (mask) {
+        const vmask here = lanes_of(allowed >> from);
+        checks = fma(select(here, value, zero_f()), zero_f(), checks);
+        value = select(here, value, none);
+      } else {
+        checks = fma(value, zero_f(), checks);  // NaN if the value is not finite
+      }
+      if (column + from + W > m.vocab) value = select(lanes_between(0, m.vocab - column - from), value, none);
       const vmask better = greater(value, best_values);
       best_values = select(better, value, best_values);
-      best_ids = select_i(better, add_i(lane, set_i(column + i)), best_ids);
+      best_ids = select_i(better, add_i(lane, set_i(column + from)), best_ids);
     }
     store_f(lanes.values, best_values);
     store_f(lanes.checks, checks);
@@ -143,6 +200,7 @@ class LogitRun {
   SampleScratch& scratch;
   const StepRun& layers;
   const int thread, num_threads;
+  int row_of[kLogitRows];  // the logit row in each place of the batch
 };
 
 void run_step(const StepContext& context, int thread) {

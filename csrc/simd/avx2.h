@@ -77,6 +77,11 @@ INLINE vmask lanes_between(int low, int high) {
   vi below_low = _mm256_cmpgt_epi32(_mm256_set1_epi32(low), lane);
   return _mm256_castsi256_ps(_mm256_andnot_si256(below_low, below_high));
 }
+INLINE vmask lanes_of(uint32_t bits) {
+  const vi bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const vi set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int32_t>(bits)), bit);
+  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, bit));
+}
 INLINE vmask greater(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
 INLINE vf select(vmask m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
 INLINE vi select_i(vmask m, vi a, vi b) { return _mm256_blendv_epi8(b, a, _mm256_castps_si256(m)); }

@@ -61,6 +61,7 @@ INLINE vmask lanes_between(int low, int high) {  // lanes low <= i < high
   uint32_t below_low = low >= 16 ? 0xffffu : low <= 0 ? 0u : (1u << low) - 1;
   return static_cast<vmask>(below_high & ~below_low);
 }
+INLINE vmask lanes_of(uint32_t bits) { return static_cast<vmask>(bits); }  // the lanes whose bit is set
 INLINE vmask greater(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 INLINE vf select(vmask m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
 INLINE vi select_i(vmask m, vi a, vi b) { return _mm512_mask_blend_epi32(m, b, a); }

@@ -91,6 +91,10 @@ INLINE vmask lanes_between(int low, int high) {
   vi lane = {0, 1, 2, 3};
   return (lane >= low) & (lane < high);
 }
+INLINE vmask lanes_of(uint32_t bits) {
+  vi bit = {1, 2, 4, 8};
+  return (set_i(static_cast<int32_t>(bits)) & bit) == bit;
+}
 INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 

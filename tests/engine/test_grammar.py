@@ -58,6 +58,36 @@ async def test_a_lark_grammar_is_kept(kind: GrammarKind, text: str) -> None:
     assert answer.text in {"yes", "no"}
 
 
+async def test_tokens_that_a_grammar_dictates_cost_no_step() -> None:
+    grammar = Grammar("regex", "the only text that may come here is this[0-9]")
+    async with running(make_engine()) as engine:
+        num_steps = engine.stats().steps_total
+        answer = await ask(engine, request("x", grammar=grammar, max_new_tokens=100))
+        num_steps = engine.stats().steps_total - num_steps
+    assert re.fullmatch(grammar.text, answer.text)
+    assert answer.finish.output_tokens == len(answer.tokens) == len(answer.text)
+    assert num_steps <= 5
+
+
+@pytest.mark.parametrize("grammar", [JSON, Grammar("regex", "abc(def|dog)[0-9]{3}end")])
+async def test_dictated_tokens_are_those_that_would_have_been_drawn(grammar: Grammar) -> None:
+    asked = request("x", temperature=1.0, seed=4, max_new_tokens=200, grammar=grammar)
+    with_logprobs = replace(asked, sampling=replace(asked.sampling, logprobs=0))
+    async with running(make_engine()) as engine:
+        jumped, drawn = await ask(engine, asked), await ask(engine, with_logprobs)
+    assert [token.id for token in jumped.tokens] == [token.id for token in drawn.tokens]
+    assert all(token.logprob is not None for token in drawn.tokens)
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 2, 10, 20])
+async def test_dictated_tokens_keep_to_the_limit(max_new_tokens: int) -> None:
+    grammar = Grammar("regex", "a text that is much longer than what may be said")
+    async with running(make_engine()) as engine:
+        answer = await ask(engine, request("x", grammar=grammar, max_new_tokens=max_new_tokens))
+    assert answer.text == grammar.text[:max_new_tokens]
+    assert answer.finish.reason is FinishReason.LENGTH
+
+
 async def test_a_grammar_does_not_depend_on_company_or_preemption() -> None:
     wanted = [request(f"{i}" * 30, max_new_tokens=120, temperature=1.0, seed=i, grammar=JSON) for i in range(8)]
     async with running(make_engine()) as engine:

@@ -291,6 +291,18 @@ def test_decoding_goes_on_while_a_long_prompt_is_read() -> None:
     assert (plan.sequences, plan.counts) == ([decoding, long], [1, 15])
 
 
+def test_dictated_tokens_go_before_an_older_prompt() -> None:
+    scheduler = make_scheduler(max_step_tokens=16)
+    decoding, long = make_sequence(1, [1] * 4, max_new=20), make_sequence(0, [2] * 100)
+    scheduler.add(decoding)
+    run_step(scheduler)
+    scheduler.add(long)
+    for token_id in (5, 6, 7):
+        decoding.append(token_id)
+    plan, _ = run_step(scheduler)
+    assert (plan.sequences, plan.counts) == ([decoding, long], [4, 12])
+
+
 def test_the_latency_guard_makes_chunks_small_only_while_someone_decodes() -> None:
     scheduler = make_scheduler(num_blocks=400, max_step_tokens=512, max_step_s=0.05)
     for tokens in (1, 64, 256, 512) * 5:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.generation import SamplingParams
+from headrace.engine.grammar import GrammarMasks
 from headrace.engine.row_extras import make_extras
 from headrace.engine.scheduler import StepPlan
 from headrace.engine.sequence import Phase, Sequence
@@ -43,7 +44,7 @@ def plan_of(decoding: list[Sequence], reading: list[tuple[Sequence, int]]) -> St
 
 
 def builder_for(*sequences: Sequence, end_ids: tuple[int, ...] = ()) -> StepBuilder:
-    builder = StepBuilder(LIMITS, max_num_seqs=8)
+    builder = StepBuilder(LIMITS, max_num_seqs=8, masks=GrammarMasks())
     for sequence in sequences:
         builder.admit(sequence, make_extras(sequence.params, end_ids=end_ids, grammar=None))
     return builder

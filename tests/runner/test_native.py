@@ -1,5 +1,7 @@
 """The native kernels compute what the reference computes, for every format, CPU variant and kind of network."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from headrace.models.weights import Encoding
 from headrace.runner.native import cpu_report
 from headrace.runner.reference import ReferenceRunner
 from headrace.runner.sampling import sample_rows
+from headrace.runner.step import Bias, History, Mask
 from tests.runner.native_models import FORMATS, ISAS, LIMITS, SPECS, BlockWeights, load, relative_error, small_spec
 from tests.runner.steps import make_step
 from tests.runner.weights import ArrayWeights, random_weights, weight_shapes
@@ -96,6 +99,62 @@ def test_sampling_matches_the_reference(batch, isa, tmp_path):
     np.testing.assert_array_equal(actual.top_ids, expected.top_ids)
     np.testing.assert_allclose(actual.logprobs, expected.logprobs, rtol=1e-5)
     np.testing.assert_allclose(actual.top_logprobs, expected.top_logprobs, rtol=1e-5)
+
+
+def mask_of(vocab_size, allowed):
+    bits = np.zeros(-(-vocab_size // 32) * 32, np.uint8)
+    bits[allowed] = 1
+    return np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+MASKED = {
+    "one token": ([1234], {}),
+    "two tokens, drawn": ([3, 1999], {"temperature": 5.0, "seed": 3}),
+    "no token": ([], {}),
+    "few tokens, biased": ([40, 41, 900], {"temperature": 0.0}),
+    "few tokens, penalised": ([40, 41, 900], {"repetition_penalty": 1.7}),
+    "few tokens with logprobs": ([7, 8, 9], {"num_top": 2}),
+    "half of all": (range(0, 2000, 2), {}),
+    "half of all, drawn": (range(1, 2000, 2), {"temperature": 1.0, "top_p": 0.9, "seed": 8}),
+    "all": (range(2000), {}),
+    "no mask": (None, {}),
+}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["bf16", "w8a8"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_masked_rows_are_those_of_the_definition_alone_and_together(threads, dtype, isa, tmp_path):
+    spec = small_spec(vocab_size=2000)
+    limits = replace(LIMITS, max_step_sequences=len(MASKED))
+    runner = load(spec, random_weights(spec), tmp_path, isa=isa, dtype=dtype, threads=threads, limits=limits)
+    steps = {}
+    for chosen in ([*range(len(MASKED))], *([index] for index in range(len(MASKED)))):
+        cases = [list(MASKED.values())[index] for index in chosen]
+        names = [list(MASKED)[index] for index in chosen]
+        step = make_step(
+            *[(prompt(spec, 9, index), 0, [index]) for index in chosen],
+            sampling=[fields for _, fields in cases],
+            masks=tuple(
+                Mask(row, mask_of(2000, list(allowed))) for row, (allowed, _) in enumerate(cases) if allowed is not None
+            ),
+            biases=tuple(
+                Bias(row, np.array([41], np.int32), np.array([30.0], np.float32))
+                for row, name in enumerate(names)
+                if name.endswith("biased")
+            ),
+            histories=tuple(
+                History(row, np.array([40, 900, 900], np.int32), 1)
+                for row, name in enumerate(names)
+                if name.endswith("penalised")
+            ),
+        )
+        expected, actual = sample_rows(runner.logits(step), step), runner.execute(step)
+        np.testing.assert_array_equal(actual.token_ids, expected.token_ids)
+        np.testing.assert_array_equal(actual.top_ids, expected.top_ids)
+        steps[tuple(chosen)] = actual.token_ids.tolist()
+    together, *alone = steps.values()
+    assert together == [token for tokens in alone for token in tokens]
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -147,6 +147,13 @@ def test_a_row_with_everything_masked_has_no_token(sample):
     assert sample([1.0, 2.0], masks=(Mask(0, mask_of(2, [])),)) == NO_TOKEN
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_forbidden_logit_counts_only_for_logprobs(sample, temperature):
+    masks = (Mask(0, mask_of(3, [1])),)
+    assert sample([np.nan, 1.0, INF], {"temperature": temperature}, masks=masks) == 1
+    assert sample([np.nan, 1.0, INF], {"temperature": temperature, "num_top": 0}, masks=masks) == NO_TOKEN
+
+
 def test_a_broken_row_does_not_touch_its_neighbours(sample):
     logits = np.array([[np.nan, 1.0], [0.0, 1.0]], np.float32)
     assert sample.rows(logits, step_of([{}, {}])).token_ids.tolist() == [NO_TOKEN, 1]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from headrace.core.generation import Chunk, Finish, FinishReason, Token, TokenLogprob
 from headrace.engine.answer import AnswerText
 from headrace.engine.detokenizer import TokenTable
+from headrace.engine.grammar import GrammarState
 from headrace.engine.observer import ChoiceReport
 from headrace.engine.row_extras import RowExtras
 from headrace.engine.sequence import Sequence
@@ -40,6 +41,17 @@ class Choice:
     def mean_logprob(self) -> float:
         """Of the tokens generated; what `best_of` ranks by."""
         return self.logprob_sum / max(1, self.sequence.num_output_tokens)
+
+    @property
+    def grammar_without_logprobs(self) -> GrammarState | None:
+        """The place in the grammar, if there is one and no logits are wanted but for drawing."""
+        return None if self.extras is None or self.sequence.params.logprobs is not None else self.extras.grammar
+
+    def forced_token(self) -> int | None:
+        """Return the next token if the grammar allows no other one and it does not end the answer."""
+        grammar = self.grammar_without_logprobs
+        token_id = None if grammar is None else grammar.only_token()
+        return None if token_id in self.end_ids else token_id
 
     def take_token(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Chunk | None:
         """

@@ -11,6 +11,7 @@ from headrace.core.generation import Chunk, EngineStats, FinishReason, TokenLogp
 from headrace.engine.choice import Choice, prompt_token
 from headrace.engine.config import EngineLimits
 from headrace.engine.detokenizer import TokenTable
+from headrace.engine.grammar import GrammarMasks
 from headrace.engine.latency import StepTimeModel
 from headrace.engine.observer import EngineObserver, NoObserver, StepReport
 from headrace.engine.scheduler import Scheduler, SchedulerLimits, StepPlan
@@ -28,6 +29,9 @@ _TOTALS = (
     "preemptions",
     "steps",
 )
+
+_MAX_FORCED_TOKENS = 16
+"""Tokens that a choice takes between two steps without a draw."""
 
 Emitted = list[tuple[Choice, Chunk]]
 
@@ -51,7 +55,8 @@ class Engine:
         self.last_failure: Exception | None = None
         self._runner = runner
         self._table = table
-        self._builder = StepBuilder(runner.limits, max_num_seqs=limits.max_num_seqs)
+        self._masks = GrammarMasks()
+        self._builder = StepBuilder(runner.limits, max_num_seqs=limits.max_num_seqs, masks=self._masks)
         self._choices: dict[int, Choice] = {}
         self._observer: EngineObserver = NoObserver()
         self._clock = clock
@@ -146,6 +151,7 @@ class Engine:
                 choice.first_token_s = now_s
             self._take_tokens(choice, output, token_ids[first_row : first_row + count], first_row, emitted)
         self._totals["drafted_tokens"] += plan.num_drafted
+        self._take_forced_tokens([self._choices.get(sequence.order) for sequence in uses.drawing], emitted)
         emitted += self._end_without_answer(plan)
 
     def _take_tokens(
@@ -168,6 +174,32 @@ class Engine:
                 self._totals["output_tokens"] += row - first_row + 1
                 self._totals["accepted_tokens"] += row - first_row
                 return
+
+    def _take_forced_tokens(self, drew: Iterable[Choice | None], emitted: Emitted) -> None:
+        """
+        Take the tokens that grammars leave no choice about, as if they had been drawn.
+
+        The next step computes them together, like a piece of a prompt: a token of a JSON property's name does not
+        cost a step. Their logits are never computed, so a choice that reports logprobs takes them one by one.
+        """
+        choices = [choice for choice in drew if choice is not None and choice.grammar_without_logprobs is not None]
+        for _ in range(_MAX_FORCED_TOKENS):
+            choices = [choice for choice in choices if choice.sequence.phase is not Phase.DONE]
+            self._masks.prepare([grammar for choice in choices if (grammar := choice.grammar_without_logprobs)])
+            choices = [choice for choice in choices if self._take_forced_token(choice, emitted)]
+            if not choices:
+                return
+
+    def _take_forced_token(self, choice: Choice, emitted: Emitted) -> bool:
+        """Take the next token if it is the only one that the grammar allows; return whether it was."""
+        token_id = choice.forced_token()
+        if token_id is None:
+            return False
+        self._totals["output_tokens"] += 1
+        chunk = choice.take_token(token_id, None, ())
+        if chunk is not None:
+            emitted.append((choice, chunk if chunk.finish is None else self._end(choice, chunk)))
+        return True
 
     def _end_without_answer(self, plan: StepPlan) -> Emitted:
         """End the choices that wanted no token (`max_new_tokens` 0) and whose prompt is computed."""

@@ -8,6 +8,7 @@ its grammar; it is used by the engine thread only.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -71,6 +72,8 @@ class GrammarState:
         self.num_words = -(-vocab_size // 32)
         self._words = np.zeros(max(self.num_words, num_mask_bytes // 4), np.uint32)
         self._num_mask_bytes = num_mask_bytes
+        self.has_mask = False
+        """Whether the mask of this place is computed."""
 
     @property
     def is_complete(self) -> bool:
@@ -88,16 +91,31 @@ class GrammarState:
         return _reason(self.matcher.get_error()) if self.matcher.is_error() else None
 
     def mask(self) -> npt.NDArray[np.uint32]:
-        """Return the allowed next tokens as bits, ceil(vocab / 32) words; valid until the next call."""
-        words = self._grammar_mask()
-        self.forbid_repeats(words)
-        return words
+        """Return the allowed next tokens as bits, ceil(vocab / 32) words; valid until a token is accepted."""
+        if not self.has_mask:
+            self.take_mask(self._grammar_mask())
+        return self._words[: self.num_words]
+
+    def take_mask(self, words: npt.NDArray[np.uint32]) -> None:
+        """Keep a mask that the matcher computed, without the tokens that repeat a name."""
+        self._words[: self.num_words] = words
+        self._forbid_repeats(self._words[: self.num_words])
+        self.has_mask = True
+
+    def only_token(self) -> int | None:
+        """Return the token that must come next, if no other one is allowed."""
+        words = self.mask()
+        places = np.flatnonzero(words)
+        if len(places) != 1:
+            return None
+        word = int(words[places[0]])
+        return None if word & (word - 1) else 32 * int(places[0]) + word.bit_length() - 1
 
     def _grammar_mask(self) -> npt.NDArray[np.uint32]:
         self.matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._num_mask_bytes)
         return self._words[: self.num_words]
 
-    def forbid_repeats(self, words: npt.NDArray[np.uint32]) -> None:
+    def _forbid_repeats(self, words: npt.NDArray[np.uint32]) -> None:
         """Forbid the tokens in a mask of this state that complete a used name, unless nothing else is allowed."""
         if self._names is None:
             return
@@ -128,6 +146,7 @@ class GrammarState:
     def accept(self, token_id: int) -> None:
         """Move on by the token that was drawn."""
         self.matcher.consume_token(token_id)
+        self.has_mask = False
         if self._names is not None:
             self._place = follow(self._place, self._names.tokens[token_id])
 
@@ -144,31 +163,33 @@ class GrammarState:
 
 class GrammarMasks:
     """
-    Computes the masks of all rows of a step, on two threads where there are several.
+    Computes the masks of many states, on two threads where there are several.
 
-    One mask takes 10 to 200 us, a step of 32 sequences tens of milliseconds.
+    One mask takes 10 to 300 us, a step of 32 sequences tens of milliseconds.
     """
 
     def __init__(self) -> None:
         self._executor: Any = None
         self._words = np.zeros((0, 0), np.uint32)
 
-    def compute(self, states: list[GrammarState]) -> list[npt.NDArray[np.uint32]]:
-        """Return the mask of each state; valid until the next call."""
-        if len(states) < _MIN_PARALLEL_MASKS or not all(state.fills_words for state in states):
-            return [state.mask() for state in states]
+    def prepare(self, states: Iterable[GrammarState]) -> None:
+        """Compute the masks that the states lack."""
+        lacking = [state for state in states if not state.has_mask]
+        if len(lacking) < _MIN_PARALLEL_MASKS or not all(state.fills_words for state in lacking):
+            for state in lacking:
+                state.mask()
+            return
         if self._executor is None:
             from llguidance import LLExecutor
 
             self._executor = LLExecutor(_NUM_MASK_THREADS)
-        num_words = states[0].num_words
-        if self._words.shape[0] < len(states):
-            self._words = np.zeros((len(states), num_words), np.uint32)
-        work = [(state.matcher, index) for index, state in enumerate(states)]
-        self._executor.unsafe_compute_mask_ptr(work, self._words.ctypes.data, 4 * num_words, len(states))
-        for state, words in zip(states, self._words, strict=False):
-            state.forbid_repeats(words)
-        return list(self._words[: len(states)])
+        num_words = lacking[0].num_words
+        if self._words.shape[0] < len(lacking):
+            self._words = np.zeros((len(lacking), num_words), np.uint32)
+        work = [(state.matcher, index) for index, state in enumerate(lacking)]
+        self._executor.unsafe_compute_mask_ptr(work, self._words.ctypes.data, 4 * num_words, len(lacking))
+        for state, words in zip(lacking, self._words, strict=False):
+            state.take_mask(words)
 
 
 class GrammarCompiler:

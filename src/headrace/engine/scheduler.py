@@ -125,7 +125,7 @@ class Scheduler:
         self._grow_decoding(plan)
         self._plan_decodes(plan)
         self._plan_drafts(plan)
-        for sequence in sorted((s for s in self.running if not s.is_decoding), key=_order):
+        for sequence in sorted((s for s in self.running if not s.is_decoding), key=_chunk_order):
             if not self._plan_chunk(plan, sequence):
                 break
         if not plan.preempted:
@@ -332,3 +332,8 @@ class Scheduler:
 
 def _order(sequence: Sequence) -> int:
     return sequence.order
+
+
+def _chunk_order(sequence: Sequence) -> tuple[bool, int]:
+    """Forced tokens of answers first: they are few, and a stream must not wait for an older prompt."""
+    return sequence.num_computed_tokens < sequence.num_prompt_tokens, sequence.order

@@ -52,14 +52,14 @@ class _Round:
 class StepBuilder:
     """Builds the `StepInput` of each step. One per engine."""
 
-    def __init__(self, limits: RunnerLimits, *, max_num_seqs: int) -> None:
+    def __init__(self, limits: RunnerLimits, *, max_num_seqs: int, masks: GrammarMasks) -> None:
         max_blocks = -(-limits.max_context_tokens // limits.block_tokens)
         self._tables = np.zeros((max_num_seqs, max_blocks), np.int32)
         self._table_lens = [0] * max_num_seqs
         self._sampling = np.zeros(max_num_seqs, SAMPLING_DTYPE)
         self._extras: dict[int, RowExtras] = {}
         """By slot."""
-        self._masks = GrammarMasks()
+        self._masks = masks
         self._round: _Round | None = None
         """The last step, if its like may follow."""
 
@@ -79,12 +79,30 @@ class StepBuilder:
         for sequence in sequences:
             if len(sequence.blocks) != self._table_lens[sequence.slot]:
                 self._write_table(sequence)
-        is_plain = plan.num_tokens == len(sequences) == plan.num_decodes and not self._extras
+        is_plain = plan.num_tokens == len(sequences) == plan.num_decodes
         if is_plain and self._round is not None and self._round.sequences == sequences:
-            return _next_of(self._round), self._round.uses
+            return self._next_of(self._round), self._round.uses
         step, uses = self._gather(plan)
         self._round = _Round(sequences=sequences, step=step, uses=uses) if is_plain else None
         return step, uses
+
+    def _next_of(self, round_: _Round) -> StepInput:
+        """Return the next step of the same sequences."""
+        step = round_.step
+        sampling = step.sampling.copy()
+        sampling["position"] = [s.num_tokens for s in round_.sequences]
+        histories, biases, masks = self._extra_rows(round_.uses)
+        return StepInput(
+            token_ids=_newest_tokens(round_.sequences),
+            query_starts=step.query_starts,
+            context_lens=_context_lens(round_.sequences),
+            block_tables=step.block_tables,
+            rows=step.rows,
+            sampling=sampling,
+            histories=histories,
+            biases=biases,
+            masks=masks,
+        )
 
     def _gather(self, plan: StepPlan) -> tuple[StepInput, RowUses]:
         sequences = plan.sequences
@@ -163,8 +181,8 @@ class StepBuilder:
                     biases.append(bias)
                 if extras.grammar is not None:
                     grammars.append((row, extras.grammar))
-        words = self._masks.compute([grammar for _, grammar in grammars])
-        masks = tuple(Mask(row=row, words=words) for (row, _), words in zip(grammars, words, strict=True))
+        self._masks.prepare(grammar for _, grammar in grammars)
+        masks = tuple(Mask(row=row, words=grammar.mask()) for row, grammar in grammars)
         return tuple(histories), tuple(biases), masks
 
     def release(self, slot: int) -> None:
@@ -183,21 +201,6 @@ def sampling_row(params: SamplingParams, seed: int) -> SamplingRows:
     row["num_top"] = -1 if params.logprobs is None else params.logprobs
     row["target"] = -1
     return row
-
-
-def _next_of(round_: _Round) -> StepInput:
-    """Return the next step of the same sequences."""
-    step = round_.step
-    sampling = step.sampling.copy()
-    sampling["position"] = [s.num_tokens for s in round_.sequences]
-    return StepInput(
-        token_ids=_newest_tokens(round_.sequences),
-        query_starts=step.query_starts,
-        context_lens=_context_lens(round_.sequences),
-        block_tables=step.block_tables,
-        rows=step.rows,
-        sampling=sampling,
-    )
 
 
 def _context_lens(sequences: list[Sequence]) -> Int32:

@@ -25,6 +25,19 @@ NFC_SHRINK: Final = 4
 """Upper bound of the factor by which NFC shortens a text (a Hangul syllable: 9 bytes to 3)."""
 LONG_TEXT_CHARACTERS: Final = 8192
 """Longer texts are tokenised without the GIL, so that other threads can run."""
+_MASK_SLICES: Final = [
+    "[a-z]{1,3}",
+    "[a-z]{1,6}",
+    "[A-Za-z ]{1,6}",
+    "[A-Za-z ]{1,12}",
+    *(rf'[^"\\\x00-\x1F\x7F]{times}' for times in ("{1,10}", "{1,30}", "+")),
+]
+"""
+Sets of tokens that llguidance allows or forbids together where the grammar does, instead of one by one.
+
+The last three are its defaults for strings; with those of letters a mask inside a bounded string or a pattern takes
+0.6 of the time (measured with SmolLM2's vocabulary).
+"""
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -146,7 +159,8 @@ class Tokenizer:
         import llguidance
 
         eos = list(self._eos_order) or None
-        return llguidance.LLTokenizer(self._backend.to_str(), n_vocab=self.vocab_size, eos_token=eos)
+        text = self._backend.to_str()
+        return llguidance.LLTokenizer(text, n_vocab=self.vocab_size, eos_token=eos, slices=_MASK_SLICES)
 
     @cached_property
     def _unspellable(self) -> bytes:

@@ -26,7 +26,11 @@ LOWEST_EXPONENT = -60.0
 """The mass of this exponent, and of any below it, is 0."""
 
 NO_TOKEN = -1
-"""Reported where no token can be drawn: a logit is NaN or +inf, or everything is forbidden."""
+"""
+Reported where no token can be drawn: a logit is NaN or +inf, or everything is forbidden.
+
+The logits of forbidden tokens count only if a logprob is asked for: a runner need not compute them otherwise.
+"""
 
 
 def sample_rows(logits: Float32, step: StepInput) -> StepOutput:
@@ -52,12 +56,13 @@ def sample_rows(logits: Float32, step: StepInput) -> StepOutput:
     biases = {item.row: item for item in step.biases}
     masks = {item.row: item for item in step.masks}
     for index in range(num_rows):
-        row, raw = step.sampling[index], logits[index]
-        if not _is_usable(raw):
+        row, raw, mask = step.sampling[index], logits[index], masks.get(index)
+        reads_allowed_only = mask is not None and row["target"] < 0 and row["num_top"] < 0
+        if not reads_allowed_only and not _is_usable(raw):
             continue
         token: int = row["target"].item()
         if token < 0:
-            adjusted = adjust(raw, row, histories.get(index), biases.get(index), masks.get(index))
+            adjusted = adjust(raw, row, histories.get(index), biases.get(index), mask)
             token = _draw(adjusted, row) if _is_usable(adjusted) else NO_TOKEN
         output.token_ids[index] = token
         if row["num_top"] >= 0:
