@@ -10,7 +10,7 @@ from headrace.cli.components import needs_text
 from headrace.cli.endpoints import describe, list_endpoints
 from headrace.cli.logs import logs
 from headrace.cli.scale import scale
-from headrace.control.kinds import WORKER
+from headrace.control.model.kinds import WORKER
 from tests.control.components.test_api import component, host, model, until
 from tests.control.support import Platform, running_platform
 

@@ -9,7 +9,7 @@ import pytest
 from headrace.cli.deploy import deploy
 from headrace.cli.removal import rm
 from headrace.cluster.fake import fails_after
-from headrace.control.kinds import ENDPOINT, ENDPOINT_CONFIG, INFERENCE_COMPONENT, MODEL, WORKER
+from headrace.control.model.kinds import ENDPOINT, ENDPOINT_CONFIG, INFERENCE_COMPONENT, MODEL, WORKER
 from headrace.state.records import Kind
 from tests.control.support import Platform, running_platform
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.cluster.fake import FakeLauncher, FakeMachine, ManualClock, ready_after
-from headrace.control.fleet import Limits
-from headrace.control.kinds import ENDPOINT
-from headrace.control.progress import State, view_endpoint, visible_state
-from headrace.control.reconciler import Reconciler
-from headrace.control.version import asked_capacity, version_json
+from headrace.control.loops.reconciler import Reconciler
+from headrace.control.model.fleet import Limits
+from headrace.control.model.kinds import ENDPOINT
+from headrace.control.model.progress import State, view_endpoint, visible_state
+from headrace.control.model.version import asked_capacity, version_json
 from headrace.state.records import Record
 from headrace.state.routes import ROUTE
 from headrace.state.sql import SqlStore, open_store

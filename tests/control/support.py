@@ -15,9 +15,9 @@ from botocore.config import Config
 from headrace.cluster.fake import FakeLauncher, FakeMachine
 from headrace.cluster.platform_logs import EndedLog
 from headrace.control.app import ControlApp
-from headrace.control.fleet import Limits
-from headrace.control.reconciler import Reconciler
-from headrace.control.worker_specs import WorkerDefaults
+from headrace.control.loops.reconciler import Reconciler
+from headrace.control.model.fleet import Limits
+from headrace.control.planning.worker_specs import WorkerDefaults
 from headrace.http.listener import bind, url_of
 from headrace.state.sql import open_store
 from headrace.state.store import Store

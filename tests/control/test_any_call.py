@@ -9,16 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.cluster.launcher import WorkerPhase
-from headrace.control.context import CallContext
-from headrace.control.deployment import wanted_workers
-from headrace.control.fleet import Limits, WorkerView
-from headrace.control.identity_api import assumed_role_arn
-from headrace.control.kinds import ENDPOINT, MODEL
-from headrace.control.names import arn_of
-from headrace.control.plan import plan_endpoint
-from headrace.control.progress import status_json, view_endpoint
+from headrace.control.api.context import CallContext
+from headrace.control.api.identity import assumed_role_arn
+from headrace.control.model.fleet import Limits, WorkerView
+from headrace.control.model.kinds import ENDPOINT, MODEL
+from headrace.control.model.names import arn_of
+from headrace.control.model.progress import status_json, view_endpoint
+from headrace.control.planning.plan import plan_endpoint
+from headrace.control.planning.rollout import wanted_workers
+from headrace.control.planning.worker_specs import WorkerDefaults, build_worker
 from headrace.control.registry import OPERATIONS, handler_of
-from headrace.control.worker_specs import WorkerDefaults, build_worker
 from headrace.state.records import copy_part
 from headrace.state.routes import Route
 from headrace.state.sql import SqlStore, open_store

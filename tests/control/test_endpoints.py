@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.cluster.fake import fails_after, ready_after
-from headrace.control.kinds import WORKER
+from headrace.control.model.kinds import WORKER
 from tests.control.support import IMAGE, ROLE, Platform
 from tests.waiting import WAIT_S
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.images import FAMILIES, OwnImage, find_own, profile, split_image
+from headrace.control.model.images import FAMILIES, OwnImage, find_own, profile, split_image
 from headrace.settings.server_settings import load_settings
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.registry import DIALECT_NAMES

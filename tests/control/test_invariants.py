@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.cluster.launcher import WorkerPhase
-from headrace.control.deployment import rollout_bound_s
-from headrace.control.progress import TRANSIENT, State
+from headrace.control.model.progress import TRANSIENT, State
+from headrace.control.planning.rollout import rollout_bound_s
 from tests.control.world import GOOD, Behaviour, World, config
 
 SIZES = st.fixed_dictionaries(

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.listing import Listed, list_page
+from headrace.control.api.listing import Listed, list_page
 
 NAMES = st.text("abcXY-", min_size=1, max_size=3)
 THINGS = st.dictionaries(NAMES, st.tuples(st.integers(0, 3), st.sampled_from(["InService", "Failed"])), max_size=12)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.control.kinds import WORKER
-from headrace.control.log_filter import read_pattern
+from headrace.control.api.log_filter import read_pattern
+from headrace.control.model.kinds import WORKER
 from tests.control.support import Platform
 
 GROUP = "/aws/sagemaker/Endpoints/e"

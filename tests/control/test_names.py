@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.kinds import ENDPOINT, ENDPOINT_CONFIG, MODEL
-from headrace.control.names import arn_of, find, parse_arn
+from headrace.control.model.kinds import ENDPOINT, ENDPOINT_CONFIG, MODEL
+from headrace.control.model.names import arn_of, find, parse_arn
 from headrace.state.records import Kind
 from headrace.state.sql import open_store
 from headrace.wire.aws.scope import AwsScope

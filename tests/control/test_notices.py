@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from headrace.control.notices import notices_of_variant
-from headrace.control.version import read_version
+from headrace.control.model.version import read_version
+from headrace.control.planning.notices import notices_of_variant
 
 
 def said(**members: Any) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.images import OwnImage
-from headrace.control.own_images import read_own_images
+from headrace.control.model.images import OwnImage
+from headrace.control.model.own_images import read_own_images
 from headrace.core.errors import SettingsError
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "images.md"

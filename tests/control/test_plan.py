@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from headrace.cluster.launcher import WorkerPhase
-from headrace.control.fleet import Limits
-from headrace.control.progress import State
+from headrace.control.model.fleet import Limits
+from headrace.control.model.progress import State
 from tests.control.world import BROKEN, DUMB, GOOD, Behaviour, World, config, served
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.control.progress import State
+from headrace.control.model.progress import State
 from tests.control.world import BROKEN, Behaviour, config, served
 
 CANARY = {

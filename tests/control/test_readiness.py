@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from headrace.cluster.launcher import WorkerPhase
-from headrace.control.kinds import WORKER
-from headrace.control.readiness import Rest, Starting, starting_among, until_one_answers
+from headrace.control.loops.wake_up import Rest, Starting, starting_among, until_one_answers
+from headrace.control.model.kinds import WORKER
 from headrace.state.records import Record
 from tests.waiting import WAIT_S
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.control.kinds import ENDPOINT, WORKER
+from headrace.control.model.kinds import ENDPOINT, WORKER
 from tests.control.reconciler_scene import Scene
 
 

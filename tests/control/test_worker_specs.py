@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from headrace.cluster.instance_types import HostShare
 from headrace.cluster.launcher import ArtifactSource, ResourceRequest
-from headrace.control.images import OwnImage
-from headrace.control.version import Version, read_rollout, read_version
-from headrace.control.worker_records import failure_text
-from headrace.control.worker_specs import WorkerDefaults, artifacts_of, build_worker, limits_of, room_of
+from headrace.control.model.images import OwnImage
+from headrace.control.model.version import Version, read_rollout, read_version
+from headrace.control.model.worker_records import failure_text
+from headrace.control.planning.worker_specs import WorkerDefaults, artifacts_of, build_worker, limits_of, room_of
 from tests.control.support import IMAGE, share_of
 
 S3_PREFIX = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}

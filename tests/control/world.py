@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.cluster.launcher import WorkerPhase
-from headrace.control.deployment import Outside
-from headrace.control.fleet import Limits, WorkerView
-from headrace.control.kinds import ENDPOINT
-from headrace.control.plan import (
+from headrace.control.model.fleet import Limits, WorkerView
+from headrace.control.model.kinds import ENDPOINT
+from headrace.control.model.progress import EndpointView, State, status_json, view_endpoint, visible_state
+from headrace.control.model.version import Desired, asked_capacity, version_json
+from headrace.control.planning.plan import (
     Action,
     Drain,
     Forget,
@@ -25,8 +26,7 @@ from headrace.control.plan import (
     Stop,
     plan_endpoint,
 )
-from headrace.control.progress import EndpointView, State, status_json, view_endpoint, visible_state
-from headrace.control.version import Desired, asked_capacity, version_json
+from headrace.control.planning.rollout import Outside
 from headrace.state.records import Kind, Record
 from headrace.state.routes import Route
 

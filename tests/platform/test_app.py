@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from headrace.control.kinds import ACCESS_KEY
+from headrace.control.model.kinds import ACCESS_KEY
 from headrace.gateway.app import Gateway
 from headrace.platform.access import Gate
 from headrace.platform.app import Doors, PlatformApp

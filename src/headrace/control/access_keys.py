@@ -4,7 +4,7 @@ import secrets
 import string
 from dataclasses import dataclass, field
 
-from headrace.control.kinds import ACCESS_KEY
+from headrace.control.model.kinds import ACCESS_KEY
 from headrace.state.store import Store
 
 _PREFIX = "HRAK"

@@ -15,10 +15,10 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.cloudwatch.metrics.metric import SeriesStore
 from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.control.context import NUM_TRIES, CallContext
-from headrace.control.identity_api import assumed_role_arn
-from headrace.control.images import OwnImage
-from headrace.control.log_reader import LogReader
+from headrace.control.api.context import NUM_TRIES, CallContext
+from headrace.control.api.identity import assumed_role_arn
+from headrace.control.model.images import OwnImage
+from headrace.control.model.log_reader import LogReader
 from headrace.control.registry import handler_of
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger

@@ -7,55 +7,55 @@ from headrace.cloudwatch.api import list_metrics as list_metrics_api
 from headrace.cloudwatch.api import metric_data as metric_data_api
 from headrace.cloudwatch.api import put_metric_data
 from headrace.cloudwatch.api import statistics as statistics_api
-from headrace.control import (
+from headrace.control.api import (
+    components,
+    describe_component,
     describe_endpoint,
-    endpoint_configs_api,
-    endpoints_api,
-    identity_api,
-    logs_api,
-    models_api,
-    tags_api,
+    endpoint_configs,
+    endpoints,
+    identity,
+    logs,
+    models,
+    tags,
 )
+from headrace.control.api.context import Handler
 from headrace.control.autoscaling.api import activities as activities_api
 from headrace.control.autoscaling.api import policies as policies_api
 from headrace.control.autoscaling.api import schedules as schedules_api
 from headrace.control.autoscaling.api import tags as autoscaling_tags_api
 from headrace.control.autoscaling.api import targets as targets_api
-from headrace.control.components import api as components_api
-from headrace.control.components import describe as components_describe
-from headrace.control.context import Handler
 from headrace.wire.aws.errors import AwsError
 
 OPERATIONS: dict[tuple[str, str], Handler] = {
-    ("sagemaker", "CreateModel"): models_api.create_model,
-    ("sagemaker", "DescribeModel"): models_api.MODELS.describe,
-    ("sagemaker", "ListModels"): models_api.MODELS.list,
-    ("sagemaker", "DeleteModel"): models_api.MODELS.delete,
-    ("sagemaker", "CreateEndpointConfig"): endpoint_configs_api.create_endpoint_config,
-    ("sagemaker", "DescribeEndpointConfig"): endpoint_configs_api.ENDPOINT_CONFIGS.describe,
-    ("sagemaker", "ListEndpointConfigs"): endpoint_configs_api.ENDPOINT_CONFIGS.list,
-    ("sagemaker", "DeleteEndpointConfig"): endpoint_configs_api.ENDPOINT_CONFIGS.delete,
-    ("sagemaker", "CreateEndpoint"): endpoints_api.create_endpoint,
+    ("sagemaker", "CreateModel"): models.create_model,
+    ("sagemaker", "DescribeModel"): models.MODELS.describe,
+    ("sagemaker", "ListModels"): models.MODELS.list,
+    ("sagemaker", "DeleteModel"): models.MODELS.delete,
+    ("sagemaker", "CreateEndpointConfig"): endpoint_configs.create_endpoint_config,
+    ("sagemaker", "DescribeEndpointConfig"): endpoint_configs.ENDPOINT_CONFIGS.describe,
+    ("sagemaker", "ListEndpointConfigs"): endpoint_configs.ENDPOINT_CONFIGS.list,
+    ("sagemaker", "DeleteEndpointConfig"): endpoint_configs.ENDPOINT_CONFIGS.delete,
+    ("sagemaker", "CreateEndpoint"): endpoints.create_endpoint,
     ("sagemaker", "DescribeEndpoint"): describe_endpoint.describe_endpoint,
-    ("sagemaker", "ListEndpoints"): endpoints_api.list_endpoints,
-    ("sagemaker", "UpdateEndpoint"): endpoints_api.update_endpoint,
-    ("sagemaker", "UpdateEndpointWeightsAndCapacities"): endpoints_api.update_weights,
-    ("sagemaker", "DeleteEndpoint"): endpoints_api.delete_endpoint,
-    ("sagemaker", "CreateInferenceComponent"): components_api.create_inference_component,
-    ("sagemaker", "DescribeInferenceComponent"): components_describe.describe_inference_component,
-    ("sagemaker", "ListInferenceComponents"): components_api.list_inference_components,
-    ("sagemaker", "UpdateInferenceComponent"): components_api.update_inference_component,
-    ("sagemaker", "UpdateInferenceComponentRuntimeConfig"): components_api.update_runtime_config,
-    ("sagemaker", "DeleteInferenceComponent"): components_api.delete_inference_component,
-    ("sagemaker", "AddTags"): tags_api.add_tags,
-    ("sagemaker", "ListTags"): tags_api.list_tags,
-    ("sagemaker", "DeleteTags"): tags_api.delete_tags,
-    ("logs", "DeleteLogGroup"): logs_api.delete_log_group,
-    ("logs", "DeleteLogStream"): logs_api.delete_log_stream,
-    ("logs", "DescribeLogGroups"): logs_api.describe_log_groups,
-    ("logs", "DescribeLogStreams"): logs_api.describe_log_streams,
-    ("logs", "FilterLogEvents"): logs_api.filter_log_events,
-    ("logs", "GetLogEvents"): logs_api.get_log_events,
+    ("sagemaker", "ListEndpoints"): endpoints.list_endpoints,
+    ("sagemaker", "UpdateEndpoint"): endpoints.update_endpoint,
+    ("sagemaker", "UpdateEndpointWeightsAndCapacities"): endpoints.update_weights,
+    ("sagemaker", "DeleteEndpoint"): endpoints.delete_endpoint,
+    ("sagemaker", "CreateInferenceComponent"): components.create_inference_component,
+    ("sagemaker", "DescribeInferenceComponent"): describe_component.describe_inference_component,
+    ("sagemaker", "ListInferenceComponents"): components.list_inference_components,
+    ("sagemaker", "UpdateInferenceComponent"): components.update_inference_component,
+    ("sagemaker", "UpdateInferenceComponentRuntimeConfig"): components.update_runtime_config,
+    ("sagemaker", "DeleteInferenceComponent"): components.delete_inference_component,
+    ("sagemaker", "AddTags"): tags.add_tags,
+    ("sagemaker", "ListTags"): tags.list_tags,
+    ("sagemaker", "DeleteTags"): tags.delete_tags,
+    ("logs", "DeleteLogGroup"): logs.delete_log_group,
+    ("logs", "DeleteLogStream"): logs.delete_log_stream,
+    ("logs", "DescribeLogGroups"): logs.describe_log_groups,
+    ("logs", "DescribeLogStreams"): logs.describe_log_streams,
+    ("logs", "FilterLogEvents"): logs.filter_log_events,
+    ("logs", "GetLogEvents"): logs.get_log_events,
     ("cloudwatch", "PutMetricData"): put_metric_data.put_metric_data,
     ("cloudwatch", "GetMetricData"): metric_data_api.get_metric_data,
     ("cloudwatch", "GetMetricStatistics"): statistics_api.get_metric_statistics,
@@ -85,10 +85,10 @@ OPERATIONS: dict[tuple[str, str], Handler] = {
     ("application-autoscaling", "TagResource"): autoscaling_tags_api.tag_resource,
     ("application-autoscaling", "UntagResource"): autoscaling_tags_api.untag_resource,
     ("application-autoscaling", "ListTagsForResource"): autoscaling_tags_api.list_tags_for_resource,
-    ("sts", "GetCallerIdentity"): identity_api.get_caller_identity,
-    ("iam", "GetRole"): identity_api.get_role,
-    ("iam", "GetUser"): identity_api.get_user,
-    ("iam", "SimulatePrincipalPolicy"): identity_api.simulate_principal_policy,
+    ("sts", "GetCallerIdentity"): identity.get_caller_identity,
+    ("iam", "GetRole"): identity.get_role,
+    ("iam", "GetUser"): identity.get_user,
+    ("iam", "SimulatePrincipalPolicy"): identity.simulate_principal_policy,
 }
 """By boto3's service name and the operation's."""
 

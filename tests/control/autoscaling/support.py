@@ -7,18 +7,18 @@ from typing import Any
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.cluster.launcher import WorkerPhase
+from headrace.control.api.context import CallContext
+from headrace.control.api.identity import assumed_role_arn
 from headrace.control.autoscaling.loops.autoscaler import Autoscaler
 from headrace.control.autoscaling.planning.targets import VARIANT_DIMENSION, read_key
 from headrace.control.autoscaling.records.capacity import read_capacity
-from headrace.control.context import CallContext
-from headrace.control.deployment import wanted_workers
-from headrace.control.fleet import Limits, WorkerView
-from headrace.control.identity_api import assumed_role_arn
-from headrace.control.kinds import ENDPOINT
-from headrace.control.plan import plan_endpoint
-from headrace.control.progress import ready_key, status_json, view_endpoint
+from headrace.control.model.fleet import Limits, WorkerView
+from headrace.control.model.kinds import ENDPOINT
+from headrace.control.model.progress import ready_key, status_json, view_endpoint
+from headrace.control.model.version import asked_capacity, version_json
+from headrace.control.planning.plan import plan_endpoint
+from headrace.control.planning.rollout import wanted_workers
 from headrace.control.registry import handler_of
-from headrace.control.version import asked_capacity, version_json
 from headrace.state.sql import SqlStore, open_store
 from tests.control.support import AWS_SCOPE, ListedLogs
 

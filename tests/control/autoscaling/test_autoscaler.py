@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric
-from headrace.control.kinds import ENDPOINT, SCALABLE_TARGET, SCALING_POLICY
+from headrace.control.model.kinds import ENDPOINT, SCALABLE_TARGET, SCALING_POLICY
 
 from .support import IDENTITY, RESOURCE, START_S, World
 

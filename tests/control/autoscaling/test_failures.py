@@ -9,7 +9,7 @@ from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.control.autoscaling.planning.targets import read_key
 from headrace.control.autoscaling.records.capacity import read_capacity, write_capacity
-from headrace.control.kinds import SCALING_POLICY
+from headrace.control.model.kinds import SCALING_POLICY
 from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World

@@ -14,13 +14,13 @@ import pytest
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.cluster.fake import fails_after, ready_after
 from headrace.cluster.launcher import WorkerSpec
+from headrace.control.api.endpoints import update_weights
 from headrace.control.autoscaling.loops.autoscaler import Autoscaler
 from headrace.control.autoscaling.loops.waker import Waker
 from headrace.control.autoscaling.planning.targets import VARIANT_DIMENSION, read_key
 from headrace.control.autoscaling.records.capacity import write_capacity
-from headrace.control.components.density import Density, read_density
-from headrace.control.endpoints_api import update_weights
-from headrace.control.kinds import WORKER
+from headrace.control.model.density import Density, read_density
+from headrace.control.model.kinds import WORKER
 from headrace.control.registry import handler_of
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler

@@ -8,7 +8,7 @@ import pytest
 from headrace.control.autoscaling.loops.waker import CAUSE, Waker
 from headrace.control.autoscaling.planning.targets import read_key
 from headrace.control.autoscaling.records.capacity import read_capacity, write_capacity
-from headrace.control.kinds import ENDPOINT
+from headrace.control.model.kinds import ENDPOINT
 from headrace.state.signals import WakeTarget
 from tests.control.support import AWS_SCOPE
 

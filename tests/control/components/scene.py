@@ -5,19 +5,19 @@ from typing import Any
 
 from headrace.cluster.fake import FakeMachine, ManualClock, fails_after, ready_after
 from headrace.cluster.launcher import WorkerSpec
-from headrace.control.components.api import (
+from headrace.control.api.components import (
     create_inference_component,
     delete_inference_component,
     update_inference_component,
     update_runtime_config,
 )
-from headrace.control.components.describe import describe_inference_component
-from headrace.control.context import CallContext
-from headrace.control.describe_endpoint import describe_endpoint
-from headrace.control.endpoint_configs_api import create_endpoint_config
-from headrace.control.endpoints_api import create_endpoint
-from headrace.control.kinds import INFERENCE_COMPONENT
-from headrace.control.models_api import create_model
+from headrace.control.api.context import CallContext
+from headrace.control.api.describe_component import describe_inference_component
+from headrace.control.api.describe_endpoint import describe_endpoint
+from headrace.control.api.endpoint_configs import create_endpoint_config
+from headrace.control.api.endpoints import create_endpoint
+from headrace.control.api.models import create_model
+from headrace.control.model.kinds import INFERENCE_COMPONENT
 from headrace.state.records import Record
 from headrace.state.routes import ROUTE
 from headrace.state.sql import open_store

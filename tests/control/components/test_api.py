@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from headrace.cluster.fake import fails_after, ready_after
 from headrace.cluster.launcher import WorkerSpec
-from headrace.control.kinds import INFERENCE_COMPONENT, WORKER
+from headrace.control.model.kinds import INFERENCE_COMPONENT, WORKER
 from headrace.state.routes import ROUTE
 from tests.control.support import IMAGE, ROLE, Platform, running_platform
 from tests.waiting import WAIT_S

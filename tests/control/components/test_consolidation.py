@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.control.components.consolidation import Tenant, instances_to_empty
-from headrace.control.components.placement import Placed, Resources, Strategy, choose_instance, read_need
-from headrace.control.components.pool import PoolRules, read_rules
-from headrace.control.progress import State
+from headrace.control.model.progress import State
+from headrace.control.planning.consolidation import Tenant, instances_to_empty
+from headrace.control.planning.placement import Placed, Resources, Strategy, choose_instance, read_need
+from headrace.control.planning.pool import PoolRules, read_rules
 from tests.control.components.world import COOLDOWN_MIN, WHOLE, HostWorld, component_config, managed, placed_of
 from tests.control.world import BROKEN, GOOD, Behaviour
 

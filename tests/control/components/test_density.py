@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.control.components.density import Density, read_density, with_density
-from headrace.control.components.placement import Placed, Resources, choose_instance
+from headrace.control.model.density import Density, read_density, with_density
+from headrace.control.planning.placement import Placed, Resources, choose_instance
 from tests.control.components.world import HostWorld
 
 densities = st.builds(Density, copies=st.integers(1, 100), instances=st.integers(1, 20))

@@ -4,13 +4,13 @@ import io
 
 import pytest
 
+from headrace.control.api.components import update_inference_component
+from headrace.control.api.endpoints import update_endpoint, update_weights
 from headrace.control.autoscaling.planning.targets import COMPONENT_DIMENSION, TargetKey
 from headrace.control.autoscaling.records.capacity import read_capacity
-from headrace.control.components.api import update_inference_component
-from headrace.control.endpoints_api import update_endpoint, update_weights
-from headrace.control.progress import State
-from headrace.control.readiness import WATCH_PAUSE_S
-from headrace.control.version import HEALTH_TIMEOUT_S
+from headrace.control.loops.wake_up import WATCH_PAUSE_S
+from headrace.control.model.progress import State
+from headrace.control.model.version import HEALTH_TIMEOUT_S
 from headrace.core.telemetry import setup_logging
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import NEED, Scene

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from headrace.control.components.overview import hosts_json, read_overview
-from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
+from headrace.control.api.overview import hosts_json, read_overview
+from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
 from tests.control.components.test_api import NEED, component, host, model, until
 from tests.control.support import Platform
 

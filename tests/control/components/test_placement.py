@@ -5,7 +5,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.components.placement import (
+from headrace.control.planning.placement import (
     UNBOUNDED,
     Placed,
     Resources,
@@ -13,7 +13,7 @@ from headrace.control.components.placement import (
     choose_instance,
     resources_of_type,
 )
-from headrace.control.components.pool import HostInstance, PoolRules, kept_instances, read_rules
+from headrace.control.planning.pool import HostInstance, PoolRules, kept_instances, read_rules
 
 ARTICLE = Resources(cpus=6, accelerators=1, memory_mb=40 * 1024)
 

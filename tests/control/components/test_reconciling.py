@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from headrace.cloudwatch.alarms.records import ALARM
-from headrace.control.components.api import update_inference_component
-from headrace.control.describe_endpoint import describe_endpoint
-from headrace.control.endpoints_api import delete_endpoint, update_endpoint
-from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
+from headrace.control.api.components import update_inference_component
+from headrace.control.api.describe_endpoint import describe_endpoint
+from headrace.control.api.endpoints import delete_endpoint, update_endpoint
+from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
 from headrace.state.routes import ROUTE
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import NEED, TYPE, Scene

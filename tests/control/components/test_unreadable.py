@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.control.components.api import list_inference_components
-from headrace.control.components.overview import read_overview
-from headrace.control.describe_endpoint import describe_endpoint
-from headrace.control.endpoints_api import create_endpoint, delete_endpoint, list_endpoints, update_endpoint
-from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
+from headrace.control.api.components import list_inference_components
+from headrace.control.api.describe_endpoint import describe_endpoint
+from headrace.control.api.endpoints import create_endpoint, delete_endpoint, list_endpoints, update_endpoint
+from headrace.control.api.overview import read_overview
 from headrace.control.metrics.capacities import CapacityRecorder
+from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import Scene
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.control.components.host import Component, HostPlan, plan_host, read_instances
-from headrace.control.components.placement import Placed, Resources, read_need, resources_of_type
-from headrace.control.components.pool import HostInstance
-from headrace.control.deployment import Deployment
-from headrace.control.fleet import Limits
-from headrace.control.kinds import INFERENCE_COMPONENT
-from headrace.control.progress import Progress, State
-from headrace.control.version import asked_capacity, read_version, version_json
+from headrace.control.model.fleet import Limits
+from headrace.control.model.kinds import INFERENCE_COMPONENT
+from headrace.control.model.progress import Progress, State
+from headrace.control.model.version import asked_capacity, read_version, version_json
+from headrace.control.planning.host import Component, HostPlan, plan_host, read_instances
+from headrace.control.planning.placement import Placed, Resources, read_need, resources_of_type
+from headrace.control.planning.pool import HostInstance
+from headrace.control.planning.rollout import Deployment
 from tests.control.world import ARN, GOOD, Behaviour, World
 
 TYPE = "ml.p3.8xlarge"

@@ -6,8 +6,8 @@ from typing import Any
 
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.control.kinds import INFERENCE_COMPONENT
 from headrace.control.metrics.capacities import CapacityRecorder, of_component
+from headrace.control.model.kinds import INFERENCE_COMPONENT
 from headrace.state.sql import open_store
 from tests.control.components.test_api import component, host, model, until
 from tests.control.support import Platform

@@ -8,8 +8,8 @@ import pytest
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.metrics.worker_page import WorkerMetric, metrics_between, read_page
 from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.control.kinds import WORKER
 from headrace.control.metrics.scraper import MAX_PAGE_BYTES, Scraper, fetch, series_of
+from headrace.control.model.kinds import WORKER
 from headrace.core.exposition import render
 from headrace.core.generation import EngineStats
 from headrace.core.metrics import Metrics

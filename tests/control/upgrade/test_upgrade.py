@@ -12,7 +12,7 @@ import pytest
 
 from headrace.cluster.fake import FakeMachine, FakeWorker, ManualClock, ready_after
 from headrace.cluster.launcher import Handle, WorkerSpec
-from headrace.control.context import CallContext
+from headrace.control.api.context import CallContext
 from headrace.control.registry import handler_of
 from headrace.state.routes import ROUTE
 from headrace.state.sql import SqlStore, open_store

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
-from headrace.control.components.reading import is_readable as is_readable_component
-from headrace.control.components.runtime import current_copies, desired_copies
-from headrace.control.describe_endpoint import capacities_of
-from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT
-from headrace.control.reading import is_readable
-from headrace.control.store_access import changes
+from headrace.control.api.describe_endpoint import capacities_of
+from headrace.control.loops.store_access import changes
+from headrace.control.model.component_reading import is_readable as is_readable_component
+from headrace.control.model.component_runtime import current_copies, desired_copies
+from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT
+from headrace.control.model.reading import is_readable
 from headrace.core.telemetry import get_logger
 from headrace.state.records import RawRecord
 from headrace.state.store import Store

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, StatisticSink
 from headrace.cloudwatch.metrics.worker_page import Page, metrics_between, read_page
 from headrace.cluster.launcher import Handle, WorkerPhase
-from headrace.control.kinds import WORKER
-from headrace.control.store_access import changes
-from headrace.control.worker_records import handle_of
+from headrace.control.loops.store_access import changes
+from headrace.control.model.kinds import WORKER
+from headrace.control.model.worker_records import handle_of
 from headrace.core.telemetry import get_logger
 from headrace.state.records import RawRecord
 from headrace.state.store import Store

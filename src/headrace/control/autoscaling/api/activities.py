@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from headrace.control.api.context import CallContext
 from headrace.control.autoscaling.api.pages import page
 from headrace.control.autoscaling.planning.targets import NAMESPACE
 from headrace.control.autoscaling.records.activities import MAX_AGE_S, OWN_MEMBERS
-from headrace.control.context import CallContext
-from headrace.control.kinds import SCALING_ACTIVITY
+from headrace.control.model.kinds import SCALING_ACTIVITY
 from headrace.state.records import RawRecord
 from headrace.wire.aws.errors import validation_error
 

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from headrace.cloudwatch.alarms.records import ALARM, actions_of, alarm_arn
+from headrace.control.api.context import CallContext
 from headrace.control.autoscaling.api.pages import page
 from headrace.control.autoscaling.planning import step_scaling as step
 from headrace.control.autoscaling.planning.policy_alarms import TRACKING, alarm_names, checked_tracking, watched_by
@@ -20,8 +21,7 @@ from headrace.control.autoscaling.planning.targets import (
 from headrace.control.autoscaling.planning.triggers import STEPS
 from headrace.control.autoscaling.records.alarm_upkeep import ensure_alarms, remove_unwanted
 from headrace.control.autoscaling.records.removal import children, remove_policy
-from headrace.control.context import CallContext
-from headrace.control.kinds import SCALABLE_TARGET, SCALING_POLICY
+from headrace.control.model.kinds import SCALABLE_TARGET, SCALING_POLICY
 from headrace.state.records import AlreadyExists, Conflict, Json, RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 

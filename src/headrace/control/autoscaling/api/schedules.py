@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from headrace.control.api.context import CallContext
 from headrace.control.autoscaling.api.pages import page
 from headrace.control.autoscaling.planning import schedule
 from headrace.control.autoscaling.planning.targets import (
@@ -14,8 +15,7 @@ from headrace.control.autoscaling.planning.targets import (
     scheduled_action_arn,
 )
 from headrace.control.autoscaling.records.removal import children
-from headrace.control.context import CallContext
-from headrace.control.kinds import SCALABLE_TARGET, SCHEDULED_ACTION
+from headrace.control.model.kinds import SCALABLE_TARGET, SCHEDULED_ACTION
 from headrace.state.records import AlreadyExists, Conflict, Json, RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 

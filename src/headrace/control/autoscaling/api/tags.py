@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from headrace.control.api.context import CallContext
 from headrace.control.autoscaling.planning.targets import target_arn
-from headrace.control.context import CallContext
-from headrace.control.kinds import SCALABLE_TARGET
+from headrace.control.model.kinds import SCALABLE_TARGET
 from headrace.state.records import RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 

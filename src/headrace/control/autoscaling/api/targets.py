@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from headrace.control.api.context import CallContext
 from headrace.control.autoscaling.api.pages import page
 from headrace.control.autoscaling.planning.targets import (
     NAMESPACE,
@@ -15,8 +16,7 @@ from headrace.control.autoscaling.planning.targets import (
 )
 from headrace.control.autoscaling.records.capacity import read_capacity
 from headrace.control.autoscaling.records.removal import remove_target
-from headrace.control.context import CallContext
-from headrace.control.kinds import SCALABLE_TARGET
+from headrace.control.model.kinds import SCALABLE_TARGET
 from headrace.state.records import AlreadyExists, Conflict, Json, RawRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 

@@ -18,8 +18,8 @@ from headrace.control.autoscaling.loops.target_pass import Around, TargetPass
 from headrace.control.autoscaling.planning.targets import read_key
 from headrace.control.autoscaling.records.activities import drop_old
 from headrace.control.autoscaling.records.alarm_upkeep import Holdings, ensure_alarms, read_holdings, remove_orphans
-from headrace.control.kinds import SCALING_ACTIVITY
-from headrace.control.store_access import changes
+from headrace.control.loops.store_access import changes
+from headrace.control.model.kinds import SCALING_ACTIVITY
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict, RawRecord
 from headrace.state.store import Store

@@ -13,14 +13,14 @@ from contextlib import suppress
 
 import msgspec
 
+from headrace.control.api.context import NUM_TRIES
 from headrace.control.autoscaling.planning.decision import WOKEN
 from headrace.control.autoscaling.planning.targets import COMPONENT_DIMENSION, VARIANT_DIMENSION, TargetKey, read_bounds
 from headrace.control.autoscaling.records import activities
 from headrace.control.autoscaling.records.capacity import find_scaled, read_capacity, write_capacity
-from headrace.control.components.density import read_density
-from headrace.control.components.reading import endpoint_of, is_readable, variant_of
-from headrace.control.context import NUM_TRIES
-from headrace.control.kinds import SCALABLE_TARGET
+from headrace.control.model.component_reading import endpoint_of, is_readable, variant_of
+from headrace.control.model.density import read_density
+from headrace.control.model.kinds import SCALABLE_TARGET
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict
 from headrace.state.signals import WakeTarget

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from headrace.control.autoscaling.planning.targets import NAMESPACE, TargetKey, identity_members, read_key
-from headrace.control.kinds import SCALING_ACTIVITY
+from headrace.control.model.kinds import SCALING_ACTIVITY
 from headrace.state.records import Conflict, Json, RawRecord
 from headrace.state.store import Store
 

@@ -7,7 +7,7 @@ from headrace.cloudwatch.alarms.records import ALARM, new_alarm_status
 from headrace.control.autoscaling.planning.policy_alarms import alarm_names, alarm_specs
 from headrace.control.autoscaling.planning.targets import policy_arn, read_key
 from headrace.control.autoscaling.records.removal import remove_policy
-from headrace.control.kinds import SCALABLE_TARGET, SCALING_POLICY, SCHEDULED_ACTION
+from headrace.control.model.kinds import SCALABLE_TARGET, SCALING_POLICY, SCHEDULED_ACTION
 from headrace.state.records import AlreadyExists, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope

@@ -7,13 +7,13 @@ ask for, by the same functions; the reconciler does the rest.
 
 from dataclasses import dataclass
 
+from headrace.control.api.endpoints import with_capacities
 from headrace.control.autoscaling.planning.targets import TargetKey
-from headrace.control.components.runtime import with_copies
-from headrace.control.endpoints_api import with_capacities
-from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT
-from headrace.control.names import arn_of, find
-from headrace.control.progress import EndpointView, State, ready_key, view_endpoint, visible_state
-from headrace.control.version import Desired, Variant, Version
+from headrace.control.model.component_runtime import with_copies
+from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT
+from headrace.control.model.names import arn_of, find
+from headrace.control.model.progress import EndpointView, State, ready_key, view_endpoint, visible_state
+from headrace.control.model.version import Desired, Variant, Version
 from headrace.state.records import Json, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from headrace.control.autoscaling.planning.targets import COMPONENT_DIMENSION, TargetKey
 from headrace.control.autoscaling.records.activities import RETRY_S
 from headrace.control.autoscaling.records.capacity import settled_version
-from headrace.control.components.density import Density, read_density, with_density
-from headrace.control.components.reading import is_readable, variant_of
-from headrace.control.components.runtime import MAX_COPIES, is_updatable, with_copies
-from headrace.control.kinds import ENDPOINT, INFERENCE_COMPONENT, SCALABLE_TARGET
-from headrace.control.names import arn_of
-from headrace.control.progress import EndpointView, view_endpoint
+from headrace.control.model.component_reading import is_readable, variant_of
+from headrace.control.model.component_runtime import MAX_COPIES, is_updatable, with_copies
+from headrace.control.model.density import Density, read_density, with_density
+from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT, SCALABLE_TARGET
+from headrace.control.model.names import arn_of
+from headrace.control.model.progress import EndpointView, view_endpoint
 from headrace.state.records import RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope

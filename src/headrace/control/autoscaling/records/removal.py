@@ -8,7 +8,7 @@ next pass finds and removes them.
 from headrace.cloudwatch.alarms.records import ALARM, actions_of, without_action
 from headrace.control.autoscaling.planning.targets import policy_arn, read_key
 from headrace.control.autoscaling.records.followers import release_copies
-from headrace.control.kinds import SCALING_POLICY, SCHEDULED_ACTION
+from headrace.control.model.kinds import SCALING_POLICY, SCHEDULED_ACTION
 from headrace.state.records import AnyKind, RawRecord
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope

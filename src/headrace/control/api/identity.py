@@ -1,0 +1,78 @@
+"""
+The little of STS and IAM that SDKs call: who am I, what is my role, may I.
+
+Everybody is the same assumed role. That it is a role matters: SageMaker's SDK turns it into the name of the role that
+models get, and refuses a user.
+"""
+
+from typing import Any
+from urllib.parse import quote
+
+from headrace.control.api.context import CallContext
+from headrace.wire.aws.errors import AwsError
+from headrace.wire.aws.scope import AwsScope, partition_of
+
+ROLE_NAME = "HeadraceRole"
+"""The role that callers have assumed."""
+SESSION_NAME = "headrace"
+_ROLE_CREATED_S = 1_700_000_000.0
+
+
+def assumed_role_arn(aws_scope: AwsScope, *, role: str = ROLE_NAME, session: str = SESSION_NAME) -> str:
+    """Who somebody is that has assumed a role."""
+    return f"arn:{partition_of(aws_scope.region)}:sts::{aws_scope.account}:assumed-role/{role}/{session}"
+
+
+def role_arn(aws_scope: AwsScope, name: str) -> str:
+    """The ARN of a role."""
+    return f"arn:{partition_of(aws_scope.region)}:iam::{aws_scope.account}:role/{name}"
+
+
+def get_caller_identity(context: CallContext, _params: dict[str, Any]) -> dict[str, Any]:
+    """GetCallerIdentity."""
+    session = context.identity_arn.rpartition("/")[2]
+    return {
+        "UserId": f"{_role_id(ROLE_NAME)}:{session}",
+        "Account": context.aws_scope.account,
+        "Arn": context.identity_arn,
+    }
+
+
+def get_role(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """GetRole: every name is a role here, there is nothing that it could not do."""
+    name = params["RoleName"]
+    trust = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"sagemaker.amazonaws.com"},'
+    return {
+        "Role": {
+            "Path": "/",
+            "RoleName": name,
+            "RoleId": _role_id(name),
+            "Arn": role_arn(context.aws_scope, name),
+            "CreateDate": _ROLE_CREATED_S,
+            "AssumeRolePolicyDocument": quote(trust + '"Action":"sts:AssumeRole"}]}'),
+            "MaxSessionDuration": 43_200,
+        }
+    }
+
+
+def simulate_principal_policy(_context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """SimulatePrincipalPolicy: all is allowed."""
+    resources = params.get("ResourceArns") or ["*"]
+    results = [
+        {"EvalActionName": action, "EvalResourceName": resource, "EvalDecision": "allowed", "MatchedStatements": []}
+        for action in params["ActionNames"]
+        for resource in resources
+    ]
+    return {"EvaluationResults": results, "IsTruncated": False}
+
+
+def get_user(_context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """GetUser: there are only roles."""
+    shown = params.get("UserName", "the caller")
+    message = f"The user with name {shown} cannot be found: callers of Headrace have the role {ROLE_NAME}."
+    raise AwsError("NoSuchEntity", message, status=404)
+
+
+def _role_id(name: str) -> str:
+    """21 characters, always the same for a name."""
+    return "AROA" + "".join(f"{byte:02X}" for byte in name.encode())[:17].ljust(17, "0")

@@ -1,0 +1,45 @@
+"""AddTags, ListTags, DeleteTags, on everything that has an ARN here."""
+
+from typing import Any
+
+from headrace.control.api.context import CallContext, tags_of
+from headrace.control.model.names import find, parse_arn
+from headrace.state.records import RawRecord
+from headrace.wire.aws.errors import not_found, validation_error
+
+_MAX_TAGS = 50
+
+
+def add_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """AddTags; answers with all tags that the thing has then."""
+    record = _tagged(context, params["ResourceArn"])
+    tags = {**record.tags, **tags_of(params)}
+    if len(tags) > _MAX_TAGS:
+        raise validation_error(f"The resource would have {len(tags)} tags; at most {_MAX_TAGS} are allowed.")
+    context.store.update(record, tags=tags)
+    return {"Tags": _list(tags)}
+
+
+def list_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """ListTags, on one page: nothing has more than 50."""
+    return {"Tags": _list(_tagged(context, params["ResourceArn"]).tags)}
+
+
+def delete_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """DeleteTags; keys that are not there do no harm."""
+    record = _tagged(context, params["ResourceArn"])
+    gone = set(params["TagKeys"])
+    context.store.update(record, tags={key: value for key, value in record.tags.items() if key not in gone})
+    return {}
+
+
+def _tagged(context: CallContext, arn: str) -> RawRecord:
+    parsed = parse_arn(arn)
+    record = find(context.store, *parsed) if parsed is not None else None
+    if record is None:
+        raise not_found("resource", arn)
+    return record
+
+
+def _list(tags: dict[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]

@@ -1,0 +1,1 @@
+"""Pure planning: desired and observed state give the next actions, placements and routes."""

@@ -1,0 +1,148 @@
+"""
+Which instances are emptied, so that a variant has fewer of them. Pure.
+
+That is so under CONSOLIDATION once nothing has happened for the cooldown, and when fewer instances were asked for than
+copies stand on. Copies move: another one is started on an instance that stays, and when it serves the old one goes
+(`fleet.surplus`), so that no more room is needed than the others have. Whatever somebody asks of a component or of its
+endpoint meanwhile comes first: all instances stay then, and the cooldown begins anew.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from headrace.control.planning.placement import Placed, Resources, Strategy, choose_instance
+from headrace.control.planning.pool import HostInstance, PoolRules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A component whose copies may be moved."""
+
+    name: str
+    need: Resources
+    strategy: Strategy
+    instances: tuple[str, ...]
+    """Where its copies stand: one entry for each of them."""
+
+    def placed(self) -> list[Placed]:
+        """Its copies."""
+        return [Placed(component=self.name, instance=one, need=self.need) for one in self.instances]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calm:
+    """Whether copies may be moved now."""
+
+    may_begin: bool
+    """All that was asked for is there, and nobody has failed lately."""
+    may_go_on: bool
+    """Nobody has asked for anything since, and no copy has failed."""
+    since_s: float
+    """When somebody asked for something last, or it was done."""
+
+
+def with_leaving(
+    instances: Sequence[HostInstance],
+    rules: PoolRules,
+    tenants: Sequence[Tenant],
+    *,
+    fixed: Sequence[Placed],
+    whole: Resources,
+    calm: Calm,
+    now_s: float,
+) -> list[HostInstance]:
+    """
+    Decide which instances are emptied now.
+
+    Args:
+        instances: of the variant, oldest first.
+        rules: how many there may be.
+        tenants: the components, in the order in which they are planned.
+        fixed: other copies, which stay where they are.
+        whole: what an instance has.
+        calm: whether anything may be moved.
+        now_s: seconds since 1970.
+    """
+    if any(one.leaving_s is not None for one in instances):
+        return list(instances) if calm.may_go_on else all_staying(instances, now_s)
+    limit = _how_many(instances, rules, calm, now_s) if calm.may_begin else 0
+    if limit <= 0:
+        return list(instances)
+    chosen = instances_to_empty([one.id for one in instances], tenants, fixed=fixed, whole=whole, limit=limit)
+    return [replace(one, leaving_s=now_s) if one.id in chosen else one for one in instances]
+
+
+def all_staying(instances: Sequence[HostInstance], now_s: float) -> list[HostInstance]:
+    """Give up emptying any, until another cooldown has passed."""
+    return [replace(one, leaving_s=None, changed_s=now_s) for one in instances]
+
+
+def _how_many(instances: Sequence[HostInstance], rules: PoolRules, calm: Calm, now_s: float) -> int:
+    """How many instances may be emptied."""
+    if len(instances) > rules.most:
+        return len(instances) - rules.most
+    quiet_s = now_s - max([calm.since_s, *(one.changed_s for one in instances)])
+    return min(rules.step, len(instances) - rules.least) if quiet_s >= rules.cooldown_s else 0
+
+
+def instances_to_empty(
+    instances: Sequence[str], tenants: Sequence[Tenant], *, fixed: Sequence[Placed], whole: Resources, limit: int
+) -> frozenset[str]:
+    """
+    Choose at most so many instances whose copies have room on the others, those with the fewest copies first.
+
+    Args:
+        instances: ids, oldest first.
+        tenants: the components, in the order in which they are placed.
+        fixed: copies that cannot be moved.
+        whole: what an instance has.
+        limit: how many at most.
+    """
+    copies = [*fixed, *(copy for tenant in tenants for copy in tenant.placed())]
+    numbers = Counter(copy.instance for copy in copies)
+    age: Mapping[str, int] = {one: number for number, one in enumerate(instances)}
+    chosen: frozenset[str] = frozenset()
+    for one in sorted(instances, key=lambda one: (numbers[one], -age[one])):
+        if len(chosen) == limit:
+            break
+        if _can_be_emptied(chosen | {one}, instances, tenants, fixed, whole):
+            chosen |= {one}
+    return chosen
+
+
+def _can_be_emptied(
+    leaving: AbstractSet[str],
+    instances: Sequence[str],
+    tenants: Sequence[Tenant],
+    fixed: Sequence[Placed],
+    whole: Resources,
+) -> bool:
+    """Whether each copy on them has a place on the others, and no component is spread less evenly for it."""
+    if any(copy.instance in leaving for copy in fixed):
+        return False
+    kept = [one for one in instances if one not in leaving]
+    placed = [*fixed, *(copy for tenant in tenants for copy in tenant.placed())]
+    for tenant in tenants:
+        own = [one for one in tenant.instances if one not in leaving]
+        for _ in range(len(tenant.instances) - len(own)):
+            instance = choose_instance(
+                tenant.name, tenant.need, whole=whole, instances=kept, placed=placed, strategy=tenant.strategy
+            )
+            if instance is None:
+                return False
+            placed.append(Placed(component=tenant.name, instance=instance, need=tenant.need))
+            own.append(instance)
+        is_moved = sorted(own) != sorted(tenant.instances)
+        if is_moved and tenant.strategy == "SPREAD":
+            before, after = _imbalance(tenant.instances, instances), _imbalance(own, kept)
+            if after > max(1, before):
+                return False
+    return True
+
+
+def _imbalance(standing: Sequence[str], instances: Sequence[str]) -> int:
+    """Copies on the instance that has the most of them, less those on the one that has the fewest."""
+    numbers = Counter(standing)
+    return max((numbers[one] for one in instances), default=0) - min((numbers[one] for one in instances), default=0)
