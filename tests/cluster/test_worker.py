@@ -42,6 +42,7 @@ async def keep(folder):
     await asyncio.sleep(100)
 asyncio.run(keep(Path(sys.argv[1])))
 """
+NOWHERE = ArtifactSource(uri="/nowhere/m.tar.gz")
 OWN_COMMAND = (sys.executable, "-c", OWN_SERVER, "{port}", "{model}/weights")
 
 
@@ -97,19 +98,20 @@ async def test_an_own_image_gets_its_port_its_model_and_its_environment_and_no_s
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "said", "ended_in"),
     [
-        (WorkerSpec(name="w", artifacts=(ArtifactSource(uri="/nowhere/m.tar.gz"),)), "/nowhere/m.tar.gz is no file"),
-        (WorkerSpec(name="w", command=("/nowhere/serve",)), "'/nowhere/serve' of the image cannot be started"),
-        (WorkerSpec(name="w", environment={"A\0": "b"}, command=OWN_COMMAND), "environment variable"),
-        (WorkerSpec(name="w"), "No model was named"),
-        (WorkerSpec(name="w", environment={"HF_MODEL_ID": "smolm2"}), "Did you mean smollm2"),
+        (WorkerSpec(name="w", artifacts=(NOWHERE,)), "/nowhere/m.tar.gz is no file", WorkerPhase.FETCHING),
+        (WorkerSpec(name="w", command=("/nowhere/serve",)), "of the image cannot be started", WorkerPhase.STARTING),
+        (WorkerSpec(name="w", environment={"A\0": "b"}, command=OWN_COMMAND), "environment variable", None),
+        (WorkerSpec(name="w"), "No model was named", WorkerPhase.STARTING),
+        (WorkerSpec(name="w", environment={"HF_MODEL_ID": "smolm2"}), "Did you mean smollm2", WorkerPhase.STARTING),
     ],
 )
-async def test_a_worker_that_cannot_work_says_why(launcher, spec, said) -> None:
+async def test_a_worker_that_cannot_work_says_why_and_when(launcher, spec, said, ended_in) -> None:
     handle = await launcher.start(spec)
     seen = await seen_as(launcher, handle, WorkerPhase.EXITED)
     assert (seen.exit_code, said in seen.message) == (2, True), seen.message
+    assert seen.ended_in is ended_in
     assert f"Error: {seen.message}" in log_of(launcher)
     again = LocalLauncher(launcher._folder, cache_folder=launcher._cache_folder, environment={})
     assert await again.poll("w", handle) == seen, "its code is known in another life, too"

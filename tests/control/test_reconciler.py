@@ -120,20 +120,26 @@ async def test_a_worker_that_cannot_be_started_fails_the_endpoint(scene: Scene) 
     assert "There is no free port." in scene.reason()
 
 
-async def test_a_model_that_cannot_be_fetched_is_said_to_be_so(scene: Scene) -> None:
-    def script(_spec: WorkerSpec) -> Script:
-        return Script(
-            phases=(
-                *ready_after(9.0, fetch_s=9.0).phases[:1],
-                *fails_after(2.0, message="s3://b/k does not exist.").phases[1:],
-            )
-        )
+def fails_after_fetching_was_seen(message: str, ended_in: WorkerPhase | None) -> Script:
+    fetching = ready_after(9.0, fetch_s=9.0).phases[:1]
+    return Script(phases=(*fetching, *fails_after(2.0, message=message, ended_in=ended_in).phases[1:]))
 
-    scene.machine.script = script
+
+@pytest.mark.parametrize("ended_in", [WorkerPhase.FETCHING, None])
+async def test_a_model_that_cannot_be_fetched_is_said_to_be_so(scene: Scene, ended_in: WorkerPhase | None) -> None:
+    scene.machine.script = lambda _spec: fails_after_fetching_was_seen("s3://b/k does not exist.", ended_in)
     scene.ask()
     await scene.settle()
     assert scene.reason().startswith("Failed to download model data for the primary container of production variant a.")
     assert "s3://b/k does not exist." in scene.reason()
+
+
+async def test_a_failure_after_the_download_is_not_called_one_of_the_download(scene: Scene) -> None:
+    scene.machine.script = lambda _spec: fails_after_fetching_was_seen("Not enough memory.", WorkerPhase.STARTING)
+    scene.ask()
+    await scene.settle()
+    assert scene.reason().startswith("The primary container for production variant a did not pass the ping health")
+    assert "Not enough memory." in scene.reason()
 
 
 async def test_a_crashed_worker_leaves_the_route_and_another_takes_its_place(scene: Scene) -> None:

@@ -57,9 +57,15 @@ def ready_after(seconds: float = 0.0, *, fetch_s: float = 0.0, stop_s: float = 0
     return Script(phases=phases, stop_s=stop_s)
 
 
-def fails_after(seconds: float = 0.0, *, message: str = "The model is broken.", exit_code: int | None = 2) -> Script:
-    """A worker that ends by itself before it is ready."""
-    exited = Observation(phase=WorkerPhase.EXITED, exit_code=exit_code, message=message)
+def fails_after(
+    seconds: float = 0.0,
+    *,
+    message: str = "The model is broken.",
+    exit_code: int | None = 2,
+    ended_in: WorkerPhase | None = WorkerPhase.STARTING,
+) -> Script:
+    """A worker that ends by itself before it is ready; `ended_in` None: it left no report."""
+    exited = Observation(phase=WorkerPhase.EXITED, exit_code=exit_code, message=message, ended_in=ended_in)
     return Script(phases=((0.0, Observation(phase=WorkerPhase.STARTING)), (seconds, exited)))
 
 

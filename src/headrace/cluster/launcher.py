@@ -96,6 +96,8 @@ class Observation:
     phase: WorkerPhase
     exit_code: int | None = None
     """Of an exited one; None if it cannot be known (adopted), negative for a signal."""
+    ended_in: WorkerPhase | None = None
+    """The phase in which an exited worker ended; None if unknown."""
     message: str = ""
     """Why it failed, in one sentence, if it said so (`Error: ...` or the fetcher's refusal)."""
     notices: tuple[str, ...] = ()

@@ -223,6 +223,7 @@ class LocalLauncher:
         return Observation(
             phase=WorkerPhase.EXITED,
             exit_code=self._exit_codes.get(facts.process, report.exit_code),
+            ended_in=report.ended_in if report.phase is WorkerPhase.EXITED else report.phase,
             message=last_error_line(self._logs, name, facts.log_position),
             notices=report.notices,
         )

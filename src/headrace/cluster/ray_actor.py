@@ -88,6 +88,7 @@ class WorkerActor:
         return {
             "phase": seen.phase.value,
             "exit_code": seen.exit_code,
+            "ended_in": None if seen.ended_in is None else seen.ended_in.value,
             "notices": list(seen.notices),
             "position": start,
             "log": log,

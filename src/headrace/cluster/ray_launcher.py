@@ -12,7 +12,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -203,6 +203,7 @@ class RayLauncher:
         return Observation(
             phase=WorkerPhase(answer["phase"]),
             exit_code=answer.get("exit_code"),
+            ended_in=WorkerPhase(answer["ended_in"]) if answer.get("ended_in") else None,
             notices=(*facts.notices, *answer.get("notices", ())),
         )
 
@@ -216,9 +217,7 @@ class RayLauncher:
     async def _ended(self, name: str, handle: Handle, seen: Observation, *, message: str = "") -> Observation:
         """Write down how it ended, then let Ray forget it."""
         said = await asyncio.to_thread(last_error_line, self._logs, name, _facts(handle).log_position)
-        seen = Observation(
-            phase=WorkerPhase.EXITED, exit_code=seen.exit_code, message=said or message, notices=seen.notices
-        )
+        seen = replace(seen, phase=WorkerPhase.EXITED, message=said or message)
         files = self._files(name)
         if files.folder.is_dir():
             await asyncio.to_thread(write_value, files.report, _Ended(handle=handle, seen=seen))

@@ -74,8 +74,8 @@ def run_worker(assignment_path: Path, serve: Serve) -> int:
         code = _fail(f"Something broke that should not ({type(error).__name__}: {error}).", EXIT_FAILED)
     told = read_value(files.report, Report)
     with suppress(OSError):
-        notices = told.notices if told is not None else ()
-        write_value(files.report, Report(phase=WorkerPhase.EXITED, exit_code=code, notices=notices))
+        notices, phase = (told.notices, told.phase) if told is not None else ((), None)
+        write_value(files.report, Report(phase=WorkerPhase.EXITED, exit_code=code, ended_in=phase, notices=notices))
     return code
 
 

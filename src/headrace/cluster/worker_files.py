@@ -46,6 +46,8 @@ class Report:
     phase: WorkerPhase
     """FETCHING, STARTING (also later: `/ping` says when it is ready) or EXITED."""
     exit_code: int | None = None
+    ended_in: WorkerPhase | None = None
+    """The phase before EXITED."""
     notices: tuple[str, ...] = ()
 
 

@@ -100,7 +100,9 @@ class WorkerHands:
         status = observed_status(record, seen, now_s=now_s)
         is_lost = seen.phase is WorkerPhase.EXITED and record.deleting_s is None and "failed_s" not in status
         if is_lost:
-            status = await self._failed(record, status, why=exit_words(seen), is_permanent=bool(seen.message))
+            status = await self._failed(
+                record, status, why=exit_words(seen), is_permanent=bool(seen.message), ended_in=seen.ended_in
+            )
         if status.get("phase") != record.status.get("phase"):
             self._log.info("worker.observed", worker=record.name, phase=seen.phase.value, exit_code=seen.exit_code)
         return await store_access.write(self._store, record, status=status)
@@ -252,7 +254,14 @@ class WorkerHands:
         bench.records[name] = await store_access.write(self._store, record, status=status, is_deleting=is_deleting)
 
     async def _failed(
-        self, record: RawRecord, status: Json, *, why: str, is_permanent: bool, lacks_room: bool = False
+        self,
+        record: RawRecord,
+        status: Json,
+        *,
+        why: str,
+        is_permanent: bool,
+        lacks_room: bool = False,
+        ended_in: WorkerPhase | None = None,
     ) -> Json:
         return failed_status(
             record,
@@ -260,7 +269,7 @@ class WorkerHands:
             now_s=self._clock(),
             why=why,
             is_permanent=is_permanent and "ready_s" not in status,
-            was_fetching=record.status.get("phase") == WorkerPhase.FETCHING.value,
+            was_fetching=(ended_in or record.status.get("phase")) == WorkerPhase.FETCHING,
             lacks_room=lacks_room or "waiting" in status,
             log_tail=await self._log_tail(record.name),
         )
