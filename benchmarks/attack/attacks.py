@@ -5,6 +5,7 @@ The attacks: each does one hostile thing to a server on this machine, again and 
 """
 
 import asyncio
+import itertools
 import json
 import resource
 import sys
@@ -43,13 +44,20 @@ async def send(port: int, data: bytes, *, answer_bytes: int = MAX_ANSWER_BYTES) 
 
 def repeated(data: bytes, *, at_once: int = 2) -> Attack:
     """Send the same bytes, `at_once` at a time."""
+    return varied(lambda _: data, at_once=at_once)
+
+
+def varied(make: Callable[[int], bytes], *, at_once: int = 2) -> Attack:
+    """Send the bytes that `make` returns for 0, 1, 2 and so on, `at_once` at a time."""
 
     async def attack(port: int, ends_s: float) -> int:
+        numbers = itertools.count()
+
         async def client() -> int:
             count = 0
             while perf_counter() < ends_s:
                 with suppress(OSError):
-                    answer = await send(port, data)
+                    answer = await send(port, make(next(numbers)))
                     count += 1
                     if count == 1:
                         print(answer.partition(b"\r\n")[0].decode(), file=sys.stderr)
@@ -62,7 +70,12 @@ def repeated(data: bytes, *, at_once: int = 2) -> Attack:
 
 def body(path: str, content: bytes, *, at_once: int = 2) -> Attack:
     """Send a body to a route."""
-    return repeated(head(path, len(content), "Connection: close\r\n") + content, at_once=at_once)
+    return repeated(post(path, content), at_once=at_once)
+
+
+def post(path: str, content: bytes) -> bytes:
+    """A request with a body."""
+    return head(path, len(content), "Connection: close\r\n") + content
 
 
 def completion(**fields: object) -> bytes:
@@ -115,6 +128,11 @@ async def opened_and_closed(port: int, ends_s: float) -> int:
             writer.close()
             count += 1
     return count
+
+
+def wide(num_properties: int, *, prefix: str = "p") -> object:
+    """A schema of one object with many properties."""
+    return {"type": "object", "properties": {f"{prefix}{i}": {"type": "string"} for i in range(num_properties)}}
 
 
 def deep(levels: int) -> object:
@@ -188,9 +206,12 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "invalid UTF-8": lambda: body("/v1/completions", b'{"prompt":"' + b"\xff" * 20_000_000 + b'"}'),
     "n=128": lambda: body("/v1/completions", completion(n=128, best_of=128, max_tokens=500), at_once=8),
     "schema 2,000 deep": lambda: body("/v1/chat/completions", schema(deep(2000))),
-    "schema of 20,000 properties": lambda: body(
-        "/v1/chat/completions",
-        schema({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(20_000)}}),
+    "schema of 20,000 properties": lambda: body("/v1/chat/completions", schema(wide(20_000))),
+    "schemas of 20,000 properties, all different": lambda: varied(
+        lambda number: post("/v1/chat/completions", schema(wide(20_000, prefix=f"{number}-")))
+    ),
+    "schemas of 2,900 properties, all different": lambda: varied(
+        lambda number: post("/v1/chat/completions", schema(wide(2_900, prefix=f"{number}-")))
     ),
     "enum of 50,000": lambda: body("/v1/chat/completions", schema({"enum": [f"value {i}" for i in range(50_000)]})),
     "recursive schema": lambda: body("/v1/chat/completions", schema({**_RECURSIVE, "$ref": "#/$defs/n"})),

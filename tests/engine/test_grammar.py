@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
 import re
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,6 +198,24 @@ async def test_a_small_grammar_does_not_wait_for_a_large_one() -> None:
     assert not large.done()
     await large
     compiler.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has no priority of its own elsewhere")
+async def test_large_grammars_are_compiled_at_a_lower_priority_than_small_ones_and_the_model() -> None:
+    priorities: dict[int, int] = {}
+
+    class ObservingTokenizer:
+        def grammar_tokenizer(self) -> object:
+            thread_id = threading.get_native_id()
+            priorities[thread_id] = os.getpriority(os.PRIO_PROCESS, thread_id)
+            return byte_tokenizer().grammar_tokenizer()
+
+    compiler = GrammarCompiler(ObservingTokenizer(), vocab_size=VOCAB_SIZE)
+    await compiler.compile(JSON)
+    await compiler.compile(Grammar("json_schema", json.dumps({"enum": [f"value {i}" for i in range(2000)]})))
+    compiler.close()
+    small, large = priorities.values()
+    assert small < large or small == 19
 
 
 async def test_a_client_that_leaves_does_not_end_the_compilation_for_others() -> None:

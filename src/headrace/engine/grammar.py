@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from headrace.core.errors import Busy, InvalidRequest
 from headrace.core.generation import Grammar, GrammarKind
+from headrace.core.threads import lower_thread_priority
 from headrace.engine.grammar_source import GrammarError, grammar_source, has_maps, pattern_sources
 from headrace.engine.json_names import BEGINNING, JsonPlace, NameIndex, clear, follow, is_allowed
 from headrace.models.tokenizer import Tokenizer
@@ -207,7 +208,9 @@ class GrammarCompiler:
         self._kept: OrderedDict[Grammar, asyncio.Future[GrammarState | str]] = OrderedDict()
         self._num_pending = 0
         self._small = ThreadPoolExecutor(1, thread_name_prefix="headrace-grammar")
-        self._large = ThreadPoolExecutor(1, thread_name_prefix="headrace-grammar-large")
+        self._large = ThreadPoolExecutor(
+            1, thread_name_prefix="headrace-grammar-large", initializer=lower_thread_priority
+        )
 
     async def compile(self, grammar: Grammar) -> GrammarState:
         """
