@@ -58,7 +58,7 @@ def _headrace(dtype: str, **options: Any) -> Callable[[Manifest, Machine], dict[
             "max_model_len": LONGEST,
             "max_num_seqs": MOST,
             "kv_cache_bytes": CACHE_GIB * 2**30,
-            "max_itl_ms": None,
+            "max_itl_ms": 0,
             "enable_prefix_caching": False,
             "threads": machine.threads,
             "max_draft_tokens": 0,

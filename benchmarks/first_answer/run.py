@@ -12,7 +12,8 @@ from typing import cast
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
 from headrace.engine.assembly import assemble
 from headrace.engine.async_engine import AsyncEngine
-from headrace.engine.config import EngineConfig
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
 
 QUESTIONS = {
     "short": "What is the capital of France?",
@@ -63,10 +64,10 @@ def parse_arguments() -> argparse.Namespace:
 
 
 async def measure(dtype: str, arguments: argparse.Namespace) -> list[Count]:
-    config = EngineConfig(
+    settings = ServerSettings(
         model=arguments.model, dtype=dtype, kv_dtype=arguments.kv_dtype, max_model_len=512, isa=arguments.isa
     )
-    engine = assemble(config)
+    engine = assemble(engine_config(settings))
     try:
         await engine.start()
         return [

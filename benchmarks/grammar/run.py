@@ -17,10 +17,11 @@ from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
 from headrace.engine.assembly import assemble
 from headrace.engine.async_engine import AsyncEngine
-from headrace.engine.config import EngineConfig
 from headrace.engine.grammar import GrammarCompiler
 from headrace.models.loading import load_model
 from headrace.models.tokenizer import Tokenizer
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
 
 RECORDS = {
     "type": "array",
@@ -125,16 +126,15 @@ async def compile_times(tokenizer: Tokenizer, num_properties: int) -> dict[str, 
 
 async def measure(arguments: argparse.Namespace) -> None:
     """Load the engine, run all cases."""
-    config = EngineConfig(
+    settings = ServerSettings(
         model=arguments.model,
         dtype=arguments.dtype,
         max_model_len=1024,
         kv_cache_bytes=1 << 30,
         max_num_seqs=max(arguments.streams),
-        max_queued_requests=0,
         max_draft_tokens=0,
     )
-    engine = assemble(config)
+    engine = assemble(engine_config(settings))
     await engine.start()
     try:
         tokenizer = load_model(arguments.model).tokenizer

@@ -20,7 +20,8 @@ from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar, SamplingParams
 from headrace.engine.assembly import assemble
 from headrace.engine.async_engine import AsyncEngine
-from headrace.engine.config import EngineConfig
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
 
 NUM_STREAMS = 32
 
@@ -75,15 +76,14 @@ async def check_all(
 
 async def measure(arguments: argparse.Namespace) -> int:
     """Run everything, print what is wrong, return how many answers are."""
-    config = EngineConfig(
+    settings = ServerSettings(
         model=arguments.model,
         dtype=arguments.dtype,
         max_model_len=1024,
         kv_cache_bytes=1 << 29,
         max_num_seqs=NUM_STREAMS,
-        max_queued_requests=0,
     )
-    engine = assemble(config)
+    engine = assemble(engine_config(settings))
     await engine.start()
     started_s = time.perf_counter()
     try:

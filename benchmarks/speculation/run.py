@@ -21,7 +21,8 @@ from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
 from headrace.engine.assembly import assemble
 from headrace.engine.async_engine import AsyncEngine
-from headrace.engine.config import EngineConfig
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
 
 TEXT = (
     "The harbour of Veldt lies at the mouth of the river Orre. It was dug in 1643 by order of the merchant Anna "
@@ -158,16 +159,15 @@ async def compare(
 
 async def measure(arguments: argparse.Namespace) -> None:
     """Load both engines, run all cases."""
-    config = EngineConfig(
+    settings = ServerSettings(
         model=arguments.model,
         dtype=arguments.dtype,
         max_model_len=1024,
         kv_cache_bytes=1 << 30,
         max_num_seqs=max(arguments.batches),
-        max_queued_requests=0,
     )
     engines = {
-        name: assemble(replace(config, max_draft_tokens=most))
+        name: assemble(engine_config(replace(settings, max_draft_tokens=most)))
         for name, most in (("off", 0), ("on", arguments.max_draft_tokens))
     }
     for engine in engines.values():

@@ -10,9 +10,19 @@ from functools import cache
 
 import tokenizers
 
-from headrace.core.generation import Chunk, EngineStats, Finish, GenerationRequest, ModelInfo, SamplingParams, Token
-from headrace.engine.async_engine import AsyncEngine, TextParts
+from headrace.core.generation import (
+    Chunk,
+    EngineStats,
+    Finish,
+    GenerationRequest,
+    ModelInfo,
+    RequestLimits,
+    SamplingParams,
+    Token,
+)
+from headrace.engine.async_engine import AsyncEngine
 from headrace.engine.config import EngineLimits
+from headrace.engine.intake import TextParts
 from headrace.engine.observer import EngineObserver
 from headrace.engine.speculation import RowPrices
 from headrace.models.chat import ChatTemplate
@@ -26,11 +36,15 @@ BOS = 257
 VOCAB_SIZE = 264
 SPEC = replace(FAKE_SPEC, vocab_size=VOCAB_SIZE)
 LIMITS = EngineLimits(
+    request=RequestLimits(max_best_of=16, max_stop_sequences=16, max_top_n_tokens=20),
     max_model_len=512,
     max_prompt_tokens=400,
     max_num_seqs=64,
     max_num_batched_tokens=256,
+    max_waiting_seqs=256,
+    max_draft_tokens=0,
     max_step_s=None,
+    enable_prefix_caching=True,
 )
 
 

@@ -9,13 +9,14 @@ from structlog.testing import capture_logs
 from headrace.core.errors import SettingsError
 from headrace.core.generation import RecommendedSampling
 from headrace.engine.assembly import building_grammar_vocabulary, check_threads, recommended_sampling, resolve_limits
-from headrace.engine.config import EngineConfig
 from headrace.models.model import GenerationDefaults
 from headrace.models.spec import RopeSpec
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import SPEC
 from tests.waiting import WAIT_S
 
-CONFIG = EngineConfig(model="m")
+CONFIG = engine_config(ServerSettings(model="m"))
 LONG = replace(SPEC, max_positions=131_072)
 
 
@@ -44,7 +45,7 @@ def test_every_running_sequence_can_decode_in_one_step() -> None:
 
 def test_the_latency_limit_can_be_lifted() -> None:
     assert resolve_limits(replace(CONFIG, max_itl_ms=50), SPEC).max_step_s == 0.05
-    assert resolve_limits(replace(CONFIG, max_itl_ms=None), SPEC).max_step_s is None
+    assert resolve_limits(replace(CONFIG, max_itl_ms=0), SPEC).max_step_s is None
 
 
 def test_more_threads_than_cpus_are_refused() -> None:
@@ -54,7 +55,7 @@ def test_more_threads_than_cpus_are_refused() -> None:
         check_threads(3, num_cpus=2)
 
 
-@pytest.mark.parametrize("name", ["max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_queued_requests"])
+@pytest.mark.parametrize("name", ["max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting_seqs"])
 def test_senseless_numbers_are_refused_by_name(name: str) -> None:
     with pytest.raises(SettingsError, match=name):
         resolve_limits(replace(CONFIG, **{name: -1}), SPEC)

@@ -2,11 +2,11 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 
 from headrace.core.generation import ChatPrompt, FinishReason, Grammar
-from headrace.engine.config import EngineLimits
 from headrace.models.chat import ChatTemplate
 from headrace.runner.fake import FakeRunner, follow
 from headrace.runner.step import Float32, StepInput
@@ -139,9 +139,7 @@ async def test_logprobs_are_of_the_chosen_token_and_the_best_ones() -> None:
 
 @pytest.mark.parametrize("budget", [16, 256])
 async def test_prompt_logprobs_are_what_generating_those_tokens_gives(budget: int) -> None:
-    limits = EngineLimits(
-        max_model_len=512, max_prompt_tokens=400, max_num_seqs=8, max_num_batched_tokens=budget, max_step_s=None
-    )
+    limits = replace(LIMITS, max_num_seqs=8, max_num_batched_tokens=budget)
     async with running(make_engine(limits=limits, bias=NO_EOS)) as engine:
         start = await ask(engine, request("s" * 40, max_new_tokens=30, logprobs=2))
         prompt = (*b"s" * 40, *start.ids)

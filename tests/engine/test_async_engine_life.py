@@ -2,27 +2,27 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 
 from headrace.core.errors import Busy, EngineFailed, Unavailable
 from headrace.core.generation import FinishReason
-from headrace.engine.config import EngineLimits
 from headrace.engine.observer import ChoiceReport, NoObserver, StepReport
-from tests.engine.support import EOS, Gate, ask, make_engine, request, running, settled
+from tests.engine.support import EOS, LIMITS, Gate, ask, make_engine, request, running, settled
 
 NO_EOS = {EOS: -math.inf}
 
 
 async def test_the_queue_is_bounded_and_says_when_to_come_back() -> None:
     gate = Gate()
-    limits = EngineLimits(
+    limits = replace(
+        LIMITS,
         max_model_len=64,
         max_prompt_tokens=32,
         max_num_seqs=2,
         max_num_batched_tokens=32,
-        max_queued_requests=3,
-        max_step_s=None,
+        max_waiting_seqs=3,
     )
     async with running(make_engine(limits=limits, before_step=gate)) as engine:
         gate.is_open.clear()

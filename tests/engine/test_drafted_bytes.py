@@ -194,7 +194,7 @@ async def test_nothing_is_drafted_where_rows_are_dear() -> None:
 
 async def test_requests_that_come_and_go_at_random_leave_the_pool_whole() -> None:
     rng = random.Random(3)
-    limits = replace(DRAFTING, max_num_seqs=16, max_num_batched_tokens=64, max_queued_requests=1000)
+    limits = replace(DRAFTING, max_num_seqs=16, max_num_batched_tokens=64, max_waiting_seqs=1000)
 
     async def one(number: int) -> None:
         prompt = "abcdabcd" * rng.randint(0, 3) + "d" * rng.randint(1, 20)

@@ -13,7 +13,8 @@ import headrace
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar
 from headrace.engine.assembly import assemble
 from headrace.engine.async_engine import AsyncEngine
-from headrace.engine.config import EngineConfig
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import Answer, FreeRows, ask, request, running
 
 pytestmark = pytest.mark.model
@@ -29,8 +30,8 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def engine_on(path: Path, cache_dir: Path, **changes: object) -> AsyncIterator[AsyncEngine]:
-    config = EngineConfig(model=str(path), cache_dir=cache_dir, max_model_len=512, threads=1)
-    async with running(assemble(replace(config, **changes))) as engine:
+    settings = ServerSettings(model=str(path), cache_dir=cache_dir, max_model_len=512, threads=1)
+    async with running(assemble(engine_config(replace(settings, **changes)))) as engine:
         yield engine
 
 

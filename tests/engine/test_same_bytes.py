@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from headrace.core.generation import FinishReason, GenerationRequest
-from headrace.engine.config import EngineLimits
 from tests.engine.support import LIMITS, Answer, ask, make_engine, request, runner_limits, running
 
 NUM_REQUESTS = 64
@@ -96,13 +95,13 @@ async def test_a_preempted_answer_goes_on_where_it_was() -> None:
 async def test_requests_that_come_and_go_at_random_leave_the_pool_whole() -> None:
     """10,000 small requests, a third of them cancelled somewhere, in a pool that is always too small."""
     rng = random.Random(3)
-    limits = EngineLimits(
+    limits = replace(
+        LIMITS,
         max_model_len=128,
         max_prompt_tokens=100,
         max_num_seqs=16,
         max_num_batched_tokens=64,
-        max_queued_requests=1000,
-        max_step_s=None,
+        max_waiting_seqs=1000,
     )
 
     async def one(engine_number: int) -> None:

@@ -11,27 +11,32 @@ from hypothesis import strategies as st
 from headrace.core.generation import SamplingParams
 from headrace.engine.blocks import chain_hash, root_hash
 from headrace.engine.latency import StepTimeModel
-from headrace.engine.scheduler import MAX_PREEMPTIONS, MIN_CHUNK_TOKENS, Scheduler, SchedulerLimits, StepPlan
+from headrace.engine.scheduler import MAX_PREEMPTIONS, MIN_CHUNK_TOKENS, Scheduler, StepPlan
 from headrace.engine.sequence import Phase, Sequence
 from headrace.engine.speculation import RowPrices
-from tests.engine.support import FreeRows
+from tests.engine.support import LIMITS, FreeRows, runner_limits
 
 BLOCK = 4
 
 
 def make_scheduler(
-    *, num_blocks: int = 64, max_num_seqs: int = 8, max_step_tokens: int = 32, max_step_s: float | None = None
+    *,
+    num_blocks: int = 64,
+    max_num_seqs: int = 8,
+    max_step_tokens: int = 32,
+    max_step_rows: int | None = None,
+    max_step_s: float | None = None,
+    max_draft_tokens: int = 0,
 ) -> Scheduler:
-    limits = SchedulerLimits(
-        num_blocks=num_blocks,
-        block_tokens=BLOCK,
+    limits = replace(
+        LIMITS,
         max_num_seqs=max_num_seqs,
-        max_step_tokens=max_step_tokens,
-        max_step_rows=max_step_tokens,
+        max_num_batched_tokens=max_step_tokens,
         max_step_s=max_step_s,
-        max_draft_tokens=0,
+        max_draft_tokens=max_draft_tokens,
     )
-    return Scheduler(limits, StepTimeModel(), RowPrices())
+    runner = runner_limits(num_blocks, block_tokens=BLOCK, max_step_rows=max_step_rows or max_step_tokens)
+    return Scheduler(limits, runner, StepTimeModel(), RowPrices())
 
 
 def make_sequence(order: int, prompt: list[int], *, max_new: int = 8, salt: str = "") -> Sequence:
@@ -65,7 +70,7 @@ def run_step(scheduler: Scheduler) -> tuple[StepPlan, list[Sequence]]:
 
 
 def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
-    assert sum(plan.counts) == plan.num_tokens <= scheduler._limits.max_step_tokens
+    assert sum(plan.counts) == plan.num_tokens <= scheduler._limits.max_num_batched_tokens
     assert len(plan.sequences) == len(set(map(id, plan.sequences)))
     for sequence, count in zip(plan.sequences, plan.counts, strict=True):
         assert sequence.phase is Phase.RUNNING
@@ -143,9 +148,8 @@ def run_drafting_step(scheduler: Scheduler) -> int:
     """Do what the engine does, with a model of our own; return how many drafted tokens were right."""
     plan = scheduler.schedule()
     drafts = [sequence.tokens[sequence.num_tokens :].copy() for sequence in plan.sequences]
-    limits = scheduler._limits
-    assert sum(plan.counts) == plan.num_tokens <= limits.max_step_tokens
-    assert plan.num_decodes + plan.num_drafted <= limits.max_step_rows
+    assert sum(plan.counts) == plan.num_tokens <= scheduler._limits.max_num_batched_tokens
+    assert plan.num_decodes + plan.num_drafted <= scheduler._max_rows
     assert plan.attended == sum(
         s.num_computed_tokens + i + 1 for s, n in zip(plan.sequences, plan.counts, strict=True) for i in range(n)
     )
@@ -187,9 +191,9 @@ def run_drafting_step(scheduler: Scheduler) -> int:
 def test_drafting_sequences_say_what_they_would_have_said(
     shapes: list[tuple[int, int]], num_blocks: int, max_draft_tokens: int, max_step_rows: int, seed: int
 ) -> None:
-    scheduler = make_scheduler(num_blocks=num_blocks, max_num_seqs=8, max_step_tokens=48)
-    changes = {"max_draft_tokens": max_draft_tokens, "max_step_rows": max_step_rows}
-    scheduler._limits = replace(scheduler._limits, **changes)
+    scheduler = make_scheduler(
+        num_blocks=num_blocks, max_step_tokens=48, max_step_rows=max_step_rows, max_draft_tokens=max_draft_tokens
+    )
     scheduler._row_prices = FreeRows()
     rng = np.random.default_rng(seed)
     sequences = [
@@ -212,8 +216,7 @@ def test_drafting_sequences_say_what_they_would_have_said(
 
 
 def test_a_repeating_sequence_needs_fewer_steps() -> None:
-    scheduler = make_scheduler()
-    scheduler._limits = replace(scheduler._limits, max_draft_tokens=4)
+    scheduler = make_scheduler(max_draft_tokens=4)
     scheduler._row_prices = FreeRows()
     scheduler.add(make_sequence(0, [0, 0, 0], max_new=60))
     num_steps = 0
@@ -224,8 +227,7 @@ def test_a_repeating_sequence_needs_fewer_steps() -> None:
 
 
 def test_drafts_take_no_block_that_a_decoding_sequence_may_need() -> None:
-    scheduler = make_scheduler(num_blocks=4, max_num_seqs=2)
-    scheduler._limits = replace(scheduler._limits, max_draft_tokens=6)
+    scheduler = make_scheduler(num_blocks=4, max_num_seqs=2, max_draft_tokens=6)
     scheduler._row_prices = FreeRows()
     scheduler._expected_output_tokens = 0.0
     for order in range(2):

@@ -8,7 +8,8 @@ import pytest
 
 from headrace.core.generation import FinishReason, Grammar
 from headrace.engine.assembly import assemble
-from headrace.engine.config import EngineConfig
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import ask, request, running
 from tests.schemas import RECURSIVE, SCHEMAS, problem
 
@@ -22,10 +23,12 @@ async def test_forty_schemas_are_answered_validly_greedily_and_by_seed(
     smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("packed")
-    config = EngineConfig(model=str(smollm2_path), cache_dir=folder, dtype="w8a8", max_model_len=512, max_num_seqs=32)
+    settings = ServerSettings(
+        model=str(smollm2_path), cache_dir=folder, dtype="w8a8", max_model_len=512, max_num_seqs=32
+    )
     cases = [(name, schema, seed) for seed in (None, *range(NUM_SEEDS)) for name, schema in SCHEMAS.items()]
     cases += [(name, schema, 0) for name, schema in RECURSIVE.items()]
-    async with running(assemble(config)) as engine:
+    async with running(assemble(engine_config(settings))) as engine:
         answers = await asyncio.gather(
             *(
                 ask(

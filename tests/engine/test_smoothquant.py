@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from headrace.cli.main import cli
 from headrace.core.errors import InsufficientMemory, SettingsError
 from headrace.engine.assembly import assemble
-from headrace.engine.config import EngineConfig
 from headrace.engine.smoothquant import smoothed_model
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
@@ -19,6 +18,8 @@ from headrace.models.gguf_reader import gguf_name
 from headrace.models.loading import load_model
 from headrace.models.model import Model
 from headrace.models.weights import Encoding
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
 from tests.models.model_files import (
     TINY_LLAMA,
     byte_level_tokenizer,
@@ -80,8 +81,15 @@ def test_weights_are_those_of_the_offline_command_and_the_rest_stays(llama: Path
 
 
 def test_an_engine_that_is_asked_for_it_runs_the_smoothed_weights_as_w8a8(llama: Path, tmp_path: Path) -> None:
-    config = EngineConfig(
-        model=str(llama), dtype="smoothquant", smoothquant_alpha=0.5, cache_dir=tmp_path, max_model_len=64, threads=1
+    config = engine_config(
+        ServerSettings(
+            model=str(llama),
+            dtype="smoothquant",
+            smoothquant_alpha=0.5,
+            cache_dir=tmp_path,
+            max_model_len=64,
+            threads=1,
+        )
     )
     engine = assemble(config)
     assert (engine.info.name, engine.info.dtype) == (llama.name, "w8a8")

@@ -273,7 +273,7 @@ def test_every_rolling_batch_that_lmi_took_is_served(form, value):
     env, properties = (given[0], {}) if form == "environment" else ({}, given[1])
     settings, (notice,) = load_settings(MODEL, env, properties)
     assert settings.rolling_batch in ("auto", "native")
-    assert settings.max_num_seqs is None
+    assert settings.max_num_seqs == ServerSettings().max_num_seqs
     is_disabled = value.lower().startswith("disable")
     assert notice.kind == ("ignored" if is_disabled else "obeyed")
     assert ("max_num_seqs=1 runs one at a time" in notice.message) == is_disabled

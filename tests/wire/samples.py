@@ -6,9 +6,9 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from headrace.core.generation import Chunk, Finish, FinishReason, ModelInfo, Token, TokenLogprob
+from headrace.core.generation import Chunk, Finish, FinishReason, ModelInfo, RequestLimits, Token, TokenLogprob
 from headrace.wire.answers import Collector
-from headrace.wire.dialect import Dialect, Limits, ParsedRequest, RequestContext
+from headrace.wire.dialect import Dialect, ParsedRequest, RequestContext
 from headrace.wire.openai.envelope import system_fingerprint
 
 MODEL = ModelInfo(
@@ -27,7 +27,13 @@ MODEL = ModelInfo(
     created_s=5,
 )
 FINGERPRINT = b'"system_fingerprint":"fp_%b",' % system_fingerprint(MODEL).removeprefix("fp_").encode()
-CONTEXT = RequestContext(request_id="r1", created_s=7, model=MODEL, limits=Limits(max_best_of=3))
+CONTEXT = RequestContext(
+    request_id="r1",
+    created_s=7,
+    model=MODEL,
+    limits=RequestLimits(max_best_of=3, max_stop_sequences=4, max_top_n_tokens=5),
+    default_max_new_tokens=50,
+)
 
 EOS = Token(2, "</s>", -0.125, special=True, raw=b"</s>")
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import HeadraceError
-from headrace.engine.config import EngineLimits
 from headrace.engine.validation import check_sampling
 from headrace.wire.constraints import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from headrace.wire.lmi.parameters import LmiBody, LmiParameters
@@ -17,13 +17,14 @@ from headrace.wire.openai.chat import ChatBody, OpenAIChat
 from headrace.wire.openai.completions import CompletionsBody, OpenAICompletions
 from headrace.wire.registry import DIALECT_NAMES, get_dialect, select_dialect
 from headrace.wire.tgi.parameters import GenerateBody, GenerateParameters
+from tests.engine.support import LIMITS as ENGINE_LIMITS
 from tests.wire.samples import CONTEXT, MODEL
 
 DIALECTS = [*(get_dialect(name) for name in DIALECT_NAMES), OpenAICompletions(), OpenAIChat(framing="jsonlines")]
 IDS = [f"{dialect.name}-{number}" for number, dialect in enumerate(DIALECTS)]
 JSON_DIALECTS = [dialect for dialect in DIALECTS if dialect.name != "torchserve"]
 """Those that want a JSON object; TorchServe takes any text."""
-LIMITS = EngineLimits(max_model_len=2048, max_prompt_tokens=2000, max_num_seqs=4, max_num_batched_tokens=64)
+LIMITS = replace(ENGINE_LIMITS, request=CONTEXT.limits, max_model_len=2048, max_prompt_tokens=2000)
 
 NAMES = sorted(
     {

@@ -4,10 +4,10 @@ import pytest
 
 from headrace.core.errors import EngineFailed
 from headrace.core.generation import Chunk, FinishReason, TextSpan, Token
-from headrace.wire.dialect import Limits, Timings
+from headrace.wire.dialect import Timings
 from headrace.wire.tgi.dialect import Tgi
 from headrace.wire.tgi.pages import parse_tokenize, render_chat_tokenize, render_info, render_tokenize
-from tests.wire.samples import MODEL, answer, finish, parse, sse_objects, streamed, token, whole
+from tests.wire.samples import CONTEXT, MODEL, answer, finish, parse, sse_objects, streamed, token, whole
 
 OLD, NEW = Tgi(version="1.0"), Tgi(version="3")
 
@@ -171,7 +171,7 @@ def test_info_has_the_fields_of_its_version(version, has, has_not):
         render_info(
             MODEL,
             version=version,
-            limits=Limits(),
+            limits=CONTEXT.limits,
             kv_cache_tokens=8192,
             max_concurrent_requests=128,
             server_version="0.1.0",

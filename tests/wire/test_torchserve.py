@@ -1,6 +1,7 @@
 """TorchServe: text in whatever its content type, words out in pieces that the published parser does not damage."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,11 +18,10 @@ from headrace.core.errors import (
     Unavailable,
 )
 from headrace.core.generation import Chunk, FinishReason
-from headrace.wire.dialect import Limits, RequestContext
 from headrace.wire.registry import get_dialect, select_dialect
 from headrace.wire.torchserve.dialect import TorchServe
 from tests.wire.readers import Lines, as_events, read_torchserve
-from tests.wire.samples import CONTEXT, MODEL, answer, answers, finish, streamed, whole
+from tests.wire.samples import CONTEXT, answer, answers, finish, streamed, whole
 
 PROMPT = "Today the weather is really nice and I am planning on"
 DIALECT = TorchServe()
@@ -107,7 +107,7 @@ def test_the_body_is_the_prompt_whatever_it_looks_like(body, prompt):
 
 
 def test_the_settings_say_how_long_an_answer_is():
-    context = RequestContext(request_id="r", created_s=1, model=MODEL, limits=Limits(default_max_new_tokens=7))
+    context = replace(CONTEXT, default_max_new_tokens=7)
     assert DIALECT.parse(b"hi", context).requests[0].sampling.max_new_tokens == 7
     (request,) = DIALECT.parse(b'{"inputs": "hi", "parameters": {"max_new_tokens": 3}}', context).requests
     assert request.sampling.max_new_tokens == 3

@@ -12,14 +12,15 @@ from worker import Generation, serve
 
 from headrace.core.generation import FinishReason, GenerationRequest, SamplingParams
 from headrace.engine.assembly import assemble
-from headrace.engine.config import EngineConfig
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
 
 
 class HeadraceEngine:
     """`AsyncEngine` on an event loop that runs only while a cell runs."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._config = EngineConfig(model=settings["model"], **settings["engine"])
+        self._config = engine_config(ServerSettings(model=settings["model"], **settings["engine"]))
         self._loop = asyncio.new_event_loop()
         if settings.get("packs_anew"):
             with tempfile.TemporaryDirectory() as folder:

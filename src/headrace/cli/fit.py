@@ -22,11 +22,13 @@ from headrace.engine.assembly import (
     DEFAULT_MAX_MODEL_LEN,
     resolve_limits,
 )
-from headrace.engine.config import EngineConfig, EngineLimits
+from headrace.engine.config import EngineLimits
 from headrace.engine.formats import Formats, Machine, choose_formats
 from headrace.models.shapes import expected_shapes
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import Encoding, dominant_bits
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
 
 EXAMPLES = """
 headrace fit smollm2                                what it needs here
@@ -72,7 +74,7 @@ def fit(*, model: str, revision: str | None, memory: str | None, as_json: bool, 
 
     available = available_memory_bytes() if memory is None else _size(memory)
     asked = {name: value for name, value in limits.items() if value is not None}
-    served = resolve_limits(EngineConfig(model=model, **asked), known.spec)
+    served = resolve_limits(engine_config(ServerSettings(model=model, **asked)), known.spec)
     max_model_len, max_num_seqs = served.max_model_len, served.max_num_seqs
     plan = _planner(known, served, available)
     fits = fit_formats(plan, max_model_len=max_model_len, max_num_seqs=max_num_seqs, available_bytes=available)

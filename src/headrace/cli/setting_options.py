@@ -66,13 +66,11 @@ def engine_config(model: str, given: Mapping[str, object]) -> "EngineConfig":
     Raises:
         SettingsError: a value is not what is wanted.
     """
-    from headrace.engine.config import EngineConfig
+    from headrace.server.engine_config import engine_config as config_of
 
     overrides = {"model": model, **{name: given.get(name) for name in ENGINE_SETTINGS}}
     settings, _ = load_settings(overrides, _own_environment())
-    values = {name: getattr(settings, name) for name in ENGINE_SETTINGS}
-    known = {name: value for name, value in values.items() if value is not None}
-    return EngineConfig(model=settings.model, **known)
+    return config_of(settings)
 
 
 def _own_environment() -> dict[str, str]:

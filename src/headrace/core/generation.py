@@ -93,6 +93,17 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """The most that one request may ask for. Dialects refuse more in their own terms, and the engine checks again."""
+
+    max_best_of: int
+    """Candidates of one prompt: `n` and `best_of`."""
+    max_stop_sequences: int
+    max_top_n_tokens: int
+    """Alternatives per token: `top_n_tokens`, `logprobs`, `top_logprobs` and `prompt_logprobs`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPrompt:
     """Messages for the chat template. `messages` and `tools` are plain JSON values in OpenAI's form."""
 

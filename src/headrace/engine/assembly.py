@@ -16,9 +16,10 @@ import structlog
 from headrace.core.errors import SettingsError
 from headrace.core.generation import ModelInfo, RecommendedSampling
 from headrace.core.progress import Progress, no_progress
-from headrace.engine.async_engine import AsyncEngine, TextParts
+from headrace.engine.async_engine import AsyncEngine
 from headrace.engine.config import EngineConfig, EngineLimits
 from headrace.engine.formats import SMOOTHQUANT, Formats, Machine, choose_formats
+from headrace.engine.intake import TextParts
 from headrace.engine.observer import EngineObserver
 from headrace.engine.smoothquant import smoothed_model
 from headrace.models.loading import load_model
@@ -87,23 +88,21 @@ def resolve_limits(config: EngineConfig, spec: ModelSpec) -> EngineLimits:
         ("max_prompt_tokens", max_prompt_tokens, 1),
         ("max_num_seqs", config.max_num_seqs, 1),
         ("max_num_batched_tokens", config.max_num_batched_tokens, 1),
-        ("max_queued_requests", config.max_queued_requests, 0),
+        ("max_waiting_seqs", config.max_waiting_seqs, 0),
         ("max_draft_tokens", config.max_draft_tokens, 0),
     ):
         if value < least:
-            raise SettingsError(f"{name} is {value}, wanted: at least {least}.")
+            raise SettingsError(f"{name} is {value}; expected at least {least}.")
     return EngineLimits(
+        request=config.request_limits,
         max_model_len=max_model_len,
         max_prompt_tokens=min(max_prompt_tokens, max_model_len - 1),
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
-        max_queued_requests=config.max_queued_requests,
-        max_best_of=config.max_best_of,
-        max_logprobs=config.max_logprobs,
-        max_stop_strings=config.max_stop_strings,
-        enable_prefix_caching=config.enable_prefix_caching,
+        max_waiting_seqs=config.max_waiting_seqs,
         max_draft_tokens=config.max_draft_tokens,
-        max_step_s=None if config.max_itl_ms is None else config.max_itl_ms / 1000,
+        max_step_s=config.max_itl_ms / 1000 or None,
+        enable_prefix_caching=config.enable_prefix_caching,
     )
 
 

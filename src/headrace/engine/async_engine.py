@@ -8,7 +8,7 @@ Lives on an event loop; the engine's thread and the loop meet only in `EngineThr
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from headrace.core.errors import Busy, EngineFailed, Unavailable
 from headrace.core.generation import (
@@ -23,29 +23,18 @@ from headrace.core.generation import (
 )
 from headrace.engine.backend import Drain, Take, relay_chunks
 from headrace.engine.best_of import best_chunks
-from headrace.engine.config import EngineLimits
+from headrace.engine.config import EngineLimits, fit_to_runner
 from headrace.engine.detokenizer import TokenTable
 from headrace.engine.engine import Engine
-from headrace.engine.intake import Intake, IntakeLimits
+from headrace.engine.intake import Intake, TextParts
 from headrace.engine.observer import EngineObserver, NoObserver
 from headrace.engine.stream import ChunkStream, deliver
 from headrace.engine.thread import EngineThread
-from headrace.models.chat import ChatTemplate
-from headrace.models.tokenizer import Tokenizer
 from headrace.runner.step import Runner
 
 _WARM_UP_TOKENS = 64
 _WARM_UP_ANSWER_TOKENS = 4
 _MAX_RETRY_AFTER_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextParts:
-    """What turns a request into tokens and tokens into text."""
-
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
-    eos_token_ids: frozenset[int]
 
 
 class AsyncEngine:
@@ -61,20 +50,14 @@ class AsyncEngine:
         observer: EngineObserver | None = None,
     ) -> None:
         table = TokenTable(parts.tokenizer)
-        room = runner.limits
+        limits = fit_to_runner(limits, runner.limits)
         self.limits = limits
         self._info = info
         self._runner = runner
         self._observer = observer or NoObserver()
         self._engine = Engine(runner, table, limits, clock=time.perf_counter)
         self._thread = EngineThread(self._engine, deliver)
-        intake_limits = IntakeLimits(
-            engine=limits,
-            capacity_tokens=min(room.num_blocks * room.block_tokens, room.max_context_tokens),
-            vocab_size=runner.spec.vocab_size,
-            eos_token_ids=parts.eos_token_ids,
-        )
-        self._intake = Intake(parts.tokenizer, parts.chat_template, table, intake_limits)
+        self._intake = Intake(parts, table, limits, vocab_size=runner.spec.vocab_size)
         self._streams: set[ChunkStream] = set()
         self._num_open = 0
         self._is_accepting = False
@@ -181,13 +164,13 @@ class AsyncEngine:
 
     def _take_places(self, num_choices: int) -> None:
         self._check_accepting()
-        places = self.limits.max_num_seqs + self.limits.max_queued_requests
+        places = self.limits.max_num_seqs + self.limits.max_waiting_seqs
         if self._num_open + num_choices > places:
             waiting = self._num_open + num_choices - self.limits.max_num_seqs
             raise Busy(
                 f"{self._num_open} answers are running or queued and {num_choices} more were asked for; "
                 f"expected at most {places} in all: {self.limits.max_num_seqs} that run (max_num_seqs) and "
-                f"{self.limits.max_queued_requests} that wait (max_concurrent_requests). Try again later.",
+                f"{self.limits.max_waiting_seqs} that wait (max_concurrent_requests). Try again later.",
                 retry_after_s=min(_MAX_RETRY_AFTER_S, max(1.0, self._seconds_per_choice * min(waiting, num_choices))),
                 num_open=self._num_open,
                 max_open=places,

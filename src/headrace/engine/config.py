@@ -1,35 +1,39 @@
 """
-What an engine is asked to be (`EngineConfig`) and the numbers that come of it (`EngineLimits`).
+What is asked of an engine (`EngineConfig`), and the limits that it keeps to (`EngineLimits`).
 
-The server derives an `EngineConfig` from its settings; `assembly` resolves it against the model and the machine.
+The server derives an `EngineConfig` from its settings, which have the defaults; `assembly.resolve_limits` resolves it
+against the model, and `fit_to_runner` against what the loaded runner can hold.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from headrace.core.generation import RequestLimits
+from headrace.runner.step import RunnerLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """One engine, as asked for. `None` and "auto" are resolved when the model is known."""
+    """What is asked of one engine. None and "auto" are resolved when the model is known."""
 
     model: str
     """Alias, Hub id, folder, `.gguf` file."""
     revision: str | None = None
     served_model_name: str | None = None
     """Name that clients use; None: the model's own."""
-    dtype: str = "auto"
+    dtype: str
     """bf16, w8a8, w4a8, smoothquant (w8a8, smoothed at load); auto: see `formats.choose_formats`."""
     smoothquant_alpha: float | None = None
     """With the dtype smoothquant: its strength; None: searched."""
-    kv_dtype: str = "auto"
+    kv_dtype: str
     """bf16, int8; auto: see `formats.choose_formats`."""
     max_model_len: int | None = None
     """Prompt + answer in tokens; None: the checkpoint's own, at most 8192."""
     max_prompt_tokens: int | None = None
     """None: `max_model_len` - 1."""
-    max_num_seqs: int = 64
+    max_num_seqs: int
     """Sequences that run at the same time."""
-    max_num_batched_tokens: int = 512
+    max_num_batched_tokens: int
     """Tokens of one step."""
     kv_cache_bytes: int | None = None
     """None: enough for `max_num_seqs` whole contexts, if so much memory is free."""
@@ -37,16 +41,14 @@ class EngineConfig:
     """Upper bound of the KV cache, whatever memory there is; None: no bound."""
     max_memory_bytes: int | None = None
     """Memory to plan with; None: what is free."""
-    enable_prefix_caching: bool = True
-    max_draft_tokens: int = 8
+    enable_prefix_caching: bool
+    max_draft_tokens: int
     """Most tokens that a sequence guesses and verifies in one step, where that pays; 0: none."""
-    max_itl_ms: float | None = 75.0
-    """While anyone decodes, prompt chunks are sized to keep steps under this; None: no limit."""
-    max_queued_requests: int = 256
-    """Sequences that may wait beyond those that run; more are refused with `Busy`."""
-    max_best_of: int = 16
-    max_logprobs: int = 20
-    max_stop_strings: int = 16
+    max_itl_ms: float
+    """While sequences decode, prompt chunks are sized to keep steps under this; 0: no limit."""
+    max_waiting_seqs: int
+    """Sequences that may wait in addition to those that run; more are refused with `Busy`."""
+    request_limits: RequestLimits
     threads: int | None = None
     isa: str | None = None
     chat_template: str | None = None
@@ -55,17 +57,30 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """The numbers that an engine keeps to, all resolved."""
+    """The limits that an engine checks requests against and plans steps by, all resolved."""
 
+    request: RequestLimits
     max_model_len: int
+    """Prompt + answer in tokens."""
     max_prompt_tokens: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    max_queued_requests: int = 256
-    max_best_of: int = 16
-    max_logprobs: int = 20
-    max_stop_strings: int = 16
-    enable_prefix_caching: bool = True
-    max_draft_tokens: int = 0
-    max_step_s: float | None = 0.1
+    max_waiting_seqs: int
+    max_draft_tokens: int
+    """Draft tokens of one sequence in one step."""
+    max_step_s: float | None
     """Steps with decoding sequences are kept under this; None: no limit."""
+    enable_prefix_caching: bool
+
+
+def fit_to_runner(limits: EngineLimits, runner: RunnerLimits) -> EngineLimits:
+    """Return the limits with each one at most what the runner can hold."""
+    capacity_tokens = min(runner.num_blocks * runner.block_tokens, runner.max_context_tokens)
+    max_model_len = min(limits.max_model_len, capacity_tokens)
+    return replace(
+        limits,
+        max_model_len=max_model_len,
+        max_prompt_tokens=min(limits.max_prompt_tokens, max_model_len - 1),
+        max_num_seqs=min(limits.max_num_seqs, runner.max_step_sequences, runner.max_step_rows, runner.max_step_tokens),
+        max_num_batched_tokens=min(limits.max_num_batched_tokens, runner.max_step_tokens),
+    )

@@ -14,7 +14,7 @@ from headrace.engine.detokenizer import TokenTable
 from headrace.engine.grammar import GrammarMasks
 from headrace.engine.latency import StepTimeModel
 from headrace.engine.observer import EngineObserver, NoObserver, StepReport
-from headrace.engine.scheduler import Scheduler, SchedulerLimits, StepPlan
+from headrace.engine.scheduler import Scheduler, StepPlan
 from headrace.engine.sequence import Phase
 from headrace.engine.speculation import RowPrices
 from headrace.engine.step_input import RowUses, StepBuilder
@@ -49,7 +49,7 @@ class Engine:
     ) -> None:
         self.step_times = StepTimeModel()
         self.row_prices = RowPrices()
-        self.scheduler = Scheduler(_scheduler_limits(runner, limits), self.step_times, self.row_prices)
+        self.scheduler = Scheduler(limits, runner.limits, self.step_times, self.row_prices)
         self.num_failures_in_row = 0
         """Steps that failed since the last good one."""
         self.last_failure: Exception | None = None
@@ -275,16 +275,3 @@ class Engine:
             for token_id, value in zip(ids, values, strict=True)
             if token_id >= 0
         )
-
-
-def _scheduler_limits(runner: Runner, limits: EngineLimits) -> SchedulerLimits:
-    room = runner.limits
-    return SchedulerLimits(
-        num_blocks=room.num_blocks,
-        block_tokens=room.block_tokens,
-        max_num_seqs=min(limits.max_num_seqs, room.max_step_sequences, room.max_step_rows, room.max_step_tokens),
-        max_step_tokens=min(limits.max_num_batched_tokens, room.max_step_tokens),
-        max_step_rows=room.max_step_rows,
-        max_step_s=limits.max_step_s,
-        max_draft_tokens=limits.max_draft_tokens,
-    )

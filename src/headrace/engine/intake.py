@@ -39,32 +39,30 @@ _SEED_BITS = 53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntakeLimits:
-    """What a request is checked against."""
+class TextParts:
+    """What turns a request into tokens and tokens into text."""
 
-    engine: EngineLimits
-    capacity_tokens: int
-    """Of the whole KV cache."""
-    vocab_size: int
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
     eos_token_ids: frozenset[int]
 
 
 class Intake:
     """Prepares requests. One per engine."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, chat_template: ChatTemplate | None, table: TokenTable, limits: IntakeLimits
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._chat_template = chat_template
+    def __init__(self, parts: TextParts, table: TokenTable, limits: EngineLimits, *, vocab_size: int) -> None:
+        self._tokenizer = parts.tokenizer
+        self._chat_template = parts.chat_template
+        self._eos_token_ids = parts.eos_token_ids
         self._table = table
         self._limits = limits
-        self._grammars = GrammarCompiler(tokenizer, vocab_size=limits.vocab_size)
+        self._vocab_size = vocab_size
+        self._grammars = GrammarCompiler(parts.tokenizer, vocab_size=vocab_size)
         self._orders = count()
 
     def check(self, params: SamplingParams) -> None:
         """Raise `InvalidRequest` if a sampling parameter is out of range."""
-        check_sampling(params, self._limits.engine, vocab_size=self._limits.vocab_size)
+        check_sampling(params, self._limits, vocab_size=self._vocab_size)
 
     async def prepare(self, request: GenerationRequest, owner: object, *, now_s: float) -> list[Choice]:
         """
@@ -77,16 +75,14 @@ class Intake:
         self.check(request.sampling)
         token_ids = await self._prompt_ids(request)
         params = request.sampling
-        max_total_tokens = check_lengths(
-            len(token_ids), params, self._limits.engine, capacity_tokens=self._limits.capacity_tokens
-        )
+        max_total_tokens = check_lengths(len(token_ids), params, self._limits)
         if isinstance(token_ids, tuple):  # not before: there may be millions
-            check_token_ids(token_ids, vocab_size=self._limits.vocab_size)
+            check_token_ids(token_ids, vocab_size=self._vocab_size)
         grammar = None if params.grammar is None else await self._grammars.compile(params.grammar)
         tokens = np.empty(max_total_tokens, np.int32)
         tokens[: len(token_ids)] = token_ids
         make = _ChoiceMaker(
-            self._table, self._limits, request, owner, tokens, len(token_ids), self._root(request), now_s
+            self._table, self._eos_token_ids, request, owner, tokens, len(token_ids), self._root(request), now_s
         )
         return list(make.choices(self._orders, grammar))
 
@@ -141,15 +137,14 @@ class Intake:
 
     def _refuse_huge(self, text: str) -> None:
         """Refuse a text that cannot fit, without tokenising it."""
-        limits = self._limits
-        most = min(limits.engine.max_prompt_tokens, limits.engine.max_model_len - 1, limits.capacity_tokens - 1)
+        most = self._limits.max_prompt_tokens
         least = self._tokenizer.min_tokens(text[: 4 * self._max_characters])
         if least > most:
             raise PromptTooLong(prompt_tokens=least, max_prompt_tokens=most, is_exact=False)
 
     @property
     def _max_characters(self) -> int:
-        return _MAX_CHARS_A_TOKEN * self._limits.engine.max_model_len
+        return _MAX_CHARS_A_TOKEN * self._limits.max_model_len
 
     def _check_size(self, num_characters: int) -> None:
         """Refuse a text before anything is done with it that takes long."""
@@ -171,7 +166,7 @@ class Intake:
 
     def _root(self, request: GenerationRequest) -> bytes:
         """Without prefix caching a request still shares blocks with itself: its choices, and after a preemption."""
-        if self._limits.engine.enable_prefix_caching:
+        if self._limits.enable_prefix_caching:
             return root_hash(f"salt:{request.cache_salt}")
         return root_hash(f"request:{secrets.token_hex(16)}")
 
@@ -181,7 +176,7 @@ class _ChoiceMaker:
     """What the choices of one request have in common."""
 
     table: TokenTable
-    limits: IntakeLimits
+    eos_token_ids: frozenset[int]
     request: GenerationRequest
     owner: object
     tokens: np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -205,7 +200,7 @@ class _ChoiceMaker:
     ) -> Choice:
         end_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
-            end_ids |= self.limits.eos_token_ids
+            end_ids |= self.eos_token_ids
         scores_prompt = params.prompt_logprobs is not None and index == 0
         sequence = Sequence(
             order=order,

@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 
 from headrace.core.errors import Internal
 from headrace.engine.blocks import BlockPool
+from headrace.engine.config import EngineLimits
 from headrace.engine.latency import StepTimeModel, attended_tokens
 from headrace.engine.sequence import Phase, Sequence
 from headrace.engine.speculation import RowPrices, can_pay, draft
+from headrace.runner.step import RunnerLimits
 
 MAX_PREEMPTIONS = 2
 MIN_CHUNK_TOKENS = 16
@@ -30,20 +32,6 @@ _LEAST_STRETCH = 1.5
 _WATERMARK = 0.01
 _EXPECTED_OUTPUT_TOKENS = 128.0
 _EXPECTATION_WEIGHT = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerLimits:
-    """What a step and the pool can hold."""
-
-    num_blocks: int
-    block_tokens: int
-    max_num_seqs: int
-    max_step_tokens: int
-    max_step_rows: int
-    max_step_s: float | None
-    max_draft_tokens: int
-    """Of one sequence in one step."""
 
 
 @dataclass(slots=True)
@@ -86,17 +74,21 @@ class StepPlan:
 class Scheduler:
     """Owns the block pool and the two queues."""
 
-    def __init__(self, limits: SchedulerLimits, step_times: StepTimeModel, row_prices: RowPrices) -> None:
-        assert limits.max_step_tokens >= limits.max_num_seqs <= limits.max_step_rows
-        self.pool = BlockPool(limits.num_blocks)
+    def __init__(
+        self, limits: EngineLimits, runner: RunnerLimits, step_times: StepTimeModel, row_prices: RowPrices
+    ) -> None:
+        assert limits.max_num_batched_tokens >= limits.max_num_seqs <= runner.max_step_rows
+        self.pool = BlockPool(runner.num_blocks)
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
         self._limits = limits
+        self._block_tokens = runner.block_tokens
+        self._max_rows = runner.max_step_rows
         self._step_times = step_times
         self._row_prices = row_prices
         self._free_slots = list(range(limits.max_num_seqs - 1, -1, -1))
         self._computing: dict[bytes, Sequence] = {}
-        self._watermark = int(limits.num_blocks * _WATERMARK)
+        self._watermark = int(runner.num_blocks * _WATERMARK)
         self._expected_output_tokens = _EXPECTED_OUTPUT_TOKENS
 
     @property
@@ -151,7 +143,7 @@ class Scheduler:
     # Decoding first: each needs room for one more token, and the newest gives way.
 
     def _grow_decoding(self, plan: StepPlan) -> None:
-        block_tokens = self._limits.block_tokens
+        block_tokens = self._block_tokens
         for sequence in list(self.running):
             while sequence.phase is Phase.RUNNING and sequence.num_tokens > len(sequence.blocks) * block_tokens:
                 if self.pool.num_free:
@@ -170,7 +162,7 @@ class Scheduler:
         """Let decoding sequences verify what they may say next, where a row brings more than it costs."""
         limits = self._limits
         room = min(
-            limits.max_step_rows - limits.max_num_seqs, limits.max_step_tokens - plan.num_tokens - MIN_CHUNK_TOKENS
+            self._max_rows - limits.max_num_seqs, limits.max_num_batched_tokens - plan.num_tokens - MIN_CHUNK_TOKENS
         )
         if not plan.num_decodes or min(room, limits.max_draft_tokens) <= 0:
             return
@@ -186,10 +178,10 @@ class Scheduler:
 
     def _fit_draft(self, sequence: Sequence, count: int) -> int:
         """Return how many drafted tokens the blocks hold; one more block is taken if nobody could miss it."""
-        room = len(sequence.blocks) * self._limits.block_tokens - sequence.num_tokens
+        room = len(sequence.blocks) * self._block_tokens - sequence.num_tokens
         if count > room and self.pool.num_free > len(self.running) + self._watermark:
             sequence.blocks += self.pool.allocate(1)
-            room += self._limits.block_tokens
+            room += self._block_tokens
         return min(count, room)
 
     def _victim(self) -> Sequence:
@@ -217,7 +209,7 @@ class Scheduler:
         return True
 
     def _chunk_room(self, plan: StepPlan, sequence: Sequence) -> int:
-        room = self._limits.max_step_tokens - plan.num_tokens
+        room = self._limits.max_num_batched_tokens - plan.num_tokens
         if sequence.scores_prompt and sequence.num_scored_tokens < sequence.num_prompt_tokens - 1:
             room = min(room, self._rows_left(plan))
         if self._limits.max_step_s is None or plan.num_decodes == 0:
@@ -239,7 +231,7 @@ class Scheduler:
         """Logit rows for scoring a prompt: every other sequence may need one, and one chunk at a time scores."""
         if any(s.scores_prompt for s in plan.sequences[plan.num_decodes :]):
             return 0
-        return self._limits.max_step_rows - self._limits.max_num_seqs - plan.num_drafted + 1
+        return self._max_rows - self._limits.max_num_seqs - plan.num_drafted + 1
 
     # Admission, oldest first.
 
@@ -261,9 +253,9 @@ class Scheduler:
     def _cached_blocks(self, sequence: Sequence) -> list[int] | None:
         """Return the cached blocks at the beginning of a sequence; None if the next one is being computed just now."""
         reusable = sequence.num_scored_tokens if sequence.scores_prompt else sequence.num_tokens
-        count = min(reusable, sequence.num_tokens - 1) // self._limits.block_tokens
+        count = min(reusable, sequence.num_tokens - 1) // self._block_tokens
         hits: list[int] = []
-        for block_hash in sequence.hash_blocks(count, self._limits.block_tokens):
+        for block_hash in sequence.hash_blocks(count, self._block_tokens):
             block = self.pool.find(block_hash)
             if block is None:
                 return None if block_hash in self._computing else hits
@@ -284,7 +276,7 @@ class Scheduler:
         """Return the blocks that a sequence will still take, in the worst case or as answers have been of late."""
         final = sequence.max_total_tokens
         if not is_certain:
-            to_come = max(self._expected_output_tokens - sequence.num_output_tokens, self._limits.block_tokens)
+            to_come = max(self._expected_output_tokens - sequence.num_output_tokens, self._block_tokens)
             final = min(final, sequence.num_tokens + int(to_come))
         return self._blocks_for(final) - self._blocks_for(sequence.num_tokens)
 
@@ -294,23 +286,23 @@ class Scheduler:
         num_new = self._blocks_for(sequence.num_tokens) - len(hits)
         sequence.blocks = hits + self.pool.allocate(num_new)
         sequence.num_registered_blocks = len(hits)
-        sequence.num_computed_tokens = len(hits) * self._limits.block_tokens
+        sequence.num_computed_tokens = len(hits) * self._block_tokens
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = sequence.num_computed_tokens
         sequence.slot = self._free_slots.pop()
         sequence.phase = Phase.RUNNING
         self.running.append(sequence)
-        num_full = sequence.num_tokens // self._limits.block_tokens
-        for block_hash in sequence.hash_blocks(num_full, self._limits.block_tokens)[len(hits) :]:
+        num_full = sequence.num_tokens // self._block_tokens
+        for block_hash in sequence.hash_blocks(num_full, self._block_tokens)[len(hits) :]:
             self._computing.setdefault(block_hash, sequence)
 
     def _advance(self, sequence: Sequence, num_computed_tokens: int) -> None:
         """Note how far a sequence is computed; blocks that are full now can be found by others."""
         sequence.num_computed_tokens = num_computed_tokens
-        count = num_computed_tokens // self._limits.block_tokens
+        count = num_computed_tokens // self._block_tokens
         if count <= sequence.num_registered_blocks:
             return
-        hashes = sequence.hash_blocks(count, self._limits.block_tokens)
+        hashes = sequence.hash_blocks(count, self._block_tokens)
         for index in range(sequence.num_registered_blocks, count):
             self.pool.register(sequence.blocks[index], hashes[index])
             if self._computing.get(hashes[index]) is sequence:
@@ -327,7 +319,7 @@ class Scheduler:
         sequence.slot = -1
 
     def _blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self._limits.block_tokens)
+        return -(-num_tokens // self._block_tokens)
 
 
 def _order(sequence: Sequence) -> int:

@@ -7,7 +7,7 @@ Dialects check what they must word themselves; everything is checked again here,
 import math
 
 from headrace.core.errors import ContextTooLong, InvalidRequest, PromptTooLong
-from headrace.core.generation import SamplingParams
+from headrace.core.generation import RequestLimits, SamplingParams
 from headrace.engine.config import EngineLimits
 
 _MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
@@ -18,35 +18,29 @@ _MAX_FACTOR = 1e30
 def check_sampling(params: SamplingParams, limits: EngineLimits, *, vocab_size: int) -> None:
     """Raise `InvalidRequest` for the first field that is out of range."""
     _check_numbers(params)
-    _check_choices(params, limits)
-    _check_stops(params, limits, vocab_size)
+    _check_choices(params, limits.request)
+    _check_stops(params, limits.request, vocab_size)
     for name in ("logprobs", "prompt_logprobs"):
         count = getattr(params, name)
         if count is not None:
-            _require(0 <= count <= limits.max_logprobs, name, count, f"between 0 and {limits.max_logprobs}")
+            most = limits.request.max_top_n_tokens
+            _require(0 <= count <= most, name, count, f"between 0 and {most} (max_top_n_tokens)")
     for token_id, value in params.logit_bias.items():
         _require(0 <= token_id < vocab_size, "logit_bias", token_id, f"a token id below {vocab_size}")
         _require(not math.isnan(value) and value < math.inf, "logit_bias", value, "a number")
 
 
-def check_lengths(num_prompt_tokens: int, params: SamplingParams, limits: EngineLimits, *, capacity_tokens: int) -> int:
+def check_lengths(num_prompt_tokens: int, params: SamplingParams, limits: EngineLimits) -> int:
     """
     Return the number of tokens at which a sequence ends: prompt and answer together.
 
-    Args:
-        num_prompt_tokens: Exact count.
-        params: Of the request.
-        limits: Of the engine.
-        capacity_tokens: What the KV cache can hold when the request is alone in it.
-
     Raises:
         PromptTooLong: The prompt alone is too long.
-        ContextTooLong: It is the two together.
+        ContextTooLong: Prompt and answer together are too long.
     """
-    max_total_tokens = min(limits.max_model_len, capacity_tokens)
-    max_prompt_tokens = min(limits.max_prompt_tokens, max_total_tokens - 1)
-    if num_prompt_tokens > max_prompt_tokens:
-        raise PromptTooLong(prompt_tokens=num_prompt_tokens, max_prompt_tokens=max_prompt_tokens)
+    max_total_tokens = limits.max_model_len
+    if num_prompt_tokens > limits.max_prompt_tokens:
+        raise PromptTooLong(prompt_tokens=num_prompt_tokens, max_prompt_tokens=limits.max_prompt_tokens)
     if params.max_new_tokens is None:
         return max_total_tokens
     if num_prompt_tokens + params.max_new_tokens > max_total_tokens:
@@ -77,8 +71,8 @@ def _check_numbers(params: SamplingParams) -> None:
     penalty = params.repetition_penalty
     _require(_is_finite(penalty) and penalty > 0, "repetition_penalty", penalty, positive)
     _require(params.temperature <= _MAX_FACTOR, "temperature", params.temperature, f"at most {_MAX_FACTOR:g}")
-    wanted = f"between {1 / _MAX_FACTOR:g} and {_MAX_FACTOR:g}"
-    _require(1 / _MAX_FACTOR <= penalty <= _MAX_FACTOR, "repetition_penalty", penalty, wanted)
+    expected = f"between {1 / _MAX_FACTOR:g} and {_MAX_FACTOR:g}"
+    _require(1 / _MAX_FACTOR <= penalty <= _MAX_FACTOR, "repetition_penalty", penalty, expected)
     for name in ("presence_penalty", "frequency_penalty"):
         value = getattr(params, name)
         _require(-2 <= value <= 2, name, value, "between -2 and 2")
@@ -93,17 +87,17 @@ def _check_numbers(params: SamplingParams) -> None:
     _require(params.min_new_tokens >= 0, "min_new_tokens", params.min_new_tokens, "0 or more")
 
 
-def _check_choices(params: SamplingParams, limits: EngineLimits) -> None:
+def _check_choices(params: SamplingParams, limits: RequestLimits) -> None:
     most = limits.max_best_of
-    _require(1 <= params.n <= most, "n", params.n, f"between 1 and {most}")
+    _require(1 <= params.n <= most, "n", params.n, f"between 1 and {most} (max_best_of)")
     if params.best_of is not None:
-        wanted = f"between n ({params.n}) and {most}"
-        _require(params.n <= params.best_of <= most, "best_of", params.best_of, wanted)
+        expected = f"between n ({params.n}) and {most} (max_best_of)"
+        _require(params.n <= params.best_of <= most, "best_of", params.best_of, expected)
 
 
-def _check_stops(params: SamplingParams, limits: EngineLimits, vocab_size: int) -> None:
-    most = limits.max_stop_strings
-    _require(len(params.stop) <= most, "stop", len(params.stop), f"at most {most} strings")
+def _check_stops(params: SamplingParams, limits: RequestLimits, vocab_size: int) -> None:
+    most = limits.max_stop_sequences
+    _require(len(params.stop) <= most, "stop", len(params.stop), f"at most {most} strings (max_stop_sequences)")
     _require(all(params.stop), "stop", "", "strings that are not empty")
     for token_id in params.stop_token_ids:
         _require(0 <= token_id < vocab_size, "stop_token_ids", token_id, f"a token id below {vocab_size}")
@@ -113,6 +107,6 @@ def _is_finite(value: float) -> bool:
     return math.isfinite(value)
 
 
-def _require(is_met: bool, name: str, value: object, wanted: str) -> None:
+def _require(is_met: bool, name: str, value: object, expected: str) -> None:
     if not is_met:
-        raise InvalidRequest(f"`{name}` is {value!r}, wanted: {wanted}.", param=name, value=value)
+        raise InvalidRequest(f"`{name}` is {value!r}; expected {expected}.", param=name, value=value)

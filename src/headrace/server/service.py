@@ -20,10 +20,11 @@ from headrace.core.metrics import Metrics
 from headrace.engine.backend import Backend
 from headrace.http.body_budget import BodyBudget
 from headrace.http.exchange import KEEP_ALIVE_S
+from headrace.server.engine_config import request_limits
 from headrace.server.json_size import check_json_size
 from headrace.server.limits import Gate, read_body
 from headrace.settings.server_settings import ServerSettings
-from headrace.wire.dialect import Limits, RequestContext
+from headrace.wire.dialect import RequestContext
 
 T = TypeVar("T")
 
@@ -63,12 +64,7 @@ class Service:
         self.gate = Gate(settings.max_concurrent_requests)
         self.budget = BodyBudget(settings.max_buffered_bytes)
         self._large_bodies = asyncio.Semaphore(1)
-        self.limits = Limits(
-            max_best_of=settings.max_best_of,
-            max_stop_sequences=settings.max_stop_sequences,
-            max_top_n_tokens=settings.max_top_n_tokens,
-            default_max_new_tokens=settings.default_max_new_tokens,
-        )
+        self.limits = request_limits(settings)
         self.metrics = Metrics(stats=self.stats, info=self.info, in_flight=lambda: self.gate.inside)
         self.keep_alive_s = KEEP_ALIVE_S
         self._backend = backend
@@ -150,5 +146,9 @@ class Service:
     def context(self, request_id: str) -> RequestContext:
         """What a dialect has to know to parse a body."""
         return RequestContext(
-            request_id=request_id, created_s=int(time.time()), model=self.backend.info, limits=self.limits
+            request_id=request_id,
+            created_s=int(time.time()),
+            model=self.backend.info,
+            limits=self.limits,
+            default_max_new_tokens=self.settings.default_max_new_tokens,
         )

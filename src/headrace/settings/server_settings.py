@@ -109,11 +109,11 @@ class ServerSettings:
     max_prompt_tokens: int | None = setting(rules.integer(1), None)
     """Longest prompt, tokens. Default: `max_model_len` - 1."""
 
-    max_num_seqs: int | None = setting(rules.integer(1), None)
-    """Sequences that run at the same time. Default: 64."""
+    max_num_seqs: int = setting(rules.integer(1), 64)
+    """Sequences that run at the same time."""
 
-    max_num_batched_tokens: int | None = setting(rules.integer(1), None)
-    """Token budget of one step, prompt chunks and running sequences together. Default: 512."""
+    max_num_batched_tokens: int = setting(rules.integer(1), 512)
+    """Token budget of one step, prompt chunks and running sequences together."""
 
     kv_cache_bytes: int | None = setting(rules.size(), None)
     """Size of the KV cache. Default: what is left of the memory this process may use."""
@@ -145,10 +145,10 @@ class ServerSettings:
     speculation); 0 turns it off. Answers do not change; fewer are guessed, or none, where that would not be faster.
     """
 
-    max_itl_ms: float | None = setting(rules.number(0, "milliseconds"), None)
+    max_itl_ms: float = setting(rules.number(0, "milliseconds"), 75.0)
     """
-    How long a prompt chunk may hold up running streams: inter-token latency, milliseconds; 0 is no limit. Default:
-    75, which reads as a steady flow.
+    How long a prompt chunk may hold up running streams: inter-token latency, milliseconds; 0 is no limit. The default
+    reads as a steady flow.
     """
 
     max_concurrent_requests: int = setting(rules.integer(1), 256)

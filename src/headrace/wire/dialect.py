@@ -25,23 +25,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.core.errors import Busy, HeadraceError
-from headrace.core.generation import Chunk, GenerationRequest, ModelInfo
+from headrace.core.generation import Chunk, GenerationRequest, ModelInfo, RequestLimits
 from headrace.wire.answers import Answer
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a server allows one request to ask for."""
-
-    max_best_of: int = 2
-    """Candidates of one prompt: `n` and `best_of`."""
-    max_stop_sequences: int = 4
-    max_top_n_tokens: int = 5
-    """Alternatives per token: `top_n_tokens`, `logprobs` and `top_logprobs`."""
-    max_choices: int = 128
-    """Answers of one HTTP request: prompts times `n`."""
-    default_max_new_tokens: int = 50
-    """Length of an answer in the TorchServe dialect, where the body is a prompt and nothing else."""
+MAX_CHOICES = 128
+"""Choices of one HTTP request: prompts times `n`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +41,9 @@ class RequestContext:
     created_s: int
     """Now, in seconds since 1970."""
     model: ModelInfo
-    limits: Limits = Limits()
+    limits: RequestLimits
+    default_max_new_tokens: int
+    """Length of an answer in the TorchServe dialect, where the body is a prompt and nothing else."""
     accepted_models: frozenset[str] | None = None
     """Names that an OpenAI request may call the model by; None: any name will do, as one model is served."""
 

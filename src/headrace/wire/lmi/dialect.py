@@ -68,7 +68,7 @@ class Lmi:
         decoded = decode_body(body, _decoder)
         ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
         parameters = decoded.parameters or LmiParameters()
-        prompts = prompts_of(decoded, context)
+        prompts = prompts_of(decoded)
         is_batch = isinstance(decoded.inputs, list)
         form, stream = self._form(parameters, wants_stream=bool(decoded.stream))
         if is_batch or parameters.num_candidates > 1:

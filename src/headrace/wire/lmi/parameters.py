@@ -13,7 +13,7 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest, NotFound
 from headrace.core.generation import SamplingParams
 from headrace.wire.constraints import ConstraintFields, read_constraint
-from headrace.wire.dialect import RequestContext
+from headrace.wire.dialect import MAX_CHOICES, RequestContext
 from headrace.wire.fields import (
     MISPLACED_CONSTRAINTS,
     NO_BEAM_SEARCH,
@@ -95,7 +95,7 @@ PARAMETER_FIELDS = FieldTable(
 )
 
 
-def prompts_of(body: LmiBody, context: RequestContext) -> tuple[str, ...]:
+def prompts_of(body: LmiBody) -> tuple[str, ...]:
     """
     The prompts: one, or a client-side batch.
 
@@ -106,8 +106,8 @@ def prompts_of(body: LmiBody, context: RequestContext) -> tuple[str, ...]:
     prompts = (body.inputs,) if isinstance(body.inputs, str) else tuple(body.inputs)
     if not prompts or "" in prompts:
         raise InvalidRequest("The 'inputs' field does not contain any content.", param="inputs")
-    if len(prompts) > context.limits.max_choices:
-        text = f"'inputs' has {len(prompts)} prompts, at most {context.limits.max_choices} are taken at once."
+    if len(prompts) > MAX_CHOICES:
+        text = f"'inputs' has {len(prompts)} prompts, at most {MAX_CHOICES} are taken at once."
         raise InvalidRequest(text, param="inputs")
     adapters = (body.adapters,) if isinstance(body.adapters, str) else tuple(body.adapters or ())
     named = next((adapter for adapter in adapters if adapter), None)

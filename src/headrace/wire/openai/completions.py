@@ -6,7 +6,7 @@ import msgspec
 
 from headrace.core.errors import HeadraceError, InvalidRequest
 from headrace.core.generation import GenerationRequest, SamplingParams
-from headrace.wire.dialect import ErrorReply, ParsedRequest, RequestContext
+from headrace.wire.dialect import MAX_CHOICES, ErrorReply, ParsedRequest, RequestContext
 from headrace.wire.fields import FieldTable, struct_fields
 from headrace.wire.framing import decode_body, refusing_deep_nesting
 from headrace.wire.openai.completions_reply import CompletionsOptions, CompletionsReply
@@ -115,9 +115,9 @@ def _sampling(
     if stream and fields.best_of is not None and fields.best_of > sampling.n:
         raise InvalidRequest("Invalid 'best_of': it cannot be combined with 'stream'.", param="best_of")
     candidates = max(sampling.n, fields.best_of or 1)
-    if len(prompts) * candidates > context.limits.max_choices:
+    if len(prompts) * candidates > MAX_CHOICES:
         text = f"{len(prompts)} prompts with {candidates} answers each are too many, at most "
-        raise InvalidRequest(f"{text}{context.limits.max_choices} answers are given at once.", param="prompt")
+        raise InvalidRequest(f"{text}{MAX_CHOICES} answers are given at once.", param="prompt")
     needs_prompt = fields.echo and (fields.logprobs is not None or not all(isinstance(item, str) for item in prompts))
     return replace(
         sampling,

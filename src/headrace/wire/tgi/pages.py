@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import msgspec
 
-from headrace.core.generation import ModelInfo, TextSpan
-from headrace.wire.dialect import Limits
+from headrace.core.generation import ModelInfo, RequestLimits, TextSpan
+from headrace.wire.dialect import MAX_CHOICES
 from headrace.wire.framing import decode_body, to_json
 from headrace.wire.tgi.parameters import Version
 
@@ -51,7 +51,7 @@ def render_info(
     model: ModelInfo,
     *,
     version: Version,
-    limits: Limits,
+    limits: RequestLimits,
     kv_cache_tokens: int,
     max_concurrent_requests: int,
     server_version: str,
@@ -73,7 +73,7 @@ def render_info(
                 "max_input_tokens": model.max_prompt_tokens,
                 "max_total_tokens": model.max_model_len,
                 "validation_workers": 1,
-                "max_client_batch_size": limits.max_choices,
+                "max_client_batch_size": MAX_CHOICES,
                 "router": "headrace",
                 **about_server,
             }

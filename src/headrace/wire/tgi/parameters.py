@@ -10,9 +10,8 @@ import msgspec
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import InvalidRequest, NotFound
-from headrace.core.generation import Grammar, SamplingParams
+from headrace.core.generation import Grammar, RequestLimits, SamplingParams
 from headrace.wire.constraints import ConstraintFields, read_constraint
-from headrace.wire.dialect import Limits
 from headrace.wire.fields import MISPLACED_CONSTRAINTS, SAMPLING_REFUSED, FieldTable, Refused, struct_fields
 from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
 
@@ -60,7 +59,7 @@ PARAMETER_FIELDS = FieldTable(
 
 
 def sampling_params(
-    parameters: GenerateParameters, *, version: Version, stream: bool, limits: Limits, max_input_tokens: int
+    parameters: GenerateParameters, *, version: Version, stream: bool, limits: RequestLimits, max_input_tokens: int
 ) -> SamplingParams:
     """
     Check the parameters in TGI's order and turn them into ours.
@@ -113,7 +112,7 @@ def _temperature(parameters: GenerateParameters) -> float:
     return effective_temperature(1.0 if parameters.temperature is None else parameters.temperature)
 
 
-def _best_of(parameters: GenerateParameters, *, stream: bool, limits: Limits) -> int:
+def _best_of(parameters: GenerateParameters, *, stream: bool, limits: RequestLimits) -> int:
     best_of = 1 if parameters.best_of is None else parameters.best_of
     if stream and best_of != 1:
         raise _wrong("best_of", "`best_of` != 1 is not supported when streaming tokens")
@@ -145,7 +144,7 @@ def _check_ranges(parameters: GenerateParameters) -> None:
             raise _wrong(name, f"`{name}` must be > 0.0 and < 1.0")
 
 
-def _check_counts(parameters: GenerateParameters, *, limits: Limits, max_input_tokens: int) -> None:
+def _check_counts(parameters: GenerateParameters, *, limits: RequestLimits, max_input_tokens: int) -> None:
     if parameters.max_new_tokens is not None and parameters.max_new_tokens <= 0:
         raise _wrong("max_new_tokens", "`max_new_tokens` must be strictly positive")
     num_stops = len(parameters.stop or ())

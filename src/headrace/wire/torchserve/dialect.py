@@ -110,7 +110,7 @@ class TorchServe:
         request = GenerationRequest(
             request_id=context.request_id,
             prompt=prompt,
-            sampling=_sampling(parameters, default_max_new_tokens=context.limits.default_max_new_tokens),
+            sampling=_sampling(parameters, default_max_new_tokens=context.default_max_new_tokens),
         )
         prefix = "" if parameters.return_full_text is False else prompt
         return ParsedRequest(requests=(request,), stream=True, reply=WordReply(prefix), ignored=ignored)
