@@ -129,7 +129,7 @@ def test_the_sampler_looks_at_the_queue_once_in_each_window() -> None:
     )
     for second in range(25):
         now[0] = T0 + second
-        sampler.look()
+        sampler.sample()
     assert looks == [T0, T0 + 10, T0 + 20]
 
 

@@ -65,7 +65,7 @@ def test_counters_of_what_is_gone_go():
     metrics = GatewayMetrics()
     for component in ("", "stays", "goes"):
         metrics.count(record(variant="a", component=component, status=200))
-    metrics.keep({InvocationLabels("ep", "a", ""), InvocationLabels("ep", "a", "stays")})
+    metrics.retain({InvocationLabels("ep", "a", ""), InvocationLabels("ep", "a", "stays")})
     assert [place.component for place, _ in metrics.counters()] == ["", "stays"]
-    metrics.keep(set())
+    metrics.retain(set())
     assert not list(metrics.counters())

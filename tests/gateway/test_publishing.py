@@ -146,7 +146,7 @@ def test_the_requests_under_way_are_a_mean_by_replica_every_ten_seconds() -> Non
     for second in range(21):
         now[0] = T0 + second
         loads = {"a": 4, "c": 3, "d": 3} if second < 5 else {}
-        sampler.look()
+        sampler.sample()
     metric = Metric(namespace=NAMESPACE, name="ConcurrentRequestsPerModel", dimensions=VARIANT)
     found = series.read(metric, start_s=T0, end_s=T0 + 20, period_s=10)
     assert [(point.start_s - T0, point.total, point.count) for point in found] == [(0, 1.0, 1), (10, 0.0, 1)]
@@ -165,7 +165,7 @@ def test_the_requests_of_all_components_are_a_mean_by_instance() -> None:
         clock=lambda: now[0],
     )
     for now[0] in (T0, T0 + 10):
-        sampler.look()
+        sampler.sample()
     found = points(series)
     assert found["ConcurrentRequestsPerModel", "ep"].total == 2.5
     assert found["ConcurrentRequestsPerCopy", "ic"].total == pytest.approx(5 / 3)
@@ -182,7 +182,7 @@ def test_requests_that_are_held_count_where_nobody_answers_yet() -> None:
         clock=lambda: now[0],
     )
     for now[0] in (T0, T0 + 10):
-        sampler.look()
+        sampler.sample()
     assert {key: point.total for key, point in points(series).items()} == {("ConcurrentRequestsPerModel", "ep"): 7}
 
 
@@ -200,11 +200,11 @@ def sampled(
         held=lambda: {"ep": held} if held else {},
         clock=lambda: now[0],
     )
-    sampler.look()
+    sampler.sample()
     for one in asked:
         publisher.publish(one, routes)
     now[0] = T0 + 10
-    sampler.look()
+    sampler.sample()
     return points(series)
 
 

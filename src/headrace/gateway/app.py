@@ -238,7 +238,7 @@ class Gateway:
                 down, lambda body: openai.answer_openai(self._service, asked, scope, body, down, record)
             )
         except AwsError as error:
-            await fail(openai.translated(error))
+            await fail(openai.to_openai_error(error))
         except HeadraceError as error:
             await fail(error)
         except asyncio.CancelledError:
@@ -278,7 +278,7 @@ class Gateway:
             raise AwsError("ValidationError", "The body of the request did not arrive in time.") from None
 
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
-        self.metrics.keep(
+        self.metrics.retain(
             {
                 *(
                     InvocationLabels(one.endpoint, variant.name, "")

@@ -1,8 +1,8 @@
 """
-Accepted asynchronous invocations on disk, one file each: what was accepted is done, also after a kill -9.
+Accepted asynchronous invocations on disk, one file each: an accepted invocation also runs after a kill -9.
 
-A file appears whole (written aside, flushed, renamed) and goes when its outcome is in the object storage; one that was
-under way when the platform died runs once more. Blocking calls; use a thread.
+A file is written aside, flushed and renamed, and removed when the outcome is in the object storage. An invocation that
+was running when the platform died runs again. The calls block; use a thread.
 """
 
 import os
@@ -18,10 +18,10 @@ from headrace.core.tracing import TraceContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingInvocation:
-    """One accepted request. Times are seconds since 1970."""
+    """An accepted asynchronous invocation. Times are seconds since 1970."""
 
     id: str
-    """Ours: of the file. Sorts by time."""
+    """Name of the file; sorts by the time of acceptance."""
     endpoint: str
     endpoint_uid: str
     inference_id: str
@@ -29,16 +29,16 @@ class PendingInvocation:
     """`gateway.request.Invocation.members`"""
     body: bytes | None = None
     input_uri: str | None = None
-    """Where the body is, if it did not come with the request."""
+    """Object with the body, if it did not come with the request."""
     output_uri: str
     failure_uri: str | None = None
     accepted_s: float
     expires_s: float
-    """If it has not begun by then, it never does."""
+    """The invocation expires if it has not started by then."""
     timeout_s: float
-    """Of the invocation itself."""
+    """Longest time that the model may take."""
     trace: TraceContext = field(default_factory=TraceContext)
-    """Ids of the request that was accepted."""
+    """Ids of the accepted request."""
 
 
 _SUFFIX = ".json"
@@ -47,13 +47,13 @@ _decode = msgspec.json.Decoder(PendingInvocation).decode
 
 
 class PendingFolder:
-    """The files."""
+    """The folder of accepted invocations."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def save(self, pending: PendingInvocation) -> None:
-        """Keep it, durably. Raises `OSError` (a full disk)."""
+        """Store an invocation durably. Raises `OSError`, for example on a full disk."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         target = self._path(pending.id)
         aside = target.with_suffix(".partial")
@@ -69,11 +69,11 @@ class PendingFolder:
         self._flush_names()
 
     def remove(self, pending_id: str) -> None:
-        """Forget it."""
+        """Remove an invocation, if it is there."""
         self._path(pending_id).unlink(missing_ok=True)
 
     def load(self) -> Iterator[PendingInvocation]:
-        """All that are kept, the oldest first; a file that cannot be read is renamed and told in the log."""
+        """Yield all stored invocations, oldest first; an unreadable file is logged and renamed."""
         if not self._folder.is_dir():
             return
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):

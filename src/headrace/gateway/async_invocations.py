@@ -1,5 +1,5 @@
 """
-InvokeEndpointAsync: accept now, run when a replica has room, leave the outcome in object storage.
+InvokeEndpointAsync: accept now, run when a replica has capacity, store the outcome in object storage.
 
 Source: botocore sagemaker-runtime InvokeEndpointAsync; SageMaker developer guide, "Asynchronous inference".
 """
@@ -34,7 +34,7 @@ MAX_INLINE_BYTES = 128_000
 DEFAULT_TTL_S = 21_600.0
 DEFAULT_TIMEOUT_S = 900.0
 BUSY_PAUSE_S = 1.0
-"""After a replica said that it is full, or none was there."""
+"""Pause before a retry when all replicas are full or gone."""
 
 _NOT_NOW = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
 
@@ -66,39 +66,39 @@ class AsyncInvocations:
         table.on_change(lambda _: self.wake())
 
     async def start(self) -> None:
-        """Go on with what was accepted before."""
+        """Resume the invocations that were accepted before the last stop."""
         for pending in await asyncio.to_thread(lambda: list(self._files.load())):
             self._queue.add(pending)
         self._dispatcher = asyncio.create_task(self._dispatch(), name="async invocations")
 
     async def close(self) -> None:
-        """Give up what runs; its file stays, so that it runs again after the next start."""
+        """Cancel running invocations. Their files stay, so that they run again after the next start."""
         if self._dispatcher is not None:
             self._dispatcher.cancel()
             await asyncio.gather(self._dispatcher, return_exceptions=True)
             self._dispatcher = None
 
     def wake(self) -> None:
-        """Look at the queue again."""
+        """Check the queue now."""
         self._wake.set()
 
     def publish_backlogs(self) -> None:
-        """Tell CloudWatch how much waits; to be called again and again, also where nothing does."""
+        """Publish the backlog metrics; call it regularly, as empty backlogs are published too."""
         if self._publisher is not None:
             self._publisher.publish_backlogs(self._table.routes, self._queue.backlogs())
 
     async def accept(self, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord) -> None:
         """
-        Keep a request and say where its outcome will be.
+        Store a request, and answer with the location of its outcome.
 
         Raises:
-            AwsError: it is not taken.
+            AwsError: the request is refused.
         """
         route = await self._service.forwarder.route(invocation.endpoint)
         pending = pending_of(route, invocation, body, now_s=self._now())
         if len(self._queue) >= self._service.config.max_async_waiting:
             raise self._service.texts.overloaded(f"{len(self._queue)} asynchronous invocations")
-        await asyncio.shield(self._keep(pending))  # a client that leaves now does not leave it half accepted
+        await asyncio.shield(self._store(pending))  # a disconnecting client must not interrupt the acceptance
         record.status, record.inference_id = 202, pending.inference_id
         headers = [
             *record.id_headers(),
@@ -109,11 +109,11 @@ class AsyncInvocations:
             headers.append(("X-Amzn-SageMaker-FailureLocation", pending.failure_uri))
         await down.whole(202, headers, to_json({"InferenceId": pending.inference_id}))
 
-    async def _keep(self, pending: PendingInvocation) -> None:
+    async def _store(self, pending: PendingInvocation) -> None:
         try:
             await asyncio.to_thread(self._files.save, pending)
         except OSError as error:
-            reason = f"The invocation cannot be kept on disk ({error.strerror})."
+            reason = f"The invocation cannot be stored on disk: {error.strerror}."
             raise AwsError("ServiceUnavailable", reason) from error
         self._queue.add(pending)
         self.wake()
@@ -124,7 +124,7 @@ class AsyncInvocations:
                 self._wake.clear()
                 due = self._queue.due(self._table.routes, self._now())
                 self._service.metrics.async_waiting = len(self._queue)
-                self._begin(due, tasks)
+                self._start_due(due, tasks)
                 pause_s = None if due.next_s is None else max(0.0, due.next_s - self._now())
                 if self._service.forwarder.wake(due.starved):
                     pause_s = REMIND_S
@@ -134,7 +134,7 @@ class AsyncInvocations:
                 except TimeoutError:
                     pass
 
-    def _begin(self, due: DueInvocations, tasks: asyncio.TaskGroup) -> None:
+    def _start_due(self, due: DueInvocations, tasks: asyncio.TaskGroup) -> None:
         for pending in due.begin:
             tasks.create_task(self._run(pending))
         for pending in due.expired:
@@ -142,10 +142,10 @@ class AsyncInvocations:
             route = self._table.routes.get(pending.endpoint)
             if self._publisher is not None and route is not None:
                 self._publisher.publish_expired(route)
-            tasks.create_task(self._end(pending, failure="The request expired before it could be processed."))
+            tasks.create_task(self._finish(pending, failure="The request expired before it could be processed."))
         for pending in due.orphaned:
             self._service.metrics.async_failed += 1
-            tasks.create_task(self._end(pending, failure=f"Endpoint {pending.endpoint} was deleted."))
+            tasks.create_task(self._finish(pending, failure=f"Endpoint {pending.endpoint} was deleted."))
 
     async def _run(self, pending: PendingInvocation) -> None:
         bind_to_log(pending.trace)
@@ -153,7 +153,7 @@ class AsyncInvocations:
         failure = None
         try:
             body = await self._download(pending, outcome)
-            content, content_type = await self._answered(pending, body, outcome)
+            content, content_type = await self._invoke_with_retries(pending, body, outcome)
             await self._upload(pending, content, content_type, outcome)
             self._service.metrics.async_done += 1
         except (AwsError, ObjectFailed) as error:
@@ -166,10 +166,10 @@ class AsyncInvocations:
             self.wake()
         if failure is not None:
             self._service.metrics.async_failed += 1
-        self._tell(outcome, is_failed=failure is not None)
-        await self._end(pending, failure=failure)
+        self._publish(outcome, is_failed=failure is not None)
+        await self._finish(pending, failure=failure)
 
-    def _tell(self, outcome: AsyncOutcome, *, is_failed: bool) -> None:
+    def _publish(self, outcome: AsyncOutcome, *, is_failed: bool) -> None:
         route = self._table.routes.get(outcome.endpoint)
         if self._publisher is not None and route is not None:
             outcome.ended_s, outcome.is_failed = self._now(), is_failed
@@ -198,17 +198,19 @@ class AsyncInvocations:
             raise
         outcome.upload_s = perf_counter() - since_s
 
-    async def _answered(self, pending: PendingInvocation, body: bytes, outcome: AsyncOutcome) -> tuple[bytes, str]:
-        """Body and content type of the answer, as soon as a replica has room."""
+    async def _invoke_with_retries(
+        self, pending: PendingInvocation, body: bytes, outcome: AsyncOutcome
+    ) -> tuple[bytes, str]:
+        """Invoke the model once a replica has capacity; returns the body and content type of the response."""
         while True:
             try:
-                return await self._ask(pending, body, outcome)
+                return await self._invoke(pending, body, outcome)
             except AwsError as error:
                 if error.code not in _NOT_NOW or self._now() >= pending.expires_s:
                     raise
             await asyncio.sleep(BUSY_PAUSE_S)
 
-    async def _ask(self, pending: PendingInvocation, body: bytes, outcome: AsyncOutcome) -> tuple[bytes, str]:
+    async def _invoke(self, pending: PendingInvocation, body: bytes, outcome: AsyncOutcome) -> tuple[bytes, str]:
         service = self._service
         invocation = Invocation(
             api="InvokeEndpointAsync", endpoint=pending.endpoint, members=pending.members, trace=pending.trace
@@ -223,10 +225,8 @@ class AsyncInvocations:
         request = WorkerRequest(headers=invocation.worker_headers(), body=body)
         try:
             query = service.routing_query(invocation, body)
-            async with service.answered(
-                pending.endpoint, query, request, record, timeout_s=pending.timeout_s
-            ) as answer:
-                await service.refuse_failed(answer, pending.endpoint)
+            async with service.invoke(pending.endpoint, query, request, record, timeout_s=pending.timeout_s) as answer:
+                await service.check_status(answer, pending.endpoint)
                 content = await service.read(answer, pending.endpoint, max_bytes=service.config.max_async_answer_bytes)
         except TimeoutError:
             record.error, record.status = "ModelError", 424
@@ -244,25 +244,25 @@ class AsyncInvocations:
             service.metrics.count(record)
             self._log(record)
 
-    async def _end(self, pending: PendingInvocation, *, failure: str | None) -> None:
-        """Leave the reason of a failure where the client looks for it, and forget the request."""
+    async def _finish(self, pending: PendingInvocation, *, failure: str | None) -> None:
+        """Store the reason of a failure at the failure location, and remove the request's file."""
         try:
             if failure is not None:
                 get_logger().warning("async.failed", endpoint=pending.endpoint, inference_id=pending.inference_id)
             if failure is not None and pending.failure_uri is not None:
                 await self._objects.put(pending.failure_uri, failure.encode(), content_type="text/plain")
             await asyncio.to_thread(self._files.remove, pending.id)
-        except (ObjectFailed, OSError) as error:  # its file stays: it runs again after the next start
+        except (ObjectFailed, OSError) as error:  # the file stays, so the invocation runs again after the next start
             get_logger().error("async.outcome_lost", uri=pending.failure_uri, reason=str(error))
 
 
 def pending_of(route: Route, invocation: Invocation, body: bytes, *, now_s: float) -> PendingInvocation:
     """
-    What to keep of a request.
+    Build the stored form of a request.
 
     Raises:
-        AwsError: the endpoint is not an asynchronous one, its models cannot be named, or the request has not one
-            input.
+        AwsError: the endpoint is not asynchronous, its models are inference components, or the request has not
+            exactly one input.
     """
     output = route.async_output
     if output is None:
@@ -271,7 +271,7 @@ def pending_of(route: Route, invocation: Invocation, body: bytes, *, now_s: floa
             f"Endpoint {route.endpoint} does not take asynchronous invocations: its configuration has no "
             "AsyncInferenceConfig.",
         )
-    if is_for_components(route):  # it would wait for a replica until its time is over
+    if is_for_components(route):  # it would wait for a replica until it expires
         raise AwsError(
             "ValidationError",
             f"Endpoint {route.endpoint} does not take asynchronous invocations: its models are inference components, "

@@ -1,9 +1,9 @@
 """
-What the queue of asynchronous invocations tells CloudWatch.
+CloudWatch metrics of asynchronous invocations.
 
-Every ten seconds how long each queue is, also where the endpoint is at zero, so that it can be scaled by that; and each
-invocation as it ends. Names, units and dimensions are SageMaker's. Source: SageMaker developer guide, "Monitor
-asynchronous endpoint" (which misspells `InvocationsProcessed`).
+The backlog of each endpoint is published every ten seconds, also while the endpoint has no replica, because autoscaling
+needs it then; each invocation is published when it ends. Names, units and dimensions are SageMaker's. Source: SageMaker
+developer guide, "Monitor asynchronous endpoint" (which misspells `InvocationsProcessed`).
 """
 
 import time
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
-from headrace.gateway.async_queue import Backlog, num_serving
+from headrace.gateway.async_queue import Backlog, num_endpoint_replicas
 from headrace.gateway.publishing import NAMESPACE
 from headrace.state.routes import Route
 
@@ -21,20 +21,20 @@ _EMPTY = Backlog()
 
 @dataclass(slots=True, kw_only=True)
 class AsyncOutcome:
-    """One invocation that has begun, as it is told at its end. Times are seconds since 1970, durations seconds."""
+    """The measurements of one invocation that has ended. Times are seconds since 1970, durations are seconds."""
 
     endpoint: str
     variant: str = ""
-    """That answered; empty: none did."""
+    """The variant that answered; empty if none did."""
     accepted_s: float
     began_s: float
     ended_s: float = 0.0
     download_s: float | None = None
-    """How long it took to get its input; None: it came with the request, or could not be got."""
+    """Duration of the download of the input. None: it came with the request, or the download failed."""
     upload_s: float | None = None
-    """How long it took to put its output; None: there is none."""
+    """Duration of the upload of the output. None: there is no output."""
     model_s: float | None = None
-    """How long the model took; None: it was not asked, or did not answer."""
+    """Duration of the model's response. None: the model was not called, or did not answer."""
     model_status: int = 0
     is_download_failed: bool = False
     is_upload_failed: bool = False
@@ -42,33 +42,35 @@ class AsyncOutcome:
 
 
 class AsyncPublisher:
-    """Publishes backlogs and outcomes; used by one thread, the event loop's."""
+    """Publishes backlogs and outcomes. Used by one thread, the event loop's."""
 
     def __init__(self, sink: MetricSink, *, clock: Callable[[], float] = time.time) -> None:
         self._sink = sink
         self._clock = clock
 
     def publish_backlogs(self, routes: Mapping[str, Route], backlogs: Mapping[str, Backlog]) -> None:
-        """Tell how much each asynchronous endpoint has before it; nothing by instance where there is none."""
+        """Publish the backlog of each asynchronous endpoint; the backlog per instance only if it has instances."""
         now_s = self._clock()
         for endpoint, route in routes.items():
             if route.async_output is None:
                 continue
             dimensions = (("EndpointName", endpoint),)
-            backlog, serving = backlogs.get(endpoint, _EMPTY), num_serving(route)
+            backlog, num_serving = backlogs.get(endpoint, _EMPTY), num_endpoint_replicas(route)
             age_s = max(0.0, now_s - backlog.oldest_s) if backlog.size else 0.0
             self._put("ApproximateBacklogSize", backlog.size, dimensions, unit="Count")
             self._put("ApproximateAgeOfOldestRequest", age_s, dimensions, unit="Seconds")
-            self._put("HasBacklogWithoutCapacity", float(backlog.size > 0 and serving == 0), dimensions, unit="Count")
-            if serving:
-                self._put("ApproximateBacklogSizePerInstance", backlog.size / serving, dimensions, unit="Count")
+            self._put(
+                "HasBacklogWithoutCapacity", float(backlog.size > 0 and num_serving == 0), dimensions, unit="Count"
+            )
+            if num_serving:
+                self._put("ApproximateBacklogSizePerInstance", backlog.size / num_serving, dimensions, unit="Count")
 
     def publish_expired(self, route: Route) -> None:
-        """Tell of an invocation whose time was over before it began."""
+        """Publish an invocation that expired before it started."""
         self._put("ExpiredRequests", 1.0, _dimensions(route, ""), unit="Count")
 
     def publish(self, outcome: AsyncOutcome, route: Route) -> None:
-        """Tell of an invocation that has ended."""
+        """Publish an invocation that has ended."""
         dimensions = _dimensions(route, outcome.variant)
         for name, value in (
             ("InvocationsProcessed", 1.0),
@@ -97,6 +99,6 @@ class AsyncPublisher:
 
 
 def _dimensions(route: Route, variant: str) -> Dimensions:
-    """Of a variant; an asynchronous endpoint has one, which stands for those that no variant has answered."""
+    """Return the dimensions of a variant; invocations that none has answered count for the endpoint's only variant."""
     name = variant or (route.variants[0].name if route.variants else "")
     return (("EndpointName", route.endpoint), ("VariantName", name))

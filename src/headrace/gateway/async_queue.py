@@ -1,5 +1,5 @@
 """
-Which asynchronous invocations begin, expire or are given up now. Pure: routes and a time in, what is due out.
+The queue of asynchronous invocations: those that start, expire or lose their endpoint now. Pure.
 
 First come, first served within an endpoint; endpoints do not wait for each other.
 """
@@ -11,77 +11,78 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.gateway.async_files import PendingInvocation
+from headrace.gateway.routing import replicas_of
 from headrace.state.routes import Route
 
 
 @dataclass(slots=True)
 class DueInvocations:
-    """What is to be done now; all of it has left the queue."""
+    """Invocations that have just left the queue, by what happens to them."""
 
     begin: list[PendingInvocation] = field(default_factory=list)
     expired: list[PendingInvocation] = field(default_factory=list)
     orphaned: list[PendingInvocation] = field(default_factory=list)
-    """Their endpoint is gone."""
+    """Invocations whose endpoint has been deleted."""
     starved: list[str] = field(default_factory=list)
-    """Endpoints that have no replica for those that wait."""
+    """Endpoints with waiting invocations and no replica."""
     next_s: float | None = None
-    """When to look again if nothing else happens, seconds since 1970."""
+    """When the next invocation expires, seconds since 1970."""
 
 
 @dataclass(slots=True)
 class Backlog:
-    """What an endpoint has accepted and not ended."""
+    """The accepted invocations of an endpoint that have not ended."""
 
     size: int = 0
-    """Invocations that wait, and those that have begun."""
+    """Waiting and running invocations."""
     oldest_s: float = math.inf
     """When the oldest of them was accepted, seconds since 1970."""
 
     def add(self, pending: PendingInvocation) -> None:
-        """Count one more."""
+        """Count an invocation."""
         self.size += 1
         self.oldest_s = min(self.oldest_s, pending.accepted_s)
 
 
 class AsyncQueue:
-    """Invocations that wait."""
+    """Waiting and running invocations, by endpoint."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, PendingInvocation] = {}
         self._by_endpoint: dict[str, deque[str]] = {}
         self._expiries: list[tuple[float, str]] = []
         self._running: dict[str, dict[str, PendingInvocation]] = {}
-        """Endpoint → those of its invocations that have begun, by their ids."""
+        """The running invocations of each endpoint, by their ids."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def backlogs(self) -> dict[str, Backlog]:
-        """Endpoint → its backlog; only endpoints that have one."""
+        """Return the backlog of each endpoint that has one."""
         found: dict[str, Backlog] = {}
         for pending in self._waiting.values():
             found.setdefault(pending.endpoint, Backlog()).add(pending)
-        for endpoint, begun in self._running.items():
+        for endpoint, running in self._running.items():
             backlog = found.setdefault(endpoint, Backlog())
-            for pending in begun.values():
+            for pending in running.values():
                 backlog.add(pending)
         return found
 
     def add(self, pending: PendingInvocation) -> None:
-        """Put it at the end."""
+        """Append an invocation."""
         self._waiting[pending.id] = pending
         self._by_endpoint.setdefault(pending.endpoint, deque()).append(pending.id)
         heapq.heappush(self._expiries, (pending.expires_s, pending.id))
 
     def ended(self, pending: PendingInvocation) -> None:
-        """One that had begun has ended: there is room for another."""
-        begun = self._running[pending.endpoint]
-        del begun[pending.id]
-        if not begun:
+        """Record that a running invocation has ended, so that another one can start."""
+        running = self._running[pending.endpoint]
+        del running[pending.id]
+        if not running:
             del self._running[pending.endpoint]
 
     def due(self, routes: Mapping[str, Route], now_s: float) -> DueInvocations:
-        """Take out what is due."""
+        """Remove and return the invocations that are due at `now_s`."""
         due = DueInvocations()
         while self._expiries and self._expiries[0][0] <= now_s:
             _, pending_id = heapq.heappop(self._expiries)
@@ -89,7 +90,7 @@ class AsyncQueue:
                 due.expired.append(self._waiting.pop(pending_id))
         for endpoint in list(self._by_endpoint):
             self._take(endpoint, routes.get(endpoint), due)
-        self._forget_begun()
+        self._drop_started_expiries()
         if self._expiries:
             due.next_s = self._expiries[0][0]
         return due
@@ -112,19 +113,19 @@ class AsyncQueue:
                 return
         del self._by_endpoint[endpoint]
 
-    def _forget_begun(self) -> None:
-        """The heap's first entry is one that waits, so that nobody is woken for nothing."""
+    def _drop_started_expiries(self) -> None:
+        """Remove started invocations from the head of the expiry heap, so that they cause no wake-up."""
         while self._expiries and self._expiries[0][1] not in self._waiting:
             heapq.heappop(self._expiries)
 
 
 def capacity_of(route: Route | None) -> int:
-    """How many asynchronous invocations an endpoint runs at a time."""
+    """Return the number of asynchronous invocations that an endpoint runs at a time."""
     if route is None or route.async_output is None:
         return 0
-    return num_serving(route) * route.async_output.max_concurrent_per_replica
+    return num_endpoint_replicas(route) * route.async_output.max_concurrent_per_replica
 
 
-def num_serving(route: Route) -> int:
-    """How many replicas answer for all variants of an endpoint together."""
-    return sum(len(fleet.replicas) for variant in route.variants for fleet in variant.fleets if fleet.share > 0)
+def num_endpoint_replicas(route: Route) -> int:
+    """Return the number of replicas that serve an endpoint, over all of its variants."""
+    return sum(len(replicas_of(variant)) for variant in route.variants)

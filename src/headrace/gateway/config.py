@@ -1,4 +1,4 @@
-"""What the gateway must be told."""
+"""Account, region and limits of the gateway."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,38 +8,38 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """Limits are SageMaker's by default (developer guide, "How containers serve requests")."""
+    """The gateway's configuration. Source of the defaults: SageMaker guide, "How containers serve requests"."""
 
     account: str
-    """Twelve digits; part of texts and ARNs."""
+    """Twelve digits; part of error messages and ARNs."""
     region: str
     max_body_bytes: int = 25 * MIB
-    """Of one request."""
+    """Largest body of a request."""
     max_answer_bytes: int = 25 * MIB
-    """Of one answer that is not streamed."""
+    """Largest response that is not streamed."""
     invocation_timeout_s: float = 60.0
-    """From the request to the whole answer, where it is not streamed."""
+    """Longest time from the request to the whole response, unless it is streamed."""
     stream_timeout_s: float = 480.0
-    """From the request to the end of the stream."""
+    """Longest time from the request to the end of the stream."""
     max_in_flight: int = 4096
-    """Requests in the gateway at the same time; one more is told to come again."""
+    """Requests in the gateway at the same time; further ones are throttled."""
     hold_timeout_s: float = 300.0
-    """So long does a request wait for a replica that starts or wakes from zero; the model's own time begins then."""
+    """Longest time a request is held for a replica that starts or wakes from zero, before the model's own timeout."""
     max_held: int = 1024
-    """Requests that wait so for one endpoint; one more is told to come again."""
+    """Requests held for one endpoint; further ones are throttled."""
     max_held_in_all: int = 2048
-    """For all endpoints together: half of what may be in flight, so that others are served meanwhile."""
+    """Requests held for all endpoints together: half of `max_in_flight`, so that other endpoints are still served."""
     heartbeat_s: float = 15.0
-    """Between two signs of life to a client that waits for an SSE stream."""
+    """Seconds between the SSE comments that keep the connection of a held streaming request open."""
     max_buffered_bytes: int = 1024 * MIB
-    """Bodies of requests that the gateway holds at the same time."""
+    """Request bodies in memory at the same time."""
     async_folder: Path | None = None
-    """Where accepted asynchronous invocations wait. None: there are none."""
+    """Folder of accepted asynchronous invocations. None: they are refused."""
     max_async_waiting: int = 10_000
     max_async_answer_bytes: int = 256 * MIB
-    """Of the input and of the answer of one asynchronous invocation, which are held in memory."""
+    """Largest input, and largest response, of an asynchronous invocation; both are held in memory."""
     log_url: str = (
         "https://{region}.console.aws.amazon.com/cloudwatch/home?region={region}"
         "#logEventViewer:group=/aws/sagemaker/Endpoints/{endpoint}"
     )
-    """Where a person finds the log of an endpoint; part of AWS's text for a failed model."""
+    """URL of an endpoint's log; part of AWS's error message for a failed model."""

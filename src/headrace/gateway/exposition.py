@@ -1,4 +1,4 @@
-"""The gateway's metrics as Prometheus sees them."""
+"""The gateway's metrics in Prometheus' text format."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ _LABELS = InvocationLabels._fields
 
 
 def families(metrics: GatewayMetrics) -> Iterator[Metric]:
-    """All metrics."""
+    """Yield all metric families."""
     yield GaugeMetricFamily("headrace_gateway_requests_in_flight", "Requests in the gateway now.", metrics.in_flight)
     yield GaugeMetricFamily(
         "headrace_gateway_requests_held", "Requests that wait for a replica now.", metrics.num_held()
@@ -43,14 +43,14 @@ def families(metrics: GatewayMetrics) -> Iterator[Metric]:
 
 
 def render(metrics: GatewayMetrics) -> bytes:
-    """The metrics in Prometheus' text format."""
+    """Render the metrics in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(metrics))
     return generate_latest(registry)
 
 
 class _Families(Collector):
-    """The metrics as `prometheus_client` asks for them."""
+    """A `prometheus_client` collector over the gateway's metrics."""
 
     def __init__(self, metrics: GatewayMetrics) -> None:
         self._metrics = metrics

@@ -1,4 +1,4 @@
-"""InvokeEndpoint: the worker's answer in one piece, so that every failure has a status."""
+"""InvokeEndpoint: the worker's response in one piece, so that every failure has a status."""
 
 from time import perf_counter
 
@@ -16,15 +16,15 @@ async def invoke(
     Answer one request.
 
     Raises:
-        AwsError: in its place.
+        AwsError: the request failed; nothing has been sent.
     """
     query = service.routing_query(invocation, body)
     request = WorkerRequest(headers=invocation.worker_headers(), body=body)
     try:
-        async with service.answered(
+        async with service.invoke(
             invocation.endpoint, query, request, record, timeout_s=service.config.invocation_timeout_s
         ) as answer:
-            await service.refuse_failed(answer, invocation.endpoint)
+            await service.check_status(answer, invocation.endpoint)
             content = await service.read(answer, invocation.endpoint, max_bytes=service.config.max_answer_bytes)
     except TimeoutError:
         raise service.texts.timed_out(invocation.endpoint) from None

@@ -1,8 +1,7 @@
 """
-What is counted of invocations, by endpoint, variant and inference component, under CloudWatch's names.
+Counters of invocations by endpoint, variant and inference component.
 
-`gateway.exposition` says by which names Prometheus sees it. Source: SageMaker developer guide, "Endpoint invocation
-metrics".
+`gateway.exposition` has their Prometheus names. Source: SageMaker developer guide, "Endpoint invocation metrics".
 """
 
 from collections.abc import Callable, Container, Iterator
@@ -12,91 +11,91 @@ from typing import NamedTuple
 from headrace.core.metrics import SECONDS, SHORT_SECONDS, Distribution
 
 MODEL_ERRORS = frozenset({"ModelError", "engine_failed"})
-"""What clients are told: the runtime's, OpenAI's."""
+"""Codes of model errors: of the runtime API, of the OpenAI API."""
 
 OVERHEAD_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
 
 
 @dataclass(slots=True, kw_only=True)
 class InvocationRecord:
-    """One request, as it is logged and counted at its end. Times are seconds of a monotonic clock."""
+    """The measurements of one request, logged and counted at its end. Times are seconds of a monotonic clock."""
 
     request_id: str
     api: str
     endpoint: str
     started_s: float
     variant: str = ""
-    """Empty until one was chosen."""
+    """Empty until a variant has been chosen."""
     component: str = ""
-    """The inference component that was asked for, if one was."""
+    """The inference component that the request names; empty if it names none."""
     worker: str = ""
     inference_id: str = ""
     attempt: str = ""
-    """What an SDK says about its own tries (`amz-sdk-request`)."""
+    """The SDK's own retry information (`amz-sdk-request`)."""
     num_tries: int = 0
-    """Replicas that were asked."""
+    """Replicas that the request was sent to."""
     status: int = 0
-    """That was answered; 499 when the client went away before."""
+    """Status of the response; 499 if the client disconnected before it."""
     model_status: int = 0
-    """The worker's own."""
+    """Status of the worker's response."""
     error: str | None = None
-    """Code of the error that was answered or sent inside the stream."""
+    """Code of the error that the client got, as a response or inside the stream."""
     asked_s: float | None = None
     """When a replica was chosen."""
     head_s: float | None = None
-    """When its answer began."""
+    """When its response began."""
     first_s: float | None = None
-    """When its first part came."""
+    """When the first part of its response came."""
     ended_s: float = 0.0
     held_s: float = 0.0
-    """How long it waited for a replica to come."""
+    """Time for which the request was held."""
     is_without_capacity: bool = False
-    """It failed because nobody could answer."""
+    """The request failed because no replica could answer."""
     num_parts: int = 0
     num_bytes: int = 0
     is_gone: bool = False
-    """The client hung up before the end."""
+    """The client disconnected before the end."""
 
     def id_headers(self) -> tuple[tuple[str, str], ...]:
-        """The request's id, as SDKs of AWS and as all others look for it."""
+        """Return the response headers with the request's id: the one that AWS SDKs read, and the common one."""
         return (("x-amzn-RequestId", self.request_id), ("x-request-id", self.request_id))
 
     @property
     def total_s(self) -> float:
-        """From the request's head to its last byte."""
+        """Time from the head of the request to the last byte of the response."""
         return self.ended_s - self.started_s
 
     @property
     def model_s(self) -> float | None:
-        """Time between asking the worker and the end of its answer."""
+        """Time from choosing a replica to the end of its response. None: no replica was chosen."""
         return None if self.asked_s is None else self.ended_s - self.asked_s
 
     @property
     def overhead_s(self) -> float | None:
-        """Our own time before the worker was asked, without that in which there was no worker."""
+        """The gateway's own time before a replica was chosen, without the time for which the request was held."""
         return None if self.asked_s is None else max(0.0, self.asked_s - self.started_s - self.held_s)
 
 
 @dataclass(slots=True, eq=False)
 class VariantMetrics:
-    """Counters of one variant, or of one inference component; they only grow."""
+    """Counters of one variant or inference component; they only grow."""
 
     invocations: int = 0
     errors_4xx: int = 0
     errors_5xx: int = 0
     model_errors: int = 0
-    """The worker answered 4xx or 5xx, or gave no whole answer in time."""
+    """Requests that the worker answered with 4xx or 5xx, or did not answer completely in time."""
     streams_broken: int = 0
-    """Ended by an error after their first byte."""
+    """Streams that ended with an error after their first byte."""
     clients_gone: int = 0
     retries: int = 0
     model_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     overhead_s: Distribution = field(default_factory=lambda: Distribution(OVERHEAD_SECONDS))
     first_part_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))
-    """Time to the first part of an answer, from the request's head."""
+    """Time from the head of the request to the first part of the response."""
 
     def count(self, record: InvocationRecord) -> None:
-        """Take a request that has ended."""
+        """Count a request that has ended."""
         self.invocations += 1
         self.errors_4xx += 400 <= record.status < 500 and not record.is_gone
         self.errors_5xx += record.status >= 500
@@ -111,7 +110,7 @@ class VariantMetrics:
             self.first_part_s.observe(record.first_s - record.started_s)
 
     def cloudwatch(self) -> dict[str, float]:
-        """The counters by CloudWatch's names; a latency is a sum (microseconds), `...Count` how many it has."""
+        """Return the counters by CloudWatch's names: a latency is a sum in microseconds, `...Count` its number."""
         return {
             "Invocations": self.invocations,
             "Invocation4XXErrors": self.errors_4xx,
@@ -127,35 +126,35 @@ class VariantMetrics:
 
 
 class InvocationLabels(NamedTuple):
-    """What requests are counted for."""
+    """The labels of the invocation metrics: the variant or inference component that requests are counted for."""
 
     endpoint: str
     variant: str
     component: str
-    """An inference component on the variant's instances; empty: the variant itself."""
+    """An inference component on the variant's instances; empty for the variant itself."""
 
 
 class GatewayMetrics:
-    """Everything that is counted."""
+    """All counters of the gateway."""
 
     def __init__(self) -> None:
         self._counters: dict[InvocationLabels, VariantMetrics] = {}
         self.in_flight = 0
         """Requests in the gateway now."""
         self.refused: dict[str, int] = {}
-        """Code of an error → requests that got no further than the gateway."""
+        """Requests that reached no worker, by the code of their error."""
         self.num_held: Callable[[], int] = lambda: 0
-        """Requests that wait for a replica now."""
+        """Returns the number of requests that are held now."""
         self.held_s = Distribution(SECONDS)
-        """Of requests that were held: how long."""
+        """Hold times of the requests that were held."""
         self.async_waiting = 0
-        """Asynchronous invocations that were accepted and have not begun."""
+        """Asynchronous invocations that were accepted and have not started."""
         self.async_done = 0
         self.async_failed = 0
         self.async_expired = 0
 
     def count(self, record: InvocationRecord) -> None:
-        """Take a request that has ended. Names of endpoints are only kept where one was reached."""
+        """Count a request that has ended; under its endpoint's name only if it reached a replica of that endpoint."""
         if record.held_s:
             self.held_s.observe(record.held_s)
         if record.variant:
@@ -168,10 +167,10 @@ class GatewayMetrics:
             self.refused[record.error] = self.refused.get(record.error, 0) + 1
 
     def counters(self) -> Iterator[tuple[InvocationLabels, VariantMetrics]]:
-        """What was counted for whom."""
+        """Yield the counters of each variant and inference component, sorted."""
         yield from sorted(self._counters.items(), key=lambda entry: entry[0])
 
-    def keep(self, kept: Container[InvocationLabels]) -> None:
-        """Drop the counters of what is gone: keep these only, so that there are never more than there are routes."""
+    def retain(self, kept: Container[InvocationLabels]) -> None:
+        """Drop all counters but those of `kept`, so that deleted endpoints take no memory."""
         for key in [key for key in self._counters if key not in kept]:
             del self._counters[key]

@@ -1,4 +1,4 @@
-"""Object storage for asynchronous invocations: the seam, and S3 by boto3."""
+"""Object storage for asynchronous invocations: the protocol, and its implementation for S3 by boto3."""
 
 import asyncio
 import re
@@ -12,11 +12,11 @@ _PATH_HOST = re.compile(r"^s3[.-][a-z0-9.-]*amazonaws\.com(\.cn)?$")
 
 
 class ObjectFailed(Exception):
-    """An object cannot be read or written; the message says which and why."""
+    """An object cannot be read or written; the message names it and the reason."""
 
 
 class ObjectStore(Protocol):
-    """Objects by their `s3://bucket/key`."""
+    """A store of objects with `s3://bucket/key` addresses."""
 
     async def get(self, uri: str, *, max_bytes: int) -> bytes:
         """Read an object of at most `max_bytes`. Raises `ObjectFailed`."""
@@ -29,10 +29,10 @@ class ObjectStore(Protocol):
 
 def split_uri(uri: str) -> tuple[str, str]:
     """
-    Bucket and key of `s3://bucket/key`, or of the https URL of an object on AWS.
+    Split `s3://bucket/key`, or the https URL of an object on AWS, into bucket and key.
 
     Raises:
-        ObjectFailed: it is neither.
+        ObjectFailed: `uri` is neither.
     """
     scheme, _, rest = uri.partition("://")
     host, _, path = rest.partition("/")
@@ -43,21 +43,21 @@ def split_uri(uri: str) -> tuple[str, str]:
     elif scheme == "https" and _PATH_HOST.match(host):
         bucket, _, key = unquote(path).partition("/")
     else:
-        raise ObjectFailed(f"{uri} is not the place of an object. Wanted: s3://bucket/key.")
+        raise ObjectFailed(f"{uri} is not the address of an object; expected s3://bucket/key.")
     if not bucket or not key:
-        raise ObjectFailed(f"{uri} names no object. Wanted: s3://bucket/key.")
+        raise ObjectFailed(f"{uri} has no bucket or no key; expected s3://bucket/key.")
     return bucket, key
 
 
 class S3Objects:
-    """Any S3 endpoint. boto3 works in threads: it has no other way."""
+    """The objects of an S3 endpoint. boto3 is synchronous, so all calls run in threads."""
 
     def __init__(self, client_options: Mapping[str, Any]) -> None:
         """
-        Make the store; the client is made on first use, as importing boto3 takes a while.
+        Prepare the store; the client is made on first use, as importing boto3 is slow.
 
         Args:
-            client_options: of `boto3.client("s3", ...)`: `endpoint_url`, `aws_access_key_id`, `region_name`, ...
+            client_options: options of `boto3.client("s3", ...)`: `endpoint_url`, `aws_access_key_id`, ...
         """
         self._options = dict(client_options)
         self._client: Any = None
@@ -85,7 +85,7 @@ class S3Objects:
             response = self._s3().get_object(Bucket=bucket, Key=key)
             with response["Body"] as stream:
                 if response["ContentLength"] > max_bytes:
-                    raise ObjectFailed(f"{uri} has {response['ContentLength']} bytes, at most {max_bytes} are taken.")
+                    raise ObjectFailed(f"{uri} has {response['ContentLength']} bytes; expected at most {max_bytes}.")
                 body: bytes = stream.read()
         except (BotoCoreError, ClientError) as error:
             raise ObjectFailed(f"{uri} cannot be read: {error}") from error
@@ -101,7 +101,7 @@ class S3Objects:
             raise ObjectFailed(f"{uri} cannot be written: {error}") from error
 
     def _s3(self) -> Any:
-        with self._making:  # making one is not safe in two threads at once, using one is
+        with self._making:  # clients may be used, but not made, in several threads at once
             if self._client is None:
                 import boto3
 

@@ -1,11 +1,10 @@
 """
-OpenAI's API on endpoints.
+OpenAI's API on endpoints: `/v1/...`, and the two longer forms of SageMaker.
 
-`/v1/...`, where `model` names an endpoint or an inference component, and SageMaker's own two forms,
-`/endpoints/<name>/openai/v1` and `/endpoints/<name>/inference-components/<component>/openai/v1`.
-
-Bodies and answers pass as they are; a stream is plain chunked HTTP. Source: SageMaker developer guide, "Invoke models
-with the OpenAI SDK" (the longer forms).
+Below `/v1`, `model` names an endpoint or an inference component. SageMaker's forms name them in the path:
+`/endpoints/<name>/openai/v1` and `/endpoints/<name>/inference-components/<component>/openai/v1`. Bodies and responses
+are passed on unchanged; a stream is plain chunked HTTP. Source: SageMaker developer guide, "Invoke models with the
+OpenAI SDK".
 """
 
 import asyncio
@@ -45,7 +44,7 @@ from headrace.wire.openai.errors import error_body, render_error
 from headrace.wire.unknown_routes import MODELS, OPENAI_METHODS, render_error_for, unknown_route
 
 _ENDPOINT_PATH = re.compile(r"^/endpoints/([^/]+)(?:/inference-components/([^/]+))?/openai(/v1/.+)$")
-_PASSED_ON = ("content-type", "cache-control", "retry-after")
+_FORWARDED_HEADERS = ("content-type", "cache-control", "retry-after")
 _ERRORS: dict[str, type[HeadraceError]] = {
     "ServiceUnavailable": Unavailable,
     "ThrottlingException": Busy,
@@ -54,38 +53,38 @@ _ERRORS: dict[str, type[HeadraceError]] = {
     "ValidationError": InvalidRequest,
     "SerializationException": InvalidRequest,
 }
-"""All others: the model failed."""
+"""The OpenAI error for each code of the runtime API; any other code is a model error."""
 
 
 RETRY_AFTER = ("retry-after", "1")
-"""Seconds; of all answers that ask to come again."""
+"""Header of all responses that ask the client to retry; seconds."""
 
 
-class _Named(msgspec.Struct):
+class _ModelOfBody(msgspec.Struct):
     model: str = ""
 
 
-class _Streamed(msgspec.Struct):
+class _StreamOfBody(msgspec.Struct):
     stream: bool | None = None
 
 
-_decode_model = msgspec.json.Decoder(_Named).decode
-_decode_stream = msgspec.json.Decoder(_Streamed).decode
+_decode_model = msgspec.json.Decoder(_ModelOfBody).decode
+_decode_stream = msgspec.json.Decoder(_StreamOfBody).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAiPath:
-    """A path of the API."""
+    """A parsed request path of the OpenAI API."""
 
     path: str
-    """From `/v1` on."""
+    """The path from `/v1` on."""
     endpoint: str | None = None
-    """None: the body names it."""
+    """None: the body names the endpoint."""
     component: str | None = None
 
 
 def match(path: str) -> OpenAiPath | None:
-    """Read a path; None if it is not of this API."""
+    """Parse a path; None if it does not belong to this API."""
     if any(segment in {".", ".."} for segment in path.split("/")):
         return None
     if path.startswith("/v1/"):
@@ -96,15 +95,15 @@ def match(path: str) -> OpenAiPath | None:
 
 def model_named(body: bytes) -> str:
     """
-    The endpoint or the inference component that a body names.
+    Return the model that a body names: an endpoint or an inference component.
 
     Raises:
-        InvalidRequest: it names none.
+        InvalidRequest: the body names none.
     """
     try:
         name = _decode_model(body).model
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"The body is not a JSON object with a string in `model`: {error}.") from error
+        raise InvalidRequest(f"The body is not JSON with a string `model`: {error}. Expected a JSON object.") from error
     if not name:
         raise InvalidRequest(
             "`model` is missing. It is the name of an endpoint or of an inference component.", param="model"
@@ -119,11 +118,11 @@ async def answer_openai(
     Answer one request.
 
     Raises:
-        HeadraceError: in its place, as long as nothing was sent.
+        HeadraceError: the request failed, and nothing has been sent.
     """
     endpoint, component = asked.endpoint, asked.component
     if endpoint is None:
-        endpoint, component = await _addressed(service, scope["method"], asked.path, body)
+        endpoint, component = await _resolve_body(service, scope["method"], asked.path, body)
     record.endpoint = endpoint
     try:
         invocation = runtime_request.read(endpoint, "InvokeEndpoint", scope["headers"], trace_of(scope))
@@ -133,11 +132,11 @@ async def answer_openai(
         request = _worker_request(scope, asked.path, invocation, body)
         await _forward(service, invocation, request, down, record)
     except AwsError as error:
-        raise translated(error, model=component or endpoint) from error
+        raise to_openai_error(error, model=component or endpoint) from error
 
 
-async def _place_of(service: InvocationService, model: str) -> tuple[str, str | None]:
-    """Endpoint and inference component of a name: an endpoint with models of its own goes first, a host last."""
+async def _resolve_model(service: InvocationService, model: str) -> tuple[str, str | None]:
+    """Resolve a name to an endpoint with models of its own, else to an inference component, else to any endpoint."""
     with suppress(AwsError):
         if not is_for_components(await service.forwarder.route(model)):
             return model, None
@@ -145,33 +144,33 @@ async def _place_of(service: InvocationService, model: str) -> tuple[str, str | 
     return (model, None) if endpoint is None else (endpoint, model)
 
 
-async def _addressed(service: InvocationService, method: str, path: str, body: bytes) -> tuple[str, str | None]:
+async def _resolve_body(service: InvocationService, method: str, path: str, body: bytes) -> tuple[str, str | None]:
     """
-    Endpoint and inference component that a body names.
+    Return the endpoint and the inference component that a body names.
 
     Raises:
-        HeadraceError: it names none. Where our own servers do not serve the path, the error says what to use instead.
+        HeadraceError: the body names none. For paths that our servers do not serve, the error names the alternative.
         AwsError: the endpoint does not serve.
     """
     try:
-        place = await _place_of(service, model_named(body))
+        target = await _resolve_model(service, model_named(body))
         if path not in OPENAI_METHODS:  # the model's own image may serve it
-            await service.forwarder.route(place[0])
+            await service.forwarder.route(target[0])
     except (InvalidRequest, UnknownTarget):
         if path in OPENAI_METHODS:
             raise
         raise not_served(method, path) from None
-    return place
+    return target
 
 
 def not_served(method: str, path: str) -> HeadraceError:
-    """Say what to use instead of a route below `/v1`."""
+    """Return the error for a path below `/v1` that is not served; it names the alternative."""
     allowed = OPENAI_METHODS[MODELS] if is_models_path(path) else OPENAI_METHODS.get(path, ())
     return unknown_route(method, path, allowed=allowed, invocations="/endpoints/NAME/invocations")
 
 
 async def fail(error: HeadraceError, down: Downstream, record: InvocationRecord, *, path: str = "/v1/") -> None:
-    """Answer with an error in the form of the clients of a path, or end a stream with one."""
+    """Answer with an error in the format that clients of `path` expect, or end a stream with it."""
     record.error = record.error or error.code
     if down.is_started:
         down.put(b"data: " + error_body(error) + b"\n\n")
@@ -181,7 +180,7 @@ async def fail(error: HeadraceError, down: Downstream, record: InvocationRecord,
     record.status = reply.status
     headers = [*record.id_headers(), ("content-type", reply.content_type), *reply.headers]
     if isinstance(error, EngineFailed | ModelFailed):
-        headers.append(("x-should-retry", "false"))  # OpenAI's clients obey it: a retry fails again, or runs twice
+        headers.append(("x-should-retry", "false"))  # OpenAI's clients obey it: a retry would fail again, or run twice
     elif isinstance(error, Unavailable):
         headers.append(RETRY_AFTER)
     elif isinstance(error, MethodNotAllowed):
@@ -204,15 +203,15 @@ async def _forward(
 ) -> None:
     query = service.routing_query(invocation, request.body)
     try:
-        async with service.answered(
+        async with service.invoke(
             invocation.endpoint,
             query,
             request,
             record,
             timeout_s=service.config.stream_timeout_s,
-            heartbeat=lambda: _beat(service, request.body, down, record),
+            heartbeat=lambda: _heartbeat(service, request.body, down, record),
         ) as answer:
-            await _pass_on(service, invocation, answer, down, record)
+            await _send_response(service, invocation, answer, down, record)
     except TimeoutError:
         raise EngineFailed("The model did not finish its answer in time.") from None
     except AnswerBroken:
@@ -221,7 +220,7 @@ async def _forward(
         await finish(down)
 
 
-async def _pass_on(
+async def _send_response(
     service: InvocationService, invocation: Invocation, answer: Answer, down: Downstream, record: InvocationRecord
 ) -> None:
     is_sse = answer.headers.get("content-type", "").startswith(SSE_CONTENT_TYPE)
@@ -234,7 +233,7 @@ async def _pass_on(
         return
     content = await service.read(answer, invocation.endpoint, max_bytes=service.config.max_answer_bytes)
     record.first_s = perf_counter()
-    if down.is_started:  # by a sign of life: what is not a stream becomes an event of it
+    if down.is_started:  # by a heartbeat: a response that is not a stream becomes one event
         record.error = record.error or (str(answer.status) if answer.status >= 400 else None)
         down.put(b"data: " + b" ".join(content.split()) + b"\n\n")
         return
@@ -243,19 +242,19 @@ async def _pass_on(
 
 
 def _is_streamed(body: bytes) -> bool:
-    """Whether the client waits for an SSE stream."""
+    """Return whether the request asks for an SSE stream."""
     try:
         return bool(_decode_stream(body).stream)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
 
 
-async def _beat(service: InvocationService, body: bytes, down: Downstream, record: InvocationRecord) -> None:
-    """Comments, which readers of SSE skip. Source: HTML standard, "Server-sent events", authoring notes."""
+async def _heartbeat(service: InvocationService, body: bytes, down: Downstream, record: InvocationRecord) -> None:
+    """Send SSE comments, which clients skip. Source: HTML standard, "Server-sent events", authoring notes."""
     await asyncio.sleep(service.config.heartbeat_s)
     if not _is_streamed(body):
         return
-    if not down.is_started:  # it may be held again, when the replica that came has gone
+    if not down.is_started:  # a request may be held a second time, when its replica has gone
         record.status = 200
         headers = [("content-type", SSE_CONTENT_TYPE), ("cache-control", "no-cache"), *record.id_headers()]
         await down.start(200, headers)
@@ -278,11 +277,11 @@ async def _relay(answer: Answer, down: Downstream, record: InvocationRecord) -> 
 
 
 def _headers(answer: Answer) -> list[tuple[str, str]]:
-    return [(name, answer.headers[name]) for name in _PASSED_ON if name in answer.headers]
+    return [(name, answer.headers[name]) for name in _FORWARDED_HEADERS if name in answer.headers]
 
 
-def translated(error: AwsError, *, model: str = "") -> HeadraceError:
-    """An error of the runtime as OpenAI's clients know it."""
+def to_openai_error(error: AwsError, *, model: str = "") -> HeadraceError:
+    """Translate an error of the runtime API to the OpenAI API."""
     if isinstance(error, UnknownTarget):
         return no_model(model)
     if isinstance(error, NotServing):

@@ -17,19 +17,19 @@ def models_page(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> by
     Answer `GET /v1/models` or `GET /v1/models/<name>`.
 
     Args:
-        routes: of all endpoints.
-        path: one of these two.
-        can_wake: whether requests may wait for what sleeps at zero.
+        routes: the routes of all endpoints.
+        path: the request's path.
+        can_wake: whether requests may be held for targets that are scaled to zero.
 
     Raises:
-        ModelNotFound: there is nothing of that name.
-        ModelNotReady: it cannot answer yet.
-        ModelFailed: its endpoint has failed.
+        ModelNotFound: there is no model of that name.
+        ModelNotReady: the model cannot answer yet.
+        ModelFailed: the model's endpoint has failed.
     """
     able: dict[str, Route] = {}
     others: dict[str, Route] = {}
     in_order = sorted(routes.values(), key=lambda route: (is_for_components(route), route.endpoint))
-    for route in in_order:  # whom a name means, as in a request
+    for route in in_order:  # the same precedence as for a request: endpoints before components
         for name, is_able in _models_of(route, can_wake=can_wake):
             (able if is_able else others).setdefault(name, route)
     if path == MODELS:
@@ -41,12 +41,12 @@ def models_page(routes: Mapping[str, Route], path: str, *, can_wake: bool) -> by
 
 
 def is_models_path(path: str) -> bool:
-    """Whether it is the path of the list, or of one model."""
+    """Return whether `path` is the list of models or one model of it."""
     return path == MODELS or (path.startswith(_MODEL_PATH) and len(path) > len(_MODEL_PATH) and ":" not in path)
 
 
 def no_model(name: str) -> HeadraceError:
-    """Say that there is nothing of that name."""
+    """Return the error for a model that does not exist."""
     return ModelNotFound(
         f"The model `{shortened(name)}` does not exist. A model is the name of an endpoint or of one of its "
         "inference components; GET /v1/models lists those that can answer."
@@ -54,11 +54,11 @@ def no_model(name: str) -> HeadraceError:
 
 
 def not_serving(name: str, status: str) -> HeadraceError:
-    """Say why a model that exists does not answer."""
+    """Return the error for a model that exists but cannot answer, by the status of its endpoint."""
     if status == "Failed":
         return ModelFailed(
-            f"The model `{name}` cannot answer: its endpoint has failed. `FailureReason` of DescribeEndpoint says why "
-            f"(`headrace describe {name}`); delete the endpoint and create it again."
+            f"The model `{name}` cannot answer: its endpoint has failed. DescribeEndpoint has the "
+            f"`FailureReason` (`headrace describe {name}`); delete the endpoint and create it again."
         )
     return ModelNotReady(
         f"The model `{name}` cannot answer now: it has no instance, and its endpoint is {status}. Try again when "
@@ -67,7 +67,7 @@ def not_serving(name: str, status: str) -> HeadraceError:
 
 
 def _models_of(route: Route, *, can_wake: bool) -> Iterator[tuple[str, bool]]:
-    """Name, and whether it can answer, of all that a request may name."""
+    """Yield the name of each model of an endpoint, and whether it can answer."""
     if is_for_components(route):
         for component in route.components:
             yield component.name, can_answer(component.route, can_wake=can_wake)

@@ -1,8 +1,8 @@
 """
-What the gateway tells CloudWatch: each request as it ends, and every ten seconds how many are under way.
+CloudWatch metrics of invocations: each request when it ends, and the concurrency every ten seconds.
 
 Names, units and dimensions are SageMaker's; `HeldRequests` and `HoldTime` are ours. A request to an inference component
-counts for the variant that hosts it, too, so that policies on the variant work; strict mode leaves that out, as AWS
+also counts for the variant that hosts it, so that scaling policies on the variant work; not in strict mode, as AWS
 documents the component's metrics only. Source: SageMaker developer guide,
 "Amazon SageMaker AI metrics in Amazon CloudWatch", endpoint invocation metrics and inference component metrics.
 """
@@ -15,15 +15,16 @@ from dataclasses import dataclass, field
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
 from headrace.core.telemetry import get_logger
 from headrace.gateway.metrics import MODEL_ERRORS, InvocationLabels, InvocationRecord
+from headrace.gateway.routing import replicas_of
 from headrace.state.routes import Route, VariantRoute
 
 NAMESPACE = "AWS/SageMaker"
 WINDOW_S = 10
 """Source: `ConcurrentRequestsPerModel` and `ConcurrentRequestsPerCopy` are high-resolution metrics."""
-LOOK_S = 1.0
-"""Between two looks at the requests under way, where there is somebody to answer some."""
-_MAX_KNOWN = 4096
-"""Variants and components whose metrics are kept ready; all are made anew when there are more."""
+SAMPLE_S = 1.0
+"""Seconds between two samples of the requests in flight, while there are replicas."""
+_MAX_CACHED = 4096
+"""Variants and components whose metrics are cached; above this the cache is cleared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +47,28 @@ class _InvocationMetrics:
 
 
 class Publisher:
-    """Publishes requests that have ended; used by one thread, the event loop's."""
+    """Publishes requests that have ended. Used by one thread, the event loop's."""
 
     def __init__(self, sink: MetricSink, *, is_strict: bool = False, clock: Callable[[], float] = time.time) -> None:
         self._sink = sink
         self.counts_hosts = not is_strict
-        """Whether requests to components count for the variants that host them."""
+        """Whether requests to components also count for the variants that host them."""
         self._clock = clock
         self._ready: dict[InvocationLabels, _InvocationMetrics] = {}
         self._busy: set[InvocationLabels] = set()
-        """Who was asked lately, see `take_busy`."""
+        """Variants and components with requests since the last `take_busy`."""
 
     def publish(self, record: InvocationRecord, route: Route) -> None:
-        """Take a request that has ended, whoever it was sent to."""
+        """Publish a request that has ended."""
         now_s = self._clock()
         if record.is_without_capacity:
             for ready in self._without_capacity(record, route):
                 self._sink.put(ready.no_capacity, 1.0, now_s=now_s)
         if not record.variant:
             return
-        variant = next((one for one in route.variants if one.name == record.variant), None)
+        variant = next((variant for variant in route.variants if variant.name == record.variant), None)
         if record.component:
-            component = next((one.route for one in route.components if one.name == record.component), None)
+            component = next((found.route for found in route.components if found.name == record.component), None)
             labels = InvocationLabels(record.endpoint, record.variant, record.component)
             self._publish_ended(labels, record, num_replicas(component), now_s=now_s)
         if not record.component or (self.counts_hosts and variant is not None and variant.instances):
@@ -78,7 +79,7 @@ class Publisher:
     def _publish_ended(
         self, labels: InvocationLabels, record: InvocationRecord, num_sharing: int, *, now_s: float
     ) -> None:
-        """Publish a request for a variant or a component, whose replicas or instances share the load."""
+        """Publish a request for a variant or component; `num_sharing` replicas or instances share its load."""
         put = self._sink.put
         self._busy.add(labels)
         ready = self.metrics_of(labels)
@@ -99,31 +100,31 @@ class Publisher:
             put(ready.hold_time, record.held_s * 1e6, now_s=now_s, unit="Microseconds")
 
     def take_busy(self) -> set[InvocationLabels]:
-        """Who was asked since the last call."""
+        """Return the variants and components with requests since the last call."""
         busy, self._busy = self._busy, set()
         return busy
 
     def publish_idle(self, labels: InvocationLabels, *, at_s: float) -> None:
-        """Say that nobody asked what serves: no request is a measurement too, and what scales in must see it."""
+        """Publish zero invocations: scale-in alarms need the zero."""
         ready = self.metrics_of(labels)
         self._sink.put(ready.invocations, 0.0, now_s=at_s)
         self._sink.put(ready.per_replica, 0.0, now_s=at_s)
 
     def metrics_of(self, labels: InvocationLabels) -> _InvocationMetrics:
-        """The metrics of a variant or a component, kept ready."""
+        """Return the metrics of a variant or component, from the cache."""
         ready = self._ready.get(labels)
         if ready is None:
-            if len(self._ready) >= _MAX_KNOWN:
+            if len(self._ready) >= _MAX_CACHED:
                 self._ready.clear()
             ready = self._ready[labels] = _metrics_for(labels)
         return ready
 
     def _without_capacity(self, record: InvocationRecord, route: Route) -> Iterator[_InvocationMetrics]:
-        """The component that was asked for with its host, or the variants without a replica."""
+        """Yield the metrics of the requested component and its host, or of all variants without a replica."""
         if record.component:
             yield self.metrics_of(InvocationLabels(record.endpoint, record.variant, record.component))
-            host = next((one.variant for one in route.components if one.name == record.component), "")
-            if self.counts_hosts and any(one.name == host and one.instances for one in route.variants):
+            host = next((found.variant for found in route.components if found.name == record.component), "")
+            if self.counts_hosts and any(variant.name == host and variant.instances for variant in route.variants):
                 yield self.metrics_of(InvocationLabels(record.endpoint, host, ""))
             return
         for variant in route.variants:
@@ -132,64 +133,64 @@ class Publisher:
 
 
 def num_replicas(variant: VariantRoute | None) -> int:
-    """How many replicas answer for a variant or a component."""
-    return 0 if variant is None else sum(len(fleet.replicas) for fleet in variant.fleets if fleet.share > 0)
+    """Return the number of replicas of a variant or component that get new traffic."""
+    return 0 if variant is None else len(replicas_of(variant))
 
 
 def num_units(variant: VariantRoute | None) -> int:
-    """Return what shares a variant's load: its instances where they host components, else its replicas."""
+    """Return how many share a variant's load: its instances if they host components, else its replicas."""
     return num_replicas(variant) if variant is None or not variant.instances else variant.instances
 
 
 @dataclass(frozen=True, slots=True)
-class _Watched:
-    """A variant or a component, with the workers whose requests are its own."""
+class _Sampled:
+    """A variant or component to sample, with the workers whose requests count for it."""
 
     labels: InvocationLabels
     workers: Sequence[str]
     num_units: int
     is_host: bool = False
-    """Instances that stand ready, also while no component has a copy on them."""
+    """The variant hosts components; it is sampled also while none has a copy on it."""
 
 
 @dataclass(slots=True)
 class _Window:
-    """Looks at one variant or component in one window."""
+    """The samples of one variant or component in one window."""
 
-    num_looks: int = 0
+    num_samples: int = 0
     per_replica: float = 0.0
     is_serving: bool = False
-    """It had a replica."""
+    """It had a replica at some point of the window."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Sampler:
-    """Publishes how many requests each replica is answering: the mean over each window of ten seconds."""
+    """Publishes the mean number of in-flight requests per replica over each window of ten seconds."""
 
     publisher: Publisher
     sink: MetricSink
     routes: Callable[[], Mapping[str, Route]]
     loads: Callable[[], Mapping[str, int]]
-    """Worker → requests that it is answering."""
+    """Returns the in-flight requests of each worker."""
     held: Callable[[], Mapping[str, int]]
-    """Endpoint → requests that wait for a replica."""
+    """Returns the held requests of each endpoint."""
     each_window: Callable[[], None] = lambda: None
-    """Called once in each window: publishes what is measured at a moment."""
+    """Called once in each window, to publish gauges."""
     clock: Callable[[], float] = time.time
     _windows: dict[InvocationLabels, _Window] = field(default_factory=dict)
     _window: int = -1
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Sample until cancelled."""
         while True:
             try:
-                self.look()
-            except Exception:  # noqa: BLE001 -- an edge: no bug in here may stop the platform
+                self.sample()
+            except Exception:  # noqa: BLE001 -- an edge: a bug in metrics must not stop the platform
                 get_logger().exception("metrics.crashed")
-            await asyncio.sleep(LOOK_S if self._windows else WINDOW_S - self.clock() % WINDOW_S)
+            await asyncio.sleep(SAMPLE_S if self._windows else WINDOW_S - self.clock() % WINDOW_S)
 
-    def look(self) -> None:
-        """Count what is under way now; publish the window that has ended."""
+    def sample(self) -> None:
+        """Count the requests in flight now; publish the window that has ended."""
         window = int(self.clock() // WINDOW_S)
         if window != self._window:
             self._publish()
@@ -197,42 +198,42 @@ class Sampler:
             self.each_window()
         loads, held = self.loads(), self.held()
         for route in self.routes().values():
-            for watched in _served(route, with_hosts=self.publisher.counts_hosts):
-                waiting = held.get(route.endpoint, 0) if len(route.variants) == 1 and not route.components else 0
-                if not watched.workers and not waiting and not watched.is_host:
+            for sampled in _served(route, with_hosts=self.publisher.counts_hosts):
+                num_held = held.get(route.endpoint, 0) if len(route.variants) == 1 and not route.components else 0
+                if not sampled.workers and not num_held and not sampled.is_host:
                     continue
-                seen = self._windows.setdefault(watched.labels, _Window())
-                seen.num_looks += 1
-                seen.is_serving |= watched.is_host or (bool(watched.workers) and route.async_output is None)
-                under_way = waiting + sum(loads.get(worker, 0) for worker in watched.workers)
-                seen.per_replica += under_way / max(1, watched.num_units)
+                measured = self._windows.setdefault(sampled.labels, _Window())
+                measured.num_samples += 1
+                measured.is_serving |= sampled.is_host or (bool(sampled.workers) and route.async_output is None)
+                in_flight = num_held + sum(loads.get(worker, 0) for worker in sampled.workers)
+                measured.per_replica += in_flight / max(1, sampled.num_units)
 
     def _publish(self) -> None:
         at_s, busy = self._window * WINDOW_S, self.publisher.take_busy()
         for labels, seen in self._windows.items():
-            self.sink.put(self.publisher.metrics_of(labels).concurrent, seen.per_replica / seen.num_looks, now_s=at_s)
+            self.sink.put(self.publisher.metrics_of(labels).concurrent, seen.per_replica / seen.num_samples, now_s=at_s)
             if seen.is_serving and labels not in busy:
                 self.publisher.publish_idle(labels, at_s=at_s)
         self._windows.clear()
 
 
-def _served(route: Route, *, with_hosts: bool) -> Iterator[_Watched]:
-    """Variants and components; instances that host components with the copies of all of them."""
+def _served(route: Route, *, with_hosts: bool) -> Iterator[_Sampled]:
+    """Yield the variants and components of a route; variants that host components with the copies of all of them."""
     for variant in route.variants:
         labels, is_host = InvocationLabels(route.endpoint, variant.name, ""), bool(variant.instances)
         if not is_host:
-            yield _Watched(labels, _workers_of(variant), num_replicas(variant))
+            yield _Sampled(labels, _workers_of(variant), num_replicas(variant))
         elif with_hosts:
             copies = [
-                one
-                for hosted in route.components
-                if hosted.variant == variant.name
-                for one in _workers_of(hosted.route)
+                worker
+                for component in route.components
+                if component.variant == variant.name
+                for worker in _workers_of(component.route)
             ]
-            yield _Watched(labels, copies, variant.instances, is_host=True)
+            yield _Sampled(labels, copies, variant.instances, is_host=True)
     for component in route.components:
         labels = InvocationLabels(route.endpoint, component.route.name, component.name)
-        yield _Watched(labels, _workers_of(component.route), num_replicas(component.route))
+        yield _Sampled(labels, _workers_of(component.route), num_replicas(component.route))
 
 
 def _workers_of(variant: VariantRoute) -> list[str]:
@@ -240,7 +241,7 @@ def _workers_of(variant: VariantRoute) -> list[str]:
 
 
 def _metrics_for(labels: InvocationLabels) -> _InvocationMetrics:
-    """An inference component's are its own, and not those of its variant. Source: what SageMaker publishes."""
+    """Build the metrics of a variant or component; a component's have a dimension of their own, as on SageMaker."""
     dimensions: Dimensions = (("EndpointName", labels.endpoint), ("VariantName", labels.variant))
     component = labels.component
     if component:

@@ -33,11 +33,11 @@ class Quarantine:
         self._entries: dict[Replica, _Entry] = {}
 
     def __bool__(self) -> bool:
-        """Whether there may be replicas in quarantine."""
+        """Return whether there may be replicas in quarantine."""
         return bool(self._entries)
 
     def __contains__(self, replica: Replica) -> bool:
-        """Whether `replica` is in quarantine now."""
+        """Return whether `replica` is in quarantine now."""
         entry = self._entries.get(replica)
         return entry is not None and entry.end is not None
 

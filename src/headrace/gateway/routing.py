@@ -115,7 +115,7 @@ def usable_replicas(route: Route, query: RoutingQuery) -> list[Replica]:
 
 
 def is_open_to(variant: VariantRoute, query: RoutingQuery) -> bool:
-    """Whether a variant or component may answer: the request names it, or its weight is above 0."""
+    """Return whether a variant or component may answer: the request names it, or its weight is above 0."""
     return query.target_variant is not None or query.component is not None or variant.weight > 0
 
 
@@ -125,12 +125,12 @@ def replicas_of(variant: VariantRoute) -> list[Replica]:
 
 
 def can_answer(variant: VariantRoute, *, can_wake: bool) -> bool:
-    """Whether a variant or component has a replica, or one that a request may wait for."""
+    """Return whether a variant or component has a replica, or one that a request may wait for."""
     return bool(replicas_of(variant)) or (variant.standby and can_wake)
 
 
 def is_for_components(route: Route) -> bool:
-    """Whether the models of an endpoint are inference components: its variants have no replicas of their own."""
+    """Return whether the models of an endpoint are inference components: its variants have no replicas of their own."""
     return bool(route.components) or (bool(route.variants) and not any(variant.fleets for variant in route.variants))
 
 

@@ -1,4 +1,4 @@
-"""What all doors of the gateway share, and the way of one request through it."""
+"""The parts that all APIs of the gateway share, and the path of one invocation through them."""
 
 import asyncio
 import time
@@ -20,15 +20,15 @@ from headrace.http.client import WorkerRequest
 from headrace.http.client_response import Answer, AnswerBroken, AnswerTooLong
 
 FLUSH_S = 30.0
-"""So long may a client take to read the end of a stream that we have ended."""
+"""Longest time for a client to read the end of a finished stream."""
 
 Heartbeat = Callable[[], Awaitable[None]]
-"""Shows a client that waits that we live; runs until it is cancelled."""
+"""Keeps the connection of a held request open; runs until it is cancelled."""
 
 
 @dataclass(slots=True, kw_only=True)
 class InvocationService:
-    """One gateway's parts."""
+    """Invokes workers: routing, timeouts, sessions and error translation for all APIs."""
 
     config: GatewayConfig
     forwarder: Forwarder
@@ -38,7 +38,7 @@ class InvocationService:
     budget: BodyBudget
 
     def routing_query(self, invocation: Invocation, body: bytes) -> RoutingQuery:
-        """What of an invocation matters for its way."""
+        """Return the part of an invocation that routing depends on."""
         component = invocation.members.get("InferenceComponentName")
         session_id = invocation.session_id
         worker = affinity = None
@@ -54,7 +54,7 @@ class InvocationService:
         )
 
     @asynccontextmanager
-    async def answered(
+    async def invoke(
         self,
         endpoint: str,
         query: RoutingQuery,
@@ -65,19 +65,19 @@ class InvocationService:
         heartbeat: Heartbeat | None = None,
     ) -> AsyncIterator[Answer]:
         """
-        A worker's answer, from its head to the end of the block, where it is given up if it has not ended.
+        Send a request to a worker; the block gets its response, which is dropped at the end of the block.
 
         Args:
-            endpoint: its name.
-            query: what matters for its way.
-            request: what the worker gets.
-            record: is filled.
-            timeout_s: of all this, but for the time in which the request is held for a replica.
-            heartbeat: runs while it is.
+            endpoint: the endpoint's name.
+            query: the part of the request that routing depends on.
+            request: what the worker receives.
+            record: gets the measurements.
+            timeout_s: limit for all of this and the block, without the time for which the request is held.
+            heartbeat: runs while the request is held.
 
         Raises:
-            AwsError: nobody answers.
-            TimeoutError: the time is over.
+            AwsError: no replica answers.
+            TimeoutError: `timeout_s` has passed.
         """
         record.component = query.component or ""
 
@@ -87,14 +87,14 @@ class InvocationService:
             if record.asked_s is None:
                 record.asked_s = perf_counter()
 
-        async with asyncio.timeout(timeout_s) as patience:
+        async with asyncio.timeout(timeout_s) as timeout:
             try:
                 forwarded = await self.forwarder.send(
                     endpoint,
                     query,
                     request,
                     on_decision=on_decision,
-                    while_held=lambda: self._while_held(patience, timeout_s, record, heartbeat),
+                    while_held=lambda: self._while_held(timeout, timeout_s, record, heartbeat),
                 )
             except NoCapacity:
                 record.is_without_capacity = True
@@ -108,38 +108,38 @@ class InvocationService:
 
     @contextmanager
     def _while_held(
-        self, patience: asyncio.Timeout, timeout_s: float, record: InvocationRecord, heartbeat: Heartbeat | None
+        self, timeout: asyncio.Timeout, timeout_s: float, record: InvocationRecord, heartbeat: Heartbeat | None
     ) -> Iterator[None]:
-        """While a request is held: the model's time does not run, and the client hears that we live."""
+        """Stop the timeout and run the heartbeat while a request is held."""
         loop, since_s = asyncio.get_running_loop(), perf_counter()
-        patience.reschedule(None)
-        beating = None if heartbeat is None else asyncio.ensure_future(heartbeat())
+        timeout.reschedule(None)
+        heartbeat_task = None if heartbeat is None else asyncio.ensure_future(heartbeat())
         try:
             yield
         finally:
-            if beating is not None:
-                beating.cancel()
+            if heartbeat_task is not None:
+                heartbeat_task.cancel()
             record.held_s += perf_counter() - since_s
-            patience.reschedule(loop.time() + timeout_s)
+            timeout.reschedule(loop.time() + timeout_s)
 
     async def read(self, answer: Answer, endpoint: str, *, max_bytes: int) -> bytes:
         """
-        The whole body of an answer.
+        Read the whole body of a response.
 
         Raises:
-            AwsError: it is not whole, or too long.
+            AwsError: the body broke off, or is too long.
         """
         try:
             return await answer.read(max_bytes)
         except (AnswerBroken, AnswerTooLong) as error:
             raise self.texts.answer_not_whole(endpoint, answer.status) from error
 
-    async def refuse_failed(self, answer: Answer, endpoint: str) -> None:
+    async def check_status(self, answer: Answer, endpoint: str) -> None:
         """
-        Return if the worker answered 2xx.
+        Check that the worker answered 2xx.
 
         Raises:
-            AwsError: it did not.
+            AwsError: the worker answered another status.
         """
         if not 200 <= answer.status < 300:
             body = await self.read(answer, endpoint, max_bytes=self.config.max_answer_bytes)
@@ -148,17 +148,17 @@ class InvocationService:
     def answer_headers(
         self, invocation: Invocation, record: InvocationRecord, headers: Mapping[str, str]
     ) -> dict[str, str]:
-        """The response headers that all APIs have."""
-        told = {**dict(record.id_headers()), "x-Amzn-Invoked-Production-Variant": record.variant}
+        """Return the response headers that all APIs have in common."""
+        common = {**dict(record.id_headers()), "x-Amzn-Invoked-Production-Variant": record.variant}
         if "x-amzn-sagemaker-custom-attributes" in headers:
-            told["X-Amzn-SageMaker-Custom-Attributes"] = headers["x-amzn-sagemaker-custom-attributes"]
-        told |= self.sessions.take_note(
+            common["X-Amzn-SageMaker-Custom-Attributes"] = headers["x-amzn-sagemaker-custom-attributes"]
+        common |= self.sessions.update(
             invocation.endpoint, invocation.session_id, headers, worker=record.worker, now_s=time.time()
         )
-        return told
+        return common
 
 
 async def finish(down: Downstream) -> None:
-    """End a stream; a client that does not read its end is left."""
+    """End a stream; a client that does not read the end within `FLUSH_S` is disconnected."""
     async with asyncio.timeout(FLUSH_S):
         await down.finish()

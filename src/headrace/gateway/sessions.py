@@ -1,8 +1,8 @@
 """
-Which worker has which stateful session. The container opens, names and closes sessions; we remember where they are.
+The workers of stateful sessions. Containers open, name and close sessions; the gateway remembers where they are.
 
 Source: SageMaker developer guide, "Stateful sessions". The table is in memory: after a restart of the platform a
-session is found by rendezvous hashing of its id, which is right where an endpoint has one replica.
+session is routed by rendezvous hashing of its id, which is correct for endpoints with one replica.
 """
 
 from collections import OrderedDict
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 NEW_SESSION = "NEW_SESSION"
-DEFAULT_LIFE_S = 1200.0
-"""Of a session whose container says no time. Source: DJL's `sessions_expiration`."""
+DEFAULT_LIFETIME_S = 1200.0
+"""Lifetime of a session for which the container sends no `Expires`. Source: DJL's `sessions_expiration`."""
 
 MAX_SESSIONS = 100_000
-"""Then the one that was used longest ago is forgotten."""
+"""Sessions in the table; above this the least recently used one is evicted."""
 
 _OPENED = ("x-amzn-sagemaker-new-session-id", "x-amzn-sagemaker-session-id")
-"""Headers by which containers tell the id of a new session: vLLM's name, DJL's (and the guide's) name."""
+"""Response headers with the id of a new session: vLLM's name, and the one of DJL and the guide."""
 
 _CLOSED = "x-amzn-sagemaker-closed-session-id"
 
@@ -30,7 +30,7 @@ class _Session:
 
 
 class Sessions:
-    """(Endpoint, session id) → worker."""
+    """The worker of each session, by endpoint and session id."""
 
     def __init__(self, *, max_sessions: int = MAX_SESSIONS) -> None:
         self._sessions: OrderedDict[tuple[str, str], _Session] = OrderedDict()
@@ -40,7 +40,7 @@ class Sessions:
         return len(self._sessions)
 
     def worker_of(self, endpoint: str, session_id: str, *, now_s: float) -> str | None:
-        """The worker that has the session, if we know of it."""
+        """Return the worker that has the session; None if it is unknown or has expired."""
         key = (endpoint, session_id)
         session = self._sessions.get(key)
         if session is None:
@@ -51,36 +51,36 @@ class Sessions:
         self._sessions.move_to_end(key)
         return session.worker
 
-    def take_note(
-        self, endpoint: str, asked: str | None, headers: Mapping[str, str], *, worker: str, now_s: float
+    def update(
+        self, endpoint: str, session_id: str | None, headers: Mapping[str, str], *, worker: str, now_s: float
     ) -> dict[str, str]:
         """
-        Read a worker's answer.
+        Apply the session headers of a worker's response.
 
         Args:
-            endpoint: that was asked.
-            asked: the `SessionId` of the request.
-            headers: of the answer, names in lower case.
-            worker: that answered.
+            endpoint: the endpoint of the request.
+            session_id: the `SessionId` of the request.
+            headers: the response headers, names in lower case.
+            worker: the worker that sent the response.
             now_s: seconds since 1970.
 
         Returns:
-            The headers that tell the client.
+            The session headers for the client.
         """
-        told = {}
+        client_headers = {}
         opened = next((headers[name] for name in _OPENED if name in headers), None)
-        if asked == NEW_SESSION and opened:
-            session_id, _, rest = opened.partition(";")
-            expires_s = _expires_s(rest)
+        if session_id == NEW_SESSION and opened:
+            new_id, _, attributes = opened.partition(";")
+            expires_s = _expires_s(attributes)
             self._add(
-                (endpoint, session_id.strip()), worker, now_s + DEFAULT_LIFE_S if expires_s is None else expires_s
+                (endpoint, new_id.strip()), worker, now_s + DEFAULT_LIFETIME_S if expires_s is None else expires_s
             )
-            told["X-Amzn-SageMaker-New-Session-Id"] = opened
+            client_headers["X-Amzn-SageMaker-New-Session-Id"] = opened
         closed = headers.get(_CLOSED)
         if closed:
             self._sessions.pop((endpoint, closed.strip()), None)
-            told["X-Amzn-SageMaker-Closed-Session-Id"] = closed
-        return told
+            client_headers["X-Amzn-SageMaker-Closed-Session-Id"] = closed
+        return client_headers
 
     def _add(self, key: tuple[str, str], worker: str, expires_s: float) -> None:
         self._sessions[key] = _Session(worker, expires_s)
@@ -90,7 +90,7 @@ class Sessions:
 
 
 def _expires_s(attributes: str) -> float | None:
-    """`Expires=2026-01-01T00:00:00Z` as seconds since 1970."""
+    """Parse `Expires=2026-01-01T00:00:00Z` to seconds since 1970."""
     name, _, value = attributes.strip().partition("=")
     if name.lower() != "expires":
         return None

@@ -31,10 +31,10 @@ async def stream(
     query = service.routing_query(invocation, body)
     request = WorkerRequest(headers=invocation.worker_headers(), body=body)
     try:
-        async with service.answered(
+        async with service.invoke(
             invocation.endpoint, query, request, record, timeout_s=service.config.stream_timeout_s
         ) as answer:
-            await service.refuse_failed(answer, invocation.endpoint)
+            await service.check_status(answer, invocation.endpoint)
             record.status = 200
             await down.start(200, _headers(service, invocation, record, answer))
             await _relay(answer, down, record)

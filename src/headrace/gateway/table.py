@@ -1,9 +1,9 @@
 """
-The routes in memory, kept like the store's.
+The routes in memory, kept in sync with the store.
 
-A request for an endpoint that the table knows never waits for the store: what changed is read in a thread as soon as
-the store says that something was written. One for an endpoint that it does not know waits for that reading, so that an
-endpoint which is InService to `DescribeEndpoint` is there for the next call.
+A request to a known endpoint never waits for the store: changes are read in a thread as soon as the store reports a
+write. A request to an unknown endpoint waits for that read, so that an endpoint which `DescribeEndpoint` has shown as
+InService takes the next call.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from headrace.state.routes import ROUTE, Route
 from headrace.state.store import Store
 
 RETRY_S = 1.0
-"""After the store could not be read."""
+"""Pause after the store could not be read."""
 
-PATIENCE_S = 2.0
-"""So long does a request wait for the store; then it goes by what was read before."""
+SETTLE_TIMEOUT_S = 2.0
+"""How long a request waits for the store; after that it uses the routes read before."""
 
 
 class RouteTable:
-    """Endpoint name → route."""
+    """The routes of all endpoints, by the endpoint's name."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -34,9 +34,9 @@ class RouteTable:
         self._listeners: list[Callable[[Mapping[str, Route]], None]] = []
         self._counting = threading.Lock()
         self._written = 0
-        """How many times the store has said that something was written."""
+        """Writes that the store has reported."""
         self._seen = -1
-        """`_written` as it was before the last reading."""
+        """`_written` just before the last read."""
         self._wake = asyncio.Event()
         self._was_read = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -44,26 +44,26 @@ class RouteTable:
 
     @property
     def routes(self) -> Mapping[str, Route]:
-        """All routes, as they were read last."""
+        """All routes as last read, by endpoint."""
         return self._routes
 
     @property
     def components(self) -> Mapping[str, str]:
-        """Inference component → endpoint, as they were read last."""
+        """The endpoint of each inference component, as last read."""
         return self._components
 
     def on_change(self, listener: Callable[[Mapping[str, Route]], None]) -> None:
-        """Call `listener` with all routes after each reading."""
+        """Call `listener` with all routes after each read."""
         self._listeners.append(listener)
 
     async def start(self) -> None:
-        """Read all routes, and keep them like the store's from now on."""
+        """Read all routes, and follow the store's changes from now on."""
         loop = asyncio.get_running_loop()
 
         def written() -> None:
             with self._counting:
                 self._written += 1
-            with contextlib.suppress(RuntimeError):  # the loop has ended; so has this table
+            with contextlib.suppress(RuntimeError):  # the event loop has ended, and the table with it
                 loop.call_soon_threadsafe(self._wake.set)
 
         self._unsubscribe = self._store.subscribe(written)
@@ -71,7 +71,7 @@ class RouteTable:
         self._task = asyncio.create_task(self._follow(), name="routes")
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Stop following the store."""
         self._unsubscribe()
         if self._task is not None:
             self._task.cancel()
@@ -79,7 +79,7 @@ class RouteTable:
             self._task = None
 
     async def route(self, endpoint: str) -> Route | None:
-        """The route of an endpoint; None if there is no such endpoint."""
+        """Return the route of an endpoint; None if there is no such endpoint."""
         route = self._routes.get(endpoint)
         if route is None and self._seen != self._written:
             await self.settled()
@@ -87,10 +87,10 @@ class RouteTable:
         return route
 
     async def settled(self) -> None:
-        """Wait until what was written before this call has been read, or the store does not let us."""
+        """Wait until all writes before this call have been read, at most `SETTLE_TIMEOUT_S`."""
         target = self._written
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S), self._was_read:
+            async with asyncio.timeout(SETTLE_TIMEOUT_S), self._was_read:
                 await self._was_read.wait_for(lambda: self._seen >= target)
 
     async def _follow(self) -> None:
@@ -99,7 +99,7 @@ class RouteTable:
             self._wake.clear()
             try:
                 await self._refresh()
-            except Exception:  # noqa: BLE001 -- the store's own errors; the routes stay as they are, and we try again
+            except Exception:  # noqa: BLE001 -- an edge: any error of the store; the routes stay, and the read is retried
                 get_logger().exception("routes.unreadable", retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
@@ -110,7 +110,9 @@ class RouteTable:
         read = {record.name: self._route_of(record) for record in records if record.deleting_s is None}
         self._read = {name: entry for name, entry in read.items() if entry is not None}
         self._routes = {name: route for name, (_, route) in self._read.items()}
-        self._components = {one.name: name for name, route in self._routes.items() for one in route.components}
+        self._components = {
+            component.name: name for name, route in self._routes.items() for component in route.components
+        }
         for listener in self._listeners:
             listener(self._routes)
         async with self._was_read:

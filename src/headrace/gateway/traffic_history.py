@@ -1,9 +1,9 @@
 """
-The traffic of the last hour, for the charts of the console: what the gateway answered, and how quickly.
+The traffic of the last hour, for the console's charts: requests, failures and latencies by endpoint.
 
-Pure but for what it remembers: the time is given. Used by one thread, the event loop's. What is kept is bounded: a
-number of endpoints, and for each a ring of short buckets for the last ten minutes and one of long buckets for the last
-hour. Metrics that leave the platform are elsewhere (`gateway.metrics`).
+Callers pass the time. Used by one thread, the event loop's. Memory is bounded: a limited number of endpoints, each with
+a ring of short buckets for the last ten minutes and a ring of long buckets for the last hour. The metrics that leave
+the platform are in `gateway.metrics`.
 """
 
 from collections import OrderedDict
@@ -14,22 +14,22 @@ from headrace.gateway.latency_sketch import LatencySketch
 from headrace.state.records import Json
 
 MAX_ENDPOINTS = 1000
-"""The one whose last request is longest ago is forgotten when there is one more."""
+"""Endpoints in memory; above this the one with the oldest last request is evicted."""
 MAX_VARIANTS = 20
-"""That are counted apart; AWS allows ten, and as many shadows."""
+"""Variants of an endpoint that are counted separately. AWS allows ten, and as many shadow variants."""
 RATE_WINDOW_S = 60.0
-"""Over which `rates` looks back, at least."""
+"""Shortest time that `rates` looks back."""
 
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _MODEL_ERROR = 424
-"""The worker failed, whatever the number says: it is the platform's failure, not its caller's."""
+"""Status of a model error. It counts as failed, although it is a 4xx: the caller is not at fault."""
 _CLIENT_GONE = 499
-"""Nothing was wrong: the caller did not want to hear the end."""
+"""Status of a request whose client disconnected: neither failed nor refused."""
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """What happened between `index * bucket_s` and the next one."""
+    """The requests of one interval, from `index * bucket_s` to the start of the next bucket."""
 
     index: int
     requests: int = 0
@@ -54,7 +54,7 @@ class _Bucket:
 
 
 class _Ring:
-    """The newest buckets of one length."""
+    """A ring of the newest buckets of one length."""
 
     __slots__ = ("_buckets", "bucket_s")
 
@@ -62,17 +62,17 @@ class _Ring:
         self.bucket_s = bucket_s
         self._buckets: list[_Bucket | None] = [None] * num
 
-    def now(self, now_s: float) -> _Bucket:
-        """The bucket of this moment; it takes the place of the oldest one."""
+    def bucket_at(self, now_s: float) -> _Bucket:
+        """Return the bucket of `now_s`; a new one replaces the oldest."""
         index = int(now_s // self.bucket_s)
-        place = index % len(self._buckets)
-        bucket = self._buckets[place]
-        if bucket is None or bucket.index != index:  # NOTE: also when the clock was set back
-            self._buckets[place] = bucket = _Bucket(index)
+        slot = index % len(self._buckets)
+        bucket = self._buckets[slot]
+        if bucket is None or bucket.index != index:  # NOTE: also if the clock was set back
+            self._buckets[slot] = bucket = _Bucket(index)
         return bucket
 
     def between(self, since_s: float, now_s: float) -> Iterator[_Bucket]:
-        """The buckets from one moment to another, oldest first, empty ones for those in which nothing happened."""
+        """Yield the buckets from `since_s` to `now_s`, oldest first; intervals without requests have empty ones."""
         last = int(now_s // self.bucket_s)
         first = min(max(int(since_s // self.bucket_s), last - len(self._buckets) + 1), last)
         for index in range(first, last + 1):
@@ -81,7 +81,7 @@ class _Ring:
 
     @property
     def length_s(self) -> float:
-        """How far back it reaches at least."""
+        """Seconds that the ring reaches back at least."""
         return (len(self._buckets) - 1) * self.bucket_s
 
 
@@ -93,12 +93,12 @@ class _EndpointHistory:
         self.long = _Ring(60.0, 61)
 
     def ring_for(self, since_s: float, now_s: float) -> _Ring:
-        """The finest that reaches back so far."""
+        """Return the ring with the shortest buckets that reaches back to `since_s`."""
         return self.short if now_s - since_s <= self.short.length_s else self.long
 
 
 class TrafficHistory:
-    """Of all endpoints."""
+    """The traffic of all endpoints in the last hour."""
 
     def __init__(self, *, max_endpoints: int = MAX_ENDPOINTS) -> None:
         self._max_endpoints = max_endpoints
@@ -108,16 +108,16 @@ class TrafficHistory:
         self, endpoint: str, variant: str, status: int, first_byte_s: float | None, total_s: float, now_s: float
     ) -> None:
         """
-        Remember a request that has ended.
+        Record a request that has ended.
 
         Args:
-            endpoint: its name. Only names of endpoints that exist: callers could fill the memory with others.
-            variant: that answered; empty if it came to none.
-            status: what the client was answered; 424 for a stream that broke off, 499 for a client that hung up.
-                424 and from 500 on count as failed, the rest from 400 on as refused, but for 499. Times count
-                below 400 only: refusals are quick, and time-outs are not answers.
-            first_byte_s: from the request's arrival to the first byte of the answer; None if there was none.
-            total_s: from the request's arrival to the end of the answer.
+            endpoint: the endpoint's name. It must exist: clients could fill the memory with other names.
+            variant: the variant that answered; empty if none did.
+            status: the status that the client got; 424 for a broken stream, 499 for a client that disconnected.
+                424 and 5xx count as failed, other 4xx as refused, but for 499. Latencies are recorded below 400
+                only: refusals are fast, and timeouts are not responses.
+            first_byte_s: from the arrival of the request to the first byte of the response; None if there was none.
+            total_s: from the arrival of the request to the end of the response.
             now_s: seconds since 1970.
         """
         known = self._endpoints.get(endpoint)
@@ -128,14 +128,14 @@ class TrafficHistory:
         else:
             self._endpoints.move_to_end(endpoint)
         for ring in (known.short, known.long):
-            ring.now(now_s).record(variant, status, first_byte_s, total_s)
+            ring.bucket_at(now_s).record(variant, status, first_byte_s, total_s)
 
     def series(self, endpoint: str, *, since_s: float, now_s: float) -> Json:
         """
-        What a chart shows: one value a bucket, from `since_s` (at most an hour ago) until now.
+        Return the values of a chart: one for each bucket from `since_s`, at most an hour ago, until now.
 
-        Buckets are 5 s long if `since_s` is at most 10 minutes ago, else 60 s; the last one has not ended. Quantiles
-        are None where nothing was answered.
+        Buckets are 5 s long if `since_s` is at most 10 minutes ago, else 60 s; the last one is incomplete. Quantiles
+        are None for buckets without responses.
         """
         known = self._endpoints.get(endpoint) or _EndpointHistory()
         ring = known.ring_for(since_s, now_s)
@@ -155,7 +155,7 @@ class TrafficHistory:
         }
 
     def rates(self, endpoints: Iterable[str], *, now_s: float) -> dict[str, Json]:
-        """Of each endpoint that had requests in the last minute: how many a second, and half of the first bytes."""
+        """Return the request rate, failure rate and median time to first byte of endpoints busy in the last minute."""
         found = {}
         for name in endpoints:
             known = self._endpoints.get(name)
@@ -174,10 +174,10 @@ class TrafficHistory:
 
 
 def _merged(sketches: Iterable[LatencySketch]) -> LatencySketch:
-    together = LatencySketch()
+    merged = LatencySketch()
     for sketch in sketches:
-        together.merge(sketch)
-    return together
+        merged.merge(sketch)
+    return merged
 
 
 def _quantiles_ms(sketches: list[LatencySketch]) -> Json:

@@ -58,7 +58,7 @@ class WaitQueue:
 
     @property
     def can_hold(self) -> bool:
-        """Whether requests may be held at all: without a wake signal no replica would come."""
+        """Return whether requests may be held at all: without a wake signal no replica would come."""
         return self._wake is not None
 
     def num_by_endpoint(self) -> dict[str, int]:
@@ -66,7 +66,7 @@ class WaitQueue:
         return dict(self._num_by_endpoint)
 
     def has_waiters(self, target: WakeTarget) -> bool:
-        """Whether requests are held for `target`, so that a new one has to queue behind them."""
+        """Return whether requests are held for `target`, so that a new one has to queue behind them."""
         return bool(self._waiters) and target in self._waiters
 
     def wake(self, target: WakeTarget) -> None:

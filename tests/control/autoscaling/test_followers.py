@@ -129,7 +129,7 @@ class Hosted(Scene):
                 self.publisher.publish(ended, self.route)
             for _ in range(4):
                 self.clock.advance(2.5)
-                self.sampler.look()
+                self.sampler.sample()
                 self.scaler.look()
                 await self.reconciler.pass_once()
 

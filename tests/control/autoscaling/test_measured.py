@@ -54,7 +54,7 @@ def measure(world: World, num_asked: Callable[[], int]) -> None:
 
     def load(serving: int) -> None:
         routes["e"] = route(serving, is_asynchronous=False)
-        sampler.look()
+        sampler.sample()
         for _ in range(num_asked()):
             ended = InvocationRecord(request_id="r", api="InvokeEndpoint", endpoint="e", variant="a", started_s=0.0)
             publisher.publish(ended, routes["e"])
