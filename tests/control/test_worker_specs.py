@@ -11,7 +11,7 @@ from headrace.cluster.launcher import ArtifactSource, ResourceRequest
 from headrace.control.model.images import OwnImage
 from headrace.control.model.version import Version, read_rollout, read_version
 from headrace.control.model.worker_records import failure_text
-from headrace.control.planning.worker_specs import WorkerDefaults, artifacts_of, build_worker, limits_of, room_of
+from headrace.control.planning.worker_specs import WorkerDefaults, artifacts_of, build_worker, resources_of, room_of
 from tests.control.support import IMAGE, share_of
 
 S3_PREFIX = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
@@ -126,9 +126,9 @@ GIB = 1 << 30
 def test_a_copy_has_the_cores_and_memory_that_its_component_asks_for_at_most_those_of_its_instance(
     asked: dict[str, Any] | None, threads: int, memory_bytes: int
 ) -> None:
-    limits = limits_of(version_of(asked), HostShare(threads=4, memory_bytes=8 * GIB))
-    assert (limits.threads, limits.memory_bytes) == (threads, memory_bytes)
-    unknown = limits_of(version_of(asked), HostShare(threads=None, memory_bytes=None))
+    resources = resources_of(version_of(asked), HostShare(threads=4, memory_bytes=8 * GIB))
+    assert (resources.threads, resources.memory_bytes) == (threads, memory_bytes)
+    unknown = resources_of(version_of(asked), HostShare(threads=None, memory_bytes=None))
     assert (unknown.threads is None) == (not (asked or {}).get("NumberOfCpuCoresRequired"))
 
 

@@ -71,7 +71,7 @@ def build_worker(name: str, *, version: Version, variant_name: str, defaults: Wo
     container = container_of(version.raw["models"][variant.model])
     image = image_profile(container, own_images=defaults.own_images, is_strict=defaults.is_strict)
     share = defaults.share_of(variant.instance_type)
-    limits = limits_of(version, share)
+    resources = resources_of(version, share)
     spec = WorkerSpec(
         name=name,
         artifacts=artifacts_of(container),
@@ -79,19 +79,19 @@ def build_worker(name: str, *, version: Version, variant_name: str, defaults: Wo
         options=image.options,
         command=image.command,
         artifact_timeout_s=variant.download_timeout_s,
-        threads=limits.threads,
-        memory_bytes=limits.memory_bytes,
+        threads=resources.threads,
+        memory_bytes=resources.memory_bytes,
         resources=room_of(version, variant.instance_type),
         s3=defaults.s3,
     )
     notices = [*image.notices, *share.notices, *notices_of_variant(version, variant_name)]
-    if image.command and limits.is_asked:
+    if image.command and resources.is_asked:
         notices.append("The memory of an own image's command is not bounded; it finds its cores in OMP_NUM_THREADS.")
     return BuiltWorker(spec=spec, notices=tuple(notices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLimits:
+class WorkerResources:
     """What bounds a worker on its machine."""
 
     threads: int | None
@@ -102,7 +102,7 @@ class WorkerLimits:
     """By its inference component; otherwise it is the share of an instance."""
 
 
-def limits_of(version: Version, share: HostShare) -> WorkerLimits:
+def resources_of(version: Version, share: HostShare) -> WorkerResources:
     """
     Return the threads and the memory of a worker: those of its inference component, at most those of its instance.
 
@@ -111,11 +111,11 @@ def limits_of(version: Version, share: HostShare) -> WorkerLimits:
     """
     specification: Json | None = version.raw["config"].get("Specification")
     if specification is None:
-        return WorkerLimits(threads=share.threads, memory_bytes=share.memory_bytes)
+        return WorkerResources(threads=share.threads, memory_bytes=share.memory_bytes)
     need = read_need(specification)
     most_mb = (specification.get("ComputeResourceRequirements") or {}).get("MaxMemoryRequiredInMb")
     asked_mb = most_mb or (0 if need.accelerators else need.memory_mb)
-    return WorkerLimits(
+    return WorkerResources(
         threads=_least(share.threads, math.ceil(need.cpus)),
         memory_bytes=_least(share.memory_bytes, round(asked_mb * _MIB)),
         is_asked=bool(need.cpus or asked_mb),
