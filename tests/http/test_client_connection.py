@@ -1,4 +1,4 @@
-"""One connection to a worker: chunk boundaries, the ends of answers, back-pressure."""
+"""A client's connection: chunk boundaries, the ends of responses, back-pressure."""
 
 import asyncio
 import itertools
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.http.client_connection import MAX_PART_BYTES, WorkerConnection
-from headrace.http.client_response import HIGH_WATER_BYTES, AnswerBroken, AnswerTooLong, UpstreamFailed
+from headrace.http.client_connection import MAX_PART_BYTES, ClientConnection
+from headrace.http.client_response import HIGH_WATER_BYTES, NoResponse, ResponseBroken, ResponseTooLarge
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -31,8 +31,8 @@ class Wire:
         return lambda: self.calls.append(name)
 
 
-def connected() -> tuple[WorkerConnection, Wire]:
-    connection = WorkerConnection(lambda _: None)
+def connected() -> tuple[ClientConnection, Wire]:
+    connection = ClientConnection(on_release=lambda _: None, on_lost=lambda _: None)
     wire = Wire()
     connection.connection_made(wire)
     return connection, wire
@@ -48,7 +48,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in itertools.pairwise(places)]
 
 
-async def collected(answer, *, says_no: list[bool] | None = None) -> list[bytes]:
+async def collected(response, *, says_no: list[bool] | None = None) -> list[bytes]:
     parts: list[bytes] = []
     answers = iter(says_no or [])
 
@@ -59,7 +59,7 @@ async def collected(answer, *, says_no: list[bool] | None = None) -> list[bytes]
     async def drain() -> None:
         await asyncio.sleep(0)
 
-    await answer.relay(put, drain)
+    await response.relay(put, drain)
     return parts
 
 
@@ -71,8 +71,8 @@ async def collected(answer, *, says_no: list[bool] | None = None) -> list[bytes]
 def test_one_chunk_is_one_part_however_it_comes_and_however_slow_the_client_is(chunks, cuts, says_no):
     async def main() -> list[bytes]:
         connection, _ = connected()
-        answer = connection.send(b"", b"")
-        reading = asyncio.create_task(collected(answer, says_no=says_no))
+        response = connection.send(b"", b"")
+        reading = asyncio.create_task(collected(response, says_no=says_no))
         for piece in pieces(chunked(chunks), cuts):
             connection.data_received(piece)
             if len(piece) % 2:
@@ -85,11 +85,11 @@ def test_one_chunk_is_one_part_however_it_comes_and_however_slow_the_client_is(c
 
 async def test_a_huge_chunk_is_passed_on_in_several_parts():
     connection, _ = connected()
-    answer = connection.send(b"", b"")
+    response = connection.send(b"", b"")
     chunk = b"x" * (3 * MAX_PART_BYTES)
     for piece in pieces(chunked([chunk]), list(range(0, len(chunk), 65536))):
         connection.data_received(piece)
-    parts = await collected(answer)
+    parts = await collected(response)
     assert b"".join(parts) == chunk
     assert 2 <= len(parts) <= 4
 
@@ -97,70 +97,70 @@ async def test_a_huge_chunk_is_passed_on_in_several_parts():
 async def test_a_body_with_a_length_is_whole_only_with_all_of_it():
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"
     connection, _ = connected()
-    answer = connection.send(b"", b"")
+    response = connection.send(b"", b"")
     connection.data_received(head + b"ab")
     connection.data_received(b"cd")
-    assert await answer.read(10) == b"abcd"
-    answer = connection.send(b"", b"")
+    assert await response.read(10) == b"abcd"
+    response = connection.send(b"", b"")
     connection.data_received(head + b"ab")
     connection.connection_lost(None)
-    with pytest.raises(AnswerBroken, match="closed"):
-        await answer.read(10)
+    with pytest.raises(ResponseBroken, match="closed"):
+        await response.read(10)
 
 
 async def test_a_body_without_a_length_ends_with_its_connection_unless_that_was_reset():
     head = b"HTTP/1.1 200 OK\r\n\r\n"
     connection, _ = connected()
-    answer = connection.send(b"", b"")
+    response = connection.send(b"", b"")
     connection.data_received(head + b"ab")
     connection.connection_lost(None)
-    assert await answer.read(10) == b"ab"
+    assert await response.read(10) == b"ab"
     connection, _ = connected()
-    answer = connection.send(b"", b"")
+    response = connection.send(b"", b"")
     connection.data_received(head + b"ab")
     connection.connection_lost(ConnectionResetError("reset"))
-    with pytest.raises(AnswerBroken, match="reset"):
-        await answer.read(10)
+    with pytest.raises(ResponseBroken, match="reset"):
+        await response.read(10)
 
 
 async def test_the_parts_before_a_break_are_passed_on():
     connection, _ = connected()
-    answer = connection.send(b"", b"")
+    response = connection.send(b"", b"")
     connection.data_received(CHUNKED + b"3\r\none\r\n5\r\nhal")
     connection.connection_lost(None)
     parts: list[bytes] = []
-    with pytest.raises(AnswerBroken):
-        await answer.relay(lambda part: parts.append(part) or True, lambda: asyncio.sleep(0))
+    with pytest.raises(ResponseBroken):
+        await response.relay(lambda part: parts.append(part) or True, lambda: asyncio.sleep(0))
     assert parts == [b"one"]
 
 
 @pytest.mark.parametrize("data", [b"", b"HTTP/1.1 200", b"SMTP\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"])
 async def test_a_connection_that_ends_before_an_answer_has_failed(data):
     connection, _ = connected()
-    answer = connection.send(b"", b"")
+    response = connection.send(b"", b"")
     if data:
         connection.data_received(data)
     connection.connection_lost(None)
-    with pytest.raises(UpstreamFailed):
-        await answer.begun()
+    with pytest.raises(NoResponse):
+        await response.started()
 
 
 async def test_interim_answers_and_trailers_are_passed_over():
     connection, _ = connected()
-    answer = connection.send(b"", b"")
+    response = connection.send(b"", b"")
     connection.data_received(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n")
     connection.data_received(CHUNKED + b"1\r\na\r\n0\r\nlate: 1\r\n\r\n")
-    await answer.begun()
-    assert answer.status == 200
-    assert answer.headers == {"content-type": "text/plain", "transfer-encoding": "chunked"}
-    assert await answer.read(10) == b"a"
+    await response.started()
+    assert response.status == 200
+    assert response.headers == {"content-type": "text/plain", "transfer-encoding": "chunked"}
+    assert await response.read(10) == b"a"
 
 
 async def test_a_worker_that_wants_to_close_is_not_asked_again():
     connection, _ = connected()
-    answer = connection.send(b"", b"")
+    response = connection.send(b"", b"")
     connection.data_received(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
-    assert await answer.read(0) == b""
+    assert await response.read(0) == b""
     assert not connection.is_idle
 
 
@@ -173,12 +173,12 @@ async def test_bytes_that_nobody_asked_for_close_the_connection():
 
 async def test_a_worker_is_not_read_faster_than_the_client_takes():
     connection, wire = connected()
-    answer = connection.send(b"", b"")
+    response = connection.send(b"", b"")
     connection.data_received(CHUNKED)
     chunk = b"x" * (HIGH_WATER_BYTES // 4)
     may_go_on = asyncio.Event()
     got: list[bytes] = []
-    relaying = asyncio.create_task(answer.relay(lambda part: got.append(part) or False, may_go_on.wait))
+    relaying = asyncio.create_task(response.relay(lambda part: got.append(part) or False, may_go_on.wait))
     await asyncio.sleep(0)
     for _ in range(8):
         connection.data_received(b"%x\r\n%b\r\n" % (len(chunk), chunk))
@@ -196,13 +196,28 @@ async def test_a_worker_is_not_read_faster_than_the_client_takes():
 
 async def test_an_answer_that_is_too_long_is_not_read_to_its_end():
     connection, _ = connected()
-    answer = connection.send(b"", b"")
+    response = connection.send(b"", b"")
     connection.data_received(chunked([b"x" * 6, b"y" * 6]))
-    with pytest.raises(AnswerTooLong):
-        await answer.read(11)
+    with pytest.raises(ResponseTooLarge):
+        await response.read(11)
 
 
 async def test_small_requests_leave_in_one_write():
     connection, wire = connected()
     connection.send(b"head", b"body")
     assert wire.written == [b"headbody"]
+
+
+async def test_a_paused_connection_reads_on_before_it_carries_its_next_request():
+    released = []
+    connection = ClientConnection(on_release=released.append, on_lost=lambda _: None)
+    wire = Wire()
+    connection.connection_made(wire)
+    response = connection.send(b"", b"")
+    connection.data_received(chunked([b"x" * (HIGH_WATER_BYTES + 1)]))
+    assert wire.calls == ["pause_reading"]
+    response.close()
+    assert wire.calls == ["pause_reading", "resume_reading"]
+    assert released == [connection]
+    response.close()
+    assert released == [connection]

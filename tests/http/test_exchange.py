@@ -1,4 +1,4 @@
-"""Pieces that go straight to the transport: the same bytes, in order, and never more than a client reads."""
+"""Parts of a stream, written straight to the transport or by ASGI: the same bytes, in order, within flow control."""
 
 import asyncio
 import json
@@ -7,8 +7,9 @@ import socket
 import pytest
 
 from headrace.engine.echo import EchoBackend, EchoScript
+from headrace.http.asgi import WRITE_PART, part_writer
+from headrace.http.body import ClientGone
 from headrace.http.exchange import Exchange
-from headrace.http.protocol import piece_writer
 from tests.server.conftest import serving
 from tests.waiting import WAIT_S
 
@@ -16,7 +17,7 @@ BODY = {"model": "echo", "prompt": " ".join(map(str, range(200))), "max_tokens":
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate_stream"])
-def test_with_and_without_the_short_way_a_stream_has_the_same_events(path):
+def test_a_stream_has_the_same_events_with_and_without_the_write_extension(path):
     answers = []
     for http in ("headrace", "httptools"):
         with serving(http=http) as echo:
@@ -37,14 +38,14 @@ def _without_ids(line: str) -> str:
     return after or before
 
 
-def test_the_installed_uvicorn_offers_the_short_way():
+def test_the_installed_uvicorn_offers_the_write_extension():
     seen = []
     with serving(watch_scope=seen.append) as echo:
         echo.post("/v1/completions", BODY)
         echo.post("/v1/completions", BODY)
     assert len(seen) == 2
-    assert all(callable(piece_writer(scope)) for scope in seen)
-    assert piece_writer({"type": "http"}) is None
+    assert all(callable(part_writer(scope)) for scope in seen)
+    assert part_writer({"type": "http"}) is None
 
 
 def test_a_client_that_does_not_read_holds_up_its_own_stream_only_and_loses_nothing():
@@ -90,12 +91,13 @@ def _request(body: dict[str, object]) -> bytes:
 
 
 class Sent:
-    """An ASGI server that takes messages when it is allowed to, and the short way beside it."""
+    """An ASGI server that takes messages when it is allowed to, and its write extension."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.may_send = asyncio.Event()
         self.may_send.set()
+        self.has_left = asyncio.Event()
 
     async def send(self, message) -> None:
         await self.may_send.wait()
@@ -106,6 +108,16 @@ class Sent:
         self.pieces.append(piece)
         return self.may_send.is_set()
 
+    async def receive(self):
+        await self.has_left.wait()
+        return {"type": "http.disconnect"}
+
+    def exchange(self, *, has_extension: bool = True, **options) -> Exchange:
+        scope = {"type": "http", "method": "POST", "headers": []}
+        if has_extension:
+            scope["extensions"] = {WRITE_PART: self.write}
+        return Exchange(scope, self.receive, self.send, **options)
+
     @property
     def text(self) -> bytes:
         return b"".join(self.pieces)
@@ -113,8 +125,8 @@ class Sent:
 
 async def test_pieces_that_come_while_others_wait_stay_behind_them():
     server = Sent()
-    exchange = Exchange(server.send, write_piece=server.write)
-    exchange.begin_stream((), keep_alive=b"")
+    exchange = server.exchange()
+    exchange.begin_stream(())
     assert not exchange.put(b"a")
     await exchange.drain()
     assert exchange.put(b"b")
@@ -132,10 +144,10 @@ async def test_pieces_that_come_while_others_wait_stay_behind_them():
     assert server.text == b"abcdef"
 
 
-async def test_nothing_waits_for_the_short_way_when_there_is_none():
+async def test_parts_take_the_way_of_asgi_without_the_extension():
     server = Sent()
-    exchange = Exchange(server.send)
-    exchange.begin_stream((), keep_alive=b"")
+    exchange = server.exchange(has_extension=False)
+    exchange.begin_stream(())
     for piece in (b"a", b"b"):
         assert not exchange.put(piece)
     await exchange.finish()
@@ -144,8 +156,8 @@ async def test_nothing_waits_for_the_short_way_when_there_is_none():
 
 async def test_a_piece_left_behind_by_a_cancelled_wait_still_goes_first():
     server = Sent()
-    exchange = Exchange(server.send, write_piece=server.write)
-    exchange.begin_stream((), keep_alive=b"")
+    exchange = server.exchange()
+    exchange.begin_stream(())
     server.may_send.clear()
     exchange.put(b"a")
     draining = asyncio.create_task(exchange.drain())
@@ -156,3 +168,61 @@ async def test_a_piece_left_behind_by_a_cancelled_wait_still_goes_first():
     assert not exchange.put(b"b")
     await exchange.finish()
     assert server.text == b"ab"
+
+
+async def test_a_client_that_disconnects_cancels_the_block():
+    server = Sent()
+    exchange = server.exchange()
+    server.has_left.set()
+
+    async def answer() -> None:
+        async with exchange.cancelled_on_disconnect():
+            await asyncio.Event().wait()
+
+    with pytest.raises(ClientGone):
+        await answer()
+    assert asyncio.current_task().cancelling() == 0
+
+
+async def test_a_disconnect_after_the_end_of_the_response_cancels_nothing():
+    server = Sent()
+    exchange = server.exchange()
+    async with exchange.cancelled_on_disconnect():
+        await exchange.respond(200, (), b"ok")
+        server.has_left.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert server.text == b"ok"
+    assert exchange.num_bytes == 2
+
+
+async def test_a_block_that_its_owner_cancels_is_not_taken_for_a_disconnect():
+    server = Sent()
+
+    async def answer() -> None:
+        async with server.exchange().cancelled_on_disconnect():
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(answer())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_silent_stream_gets_its_keep_alive_bytes_until_it_ends():
+    server = Sent()
+    exchange = server.exchange(keep_alive_s=0.001)
+    exchange.begin_stream((), keep_alive=b":\n")
+    async with asyncio.timeout(WAIT_S), exchange.cancelled_on_disconnect():
+        while server.text.count(b":") < 3:
+            await asyncio.sleep(0.001)
+        await exchange.finish()
+    assert set(server.pieces) == {b":\n", b""}
+
+
+async def test_a_head_request_gets_no_body():
+    server = Sent()
+    exchange = Exchange({"type": "http", "method": "HEAD", "headers": []}, server.receive, server.send)
+    await exchange.respond(200, (), b"content")
+    assert server.text == b""

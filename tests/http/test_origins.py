@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.http.origins import is_local_host, may_use
+from headrace.http.origins import is_local_host, is_origin_allowed
 
 OWN = "127.0.0.1:8080"
 
 
 def decided(origin: str | None, host: str = OWN, *, allowed: tuple[str, ...] = (), trusted: bool = False) -> bool:
-    return may_use(origin, host, allowed=allowed, names_are_trusted=trusted)
+    return is_origin_allowed(origin, host, allowed=allowed, names_are_trusted=trusted)
 
 
 def test_programs_and_the_servers_own_page_may() -> None:

@@ -130,7 +130,7 @@ def test_a_client_that_waits_for_100_continue_is_told_that_its_body_is_too_large
 def test_a_request_that_does_not_arrive_in_time_is_answered_408_and_closed(request_part):
     with serving(limits=HttpLimits(receive_timeout_s=0.2), timeout_keep_alive=1) as echo:
         answers = answers_in(exchange(echo.url, request_part))
-        assert echo.service.gate.inside == 0
+        assert echo.service.limiter.in_flight == 0
     assert [answer.status for answer in answers] == ([408] if request_part else [])
 
 
@@ -151,7 +151,7 @@ def test_a_reader_that_stops_is_dropped_and_its_request_aborted():
             b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(content) + content
         )
         echo.until(lambda: backend.aborted, "the abort")
-        echo.until(lambda: echo.service.gate.inside == 0, "its place is free")
+        echo.until(lambda: echo.service.limiter.in_flight == 0, "its place is free")
         assert echo.records(1)[0]["finish"] == "disconnected"
 
 

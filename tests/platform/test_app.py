@@ -19,9 +19,9 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.control.model.kinds import ACCESS_KEY
 from headrace.gateway.app import Gateway
-from headrace.platform.access import Gate
-from headrace.platform.app import Doors, PlatformApp
-from headrace.platform.http_request import read_body
+from headrace.http.body import read_body
+from headrace.platform.access import Authenticator
+from headrace.platform.app import Apps, PlatformApp
 from headrace.platform.key_ring import KeyRing
 from headrace.state.sql import open_store
 from tests.waiting import WAIT_S
@@ -45,7 +45,7 @@ def door(name: str) -> Any:
 def platform(*, is_open: bool, allowed_hosts: tuple[str, ...] = (), status: str = "ok") -> Iterator[str]:
     store = open_store("sqlite://")
     store.create(ACCESS_KEY, KEY, spec={"secret": SECRET})
-    doors = Doors(
+    apps = Apps(
         gateway=door("gateway"),
         gateway_owns=Gateway.owns,
         control=door("control"),
@@ -54,7 +54,7 @@ def platform(*, is_open: bool, allowed_hosts: tuple[str, ...] = (), status: str 
         metrics=lambda: ("text/plain", b"metrics"),
         health=lambda: {"service": "headrace", "status": status},
     )
-    app = PlatformApp(doors, Gate(KeyRing(store), is_open=is_open, allowed_hosts=allowed_hosts))
+    app = PlatformApp(apps, Authenticator(KeyRing(store), is_open=is_open, allowed_hosts=allowed_hosts))
     with serving(app) as url:
         yield url
     store.close()

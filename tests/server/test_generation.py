@@ -152,7 +152,7 @@ def test_bad_input_gets_a_clear_error_of_the_dialect_and_the_server_lives_on(ech
     assert 400 <= response.status_code < 500, response.text
     assert error_text(path, response)
     assert echo.client.get("/ping").status_code == 200
-    assert echo.service.gate.inside == 0
+    assert echo.service.limiter.in_flight == 0
     assert echo.backend.stats().num_running == 0
 
 
@@ -187,7 +187,7 @@ def test_a_full_queue_is_429_with_retry_after(path):
         with echo.client.stream("POST", "/v1/completions", json=endless) as first:
             read_some(first)
             refused = echo.post(path, body_of(path))
-        echo.until(lambda: echo.service.gate.inside == 0, "the first request left")
+        echo.until(lambda: echo.service.limiter.in_flight == 0, "the first request left")
         later = echo.post(path, body_of(path))
     assert refused.status_code == 429
     if path.startswith("/v1/"):  # the others have a fixed text
@@ -212,7 +212,7 @@ async def test_large_bodies_are_read_away_from_the_event_loop(num_bytes, is_here
 
     service = Service(ServerSettings(model="echo"), EchoBackend())
     route = GenerationRoute(service, route="/x", dialect=OpenAIChat(), choose=choose)
-    await route({"type": "http", "headers": []}, receive, send)
+    await route({"type": "http", "method": "POST", "headers": []}, receive, send)
 
     assert [thread == threading.get_ident() for thread in threads] == [is_here]
     assert sent[0]["status"] == 400
@@ -277,7 +277,7 @@ def test_a_client_that_leaves_ends_its_request_in_the_engine(stream):
         echo.until(lambda: echo.backend.aborted, "the abort")
         (record,) = echo.records(1)
         assert echo.backend.stats().num_running == 0
-        echo.until(lambda: echo.service.gate.inside == 0, "the request has left")
+        echo.until(lambda: echo.service.limiter.in_flight == 0, "the request has left")
     assert (record["status"], record["finish"]) == (499, "disconnected")
 
 
@@ -333,7 +333,7 @@ def test_a_client_that_leaves_before_its_body_is_complete_is_forgotten(echo):
     with connected(echo) as connection:
         connection.sendall(b'POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"inputs": ')
         echo.until(lambda: echo.open_calls, "the request began")
-        assert echo.service.gate.inside == 0
+        assert echo.service.limiter.in_flight == 0
     (record,) = echo.records(1)
     assert (record["status"], record["finish"]) == (499, "disconnected")
     assert echo.backend.requests == []

@@ -10,9 +10,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive, Scope, Send
-
 from headrace.cloudwatch.metrics.metric import SeriesStore
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.api.context import NUM_TRIES, CallContext
@@ -22,6 +19,9 @@ from headrace.control.model.log_reader import LogReader
 from headrace.control.registry import handler_of
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
+from headrace.http.asgi import Receive, Scope, Send, content_length, request_of
+from headrace.http.body import BodyTooLarge, BodyTooSlow, ClientGone, read_body
+from headrace.http.response import send_response
 from headrace.state.records import Conflict
 from headrace.state.store import Store
 from headrace.wire.aws import calls, compression, services
@@ -67,13 +67,13 @@ class ControlApp:
         request_id = str(uuid.uuid4())
         try:
             body = await _read_body(scope, receive)
-        except ClientDisconnect:
+        except ClientGone:
             return
         except AwsError as error:
-            response = calls.render_error(identify(_request_of(scope, b"")), error, request_id)
+            response = calls.render_error(identify(request_of(scope)), error, request_id)
         else:
-            response = await self._answer(_request_of(scope, body), request_id)
-        await _send(scope, send, response)
+            response = await self._answer(request_of(scope, body), request_id)
+        await send_response(scope, send, response.status, response.headers, response.body)
 
     async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponse:
         started_s, spoken = time.perf_counter(), identify(request)
@@ -137,32 +137,11 @@ class ControlApp:
 
 
 async def _read_body(scope: Scope, receive: Receive) -> bytes:
-    """The whole body, within bounds of size and time."""
-    pieces, size = [], 0
+    length = content_length(scope)
     try:
-        async with asyncio.timeout(_BODY_TIMEOUT_S):
-            async for piece in Request(scope, receive).stream():
-                size += len(piece)
-                if size > MAX_BODY_BYTES:
-                    message = f"The body of the request has more than {MAX_BODY_BYTES} bytes."
-                    raise AwsError("RequestEntityTooLargeException", message, status=413)
-                pieces.append(piece)
-    except TimeoutError:
+        return await read_body(receive, max_bytes=MAX_BODY_BYTES, content_length=length, timeout_s=_BODY_TIMEOUT_S)
+    except BodyTooLarge:
+        message = f"The body of the request has more than {MAX_BODY_BYTES} bytes."
+        raise AwsError("RequestEntityTooLargeException", message, status=413) from None
+    except BodyTooSlow:
         raise AwsError("RequestTimeout", "The body of the request did not arrive in time.", status=408) from None
-    return b"".join(pieces)
-
-
-def _request_of(scope: Scope, body: bytes) -> HttpRequest:
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]},{value}" if name in headers else value
-    path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
-    return HttpRequest(scope["method"], path, scope["query_string"].decode("latin-1"), headers, body)
-
-
-async def _send(scope: Scope, send: Send, response: HttpResponse) -> None:
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-    headers.append((b"content-length", str(len(response.body)).encode()))
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else response.body})

@@ -1,33 +1,21 @@
 """
 The gateway as an ASGI application: SageMaker's runtime API and OpenAI's API on the endpoints of a store.
 
-It forwards and answers; it never starts anything. Who is allowed to call it is decided in front of it.
+It forwards requests and never starts workers. Callers are authenticated in front of it.
 """
 
-import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from functools import partial
 from time import perf_counter
 
-from headrace.core.errors import HeadraceError, Internal, Unavailable
+from headrace.core.errors import HeadraceError, Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
 from headrace.gateway import openai, request, streams
 from headrace.gateway.async_invocations import MAX_INLINE_BYTES, AsyncInvocations, pending_of
 from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
-from headrace.gateway.downstream import (
-    BodyTooLarge,
-    BodyTooSlow,
-    ClientGone,
-    Downstream,
-    Receive,
-    Scope,
-    Send,
-)
 from headrace.gateway.errors import ErrorTexts
 from headrace.gateway.forwarding import Forwarder
 from headrace.gateway.invoke import invoke
@@ -41,8 +29,12 @@ from headrace.gateway.service import InvocationService
 from headrace.gateway.streams import stream
 from headrace.gateway.table import RouteTable
 from headrace.gateway.traffic_history import TrafficHistory
+from headrace.http.asgi import Receive, Scope, Send
+from headrace.http.body import BodyTooLarge, BodyTooSlow, ClientGone
 from headrace.http.body_budget import BodyBudget, BudgetSpent
-from headrace.http.client import Upstream
+from headrace.http.client import HttpClient
+from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
+from headrace.http.exchange import Exchange
 from headrace.state.routes import Route
 from headrace.state.signals import QuarantineListener, Wake
 from headrace.state.store import Store
@@ -50,21 +42,15 @@ from headrace.wire.aws import calls
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.unknown_routes import MODELS, OPENAI_METHODS
 
-CLIENT_GONE_STATUS = 499
-"""Status in the log of a request whose client closed the connection. Source: nginx."""
-
 MODEL_FAILED_STATUS = 424
 STOPPING = "The platform is stopping. Try your request again."
-LAST_WORDS_S = 1.0
+BODY_TIMEOUT_S = 300.0
 
-_COME_AGAIN = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
-
-_GONE = (ClientGone, TimeoutError)
-"""Nobody reads: the client hung up, or does not take the end of what it asked for."""
-
+_RETRYABLE = frozenset({"ModelNotReadyException", "ServiceUnavailable", "ThrottlingException"})
+"""Codes of AWS whose answers say when to try again."""
 
 Publish = Callable[[InvocationRecord, Route], None]
-"""Takes a request that has ended; quick, and raises nothing."""
+"""Called with each finished request; it is quick and raises nothing."""
 
 
 class Gateway:
@@ -88,17 +74,17 @@ class Gateway:
             store: whose routes are served.
             config: account, region and limits.
             objects: for asynchronous invocations; without it there are none.
-            wake: told what requests wait for. None: no request waits, those that nobody can answer fail at once.
-            publish: told of each request that has ended at an endpoint that there is.
-            async_publisher: told of asynchronous invocations.
+            wake: called with what held requests wait for. None: requests without a replica fail at once.
+            publish: called with each finished request to an existing endpoint.
+            async_publisher: called with asynchronous invocations.
             draw: random numbers for weights and shares.
         """
         self._publish = publish
         self.metrics = GatewayMetrics()
         self.history = TrafficHistory()
-        """What the console's charts show."""
+        """Traffic of the last hour, for the console."""
         self._table = RouteTable(store)
-        self._upstream = Upstream()
+        self._upstream = HttpClient()
         texts = ErrorTexts(config)
         self._service = InvocationService(
             config=config,
@@ -122,17 +108,17 @@ class Gateway:
 
     @property
     def loads(self) -> Mapping[str, int]:
-        """Worker → requests that it is answering now."""
+        """Worker → requests in flight."""
         return self._service.forwarder.loads
 
     @property
     def routes(self) -> Mapping[str, Route]:
-        """Endpoint → route, as they were read last."""
+        """Endpoint → route, as read last."""
         return self._table.routes
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Endpoint → requests that wait for one of its replicas."""
+        """Endpoint → requests held for a replica."""
         return self._service.forwarder.wait_queue.num_by_endpoint()
 
     def on_quarantine(self, listener: QuarantineListener) -> None:
@@ -140,12 +126,12 @@ class Gateway:
         self._service.forwarder.on_quarantine = listener
 
     def publish_backlogs(self) -> None:
-        """Tell how many asynchronous invocations wait; to be called every ten seconds."""
+        """Publish the backlogs of asynchronous invocations; called every ten seconds."""
         if self._async is not None:
             self._async.publish_backlogs()
 
     async def start(self) -> None:
-        """Read the routes; go on with asynchronous invocations."""
+        """Read the routes and resume asynchronous invocations."""
         await self._table.start()
         if self._async is not None:
             await self._async.start()
@@ -159,12 +145,12 @@ class Gateway:
 
     @staticmethod
     def owns(path: str) -> bool:
-        """Whether a path is answered here."""
+        """Return whether a path belongs to one of the gateway's APIs."""
         return request.match(path) is not None or openai.match(path) is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        down = Downstream(scope, receive, send)
+        exchange = Exchange(scope, receive, send)
         trace = trace_of(scope)
         bind_to_log(trace)
         record = InvocationRecord(
@@ -176,100 +162,92 @@ class Gateway:
         )
         self.metrics.in_flight += 1
         try:
-            await self._route(scope, down, record)
-        except _GONE:
+            await self._route(scope, exchange, record)
+        except ClientGone:
             record.is_gone = True
         finally:
-            self._finished(down, record)
+            self._finished(exchange, record)
             self.metrics.in_flight -= 1
 
-    async def _route(self, scope: Scope, down: Downstream, record: InvocationRecord) -> None:
+    async def _route(self, scope: Scope, exchange: Exchange, record: InvocationRecord) -> None:
         path = scope["path"]
         runtime = request.match(path)
         if runtime is not None:
-            await self._runtime(scope, *runtime, down, record)
+            await self._runtime(scope, *runtime, exchange, record)
             return
         record.api = "OpenAI"
-        await self._openai(scope, openai.match(path), down, record)
+        await self._openai(scope, openai.match(path), exchange, record)
 
-    async def _runtime(self, scope: Scope, endpoint: str, api: Api, down: Downstream, record: InvocationRecord) -> None:
+    async def _runtime(
+        self, scope: Scope, endpoint: str, api: Api, exchange: Exchange, record: InvocationRecord
+    ) -> None:
         record.api, record.endpoint = api, endpoint
-        try:
+
+        async def answer_error(error: HeadraceError) -> None:
+            await _answer_error(_aws_error(error), exchange, record)
+
+        async with errors_answered(answer_error, request_id=record.request_id, program="platform", stopping=STOPPING):
             _check_method(scope["method"])
             invocation = request.read(endpoint, api, scope["headers"], trace_of(scope))
             record.attempt = invocation.attempt
             await self._with_body(
-                down, lambda body: self._answer(invocation, body, down, record), is_async=api == "InvokeEndpointAsync"
+                exchange,
+                lambda body: self._answer(invocation, body, exchange, record),
+                is_async=api == "InvokeEndpointAsync",
             )
-        except AwsError as error:
-            await _tell(error, down, record)
-        except asyncio.CancelledError:
-            await _last_words(_tell_failure(AwsError("ServiceUnavailable", STOPPING), down, record))
-            raise
-        except _GONE:
-            raise
-        except Exception:  # noqa: BLE001 -- the edge: a bug of ours is logged once and told to the client
-            get_logger().exception("request.crashed")
-            message = f"Something went wrong inside the platform (request {record.request_id}). Try your request again."
-            await _tell_failure(AwsError("InternalFailure", message), down, record)
 
-    async def _answer(self, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord) -> None:
+    async def _answer(self, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
         if invocation.api == "InvokeEndpoint":
-            await invoke(self._service, invocation, body, down, record)
+            await invoke(self._service, invocation, body, exchange, record)
         elif invocation.api == "InvokeEndpointWithResponseStream":
-            await stream(self._service, invocation, body, down, record)
+            await stream(self._service, invocation, body, exchange, record)
         else:
-            await self._accept(invocation, body, down, record)
+            await self._accept(invocation, body, exchange, record)
 
-    async def _accept(self, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord) -> None:
+    async def _accept(self, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
         if self._async is None:
             pending_of(await self._service.forwarder.route(invocation.endpoint), invocation, body, now_s=0)
             raise AwsError("ServiceUnavailable", "Asynchronous invocations need an object storage; none is configured.")
-        await self._async.accept(invocation, body, down, record)
+        await self._async.accept(invocation, body, exchange, record)
 
-    async def _openai(self, scope: Scope, asked: OpenAiPath | None, down: Downstream, record: InvocationRecord) -> None:
+    async def _openai(
+        self, scope: Scope, asked: OpenAiPath | None, exchange: Exchange, record: InvocationRecord
+    ) -> None:
         method, path = scope["method"], scope["path"]
-        fail = partial(openai.fail, down=down, record=record, path=path)
-        try:
+
+        async def answer_error(error: HeadraceError) -> None:
+            known = openai.to_openai_error(error) if isinstance(error, AwsError) else error
+            await openai.fail(known, exchange, record, path=path)
+
+        async with errors_answered(answer_error, request_id=record.request_id, program="platform", stopping=STOPPING):
             if asked is None or (asked.endpoint is None and (method != "POST" or is_models_path(path))):
-                await self._models(method, path, down, record)
+                await self._models(method, path, exchange, record)
                 return
             await self._with_body(
-                down, lambda body: openai.answer_openai(self._service, asked, scope, body, down, record)
+                exchange, lambda body: openai.answer_openai(self._service, asked, scope, body, exchange, record)
             )
-        except AwsError as error:
-            await fail(openai.to_openai_error(error))
-        except HeadraceError as error:
-            await fail(error)
-        except asyncio.CancelledError:
-            await _last_words(fail(Unavailable(STOPPING)))
-            raise
-        except _GONE:
-            raise
-        except Exception:  # noqa: BLE001 -- the edge: a bug of ours is logged once and told to the client
-            get_logger().exception("request.crashed")
-            bug = Internal(f"Something went wrong inside the platform (request {record.request_id}).")
-            await fail(bug)
 
-    async def _models(self, method: str, path: str, down: Downstream, record: InvocationRecord) -> None:
-        """Answer what no worker is asked for."""
+    async def _models(self, method: str, path: str, exchange: Exchange, record: InvocationRecord) -> None:
+        """List the models, which no worker is asked for."""
         if not is_models_path(path) or method not in OPENAI_METHODS[MODELS]:
             raise openai.not_served(method, path)
         body = models_page(self._table.routes, path, can_wake=self._service.forwarder.wait_queue.can_hold)
         record.status = 200
-        await down.whole(200, [("content-type", "application/json"), *record.id_headers()], body)
+        await exchange.respond(200, [("content-type", "application/json"), *record.id_headers()], body)
 
     async def _with_body(
-        self, down: Downstream, answer: Callable[[bytes], Awaitable[None]], *, is_async: bool = False
+        self, exchange: Exchange, answer: Callable[[bytes], Awaitable[None]], *, is_async: bool = False
     ) -> None:
-        """Read the body, then answer while somebody listens."""
+        """Read the body, then answer unless the client disconnects."""
         texts, config = self._service.texts, self._service.config
         if self.metrics.in_flight > config.max_in_flight:
             raise texts.overloaded(f"{config.max_in_flight} requests")
         max_bytes = min(config.max_body_bytes, MAX_INLINE_BYTES) if is_async else config.max_body_bytes
         try:
-            async with down.body(self._service.budget, max_bytes=max_bytes) as body, down.watching():
-                await answer(body)
+            with self._service.budget.share() as share:
+                body = await exchange.read_body(max_bytes=max_bytes, timeout_s=BODY_TIMEOUT_S, share=share)
+                async with exchange.cancelled_on_disconnect():
+                    await answer(body)
         except BodyTooLarge:
             raise texts.body_too_large(max_bytes) from None
         except BudgetSpent:
@@ -293,9 +271,9 @@ class Gateway:
             }
         )
 
-    def _finished(self, down: Downstream, record: InvocationRecord) -> None:
+    def _finished(self, exchange: Exchange, record: InvocationRecord) -> None:
         record.ended_s = perf_counter()
-        record.num_bytes = down.num_bytes
+        record.num_bytes = exchange.num_bytes
         record.status = record.status or CLIENT_GONE_STATUS
         self.metrics.count(record)
         route = self._table.routes.get(record.endpoint)
@@ -314,35 +292,33 @@ def _check_method(method: str) -> None:
         raise AwsError("UnknownOperationException", f"{method} is not allowed here.", status=405)
 
 
-async def _tell(error: AwsError, down: Downstream, record: InvocationRecord) -> None:
-    record.error, record.status = error.code, error.http_status
+def _aws_error(error: HeadraceError) -> AwsError:
+    """Return an error as the runtime API words it."""
+    if isinstance(error, AwsError):
+        return error
+    if isinstance(error, Unavailable):
+        return AwsError("ServiceUnavailable", error.message)
+    return AwsError("InternalFailure", f"{error.message} Try your request again.")
+
+
+async def _answer_error(error: AwsError, exchange: Exchange, record: InvocationRecord) -> None:
+    """Answer with an error: by its status if nothing was sent yet, else in the stream."""
+    record.error = error.code
+    if exchange.is_started:
+        await streams.fail_stream(exchange, error.message)
+        return
+    record.status = error.http_status
     response = calls.render_error("rest-json", error, record.request_id)
     headers = [*response.headers, ("x-request-id", record.request_id)]
     if record.variant:
         headers.append(("x-amzn-invoked-production-variant", record.variant))
-    if error.code in _COME_AGAIN:
+    if error.code in _RETRYABLE:
         headers.append(openai.RETRY_AFTER)
-    await down.whole(response.status, headers, response.body)
-
-
-async def _tell_failure(error: AwsError, down: Downstream, record: InvocationRecord) -> None:
-    """What is not the model's fault nor the caller's: with a status if that is still possible, else in the stream."""
-    if down.is_started:
-        record.error = error.code
-        await streams.fail_stream(down, error.message)
-    else:
-        await _tell(error, down, record)
-
-
-async def _last_words(telling: Awaitable[None]) -> None:
-    """Say why, if the client takes it at once: the server that has cancelled us does not wait."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(LAST_WORDS_S):
-            await telling
+    await exchange.respond(response.status, headers, response.body)
 
 
 def log_invocation(record: InvocationRecord) -> None:
-    """The one line of a request; a failure of ours is an error, one of the model or the caller a warning."""
+    """Log one line per request: 5xx as errors, failures of the model and of the caller as warnings."""
 
     def ms(until_s: float | None) -> float | None:
         return None if until_s is None else round((until_s - record.started_s) * 1e3, 1)

@@ -17,7 +17,6 @@ from headrace.core.tracing import bind_to_log
 from headrace.gateway.async_files import PendingFolder, PendingInvocation
 from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
 from headrace.gateway.async_queue import AsyncQueue, DueInvocations
-from headrace.gateway.downstream import Downstream
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.objects import ObjectFailed, ObjectStore
 from headrace.gateway.request import Invocation
@@ -25,7 +24,8 @@ from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import InvocationService
 from headrace.gateway.table import RouteTable
 from headrace.gateway.wait_queue import REMIND_S
-from headrace.http.client import WorkerRequest
+from headrace.http.client import ClientRequest
+from headrace.http.exchange import Exchange
 from headrace.state.routes import Route
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import JSON_CONTENT_TYPE, to_json
@@ -87,7 +87,7 @@ class AsyncInvocations:
         if self._publisher is not None:
             self._publisher.publish_backlogs(self._table.routes, self._queue.backlogs())
 
-    async def accept(self, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord) -> None:
+    async def accept(self, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
         """
         Store a request, and answer with the location of its outcome.
 
@@ -107,7 +107,7 @@ class AsyncInvocations:
         ]
         if pending.failure_uri is not None:
             headers.append(("X-Amzn-SageMaker-FailureLocation", pending.failure_uri))
-        await down.whole(202, headers, to_json({"InferenceId": pending.inference_id}))
+        await exchange.respond(202, headers, to_json({"InferenceId": pending.inference_id}))
 
     async def _store(self, pending: PendingInvocation) -> None:
         try:
@@ -222,7 +222,7 @@ class AsyncInvocations:
             inference_id=pending.inference_id,
             started_s=perf_counter(),
         )
-        request = WorkerRequest(headers=invocation.worker_headers(), body=body)
+        request = ClientRequest(headers=invocation.worker_headers(), body=body)
         try:
             query = service.routing_query(invocation, body)
             async with service.invoke(pending.endpoint, query, request, record, timeout_s=pending.timeout_s) as answer:

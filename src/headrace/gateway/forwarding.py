@@ -34,8 +34,8 @@ from headrace.gateway.routing import (
 )
 from headrace.gateway.table import RouteTable
 from headrace.gateway.wait_queue import RELEASED_PER_REPLICA, WaitQueue, WaitQueueFull
-from headrace.http.client import Call, Upstream, WorkerRequest
-from headrace.http.client_response import Answer, BrokenInHead, NotConnected, UpstreamFailed
+from headrace.http.client import ClientRequest, HttpClient
+from headrace.http.client_response import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
 from headrace.state.routes import Replica, Route, VariantRoute
 from headrace.state.signals import QuarantineListener, Wake, WakeTarget
 from headrace.wire.aws.errors import AwsError
@@ -54,17 +54,12 @@ class Forwarded:
     """A request whose response has begun. Always `close` it."""
 
     decision: RoutingDecision
-    call: Call
+    answer: ClientResponse
     lease: LoadLease
-
-    @property
-    def answer(self) -> Answer:
-        """The worker's response."""
-        return self.call.answer
 
     def close(self) -> None:
         """Drop the rest of the response, and count the request no longer. Idempotent."""
-        self.call.close()
+        self.answer.close()
         self.lease.release()
 
 
@@ -89,11 +84,11 @@ class _ForwardState:
         """The part of the endpoint that the request is addressed to."""
         return WakeTarget(endpoint=self.endpoint, variant=self.query.target_variant, component=self.query.component)
 
-    def add_failure(self, worker: str, failure: UpstreamFailed) -> None:
+    def add_failure(self, worker: str, failure: NoResponse) -> None:
         """Record that a replica did not answer."""
         self.has_failed = True
         self.excluded.add(worker)
-        self.num_broken += not isinstance(failure, NotConnected)
+        self.num_broken += not isinstance(failure, ConnectFailed)
 
 
 class Forwarder:
@@ -102,7 +97,7 @@ class Forwarder:
     def __init__(
         self,
         table: RouteTable,
-        upstream: Upstream,
+        upstream: HttpClient,
         texts: ErrorTexts,
         config: GatewayConfig,
         *,
@@ -165,7 +160,7 @@ class Forwarder:
         self,
         endpoint: str,
         query: RoutingQuery,
-        request: WorkerRequest,
+        request: ClientRequest,
         *,
         on_decision: Callable[[RoutingDecision], None],
         while_held: WhileHeld,
@@ -195,12 +190,12 @@ class Forwarder:
             await self._table.settled()
         raise self._no_answer(state)
 
-    async def _call(self, decision: RoutingDecision, request: WorkerRequest, state: _ForwardState) -> Forwarded | None:
+    async def _call(self, decision: RoutingDecision, request: ClientRequest, state: _ForwardState) -> Forwarded | None:
         """Send the request to one replica; None if it did not answer and another one may be tried."""
         replica, lease = decision.replica, self.loads.acquire(decision.replica.worker)
         try:
-            call = await self._upstream.call(replica.url, _with_token(request, replica.token))
-        except UpstreamFailed as failure:
+            answer = await self._upstream.send(replica.url, _with_token(request, replica.token))
+        except NoResponse as failure:
             lease.release()
             self._handle_failure(replica, failure, state)
             return None
@@ -209,15 +204,15 @@ class Forwarder:
             raise
         if self._quarantine:
             self._quarantine.lift(replica)
-        return Forwarded(decision=decision, call=call, lease=lease)
+        return Forwarded(decision=decision, answer=answer, lease=lease)
 
-    def _handle_failure(self, replica: Replica, failure: UpstreamFailed, state: _ForwardState) -> None:
+    def _handle_failure(self, replica: Replica, failure: NoResponse, state: _ForwardState) -> None:
         get_logger().warning("worker.silent", endpoint=state.endpoint, worker=replica.worker, reason=str(failure))
-        if isinstance(failure, NotConnected) and replica not in self._quarantine:
+        if isinstance(failure, ConnectFailed) and replica not in self._quarantine:
             self._quarantine.add(replica)
             self.on_quarantine()
         state.add_failure(replica.worker, failure)
-        if isinstance(failure, BrokenInHead):
+        if isinstance(failure, ResponseHeadBroken):
             raise self._texts.no_answer(state.endpoint)
 
     def _no_answer(self, state: _ForwardState) -> AwsError:
@@ -349,7 +344,7 @@ def _wake_target(target: WakeTarget, asleep: VariantRoute) -> WakeTarget:
     return WakeTarget(endpoint=target.endpoint, variant=asleep.name)
 
 
-def _with_token(request: WorkerRequest, token: str) -> WorkerRequest:
+def _with_token(request: ClientRequest, token: str) -> ClientRequest:
     """Add the bearer token that the worker requires, if it requires one."""
     if not token:
         return request

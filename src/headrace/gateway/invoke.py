@@ -2,15 +2,15 @@
 
 from time import perf_counter
 
-from headrace.gateway.downstream import Downstream
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.request import Invocation
 from headrace.gateway.service import InvocationService
-from headrace.http.client import WorkerRequest
+from headrace.http.client import ClientRequest
+from headrace.http.exchange import Exchange
 
 
 async def invoke(
-    service: InvocationService, invocation: Invocation, body: bytes, down: Downstream, record: InvocationRecord
+    service: InvocationService, invocation: Invocation, body: bytes, exchange: Exchange, record: InvocationRecord
 ) -> None:
     """
     Answer one request.
@@ -19,7 +19,7 @@ async def invoke(
         AwsError: the request failed; nothing has been sent.
     """
     query = service.routing_query(invocation, body)
-    request = WorkerRequest(headers=invocation.worker_headers(), body=body)
+    request = ClientRequest(headers=invocation.worker_headers(), body=body)
     try:
         async with service.invoke(
             invocation.endpoint, query, request, record, timeout_s=service.config.invocation_timeout_s
@@ -33,4 +33,4 @@ async def invoke(
     record.status = 200
     headers = service.answer_headers(invocation, record, answer.headers)
     headers["Content-Type"] = answer.headers.get("content-type", "application/octet-stream")
-    await down.whole(200, headers.items(), content)
+    await exchange.respond(200, headers.items(), content)

@@ -29,15 +29,16 @@ from headrace.core.errors import (
 )
 from headrace.core.tracing import trace_of
 from headrace.gateway import request as runtime_request
-from headrace.gateway.downstream import Downstream, Scope
 from headrace.gateway.errors import NoCapacity, NotServing, UnknownTarget
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.openai_models import is_models_path, no_model, not_serving
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
 from headrace.gateway.service import InvocationService, finish
-from headrace.http.client import WorkerRequest
-from headrace.http.client_response import Answer, AnswerBroken
+from headrace.http.asgi import Scope
+from headrace.http.client import ClientRequest
+from headrace.http.client_response import ClientResponse, ResponseBroken
+from headrace.http.exchange import Exchange
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.framing import SSE_CONTENT_TYPE
 from headrace.wire.openai.errors import error_body, render_error
@@ -112,7 +113,12 @@ def model_named(body: bytes) -> str:
 
 
 async def answer_openai(
-    service: InvocationService, asked: OpenAiPath, scope: Scope, body: bytes, down: Downstream, record: InvocationRecord
+    service: InvocationService,
+    asked: OpenAiPath,
+    scope: Scope,
+    body: bytes,
+    exchange: Exchange,
+    record: InvocationRecord,
 ) -> None:
     """
     Answer one request.
@@ -130,7 +136,7 @@ async def answer_openai(
             members = {**invocation.members, "InferenceComponentName": component}
             invocation = replace(invocation, members=members)
         request = _worker_request(scope, asked.path, invocation, body)
-        await _forward(service, invocation, request, down, record)
+        await _forward(service, invocation, request, exchange, record)
     except AwsError as error:
         raise to_openai_error(error, model=component or endpoint) from error
 
@@ -169,12 +175,12 @@ def not_served(method: str, path: str) -> HeadraceError:
     return unknown_route(method, path, allowed=allowed, invocations="/endpoints/NAME/invocations")
 
 
-async def fail(error: HeadraceError, down: Downstream, record: InvocationRecord, *, path: str = "/v1/") -> None:
+async def fail(error: HeadraceError, exchange: Exchange, record: InvocationRecord, *, path: str = "/v1/") -> None:
     """Answer with an error in the format that clients of `path` expect, or end a stream with it."""
     record.error = record.error or error.code
-    if down.is_started:
-        down.put(b"data: " + error_body(error) + b"\n\n")
-        await finish(down)
+    if exchange.is_started:
+        exchange.put(b"data: " + error_body(error) + b"\n\n")
+        await finish(exchange)
         return
     reply = render_error_for(path, error, default=render_error)
     record.status = reply.status
@@ -185,20 +191,20 @@ async def fail(error: HeadraceError, down: Downstream, record: InvocationRecord,
         headers.append(RETRY_AFTER)
     elif isinstance(error, MethodNotAllowed):
         headers.append(("allow", ", ".join(error.allowed)))
-    await down.whole(reply.status, headers, reply.body)
+    await exchange.respond(reply.status, headers, reply.body)
 
 
-def _worker_request(scope: Scope, path: str, invocation: Invocation, body: bytes) -> WorkerRequest:
+def _worker_request(scope: Scope, path: str, invocation: Invocation, body: bytes) -> ClientRequest:
     query = scope.get("query_string", b"").decode("latin-1")
     target = quote(path) + (f"?{query}" if query else "")
-    return WorkerRequest(method=scope["method"], path=target, headers=invocation.worker_headers(), body=body)
+    return ClientRequest(method=scope["method"], path=target, headers=invocation.worker_headers(), body=body)
 
 
 async def _forward(
     service: InvocationService,
     invocation: Invocation,
-    request: WorkerRequest,
-    down: Downstream,
+    request: ClientRequest,
+    exchange: Exchange,
     record: InvocationRecord,
 ) -> None:
     query = service.routing_query(invocation, request.body)
@@ -209,36 +215,40 @@ async def _forward(
             request,
             record,
             timeout_s=service.config.stream_timeout_s,
-            heartbeat=lambda: _heartbeat(service, request.body, down, record),
+            heartbeat=lambda: _heartbeat(service, request.body, exchange, record),
         ) as answer:
-            await _send_response(service, invocation, answer, down, record)
+            await _send_response(service, invocation, answer, exchange, record)
     except TimeoutError:
         raise EngineFailed("The model did not finish its answer in time.") from None
-    except AnswerBroken:
+    except ResponseBroken:
         raise EngineFailed("The connection to the model broke in the middle of its answer.") from None
-    if not down.is_finished:
-        await finish(down)
+    if not exchange.is_finished:
+        await finish(exchange)
 
 
 async def _send_response(
-    service: InvocationService, invocation: Invocation, answer: Answer, down: Downstream, record: InvocationRecord
+    service: InvocationService,
+    invocation: Invocation,
+    answer: ClientResponse,
+    exchange: Exchange,
+    record: InvocationRecord,
 ) -> None:
     is_sse = answer.headers.get("content-type", "").startswith(SSE_CONTENT_TYPE)
     headers = [*service.answer_headers(invocation, record, answer.headers).items(), *_headers(answer)]
     if is_sse and 200 <= answer.status < 300:
-        if not down.is_started:
+        if not exchange.is_started:
             record.status = answer.status
-            await down.start(answer.status, headers)
-        await _relay(answer, down, record)
+            await exchange.start(answer.status, headers)
+        await _relay(answer, exchange, record)
         return
     content = await service.read(answer, invocation.endpoint, max_bytes=service.config.max_answer_bytes)
     record.first_s = perf_counter()
-    if down.is_started:  # by a heartbeat: a response that is not a stream becomes one event
+    if exchange.is_started:  # by a heartbeat: a response that is not a stream becomes one event
         record.error = record.error or (str(answer.status) if answer.status >= 400 else None)
-        down.put(b"data: " + b" ".join(content.split()) + b"\n\n")
+        exchange.put(b"data: " + b" ".join(content.split()) + b"\n\n")
         return
     record.status = answer.status
-    await down.whole(answer.status, headers, content)
+    await exchange.respond(answer.status, headers, content)
 
 
 def _is_streamed(body: bytes) -> bool:
@@ -249,23 +259,23 @@ def _is_streamed(body: bytes) -> bool:
         return False
 
 
-async def _heartbeat(service: InvocationService, body: bytes, down: Downstream, record: InvocationRecord) -> None:
+async def _heartbeat(service: InvocationService, body: bytes, exchange: Exchange, record: InvocationRecord) -> None:
     """Send SSE comments, which clients skip. Source: HTML standard, "Server-sent events", authoring notes."""
     await asyncio.sleep(service.config.heartbeat_s)
     if not _is_streamed(body):
         return
-    if not down.is_started:  # a request may be held a second time, when its replica has gone
+    if not exchange.is_started:  # a request may be held a second time, when its replica has gone
         record.status = 200
         headers = [("content-type", SSE_CONTENT_TYPE), ("cache-control", "no-cache"), *record.id_headers()]
-        await down.start(200, headers)
+        await exchange.start(200, headers)
     while True:
-        if not down.put(b": a replica is being started\n\n"):
-            await down.drain()
+        if not exchange.put(b": a replica is being started\n\n"):
+            await exchange.drain()
         await asyncio.sleep(service.config.heartbeat_s)
 
 
-async def _relay(answer: Answer, down: Downstream, record: InvocationRecord) -> None:
-    put = down.put
+async def _relay(answer: ClientResponse, exchange: Exchange, record: InvocationRecord) -> None:
+    put = exchange.put
 
     def put_part(part: bytes) -> bool:
         if record.first_s is None:
@@ -273,10 +283,10 @@ async def _relay(answer: Answer, down: Downstream, record: InvocationRecord) -> 
         record.num_parts += 1
         return put(part)
 
-    await answer.relay(put_part, down.drain)
+    await answer.relay(put_part, exchange.drain)
 
 
-def _headers(answer: Answer) -> list[tuple[str, str]]:
+def _headers(answer: ClientResponse) -> list[tuple[str, str]]:
     return [(name, answer.headers[name]) for name in _FORWARDED_HEADERS if name in answer.headers]
 
 

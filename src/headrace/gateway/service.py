@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from headrace.gateway.config import GatewayConfig
-from headrace.gateway.downstream import Downstream
 from headrace.gateway.errors import ErrorTexts, NoCapacity
 from headrace.gateway.forwarding import Forwarder
 from headrace.gateway.metrics import GatewayMetrics, InvocationRecord
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import RoutingDecision, RoutingQuery, prefix_of
 from headrace.gateway.sessions import NEW_SESSION, Sessions
+from headrace.http.body import ClientGone
 from headrace.http.body_budget import BodyBudget
-from headrace.http.client import WorkerRequest
-from headrace.http.client_response import Answer, AnswerBroken, AnswerTooLong
+from headrace.http.client import ClientRequest
+from headrace.http.client_response import ClientResponse, ResponseBroken, ResponseTooLarge
+from headrace.http.exchange import Exchange
 
 FLUSH_S = 30.0
 """Longest time for a client to read the end of a finished stream."""
@@ -58,12 +59,12 @@ class InvocationService:
         self,
         endpoint: str,
         query: RoutingQuery,
-        request: WorkerRequest,
+        request: ClientRequest,
         record: InvocationRecord,
         *,
         timeout_s: float,
         heartbeat: Heartbeat | None = None,
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[ClientResponse]:
         """
         Send a request to a worker; the block gets its response, which is dropped at the end of the block.
 
@@ -122,7 +123,7 @@ class InvocationService:
             record.held_s += perf_counter() - since_s
             timeout.reschedule(loop.time() + timeout_s)
 
-    async def read(self, answer: Answer, endpoint: str, *, max_bytes: int) -> bytes:
+    async def read(self, answer: ClientResponse, endpoint: str, *, max_bytes: int) -> bytes:
         """
         Read the whole body of a response.
 
@@ -131,10 +132,10 @@ class InvocationService:
         """
         try:
             return await answer.read(max_bytes)
-        except (AnswerBroken, AnswerTooLong) as error:
+        except (ResponseBroken, ResponseTooLarge) as error:
             raise self.texts.answer_not_whole(endpoint, answer.status) from error
 
-    async def check_status(self, answer: Answer, endpoint: str) -> None:
+    async def check_status(self, answer: ClientResponse, endpoint: str) -> None:
         """
         Check that the worker answered 2xx.
 
@@ -158,7 +159,15 @@ class InvocationService:
         return common
 
 
-async def finish(down: Downstream) -> None:
-    """End a stream; a client that does not read the end within `FLUSH_S` is disconnected."""
-    async with asyncio.timeout(FLUSH_S):
-        await down.finish()
+async def finish(exchange: Exchange) -> None:
+    """
+    End a stream.
+
+    Raises:
+        ClientGone: the client did not read the end within `FLUSH_S`.
+    """
+    try:
+        async with asyncio.timeout(FLUSH_S):
+            await exchange.finish()
+    except TimeoutError:
+        raise ClientGone from None

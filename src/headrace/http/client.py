@@ -1,8 +1,9 @@
 """
-The HTTP/1.1 client of the gateway: connections to workers, kept and used again.
+An HTTP/1.1 client for servers of our own: connections that are kept and reused, and one-off requests.
 
-A request belongs to one connection from its first byte to the last of its answer; who gives it up in between closes the
-connection, which is how a worker learns that nobody listens any more.
+It is lean because the gateway forwards every token through it: no redirects, no proxies, no compression, no cookies. A
+request owns a connection from its first byte to the last of its response; a response that is closed before its end
+closes the connection, which aborts the request in the server.
 """
 
 import asyncio
@@ -10,19 +11,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from headrace.http.client_connection import WorkerConnection
-from headrace.http.client_response import Answer, BrokenInHead, NotConnected, UpstreamFailed
+from headrace.http.client_connection import ClientConnection
+from headrace.http.client_response import (
+    ClientResponse,
+    ConnectFailed,
+    NoResponse,
+    ResponseBroken,
+    ResponseHeadBroken,
+    ResponseTooLarge,
+)
 
 CONNECT_TIMEOUT_S = 5.0
-"""A worker on this machine or in this network accepts in well under a second. Source: SageMaker asks for 250 ms."""
+"""A server on this machine or in this network accepts in well under a second. Source: SageMaker asks for 250 ms."""
 
 MAX_IDLE_CONNECTIONS = 64
-"""To one worker."""
+"""Idle connections kept for one server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRequest:
-    """What a worker is asked. `Host` and `Content-Length` are added."""
+class ClientRequest:
+    """A request to a server; `Host` and `Content-Length` are added."""
 
     method: str = "POST"
     path: str = "/invocations"
@@ -30,62 +38,45 @@ class WorkerRequest:
     body: bytes = b""
 
 
-class Call:
-    """One request that is under way; `close` it, whatever happened."""
-
-    __slots__ = ("_connection", "_pool", "answer")
-
-    def __init__(self, answer: Answer, connection: WorkerConnection, pool: "_Pool") -> None:
-        self.answer = answer
-        self._connection: WorkerConnection | None = connection
-        self._pool = pool
-
-    def close(self) -> None:
-        """Keep the connection if the answer has ended, else close it, which aborts the request. Idempotent."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._pool.give_back(connection)
-
-
-class Upstream:
-    """Requests to workers, by their URL (`http://host:port`)."""
+class HttpClient:
+    """Sends requests to servers by their URL (`http://host:port`), over connections that it keeps."""
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}
 
-    async def call(self, url: str, request: WorkerRequest) -> Call:
+    async def send(self, url: str, request: ClientRequest) -> ClientResponse:
         """
-        Send a request and wait for the head of its answer.
+        Send a request and wait for the head of its response, which the caller closes.
 
         Raises:
-            NotConnected: no connection, so nothing was sent.
-            UpstreamFailed: it broke before the head. A connection that was kept may have been closed by the worker in
-                the meantime: then a new one was tried, too.
+            ConnectFailed: no connection could be made, so nothing was sent.
+            NoResponse: it broke before the head. The server may have closed a kept connection in the meantime: then a
+                new one was tried, too.
         """
         pool = self._pools.get(url)
         if pool is None:
             pool = self._pools[url] = _Pool(url)
         head = _head(request, pool.netloc)
-        failure: UpstreamFailed | None = None
+        failure: NoResponse | None = None
         while True:
             connection = pool.take() or await pool.connect(failure)
             is_kept = connection.num_requests > 0
             try:
-                answer = connection.send(head, request.body)
-                await answer.begun()
-            except UpstreamFailed as error:
+                response = connection.send(head, request.body)
+                await response.started()
+            except NoResponse as error:
                 connection.abort()
-                if not is_kept or isinstance(error, BrokenInHead):
+                if not is_kept or isinstance(error, ResponseHeadBroken):
                     raise
                 failure = error
             except BaseException:
                 connection.abort()
                 raise
             else:
-                return Call(answer, connection, pool)
+                return response
 
     def retain(self, urls: Iterable[str]) -> None:
-        """Let go of idle connections to all workers but these."""
+        """Close idle connections to all servers but these."""
         kept = set(urls)
         for url in [url for url in self._pools if url not in kept]:
             self._pools.pop(url).close_idle()
@@ -97,73 +88,102 @@ class Upstream:
             await pool.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A whole response to `get`."""
+
+    status: int
+    body: bytes
+
+
+async def get(
+    url: str, path: str, *, timeout_s: float, max_bytes: int, headers: tuple[tuple[str, str], ...] = ()
+) -> Page | None:
+    """
+    Get a page over a connection of its own.
+
+    Args:
+        url: of the server, `http://host:port`.
+        path: of the page.
+        timeout_s: for all of it.
+        max_bytes: the largest page to take.
+        headers: besides `Host` and `Connection`.
+
+    Returns:
+        The page, whatever its status; None if the server does not answer in time, or not with a page of that size.
+    """
+    client = HttpClient()
+    request = ClientRequest(method="GET", path=path, headers=(*headers, ("Connection", "close")))
+    try:
+        async with asyncio.timeout(timeout_s):
+            response = await client.send(url, request)
+            return Page(response.status, await response.read(max_bytes))
+    except (NoResponse, ResponseBroken, ResponseTooLarge, TimeoutError):
+        return None
+    finally:
+        await client.close()
+
+
 class _Pool:
-    """Connections to one worker."""
+    """The connections to one server."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self.netloc = parts.netloc
         self._host, self._port = parts.hostname or "", parts.port or 80
-        self._idle: list[WorkerConnection] = []
-        self._open: set[WorkerConnection] = set()
+        self._idle: list[ClientConnection] = []
+        self._open: set[ClientConnection] = set()
         self._is_closed = False
         self._all_closed = asyncio.Event()
 
-    def take(self) -> WorkerConnection | None:
-        """The idle connection that was used last, as it is the least likely to be closed."""
+    def take(self) -> ClientConnection | None:
+        """Return the idle connection that was used last, as it is the least likely to be closed; None if none is."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_idle:
                 return connection
         return None
 
-    async def connect(self, earlier: UpstreamFailed | None) -> WorkerConnection:
+    async def connect(self, earlier: NoResponse | None) -> ClientConnection:
         """
-        A new connection.
+        Return a new connection.
 
         Raises:
-            NotConnected: there is none.
-            UpstreamFailed: the same, where an `earlier` try had sent the request.
+            ConnectFailed: it could not be made.
+            NoResponse: the same, where an `earlier` try had sent the request.
         """
         try:
             return await self._connected()
-        except NotConnected:
+        except ConnectFailed:
             if earlier is not None:
                 raise earlier from None
             raise
 
-    async def _connected(self) -> WorkerConnection:
+    async def _connected(self) -> ClientConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await loop.create_connection(
-                    lambda: WorkerConnection(self._closed), self._host, self._port
+                    lambda: ClientConnection(on_release=self._release, on_lost=self._lost), self._host, self._port
                 )
         except TimeoutError:
-            raise NotConnected(f"{self.netloc} does not accept connections") from None
+            raise ConnectFailed(f"{self.netloc} does not accept connections") from None
         except OSError as error:
-            raise NotConnected(f"no connection to {self.netloc} ({error.strerror or error})") from error
-        # NOTE: not earlier: of one that is given up while it is being made, uvloop does not tell the end.
+            raise ConnectFailed(f"no connection to {self.netloc} ({error.strerror or error})") from error
+        # NOTE: not earlier: uvloop does not report the end of a connection that is cancelled while it is being made.
         if not connection.is_open:
-            raise NotConnected(f"{self.netloc} closed the connection at once")
+            raise ConnectFailed(f"{self.netloc} closed the connection at once")
         self._open.add(connection)
         return connection
 
-    def give_back(self, connection: WorkerConnection) -> None:
-        """Keep it if it can be used again."""
-        if connection.is_idle and not self._is_closed and len(self._idle) < MAX_IDLE_CONNECTIONS:
-            self._idle.append(connection)
-        else:
-            connection.abort()
-
     def close_idle(self) -> None:
-        """Keep none from now on; those in use are closed as they are given back."""
+        """Keep none from now on; those in use are closed as they are released."""
         self._is_closed = True
         while self._idle:
             self._idle.pop().abort()
 
     async def close(self) -> None:
-        """Close all."""
+        """Close all connections and wait until they are."""
         self.close_idle()
         for connection in list(self._open):
             connection.abort()
@@ -171,7 +191,13 @@ class _Pool:
             self._all_closed.clear()
             await self._all_closed.wait()
 
-    def _closed(self, connection: WorkerConnection) -> None:
+    def _release(self, connection: ClientConnection) -> None:
+        if connection.is_idle and not self._is_closed and len(self._idle) < MAX_IDLE_CONNECTIONS:
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    def _lost(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -179,7 +205,7 @@ class _Pool:
             self._all_closed.set()
 
 
-def _head(request: WorkerRequest, netloc: str) -> bytes:
+def _head(request: ClientRequest, netloc: str) -> bytes:
     headers = "".join(f"{name}: {value}\r\n" for name, value in request.headers)
     text = (
         f"{request.method} {request.path} HTTP/1.1\r\nHost: {netloc}\r\n{headers}"

@@ -1,5 +1,5 @@
 """
-The answer of a worker on its way through the gateway.
+A response as it arrives from a server.
 
 The connection (`http.client_connection`) adds parts as it reads them; one owner takes them out with `relay` or `read`.
 While the owner keeps up, a part goes from the socket to `put` within the call that read it: no task is woken.
@@ -11,54 +11,58 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 HIGH_WATER_BYTES = 256 * 1024
-"""So much waits for a slow client before the worker's connection is not read any more."""
+"""Bytes that wait for a slow owner before the connection pauses reading."""
 
 Put = Callable[[bytes], bool]
 """Takes a part; False: wait for `drain` before the next one."""
 
 
-class UpstreamFailed(Exception):
-    """No connection could be made, or it broke before an answer began."""
+class NoResponse(Exception):
+    """No connection could be made, or it broke before a whole response head arrived."""
 
 
-class NotConnected(UpstreamFailed):
-    """No connection could be made: the worker has seen nothing of the request."""
+class ConnectFailed(NoResponse):
+    """No connection could be made: the server has seen nothing of the request."""
 
 
-class BrokenInHead(UpstreamFailed):
-    """It broke after the first byte, or what came is not HTTP: an answer has begun, and nobody knows which."""
+class ResponseHeadBroken(NoResponse):
+    """The connection broke in the middle of the response head, or that is not HTTP: the server began to respond."""
 
 
-class AnswerBroken(Exception):
-    """The connection broke in the middle of an answer, or what came is not HTTP."""
+class ResponseBroken(Exception):
+    """The connection broke in the middle of a response, or the response is not HTTP."""
 
 
-class AnswerTooLong(Exception):
-    """The answer has more bytes than are held in memory."""
+class ResponseTooLarge(Exception):
+    """The response has more bytes than its reader holds in memory."""
 
 
 class Flow(Protocol):
     """The reading side of a connection."""
 
     def pause(self) -> None:
-        """Read no more for now."""
+        """Stop reading from the socket."""
         ...
 
     def resume(self) -> None:
-        """Read on."""
+        """Read on after a `pause`."""
+        ...
+
+    def release(self) -> None:
+        """Keep the connection for the next request if the response has ended, else close it."""
         ...
 
 
-class Answer:
-    """Status, headers, and the body in the parts in which the worker sent it (one HTTP chunk, one part)."""
+class ClientResponse:
+    """Status, headers, and the body in the parts in which the server sent it: each HTTP chunk is a part."""
 
     def __init__(self, flow: Flow) -> None:
         self.status = 0
-        """0 until the head has come."""
+        """0 until the head has arrived."""
         self.headers: dict[str, str] = {}
         """Names in lower case."""
         self.is_complete = False
-        self._flow = flow
+        self._flow: Flow | None = flow
         self._parts: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._is_paused = False
@@ -67,17 +71,24 @@ class Answer:
         self._failure: Exception | None = None
         self._change: asyncio.Future[None] | None = None
 
-    async def begun(self) -> None:
-        """Wait for status and headers. Raises `UpstreamFailed`."""
+    def close(self) -> None:
+        """Keep the connection if the response has ended, else close it, which aborts the request. Idempotent."""
+        self._resume()  # a paused connection would hang its next request
+        flow, self._flow = self._flow, None
+        if flow is not None:
+            flow.release()
+
+    async def started(self) -> None:
+        """Wait for status and headers. Raises `NoResponse`."""
         while not self.status:
             await self._changed()
 
     async def relay(self, put: Put, drain: Callable[[], Awaitable[None]]) -> None:
         """
-        Give every part to `put`, in order, as it comes; when `put` says so, wait for `drain` first.
+        Give every part to `put`, in order, as it arrives; when `put` returns False, wait for `drain` first.
 
         Raises:
-            AnswerBroken: after all parts that came.
+            ResponseBroken: after all parts that arrived.
         """
         try:
             while True:
@@ -100,11 +111,11 @@ class Answer:
 
     async def read(self, max_bytes: int) -> bytes:
         """
-        The whole body.
+        Return the whole body.
 
         Raises:
-            AnswerBroken: it is not whole.
-            AnswerTooLong: it has more than `max_bytes`.
+            ResponseBroken: it did not arrive as a whole.
+            ResponseTooLarge: it has more than `max_bytes`.
         """
         parts: list[bytes] = []
         num_bytes = 0
@@ -116,13 +127,13 @@ class Answer:
             return num_bytes <= max_bytes
 
         async def refuse() -> None:
-            raise AnswerTooLong(f"The answer has more than {max_bytes} bytes.")
+            raise ResponseTooLarge(f"The response has more than {max_bytes} bytes.")
 
         await self.relay(put, refuse)
         return b"".join(parts)
 
     def add(self, part: bytes) -> None:
-        """Called by the connection: a part has come."""
+        """Take a part from the connection."""
         if self._put is not None and not self._is_held:
             if not self._put(part):
                 self._is_held = True
@@ -130,23 +141,23 @@ class Answer:
             return
         self._parts.append(part)
         self._waiting_bytes += len(part)
-        if self._waiting_bytes > HIGH_WATER_BYTES and not self._is_paused:
+        if self._waiting_bytes > HIGH_WATER_BYTES and not self._is_paused and self._flow is not None:
             self._is_paused = True
             self._flow.pause()
 
     def complete(self) -> None:
-        """Called by the connection: that was all."""
+        """Mark the response as whole."""
         self.is_complete = True
         self.wake()
 
     def fail(self, failure: Exception) -> None:
-        """Called by the connection: there will be no more."""
+        """Raise `failure` to the owner, after the parts that arrived."""
         if not self.is_complete:
             self._failure = self._failure or failure
             self.wake()
 
     def wake(self) -> None:
-        """Called by the connection: something has changed."""
+        """Let the owner look at what the connection has changed."""
         if self._change is not None and not self._change.done():
             self._change.set_result(None)
 
@@ -157,6 +168,6 @@ class Answer:
         await self._change
 
     def _resume(self) -> None:
-        if self._is_paused:
+        if self._is_paused and self._flow is not None:
             self._is_paused = False
             self._flow.resume()

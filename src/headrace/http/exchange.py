@@ -1,8 +1,8 @@
 """
-One response on its way: the head at the right moment, then pieces; and a watch for the client that hangs up.
+One request and the response to it, on raw ASGI: the body in, the response out, and a watch for the client that leaves.
 
-Below `server.generate` and above raw ASGI. One task a request, none a piece: where the server lets us
-(`http.protocol`), a piece goes to the socket within the call that brought it.
+One task per request, none per part: where the server offers it (`http.protocol`), a part of a stream goes to the socket
+within the call that brought it; without it, it takes the way that ASGI has.
 """
 
 import asyncio
@@ -11,114 +11,138 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
 
-from starlette.types import Receive, Send
-
-from headrace.http.protocol import WritePiece
-
-KEEP_ALIVE_S = 15.0
-"""A stream that was silent for so long gets the dialect's keep-alive bytes, as TGI does it."""
-
-Headers = tuple[tuple[str, str], ...]
+from headrace.http.asgi import Receive, Scope, Send, content_length, part_writer
+from headrace.http.body import ClientGone, read_body
+from headrace.http.body_budget import BodyShare
+from headrace.http.response import Headers, send_head, send_response
 
 
 class Exchange:
-    """The response to one request."""
+    """One HTTP request and the response to it."""
 
-    def __init__(
-        self,
-        send: Send,
-        *,
-        keep_alive_s: float = KEEP_ALIVE_S,
-        write_piece: WritePiece | None = None,
-    ) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, keep_alive_s: float | None = None) -> None:
+        """
+        Begin with nothing read and nothing sent.
+
+        Args:
+            scope: of the request.
+            receive: of the request.
+            send: of the request.
+            keep_alive_s: the longest silence of a stream that has keep-alive bytes; None if none has.
+        """
+        self._scope = scope
+        self._receive = receive
         self._send = send
-        self._write_piece = write_piece
+        self._write = part_writer(scope)
         self._waiting: deque[bytes] = deque()
         self._sending = asyncio.Lock()
-        self.keep_alive_s = keep_alive_s
-        """How long a stream may be silent."""
-        self._head: Headers = ()
+        self._keep_alive_s = keep_alive_s
         self._keep_alive = b""
+        self._head: Headers = ()
         self._last_sent_s = 0.0
         self.is_started = False
         """The head has been sent: the status can no longer change."""
         self.is_finished = False
-        self.is_gone = False
-        """The client hung up before the end."""
+        self.num_bytes = 0
+        """Bytes of the response's body."""
 
-    def begin_stream(self, headers: Headers, *, keep_alive: bytes) -> None:
-        """Get a stream ready; its head goes out with the first piece, so that an error may still have a status."""
+    async def read_body(
+        self, *, max_bytes: int, timeout_s: float | None = None, share: BodyShare | None = None
+    ) -> bytes:
+        """Read the whole request body; see `http.body.read_body`."""
+        length = content_length(self._scope)
+        return await read_body(
+            self._receive, max_bytes=max_bytes, content_length=length, timeout_s=timeout_s, share=share
+        )
+
+    @asynccontextmanager
+    async def cancelled_on_disconnect(self) -> AsyncIterator[None]:
+        """
+        Cancel the block when the client disconnects before the end of the response.
+
+        Raises:
+            ClientGone: it did.
+        """
+        owner = asyncio.current_task()
+        assert owner is not None
+        cancelled_before = owner.cancelling()
+        is_gone = False
+
+        async def watch() -> None:
+            nonlocal is_gone
+            await self._disconnected()
+            if not self.is_finished:
+                is_gone = True
+                owner.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if is_gone and owner.uncancel() == cancelled_before:
+                raise ClientGone from None
+            raise
+        finally:
+            watcher.cancel()
+
+    async def _disconnected(self) -> None:
+        """Wait until the client has disconnected, and break silences of the stream meanwhile."""
+        is_connected = True
+        while is_connected:
+            try:
+                async with asyncio.timeout(self._keep_alive_s):
+                    is_connected = (await self._receive())["type"] != "http.disconnect"
+            except TimeoutError:
+                await self._break_silence()
+
+    def begin_stream(self, headers: Headers, *, keep_alive: bytes = b"") -> None:
+        """Prepare a stream with status 200; its head is sent with the first part, until then an error has a status."""
         self._head = headers
         self._keep_alive = keep_alive
         self._last_sent_s = perf_counter()
 
-    def put(self, piece: bytes) -> bool:
-        """Send one piece of the stream as far as that is possible at once; False: `drain` before the next one."""
-        if self._write_piece is None or self._waiting or not self.is_started or self._sending.locked():
-            self._waiting.append(piece)
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the head of a stream at once."""
+        self.is_started = True
+        await send_head(self._send, status, headers)
+
+    def put(self, part: bytes) -> bool:
+        """Send a part of a stream as far as that is possible at once; False: `drain` before the next one."""
+        self.num_bytes += len(part)
+        if self._write is None or self._waiting or not self.is_started or self._sending.locked():
+            self._waiting.append(part)
             return False
         self._last_sent_s = perf_counter()
-        return self._write_piece(piece)
+        return self._write(part)
 
     async def drain(self) -> None:
-        """Send what waits, and wait until the client has room for more."""
+        """Send the waiting parts, each as a chunk of its own, and wait until the client has room for more."""
         async with self._sending:
             if not self.is_started:
-                await self._start(200, self._head)
-            await self._send_piece(self._waiting.popleft() if self._waiting else b"")
+                await self.start(200, self._head)
+            await self._send_part(self._waiting.popleft() if self._waiting else b"")
             while self._waiting:
-                await self._send_piece(self._waiting.popleft())
-
-    async def _send_piece(self, piece: bytes) -> None:
-        self._last_sent_s = perf_counter()
-        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+                await self._send_part(self._waiting.popleft())
 
     async def finish(self) -> None:
-        """End the stream."""
+        """End a stream."""
         if self._waiting or self._sending.locked() or not self.is_started:
             await self.drain()
         self.is_finished = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def whole(self, status: int, body: bytes, headers: Headers) -> None:
-        """Send a response in one go."""
-        await self._start(status, (*headers, ("content-length", str(len(body)))))
-        self.is_finished = True
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole response."""
+        self.is_started = self.is_finished = True
+        self.num_bytes = len(body)
+        await send_response(self._scope, self._send, status, headers, body)
 
-    async def _start(self, status: int, headers: Headers) -> None:
-        self.is_started = True
-        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": encoded})
+    async def _send_part(self, part: bytes) -> None:
+        self._last_sent_s = perf_counter()
+        await self._send({"type": "http.response.body", "body": part, "more_body": True})
 
-    async def keep_alive(self) -> None:
-        """Break a long silence, if the dialect has something that says nothing."""
-        is_silent = perf_counter() - self._last_sent_s >= self.keep_alive_s
+    async def _break_silence(self) -> None:
+        assert self._keep_alive_s is not None
+        is_silent = perf_counter() - self._last_sent_s >= self._keep_alive_s
         if self._keep_alive and not self.is_finished and is_silent and not self.put(self._keep_alive):
             await self.drain()
-
-
-@asynccontextmanager
-async def watching(receive: Receive, exchange: Exchange) -> AsyncIterator[None]:
-    """Cancel what runs inside when the client hangs up: `exchange.is_gone` then says why."""
-    owner = asyncio.current_task()
-    assert owner is not None
-    watcher = asyncio.create_task(_watch(receive, exchange, owner))
-    try:
-        yield
-    finally:
-        watcher.cancel()
-
-
-async def _watch(receive: Receive, exchange: Exchange, owner: "asyncio.Task[object]") -> None:
-    while not exchange.is_finished:
-        try:
-            async with asyncio.timeout(exchange.keep_alive_s):
-                message = await receive()
-        except TimeoutError:
-            await exchange.keep_alive()
-            continue
-        if message["type"] == "http.disconnect" and not exchange.is_finished:
-            exchange.is_gone = True
-            owner.cancel()
-            return

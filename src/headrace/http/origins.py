@@ -1,8 +1,8 @@
 """
-Which web pages may use a server of ours: the decision alone, for every door that speaks HTTP.
+The rule which web pages may use a server, for the model server and the platform. Pure.
 
 A browser sends `Origin` with every request that a page's script makes to another site, and with every POST. Without
-this check any page could talk to a server on the visitor's own machine, by its address or by a name that the page's
+this check any page could use a server on its visitor's machine, by the server's address or by a name that the page's
 owner points there (DNS rebinding). Programs send no `Origin` and are not affected.
 """
 
@@ -11,16 +11,16 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 
-def may_use(origin: str | None, host: str, *, allowed: Collection[str], names_are_trusted: bool) -> bool:
+def is_origin_allowed(origin: str | None, host: str, *, allowed: Collection[str], names_are_trusted: bool) -> bool:
     """
-    Whether a request may be served.
+    Return whether a request may be served.
 
     Args:
-        origin: its `Origin`; None if it brings none.
+        origin: its `Origin`; None if it has none.
         host: its `Host`.
-        allowed: origins that may use the server, as `scheme://host:port`; `*` is all.
-        names_are_trusted: whether a page under any host name that leads here is the server's own. Not so on a
-            loopback address without a key, where only `localhost` and addresses are.
+        allowed: origins that may use the server, as `scheme://host:port`; `*` allows all.
+        names_are_trusted: whether a page under any host name of the server is the server's own. On a loopback address
+            without a key only `localhost` and addresses are.
     """
     if origin is None or "*" in allowed or origin in allowed:
         return True
@@ -34,10 +34,10 @@ def may_use(origin: str | None, host: str, *, allowed: Collection[str], names_ar
 
 def is_local_host(host: str) -> bool:
     """
-    Whether a `Host` header cannot be somebody's domain.
+    Return whether a `Host` header cannot be a domain of another owner.
 
-    For answers that a page must not read even with a plain GET to a name that was pointed here: a GET to the page's
-    own site brings no `Origin`.
+    For responses that a page must not read even with a plain GET to a name that points here: a GET to the page's own
+    site has no `Origin`.
     """
     try:
         return is_local_name(urlsplit(f"//{host}").hostname or "")
@@ -46,7 +46,7 @@ def is_local_host(host: str) -> bool:
 
 
 def is_local_name(name: str) -> bool:
-    """Whether a host name, without its port, cannot be somebody's domain: `localhost` or an address."""
+    """Return whether a host name, without its port, is `localhost` or an address."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

@@ -11,25 +11,16 @@ itself does. It is an ASGI extension: an application that does not know it, or a
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import httptools
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.core.telemetry import get_logger
+from headrace.http.asgi import WRITE_PART, ASGIApp, Message, Receive, Scope, Send, WritePart
 from headrace.http.head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
-
-EXTENSION = "headrace.write_piece"
-
-WritePiece = Callable[[bytes], bool]
-"""
-Writes a piece of a chunked body whose head was sent; after the client has gone it does nothing. False: the client
-does not keep up, wait (with an empty piece by way of ASGI) before the next one.
-"""
 
 LINGER_S = 2.0
 """Time for a client to read a refusal that came before the end of its request: a plain close would reset it away."""
@@ -287,7 +278,7 @@ class StreamingProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Called by uvicorn when it is a request's turn (they may be pipelined)."""
-        cast("dict[str, Any]", cycle.scope)["extensions"] = {EXTENSION: _writer(cycle)}
+        cast("dict[str, Any]", cycle.scope)["extensions"] = {WRITE_PART: _writer(cycle)}
         super()._start_asgi_task(cycle, partial(self._run, cycle, app))
 
     async def _run(self, cycle: RequestResponseCycle, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -313,19 +304,13 @@ class StreamingProtocol(HttpToolsProtocol):
             self._break_off(cycle, HttpRefused(500, "Something went wrong inside the server."))
 
 
-def piece_writer(scope: Scope) -> WritePiece | None:
-    """The short way, if the server offers it."""
-    writer: WritePiece | None = (scope.get("extensions") or {}).get(EXTENSION)
-    return writer
-
-
-def _writer(cycle: RequestResponseCycle) -> WritePiece:
+def _writer(cycle: RequestResponseCycle) -> WritePart:
     write, flow = cycle.transport.write, cycle.flow
 
-    def write_piece(piece: bytes) -> bool:
+    def write_part(part: bytes) -> bool:
         if cycle.disconnected:
             return True
-        write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        write(b"%x\r\n%b\r\n" % (len(part), part))
         return not flow.write_paused
 
-    return write_piece
+    return write_part

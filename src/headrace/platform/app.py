@@ -1,65 +1,79 @@
 """
-Everything on one port: finds out which door a request is for, asks the gate, and passes it on.
+The platform's port: each request is authenticated by, and passed to, the first mount that it matches.
 
-In this order: a request that is signed for S3; the platform's own pages (`/health`, `/metrics`, `/console`); the
-runtime and OpenAI's API (the gateway); what AWS's other protocols mark as theirs (control); the rest is S3.
+In this order: requests that are signed for S3; the platform's own pages (`/console`, `/metrics`, `/health`); the
+runtime and OpenAI's API (the gateway); paths of other servers, whose clients are told what to use; other requests for
+S3; and the operations of AWS (control).
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import Forbidden, HeadraceError, PayloadTooLarge, Unauthorized
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
-from headrace.http.leaving import closing
-from headrace.platform.access import STRANGER_CODE, Gate, is_openai
+from headrace.http.asgi import ASGIApp, Receive, Scope, Send, request_of
+from headrace.http.body import BodyTooLarge, ClientGone, read_body, replay
+from headrace.http.response import Headers, close_after, send_response
+from headrace.platform.access import FORBIDDEN_CODE, Authenticator, is_openai
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
-from headrace.platform.http_request import BodyTooLarge, read_body, replay, request_of, send_response
 from headrace.state.records import Json
 from headrace.wire.aws import sigv2
 from headrace.wire.aws.calls import render_error as render_aws_error
 from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import HttpRequest, HttpResponse
+from headrace.wire.aws.http import HttpRequest
 from headrace.wire.aws.identify import Target, identify, scope_service
 from headrace.wire.dialect import ErrorReply
 from headrace.wire.openai.errors import render_error as render_openai_error
 from headrace.wire.unknown_routes import is_foreign, render_error_for, unknown_route
 
 MAX_FORM_BYTES = 1024 * 1024
-"""Of a form that is not signed, which must be read to know whose it is."""
-_JSON = (("content-type", "application/json"), ("cache-control", "no-store"))
+"""Largest unsigned form, which must be read to find the service that it is for."""
 TERMINATING = "The platform is shutting down. Requests that still arrive are answered."
-_OWN_PAGES = frozenset({"/health", "/ping", "/metrics"})
+_NO_STORE = (("content-type", "application/json"), ("cache-control", "no-store"))
+
+Authenticate = Callable[[HttpRequest, Receive], Awaitable[Receive]]
+"""Checks the credentials of a request and returns the `receive` for its body; raises `AwsError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """An application, the requests that it answers, and how these are authenticated."""
+
+    matches: Callable[[HttpRequest, str], bool]
+    """Called with a request and its decoded path."""
+    authenticate: Authenticate
+    app: ASGIApp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
-    """Where requests go."""
+class Apps:
+    """The applications behind the platform's port."""
 
     gateway: ASGIApp
     gateway_owns: Callable[[str], bool]
-    """Whether a path is the gateway's."""
+    """Returns whether a path belongs to the gateway."""
     control: ASGIApp
     s3: ASGIApp
     console: ASGIApp
     metrics: Callable[[], tuple[str, bytes]]
-    """Content type and text for Prometheus."""
+    """Returns content type and text for Prometheus."""
     health: Callable[[], Json]
 
 
 class PlatformApp:
     """The ASGI application of a platform."""
 
-    def __init__(self, doors: Doors, gate: Gate) -> None:
-        self._doors = doors
-        self._gate = gate
+    def __init__(self, apps: Apps, authenticator: Authenticator) -> None:
+        self._apps = apps
+        self._authenticator = authenticator
+        self._mounts = self._make_mounts()
         self.is_terminating = False
-        """Told to stop: health checks fail, and requests are still answered."""
+        """Draining after SIGTERM: health checks fail, requests are still answered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -67,110 +81,120 @@ class PlatformApp:
             return
         bind_to_log(trace_of(scope))
         if self.is_terminating:
-            send = closing(send)
+            send = close_after(send)
         request = request_of(scope)
         try:
-            self._gate.check_page(request)
-            is_s3 = is_signed_for_s3(request)
-            if not is_s3 and await self._own_page(scope, request, receive, send):
-                return
-            is_invoked = not is_s3 and self._doors.gateway_owns(scope["path"])
-            if not is_s3 and not is_invoked and _is_foreign(request, scope):
-                await _tell_alternative(scope, send)
-                return
-            if not is_s3 and not is_invoked:
-                request, receive = await _with_form(request, receive)
-                is_s3 = identify(request).service == "s3"
-            receive = await self._gate.admit(request, receive, is_streamed=is_s3)
-            door = self._doors.s3 if is_s3 else self._doors.gateway if is_invoked else self._doors.control
-            await door(scope, receive, send)
+            self._authenticator.check_origin(request)
+            request, receive = await _with_form(request, receive)
+            mount = next(mount for mount in self._mounts if mount.matches(request, scope["path"]))
+            receive = await mount.authenticate(request, receive)
+            await mount.app(scope, receive, send)
         except AwsError as error:
             await self._refuse(scope, send, request, error)
-        except ConnectionError:
-            return  # the client went away in the middle of its body
-
-    async def _own_page(self, scope: Scope, request: HttpRequest, receive: Receive, send: Send) -> bool:
-        """Answer what is neither AWS's nor OpenAI's; False: it is one of these."""
-        path, is_read = scope["path"], scope["method"] in ("GET", "HEAD")
-        if is_console(path):
-            if needs_key(path):
-                receive = await self._gate.admit(request, receive, is_streamed=False)
-            await self._doors.console(scope, receive, send)
-        elif is_read and path == "/" and "text/html" in request.headers.get("accept", ""):
-            await send_response(scope, send, HttpResponse(303, (("location", CONSOLE_PATH),), b""))
-        elif is_read and path in _OWN_PAGES:
-            await self._tell(scope, request, receive, send)
-        else:
-            return False
-        return True
-
-    async def _tell(self, scope: Scope, request: HttpRequest, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/metrics":
-            await self._gate.admit(request, receive, is_streamed=False)
-            content_type, text = self._doors.metrics()
-            await send_response(scope, send, HttpResponse(200, (("content-type", content_type),), text))
+        except ClientGone:
             return
-        health = self._doors.health()
+
+    def _make_mounts(self) -> tuple[Mount, ...]:
+        apps, check, check_streamed = self._apps, self._authenticator.check, self._authenticator.check_streamed
+        return (
+            Mount(lambda request, _: is_signed_for_s3(request), check_streamed, apps.s3),
+            Mount(lambda _, path: is_console(path) and needs_key(path), check, apps.console),
+            Mount(lambda _, path: is_console(path), _any, apps.console),
+            Mount(_is_browser_at_root, _any, _redirect_to_console),
+            Mount(lambda request, path: _is_read(request) and path == "/metrics", check, self._answer_metrics),
+            Mount(lambda request, path: _is_read(request) and path in {"/health", "/ping"}, _any, self._answer_health),
+            Mount(lambda _, path: apps.gateway_owns(path), check, apps.gateway),
+            Mount(_is_foreign, _any, _answer_alternative),
+            Mount(lambda request, _: identify(request).service == "s3", check_streamed, apps.s3),
+            Mount(lambda *_: True, check, apps.control),
+        )
+
+    async def _answer_metrics(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        content_type, text = self._apps.metrics()
+        await send_response(scope, send, 200, (("content-type", content_type),), text)
+
+    async def _answer_health(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        health = self._apps.health()
         if self.is_terminating:
             health = {**health, "status": "terminating", "reason": TERMINATING}
         status = 200 if health["status"] == "ok" else 503
-        await send_response(scope, send, HttpResponse(status, _JSON, msgspec.json.encode(health)))
+        await send_response(scope, send, status, _NO_STORE, msgspec.json.encode(health))
 
     async def _refuse(self, scope: Scope, send: Send, request: HttpRequest, error: AwsError) -> None:
-        """In the words of whoever was meant."""
-        target = identify(request)
-        spoken = Target(service="s3", protocol="rest-xml") if is_signed_for_s3(request) else target
-        if is_openai(scope["path"]) and not is_signed_for_s3(request):
-            await _refuse_openai(scope, send, error)
+        """Answer a refused request in the protocol of the service that it is for."""
+        if is_signed_for_s3(request):
+            spoken = Target(service="s3", protocol="rest-xml")
+        elif is_openai(scope["path"]):
+            await _send_reply(scope, send, _openai_reply(scope["path"], error))
             return
-        if self._doors.gateway_owns(scope["path"]):
+        elif self._apps.gateway_owns(scope["path"]):
             spoken = Target(service="sagemaker-runtime", protocol="rest-json")
+        else:
+            spoken = identify(request)
         request_id = secrets.token_hex(8).upper()
         get_logger().warning(
             "request.refused", path=shortened(request.path), status=error.http_status, error=error.code
         )
-        await send_response(scope, send, render_aws_error(spoken, error, request_id))
+        response = render_aws_error(spoken, error, request_id)
+        await send_response(scope, send, response.status, response.headers, response.body)
 
 
 def is_signed_for_s3(request: HttpRequest) -> bool:
-    """Whether its signature says S3, whatever the path looks like: buckets may be called `console` or `v1`."""
+    """Return whether the signature is for S3, whatever the path: buckets may be called `console` or `v1`."""
     is_old = request.headers.get("authorization", "").startswith("AWS ")
     return is_old or scope_service(request) in ("s3", "s3express") or sigv2.is_presigned(request)
 
 
-def _is_foreign(request: HttpRequest, scope: Scope) -> bool:
-    """Whether a client of another server asks; one of AWS signs, or says which operation it means."""
+async def _any(_request: HttpRequest, receive: Receive) -> Receive:
+    """Authenticate nothing: the answer tells nothing about the platform's data."""
+    return receive
+
+
+def _is_read(request: HttpRequest) -> bool:
+    return request.method in ("GET", "HEAD")
+
+
+def _is_browser_at_root(request: HttpRequest, path: str) -> bool:
+    return _is_read(request) and path == "/" and "text/html" in request.headers.get("accept", "")
+
+
+async def _redirect_to_console(scope: Scope, _receive: Receive, send: Send) -> None:
+    await send_response(scope, send, 303, (("location", CONSOLE_PATH),), b"")
+
+
+def _is_foreign(request: HttpRequest, path: str) -> bool:
+    """Return whether a client of another server sent the request: clients of AWS sign, or name the operation."""
     is_of_aws = scope_service(request) is not None or "x-amz-target" in request.headers
-    return not is_of_aws and is_foreign(scope["method"], scope["path"])
+    return not is_of_aws and is_foreign(request.method, path)
 
 
-async def _tell_alternative(scope: Scope, send: Send) -> None:
+async def _answer_alternative(scope: Scope, _receive: Receive, send: Send) -> None:
     error = unknown_route(scope["method"], scope["path"], invocations="/endpoints/NAME/invocations")
     await _send_reply(scope, send, render_error_for(scope["path"], error))
 
 
-async def _refuse_openai(scope: Scope, send: Send, error: AwsError) -> None:
-    """In OpenAI's words."""
-    if error.code == STRANGER_CODE:
+def _openai_reply(path: str, error: AwsError) -> ErrorReply:
+    """Render a refusal as OpenAI's clients know it."""
+    if error.code == FORBIDDEN_CODE:
         refusal: HeadraceError = Forbidden(error.message)
     elif error.http_status == PayloadTooLarge.http_status:
         refusal = PayloadTooLarge(error.message)
     else:
         hint = "Send the secret of an access key as `Authorization: Bearer <secret>`."
         refusal = Unauthorized(f"The API key is missing or wrong. {hint}")
-    await _send_reply(scope, send, render_error_for(scope["path"], refusal, default=render_openai_error))
+    return render_error_for(path, refusal, default=render_openai_error)
 
 
 async def _send_reply(scope: Scope, send: Send, reply: ErrorReply) -> None:
-    headers = (("content-type", reply.content_type), *reply.headers)
-    await send_response(scope, send, HttpResponse(reply.status, headers, reply.body))
+    headers: Headers = (("content-type", reply.content_type), *reply.headers)
+    await send_response(scope, send, reply.status, headers, reply.body)
 
 
 async def _with_form(request: HttpRequest, receive: Receive) -> tuple[HttpRequest, Receive]:
-    """The body too, where only a form tells what is asked."""
+    """Read the body of an unsigned form, as only its `Action` names the operation."""
     content_type = request.headers.get("content-type", "").lower()
     is_unsigned = scope_service(request) is None and "x-amz-target" not in request.headers
-    if request.method != "POST" or not is_unsigned or request.path.strip("/"):
+    if request.method != "POST" or not is_unsigned or request.path.strip("/") or is_signed_for_s3(request):
         return request, receive
     if not content_type.startswith("application/x-www-form-urlencoded"):
         return request, receive

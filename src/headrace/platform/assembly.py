@@ -29,8 +29,8 @@ from headrace.gateway.config import GatewayConfig
 from headrace.gateway.exposition import render
 from headrace.gateway.objects import S3Objects
 from headrace.gateway.publishing import Publisher, Sampler
-from headrace.platform.access import Gate
-from headrace.platform.app import Doors, PlatformApp
+from headrace.platform.access import Authenticator
+from headrace.platform.app import Apps, PlatformApp
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.console import console_app
 from headrace.platform.folders import DataFolder
@@ -112,9 +112,9 @@ def assemble(
         store, aws_scope=aws_scope, logs=logs, own_images=own_images, is_strict=settings.strict, series=series
     )
     s3 = S3Proxy(storage)
-    doors = _doors(gateway, control, s3, health=_health(settings, storage), components=partial(read_overview, store))
+    apps = _apps(gateway, control, s3, health=_health(settings, storage), components=partial(read_overview, store))
     return Parts(
-        app=PlatformApp(doors, _gate(settings, store)),
+        app=PlatformApp(apps, _authenticator(settings, store)),
         gateway=gateway,
         series=series,
         sampler=_sampler(gateway, publisher, series),
@@ -129,15 +129,15 @@ def assemble(
     )
 
 
-def _doors(
+def _apps(
     gateway: Gateway,
     control: ControlApp,
     s3: S3Proxy,
     *,
     health: Callable[[], Json],
     components: Callable[[str], Json],
-) -> Doors:
-    return Doors(
+) -> Apps:
+    return Apps(
         gateway=gateway,
         gateway_owns=gateway.owns,
         control=control,
@@ -160,8 +160,8 @@ def _worker_defaults(
     )
 
 
-def _gate(settings: PlatformSettings, store: Store) -> Gate:
-    return Gate(KeyRing(store), is_open=settings.is_open, allowed_hosts=settings.allowed_hosts)
+def _authenticator(settings: PlatformSettings, store: Store) -> Authenticator:
+    return Authenticator(KeyRing(store), is_open=settings.is_open, allowed_hosts=settings.allowed_hosts)
 
 
 def _gateway(

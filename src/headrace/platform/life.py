@@ -28,8 +28,8 @@ from headrace.http.protocol import HttpLimits
 from headrace.http.server import HttpServer, http_server
 from headrace.platform.app import PlatformApp
 from headrace.platform.assembly import Parts, assemble, require_keys
-from headrace.platform.claim import Claim
 from headrace.platform.folders import DataFolder
+from headrace.platform.lease import LeaseKeeper
 from headrace.platform.object_storage import ObjectStorage, make_storage
 from headrace.platform.worker_end import end_workers
 from headrace.settings.platform_settings import PlatformSettings, data_folder
@@ -108,7 +108,7 @@ class _Life:
         self._settings = settings
         self._folder = folder
         self._store = store
-        self._claim = Claim(sole_use)
+        self._lease = LeaseKeeper(sole_use)
         self._listener = listener
         self._storage = storage
         self._on_ready = on_ready
@@ -127,7 +127,7 @@ class _Life:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._end_storage)
             await self._storage.start()
-            tasks = [_begin(stack, self._claim.keep(), "sole use of the store")]
+            tasks = [_begin(stack, self._lease.keep(), "sole use of the store")]
             parts = assemble(self._settings, self._folder, self._store, self._storage, url=url, env=self._env)
             stack.push_async_callback(self._close, parts)
             await parts.gateway.start()
@@ -201,7 +201,7 @@ class _Life:
 
     async def _end_workers(self, parts: Parts) -> None:
         if not self._settings.keep_workers:
-            records = None if self._claim.is_lost else self._store
+            records = None if self._lease.is_lost else self._store
             num_workers = await end_workers(records, parts.cluster.launcher, grace_s=_WORKER_GRACE_S)
             get_logger().info("workers.ended", workers=num_workers)
 

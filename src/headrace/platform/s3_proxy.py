@@ -13,14 +13,15 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 import httpcore
-from starlette.types import Receive, Scope, Send
 
 from headrace.core.telemetry import get_logger
-from headrace.platform.http_request import headers_of, send_response
+from headrace.http.asgi import Receive, Scope, Send, headers_of
+from headrace.http.body import ClientGone
+from headrace.http.response import send_response
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
 from headrace.platform.s3_signing import canonical_path, canonical_query, signed_headers
-from headrace.platform.s3_upload import ClientGone, Upload, begun, open_upload
+from headrace.platform.s3_upload import Upload, begun, open_upload
 from headrace.wire.aws.calls import render_error
 from headrace.wire.aws.errors import AwsError
 
@@ -173,4 +174,5 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _refuse(scope: Scope, send: Send, error: AwsError, request_id: str) -> None:
-    await send_response(scope, send, render_error("rest-xml", error, request_id))
+    response = render_error("rest-xml", error, request_id)
+    await send_response(scope, send, response.status, response.headers, response.body)

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from starlette.types import Receive
-
+from headrace.http.asgi import Receive
+from headrace.http.body import body_parts
 from headrace.platform.aws_chunked import AwsChunkedReader, BadChunk
 from headrace.platform.s3_signing import UNSIGNED_PAYLOAD
 from headrace.wire.aws.errors import AwsError
@@ -22,10 +22,6 @@ from headrace.wire.aws.errors import AwsError
 UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 _SIGNED_CHUNKS = re.compile(r"STREAMING-AWS4-[A-Z0-9]+-[A-Z0-9]+-PAYLOAD(-TRAILER)?")
 _HEX_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-class ClientGone(Exception):
-    """The client went away in the middle of its body."""
 
 
 class _Digest(Protocol):
@@ -131,22 +127,11 @@ async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
         yield piece
 
 
-async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        if message.get("body"):
-            yield message["body"]
-        if not message.get("more_body"):
-            return
-
-
 async def _checked(receive: Receive, wanted: str | None) -> AsyncIterator[bytes]:
     """The body as it is; the last piece after the digest was compared, if one is wanted."""
     digest = hashlib.sha256() if wanted is not None else None
     held = b""
-    async for piece in _pieces(receive):
+    async for piece in body_parts(receive):
         if digest is not None:
             digest.update(piece)
         if held:
@@ -165,7 +150,7 @@ async def _decoded(receive: Receive, length: int, trailer: str) -> AsyncIterator
     reader, held, seen = AwsChunkedReader(), b"", 0
     digest = _TRAILER_DIGESTS[trailer]() if trailer in _TRAILER_DIGESTS else None
     try:
-        async for piece in _pieces(receive):
+        async for piece in body_parts(receive):
             content = reader.feed(piece)
             if not content:
                 continue

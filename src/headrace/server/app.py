@@ -6,11 +6,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from headrace.engine.backend import Backend
-from headrace.http.leaving import CloseConnections
 from headrace.server.auth import RequireKey
+from headrace.server.draining import CloseConnections
 from headrace.server.errors import EXCEPTION_HANDLERS
 from headrace.server.openai_routes import openai_routes
-from headrace.server.origins import RefuseStrangers
+from headrace.server.origin_check import OriginCheck
 from headrace.server.pages import page_routes
 from headrace.server.request_ids import RequestIds
 from headrace.server.sagemaker import sagemaker_routes
@@ -25,16 +25,16 @@ def create_app(settings: ServerSettings, backend: Backend | None = None) -> Star
 
     Args:
         settings: of the server.
-        backend: a backend that was started. Without one the application says that it is loading, until
+        backend: a started backend. Without one the application answers that it is loading, until
             `app.state.service.attach(backend)`.
     """
     return app_of(Service(settings, backend))
 
 
 def app_of(service: Service) -> Starlette:
-    """The application around a service."""
+    """Return the application around a service."""
     app = Starlette(routes=_routes(service), middleware=_middleware(service), exception_handlers=EXCEPTION_HANDLERS)
-    app.router.redirect_slashes = False  # behind a gateway it would lead to the worker's own address
+    app.router.redirect_slashes = False  # behind a gateway it would redirect to the worker's own address
     app.state.service = service
     return app
 
@@ -53,8 +53,8 @@ def _middleware(service: Service) -> list[Middleware]:
     is_private = is_loopback(settings.host) and settings.api_key is None
     middleware = [
         Middleware(RequestIds),
-        Middleware(CloseConnections, is_leaving=lambda: service.phase is Phase.TERMINATING),
-        Middleware(RefuseStrangers, allowed=settings.cors_allow_origins, names_are_trusted=not is_private),
+        Middleware(CloseConnections, is_draining=lambda: service.phase is Phase.TERMINATING),
+        Middleware(OriginCheck, allowed=settings.cors_allow_origins, names_are_trusted=not is_private),
     ]
     if settings.cors_allow_origins:
         # Before the key: a preflight request carries none.

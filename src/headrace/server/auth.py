@@ -1,10 +1,9 @@
-"""The bearer key, if the server has one."""
+"""Bearer authentication by the server's API key."""
 
 import hmac
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from headrace.core.errors import Unauthorized
+from headrace.http.asgi import ASGIApp, Receive, Scope, Send, header
 from headrace.server.errors import send_error
 from headrace.wire.unknown_routes import render_error_for
 
@@ -15,11 +14,11 @@ PAGE_PATHS = ("/web/",)
 
 
 class RequireKey:
-    """Middleware: every request but health checks and the chat page itself has to bring the key."""
+    """Middleware that requires the key of every request but health checks and the chat page itself."""
 
     def __init__(self, app: ASGIApp, *, api_key: str) -> None:
         self._app = app
-        self._wanted = api_key.encode()
+        self._api_key = api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401."""
@@ -27,15 +26,12 @@ class RequireKey:
             await self._app(scope, receive, send)
             return
         error = Unauthorized("The API key is missing or wrong. Send it as `Authorization: Bearer <key>`.")
-        await send_error(send, render_error_for(scope["path"], error), ((b"www-authenticate", b"Bearer"),))
+        await send_error(scope, send, render_error_for(scope["path"], error), (("www-authenticate", "Bearer"),))
 
     def _is_open(self, scope: Scope) -> bool:
         path = scope["path"]
         return path in OPEN_PATHS or path.startswith(PAGE_PATHS) or (path == "/" and scope["method"] in ("GET", "HEAD"))
 
     def _has_key(self, scope: Scope) -> bool:
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                scheme, _, key = value.partition(b" ")
-                return scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._wanted)
-        return False
+        scheme, _, key = (header(scope, b"authorization") or "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode("latin-1"), self._api_key)

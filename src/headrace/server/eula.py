@@ -1,5 +1,5 @@
 """
-`accept_eula` in the custom attributes of `/invocations`, as SageMaker JumpStart's containers of Llama ask for it.
+`accept_eula` in the custom attributes of `/invocations`, as SageMaker JumpStart's containers of Llama require it.
 
 JumpStart's handlers answer 424 until it is true. Source: the model scripts that JumpStart deploys for Llama 2.
 """
@@ -7,16 +7,15 @@ JumpStart's handlers answer 424 until it is true. Source: the model scripts that
 import json
 from typing import Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from headrace.core.telemetry import get_logger
+from headrace.http.asgi import ASGIApp, Receive, Scope, Send
 from headrace.server.errors import send_error
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import ErrorReply
 
 HEADER: Final = b"x-amzn-sagemaker-custom-attributes"
 GATED: Final = ("meta-llama/",)
-"""How the names of models begin whose licence JumpStart asks to accept in each request."""
+"""Prefixes of the models whose licence JumpStart requires to be accepted in each request."""
 STATUS: Final = 424
 _BODY: Final = {
     "code": STATUS,
@@ -27,14 +26,14 @@ _BODY: Final = {
 
 
 def accepted_eula(attributes: str) -> bool | None:
-    """What custom attributes say about the licence; None: nothing."""
+    """Return the value of `accept_eula` in custom attributes; None if they have none."""
     pairs = (part.partition("=") for part in attributes.replace(";", ",").split(","))
-    said = [value.strip().lower() == "true" for name, _, value in pairs if name.strip().lower() == "accept_eula"]
-    return said[-1] if said else None
+    values = [value.strip().lower() == "true" for name, _, value in pairs if name.strip().lower() == "accept_eula"]
+    return values[-1] if values else None
 
 
 class EulaCheck:
-    """Refuses requests that decline the licence of the model, or do not accept it where that is required."""
+    """Middleware that refuses requests which decline the model's licence, or do not accept it where required."""
 
     def __init__(self, app: ASGIApp, *, is_required: bool) -> None:
         self._app = app
@@ -48,11 +47,11 @@ class EulaCheck:
             await self._app(scope, receive, send)
             return
         get_logger().info("request.refused", route=scope["path"], status=STATUS, reason="accept_eula is not true")
-        await send_error(send, ErrorReply(status=STATUS, body=json.dumps(_BODY).encode()))
+        await send_error(scope, send, ErrorReply(status=STATUS, body=json.dumps(_BODY).encode()))
 
 
 def with_eula_check(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
-    """The app behind the check that the settings ask for, or as it is."""
+    """Wrap the app in the check that the settings configure, if any."""
     is_gated = settings.eula_check == "gated" and settings.model.startswith(GATED)
     if settings.eula_check == "required" or is_gated:
         return EulaCheck(app, is_required=settings.eula_check == "required")

@@ -1,8 +1,8 @@
 """
-The one path of every generation, whatever route and dialect: body → request → chunks → bytes.
+The path of every generation, whatever route and dialect: body → request → chunks → bytes.
 
-An error before the first byte has the dialect's HTTP status; one after it is the dialect's error event. A client that
-hangs up cancels the backend's relay, which aborts the request. Each request is logged and counted once, at its end.
+An error before the first byte has the dialect's HTTP status; one after it is the dialect's error event. When a client
+disconnects, the backend's relay is cancelled, which aborts the request. Each request is logged and counted once.
 """
 
 import asyncio
@@ -10,17 +10,15 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
-from starlette.types import Receive, Scope, Send
-
-from headrace.core.errors import HeadraceError, Internal
+from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk
 from headrace.core.telemetry import RequestRecord, get_logger, log_request
 from headrace.core.tracing import trace_of
 from headrace.engine.backend import Backend
-from headrace.http.exchange import Exchange, Headers, watching
-from headrace.http.protocol import piece_writer
-from headrace.server.errors import CLIENT_GONE_STATUS
-from headrace.server.limits import ClientGone
+from headrace.http.asgi import Receive, Scope, Send
+from headrace.http.body import ClientGone
+from headrace.http.errors import CLIENT_GONE_STATUS, errors_answered
+from headrace.http.exchange import Exchange
 from headrace.server.service import Service
 from headrace.wire.answers import Collector, failure_of
 from headrace.wire.dialect import Dialect, ParsedRequest, StreamRenderer, Timings
@@ -30,7 +28,7 @@ ChooseDialect = Callable[[bytes], Dialect]
 
 
 class GenerationRoute:
-    """An ASGI endpoint that generates."""
+    """An ASGI endpoint that generates text."""
 
     def __init__(self, service: Service, *, route: str, dialect: Dialect, choose: ChooseDialect | None = None) -> None:
         """
@@ -55,82 +53,94 @@ class GenerationRoute:
             dialect=self._dialect.name,
             started_s=perf_counter(),
         )
-        exchange = Exchange(send, keep_alive_s=self._service.keep_alive_s, write_piece=piece_writer(scope))
+        exchange = Exchange(scope, receive, send, keep_alive_s=self._service.keep_alive_s)
+        generation = _Generation(self._service, self._dialect, exchange, record)
         try:
-            await self._answer(scope, receive, exchange, record)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not exchange.is_gone or task is None:
-                record.finish = "aborted"
-                raise
-            task.uncancel()
+            async with errors_answered(generation.answer_error, request_id=record.request_id):
+                backend = self._service.backend
+                async with self._service.admit(scope, receive) as body:
+                    parsed = await generation.parse(body, self._choose)
+                    async with exchange.cancelled_on_disconnect():
+                        await generation.run(backend, parsed)
+        except ClientGone:
             record.finish = "disconnected"
+        except asyncio.CancelledError:
+            record.finish = "aborted"
+            raise
         finally:
             record.ended_s = perf_counter()
             record.status = record.status or CLIENT_GONE_STATUS
             self._service.metrics.count(record)
             log_request(get_logger(), record)
 
-    async def _answer(self, scope: Scope, receive: Receive, exchange: Exchange, record: RequestRecord) -> None:
-        dialect = self._dialect
-        answer: _Answer | None = None
-        try:
-            backend = self._service.backend
-            async with self._service.admit(scope, receive) as body:
-                if self._choose is not None:
-                    dialect = await self._service.understand(body, self._choose)
-                record.dialect = dialect.name
-                context = self._service.context(record.request_id)
-                parsed = await self._service.understand(body, lambda body: dialect.parse(body, context))
-                answer = _Answer(self._service, backend, parsed, exchange, record)
-                async with watching(receive, exchange):
-                    await answer.run()
-        except HeadraceError as error:
-            await _tell(error, dialect, answer, exchange, record)
-        except ClientGone:
-            record.finish = "disconnected"
-        except Exception:  # noqa: BLE001 -- the edge: a bug of ours is logged once and told to the client
-            get_logger().exception("request.crashed")
-            bug = Internal(f"Something went wrong inside the server (request {record.request_id}).")
-            await _tell(bug, dialect, answer, exchange, record)
 
+class _Generation:
+    """One request: parsed by its dialect, run by the backend, and written to the exchange."""
 
-class _Answer:
-    """What happens between a parsed request and the last byte."""
-
-    def __init__(
-        self, service: Service, backend: Backend, parsed: ParsedRequest, exchange: Exchange, record: RequestRecord
-    ) -> None:
+    def __init__(self, service: Service, dialect: Dialect, exchange: Exchange, record: RequestRecord) -> None:
         self._service = service
-        self._backend = backend
-        self._parsed = parsed
+        self._dialect = dialect
         self._exchange = exchange
         self._record = record
-        self._parsed_s = perf_counter()
-        self._texts: list[str] | None = None
-        self._is_one_stream = len(parsed.requests) == 1 and parsed.requests[0].sampling.n == 1
-        self.renderer: StreamRenderer | None = None
+        self._parsed_s = 0.0
+        self._is_one_stream = False
+        self._texts: list[str] | None = [] if service.settings.log_prompts else None
+        self._renderer: StreamRenderer | None = None
+
+    async def parse(self, body: bytes, choose: ChooseDialect | None) -> ParsedRequest:
+        """
+        Find the dialect of a body and parse it.
+
+        Raises:
+            HeadraceError: the body is not what the dialect expects.
+        """
+        service, record = self._service, self._record
+        if choose is not None:
+            self._dialect = await service.understand(body, choose)
+        dialect = self._dialect
+        record.dialect = dialect.name
+        context = service.context(record.request_id)
+        parsed = await service.understand(body, lambda body: dialect.parse(body, context))
         sampling = parsed.requests[0].sampling
         record.stream = parsed.stream
         record.ignored = parsed.ignored
         record.max_new_tokens = sampling.max_new_tokens
-        if service.settings.log_prompts:
+        if self._texts is not None:
             record.prompts = tuple(str(request.prompt) for request in parsed.requests)
-            self._texts = []
+        self._is_one_stream = len(parsed.requests) == 1 and sampling.n == 1
+        self._parsed_s = perf_counter()
+        return parsed
 
-    async def run(self) -> None:
-        """Answer as the request asked to."""
+    async def run(self, backend: Backend, parsed: ParsedRequest) -> None:
+        """Generate and respond, streamed or whole as the request asks."""
         try:
-            await (self._stream() if self._parsed.stream else self._whole())
+            await (self._stream(backend, parsed) if parsed.stream else self._whole(backend, parsed))
         finally:
             if self._texts is not None:
                 self._record.answer = "".join(self._texts)
 
-    async def _stream(self) -> None:
-        exchange, reply = self._exchange, self._parsed.reply
-        renderer = self.renderer = reply.stream()
+    async def answer_error(self, error: HeadraceError) -> None:
+        """Tell the client what went wrong: by the status if nothing was sent yet, else inside the stream."""
+        exchange, record = self._exchange, self._record
+        record.error = error.code
+        record.message = error.message
+        if not exchange.is_started:
+            reply = self._dialect.render_error(error)
+            record.status = reply.status
+            await exchange.respond(reply.status, (("content-type", reply.content_type), *reply.headers), reply.body)
+            return
+        record.status = 200
+        record.finish = "error" if record.finish is None else record.finish
+        if not exchange.is_finished and self._renderer is not None:
+            for piece in self._renderer.error(error):
+                exchange.put(piece)
+            await exchange.finish()
+
+    async def _stream(self, backend: Backend, parsed: ParsedRequest) -> None:
+        exchange, reply = self._exchange, parsed.reply
+        renderer = self._renderer = reply.stream()
         more = reply.headers(None)
-        headers: Headers = (("content-type", reply.content_type), *more)
+        headers = (("content-type", reply.content_type), *more)
         if not any(name == "cache-control" for name, _ in more):
             headers = (*headers, ("cache-control", "no-cache"))
         exchange.begin_stream(headers, keep_alive=renderer.keep_alive)
@@ -146,33 +156,34 @@ class _Answer:
                 goes_on = put(piece)
             return goes_on
 
-        await self._relay(take)
+        await self._relay(backend, parsed, take)
         for piece in renderer.end():
             put(piece)
         self._record.status = 200
         await exchange.finish()
 
-    async def _whole(self) -> None:
-        collector = Collector(self._parsed.requests)
+    async def _whole(self, backend: Backend, parsed: ParsedRequest) -> None:
+        collector = Collector(parsed.requests)
 
         def take(number: int, chunk: Chunk) -> bool:
             self._note(chunk)
             collector.add(chunk, request=number)
             return True
 
-        await self._relay(take)
-        reply = self._parsed.reply
+        await self._relay(backend, parsed, take)
+        reply = parsed.reply
         body = reply.render(collector.answers())
         self._record.status = 200
-        await self._exchange.whole(200, body, (("content-type", reply.content_type), *reply.headers(self._timings())))
+        headers = (("content-type", reply.content_type), *reply.headers(self._timings()))
+        await self._exchange.respond(200, headers, body)
 
-    async def _relay(self, take: Callable[[int, Chunk], bool]) -> None:
-        """Give `take` the chunks of all requests as they come, with the number of their request."""
-        relay, requests, drain = self._backend.relay, self._parsed.requests, self._exchange.drain
+    async def _relay(self, backend: Backend, parsed: ParsedRequest, take: Callable[[int, Chunk], bool]) -> None:
+        """Give `take` the chunks of all requests as they come, with the index of their request."""
+        relay, requests, drain = backend.relay, parsed.requests, self._exchange.drain
         if len(requests) == 1:
             await relay(requests[0], partial(take, 0), drain)
             return
-        relays = [asyncio.create_task(relay(one, partial(take, i), drain)) for i, one in enumerate(requests)]
+        relays = [asyncio.create_task(relay(request, partial(take, i), drain)) for i, request in enumerate(requests)]
         try:
             await asyncio.gather(*relays)
         finally:
@@ -181,7 +192,7 @@ class _Answer:
             await asyncio.gather(*relays, return_exceptions=True)
 
     def _note(self, chunk: Chunk) -> None:
-        """Count a chunk: when it came, and at the end what it sums up to."""
+        """Record the times of a chunk, and the totals of the last one."""
         record = self._record
         now_s = perf_counter()
         if record.first_s is None:
@@ -211,23 +222,3 @@ class _Answer:
             prompt_tokens=record.prompt_tokens,
             output_tokens=record.output_tokens,
         )
-
-
-async def _tell(
-    error: HeadraceError, dialect: Dialect, answer: _Answer | None, exchange: Exchange, record: RequestRecord
-) -> None:
-    """Tell the client what went wrong: with a status if that is still possible, else inside the stream."""
-    record.error = error.code
-    record.message = error.message
-    if not exchange.is_started:
-        reply = dialect.render_error(error)
-        record.status = reply.status
-        headers: Headers = (("content-type", reply.content_type), *reply.headers)
-        await exchange.whole(reply.status, reply.body, headers)
-        return
-    record.status = 200
-    record.finish = "error" if record.finish is None else record.finish
-    if not exchange.is_finished and answer is not None and answer.renderer is not None:
-        for piece in answer.renderer.error(error):
-            exchange.put(piece)
-        await exchange.finish()

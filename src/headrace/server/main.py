@@ -150,7 +150,7 @@ class _Life:
         get_logger().info(
             "server.stopping",
             signal=signal.Signals(number).name,
-            in_flight=self._service.gate.inside,
+            in_flight=self._service.limiter.in_flight,
             delay_s=self._delay_s,
             grace_s=settings.shutdown_grace_s,
         )
@@ -201,12 +201,12 @@ class _Life:
 
     async def _close(self, backend: Backend) -> None:
         """Let running requests finish until the deadline; say how many did."""
-        at_stop = self._service.gate.inside
+        at_stop = self._service.limiter.in_flight
         aborted_before = self._service.metrics.by_finish.get("abort", 0)
         spent_s = 0.0 if self._stopped_s is None else perf_counter() - self._stopped_s
         await backend.close(deadline_s=max(0.0, self._settings.shutdown_grace_s - spent_s))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._service.gate.wait_empty(), _FLUSH_S)
+            await asyncio.wait_for(self._service.limiter.wait_idle(), _FLUSH_S)
         aborted = self._service.metrics.by_finish.get("abort", 0) - aborted_before
         log = get_logger().warning if aborted else get_logger().info
         log("server.stopped", finished=at_stop - aborted, aborted=aborted)

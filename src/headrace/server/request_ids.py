@@ -1,12 +1,12 @@
-"""The ids of each request: in every log line that it causes, and in the head of its answer."""
-
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+"""Request ids in the log lines and the response head of every request."""
 
 from headrace.core.tracing import REQUEST_ID, bind_to_log, trace_of
+from headrace.http.asgi import ASGIApp, Receive, Scope, Send
+from headrace.http.response import add_headers
 
 
 class RequestIds:
-    """Middleware; see `core.tracing`."""
+    """Middleware that binds the ids of a request to its log lines and returns its request id; see `core.tracing`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -18,11 +18,4 @@ class RequestIds:
             return
         trace = trace_of(scope)
         bind_to_log(trace)
-        header = (REQUEST_ID.lower().encode(), trace.request_id.encode())
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), header]}
-            await send(message)
-
-        await self._app(scope, receive, send_with_id)
+        await self._app(scope, receive, add_headers(send, ((REQUEST_ID.lower(), trace.request_id),)))

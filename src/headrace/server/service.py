@@ -1,8 +1,8 @@
 """
-One model server as its routes see it: the backend, whether it is ready, and what counts for all requests.
+State shared by the routes of a model server: the backend, its readiness, and the limits for all requests together.
 
-The backend comes after the server listens (loading takes a while, health checks do not wait), so routes ask
-`Service.backend`, which refuses politely until there is one.
+The server listens before the backend is loaded, so that health checks are answered meanwhile; `Service.backend` raises
+`Unavailable` until it is.
 """
 
 import asyncio
@@ -12,37 +12,38 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import TypeVar
 
-from starlette.types import Receive, Scope
-
 from headrace.core.errors import Unavailable
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.engine.backend import Backend
+from headrace.http.asgi import Receive, Scope
 from headrace.http.body_budget import BodyBudget
-from headrace.http.exchange import KEEP_ALIVE_S
 from headrace.server.engine_config import request_limits
 from headrace.server.json_size import check_json_size
-from headrace.server.limits import Gate, read_body
+from headrace.server.limits import RequestLimiter, read_request_body
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import RequestContext
 
 T = TypeVar("T")
 
+KEEP_ALIVE_S = 15.0
+"""A stream that was silent for this long gets the dialect's keep-alive bytes, as in TGI."""
+
 INLINE_BODY_BYTES = 64 * 1024
-"""Bodies up to here are read within milliseconds, whatever they hold."""
+"""Bodies up to this size are parsed within milliseconds, whatever they contain."""
 
 
 class Phase(StrEnum):
-    """Where a server is in its life."""
+    """The phase of a server's life, as health checks report it."""
 
     LOADING = "loading"
     READY = "ready"
     """A real token has been produced."""
     TERMINATING = "terminating"
-    """Told to stop: health checks fail, and requests are still answered."""
+    """Draining after SIGTERM: health checks fail, requests are still answered."""
     CLOSING = "closing"
     FAILED = "failed"
-    """The engine cannot go on; a new process can."""
+    """The engine cannot continue; only a restart helps."""
 
 
 NOT_READY = {
@@ -51,31 +52,31 @@ NOT_READY = {
     Phase.CLOSING: "The server is shutting down.",
     Phase.FAILED: "The engine has failed and cannot go on. Restart the server.",
 }
-"""What health checks answer."""
+"""Reasons in the answers of health checks."""
 
 
 class Service:
-    """What all routes of one server share."""
+    """The state that all routes of a server share."""
 
     def __init__(self, settings: ServerSettings, backend: Backend | None = None) -> None:
-        """A backend that is given here has been started."""
+        """Begin with a started backend, or without one until `attach`."""
         self.settings = settings
         self.phase = Phase.LOADING if backend is None else Phase.READY
-        self.gate = Gate(settings.max_concurrent_requests)
+        self.limiter = RequestLimiter(settings.max_concurrent_requests)
         self.budget = BodyBudget(settings.max_buffered_bytes)
         self._large_bodies = asyncio.Semaphore(1)
         self.limits = request_limits(settings)
-        self.metrics = Metrics(stats=self.stats, info=self.info, in_flight=lambda: self.gate.inside)
+        self.metrics = Metrics(stats=self.stats, info=self.info, in_flight=lambda: self.limiter.in_flight)
         self.keep_alive_s = KEEP_ALIVE_S
         self._backend = backend
 
     def attach(self, backend: Backend) -> None:
-        """Take a backend that has been started: the server is ready."""
+        """Serve with a started backend: the server is ready."""
         self._backend = backend
         self.phase = Phase.READY
 
     def terminate(self) -> None:
-        """Fail health checks from now on, and go on serving."""
+        """Fail health checks from now on and keep serving."""
         self.phase = Phase.TERMINATING
 
     def close(self) -> None:
@@ -85,7 +86,7 @@ class Service:
     @property
     def backend(self) -> Backend:
         """
-        The backend, while requests are taken.
+        Return the backend, while requests are taken.
 
         Raises:
             Unavailable: the model is still loading, or the server is shutting down.
@@ -98,41 +99,41 @@ class Service:
 
     @property
     def health(self) -> Phase:
-        """The phase, or FAILED when a backend that serves can no longer generate."""
+        """The phase, or FAILED if the backend can no longer generate."""
         is_serving = self.phase in {Phase.READY, Phase.TERMINATING}
         if is_serving and self._backend is not None and not self._backend.is_healthy:
             return Phase.FAILED
         return self.phase
 
     def info(self) -> ModelInfo | None:
-        """What is served; None while it loads."""
+        """Return facts about the model; None while it loads."""
         return None if self._backend is None else self._backend.info
 
     def stats(self) -> EngineStats:
-        """How busy the engine is."""
+        """Return the engine's size and load."""
         return EngineStats() if self._backend is None else self._backend.stats()
 
     @asynccontextmanager
     async def admit(self, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
         """
-        Read a body and let its request in until the block ends.
+        Read a body and admit its request until the block ends.
 
-        A request that is still arriving takes no place: clients that send slowly would lock out all others.
+        A request that is still arriving does not count: clients that send slowly would lock out all others.
 
         Raises:
-            PayloadTooLarge, Busy, ClientGone: see `read_body` and `Gate`.
+            PayloadTooLarge, Busy, ClientGone: see `server.limits`.
         """
-        self.gate.check()
+        self.limiter.check()
         with self.budget.share() as share:
-            body = await read_body(scope, receive, share, max_bytes=self.settings.max_body_bytes)
-            with self.gate.enter():
+            body = await read_request_body(scope, receive, share, max_bytes=self.settings.max_body_bytes)
+            with self.limiter.admit():
                 yield body
 
     async def understand(self, body: bytes, read: Callable[[bytes], T]) -> T:
         """
-        Read a body; a large one on another thread, so that others get their tokens meanwhile.
+        Parse a body with `read`; a large one on another thread, so that other requests get their tokens meanwhile.
 
-        One large body at a time: its values may take many times the memory of its bytes.
+        One large body at a time, because its values may take many times the memory of its bytes.
 
         Raises:
             PayloadTooLarge: it has too many values, see `check_json_size`.
@@ -144,7 +145,7 @@ class Service:
             return await asyncio.to_thread(read, body)
 
     def context(self, request_id: str) -> RequestContext:
-        """What a dialect has to know to parse a body."""
+        """Return the facts about server and request by which a dialect parses a body."""
         return RequestContext(
             request_id=request_id,
             created_s=int(time.time()),

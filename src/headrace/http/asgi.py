@@ -1,0 +1,59 @@
+"""ASGI's types, what a scope says about a request, and the extension by which parts of a stream are written."""
+
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.wire.aws.http import HttpRequest
+
+__all__ = ["ASGIApp", "Message", "Receive", "Scope", "Send"]
+
+WRITE_PART = "headrace.write_part"
+"""The ASGI extension of `http.protocol`; it is optional for servers and applications."""
+
+WritePart = Callable[[bytes], bool]
+"""
+Writes a part of a chunked body whose head was sent; after the client has disconnected it does nothing. False: the
+client does not keep up; wait (with an empty part, by ASGI's `send`) before the next one.
+"""
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """Return the first value of a header, `name` in lower case; None if it was not sent."""
+    for sent, value in scope["headers"]:
+        if sent == name:
+            return str(value.decode("latin-1"))
+    return None
+
+
+def content_length(scope: Scope) -> int:
+    """Return the declared length of the body; 0 if none is declared."""
+    text = header(scope, b"content-length") or ""
+    return int(text) if text.isdigit() else 0
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """Return the headers by their names in lower case; the values of a repeated one are joined with commas."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    return headers
+
+
+def request_of(scope: Scope, body: bytes = b"") -> HttpRequest:
+    """Return the request with its path as sent: signatures cover these very characters."""
+    raw_path = scope.get("raw_path") or scope["path"].encode()
+    return HttpRequest(
+        method=scope["method"],
+        path=raw_path.decode("latin-1"),
+        query=scope["query_string"].decode("latin-1"),
+        headers=headers_of(scope),
+        body=body,
+    )
+
+
+def part_writer(scope: Scope) -> WritePart | None:
+    """Return the writer of the server's extension; None if the server has none."""
+    writer: WritePart | None = (scope.get("extensions") or {}).get(WRITE_PART)
+    return writer

@@ -1,0 +1,104 @@
+"""Request bodies, read within limits of size, time, and memory for all requests together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from headrace.http.asgi import Message, Receive
+from headrace.http.body_budget import BodyShare
+
+
+class ClientGone(Exception):
+    """The client disconnected before its request was complete, or before the end of its response."""
+
+
+class BodyTooLarge(Exception):
+    """A request body has, or declares, more bytes than the server takes."""
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(f"{num_bytes} bytes or more")
+        self.num_bytes = num_bytes
+        """The declared length, or the bytes that arrived until the limit was passed."""
+
+
+class BodyTooSlow(Exception):
+    """A request body did not arrive within its time limit."""
+
+
+async def read_body(
+    receive: Receive,
+    *,
+    max_bytes: int,
+    content_length: int = 0,
+    timeout_s: float | None = None,
+    share: BodyShare | None = None,
+) -> bytes:
+    """
+    Read a whole request body; more than `max_bytes` of it are never held.
+
+    Args:
+        receive: of the request.
+        max_bytes: the largest body to take.
+        content_length: the declared length, checked before anything is read; 0 if none is declared.
+        timeout_s: until the whole body has arrived; None where the protocol's own limit is enough.
+        share: the part of the server's budget that counts this body.
+
+    Raises:
+        BodyTooLarge: it has more than `max_bytes`; the rest is not read.
+        BodyTooSlow: it did not arrive within `timeout_s`.
+        BudgetSpent: the bodies of all requests together are too large.
+        ClientGone: the client disconnected before the end of the body.
+    """
+    if content_length > max_bytes:
+        raise BodyTooLarge(content_length)
+    parts: list[bytes] = []
+    num_bytes, has_more = 0, True
+    try:
+        async with asyncio.timeout(timeout_s):
+            while has_more:
+                message = await _received(receive)
+                parts.append(message.get("body", b""))
+                num_bytes += len(parts[-1])
+                if share is not None:
+                    share.add(len(parts[-1]))
+                if num_bytes > max_bytes:
+                    raise BodyTooLarge(num_bytes)
+                has_more = message.get("more_body", False)
+    except TimeoutError:
+        raise BodyTooSlow from None
+    return b"".join(parts)
+
+
+async def body_parts(receive: Receive) -> AsyncIterator[bytes]:
+    """
+    Yield a request body as it arrives, without empty parts.
+
+    Raises:
+        ClientGone: the client disconnected before the end of the body.
+    """
+    while True:
+        message = await _received(receive)
+        if message.get("body"):
+            yield message["body"]
+        if not message.get("more_body", False):
+            return
+
+
+async def _received(receive: Receive) -> Message:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` for an application behind one that has read the body."""
+    is_given = False
+
+    async def receive_again() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again

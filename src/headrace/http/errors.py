@@ -1,0 +1,56 @@
+"""The end of every request that fails: the client is told in its dialect, and bugs are logged."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+from headrace.core.errors import HeadraceError, Internal, Unavailable
+from headrace.core.telemetry import get_logger
+from headrace.http.body import ClientGone
+
+CLIENT_GONE_STATUS = 499
+"""Status in the log of a request whose client disconnected. Source: nginx."""
+
+LAST_ANSWER_S = 1.0
+"""Time to answer a request that is cancelled because the server stops, which does not wait for it."""
+
+Answer = Callable[[HeadraceError], Awaitable[None]]
+"""Answers with an error: by its status if nothing was sent yet, else in the stream."""
+
+
+@asynccontextmanager
+async def errors_answered(
+    answer: Answer, *, request_id: str, program: str = "server", stopping: str = ""
+) -> AsyncIterator[None]:
+    """
+    Answer an error of the block; a bug is logged with its traceback and answered as `Internal`.
+
+    Args:
+        answer: tells the client.
+        request_id: named in the answer to a bug, by which its log line is found.
+        program: in which the bug is, for the same.
+        stopping: the answer to a request that is cancelled; without it, a cancelled request is not answered.
+
+    Raises:
+        ClientGone: from the block, as nothing can be answered.
+    """
+    try:
+        yield
+    except HeadraceError as error:
+        await answer(error)
+    except asyncio.CancelledError:
+        if stopping:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_ANSWER_S):
+                    await answer(Unavailable(stopping))
+        raise
+    except ClientGone:
+        raise
+    except Exception:  # noqa: BLE001 -- the edge of every request
+        get_logger().exception("request.crashed")
+        await answer(internal_error(request_id, program=program))
+
+
+def internal_error(request_id: str, *, program: str = "server") -> Internal:
+    """Return the error that stands for a bug; the log has its traceback."""
+    return Internal(f"Something went wrong inside the {program} (request {request_id}).")

@@ -1,0 +1,37 @@
+"""Whole responses, sent in one go."""
+
+from collections.abc import Iterable
+
+from headrace.http.asgi import Message, Scope, Send
+
+Headers = Iterable[tuple[str, str]]
+
+
+async def send_response(scope: Scope, send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Send a response with its Content-Length; the answer to HEAD has no body."""
+    await send_head(send, status, (*headers, ("content-length", str(len(body)))))
+    sent = b"" if scope["method"] == "HEAD" else body
+    await send({"type": "http.response.body", "body": sent, "more_body": False})
+
+
+async def send_head(send: Send, status: int, headers: Headers) -> None:
+    """Send status and headers."""
+    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+
+
+def add_headers(send: Send, headers: Headers) -> Send:
+    """Return a `send` that adds headers to the head of the response."""
+    added = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
+        await send(message)
+
+    return send_with_headers
+
+
+def close_after(send: Send) -> Send:
+    """Return a `send` that closes the connection after the response, so that clients connect elsewhere."""
+    return add_headers(send, (("connection", "close"),))  # uvicorn obeys it, too

@@ -1,0 +1,36 @@
+"""Renewal of the platform's lease on its database."""
+
+import asyncio
+from contextlib import suppress
+
+from headrace.core.errors import SettingsError, Unavailable
+from headrace.state.sole_use import SoleUse
+
+CHECK_S = 10.0
+"""Seconds between checks. A restarted database has dropped the lock, and another platform may take it."""
+
+
+class LeaseKeeper:
+    """Checks a database lease for as long as the platform runs."""
+
+    def __init__(self, lease: SoleUse, *, check_s: float = CHECK_S) -> None:
+        self._lease = lease
+        self._check_s = check_s
+        self.is_lost = False
+        """Another platform has taken the lease."""
+
+    async def keep(self) -> None:
+        """
+        Check the lease until cancelled.
+
+        Raises:
+            SettingsError: another platform took it while the database, or the network to it, was down.
+        """
+        while True:
+            await asyncio.sleep(self._check_s)
+            try:
+                with suppress(Unavailable):  # writes fail then, too, and are reported where they happen
+                    await asyncio.to_thread(self._lease.check)
+            except SettingsError:
+                self.is_lost = True
+                raise
