@@ -3,19 +3,19 @@ import json
 import pytest
 
 from headrace.bench.client import read_answer
-from headrace.bench.dialects import Api, Asking, Event, Unreadable, error_text, parse_line, request_body
+from headrace.bench.dialects import Api, Event, RequestTemplate, Unreadable, error_text, parse_line, request_body
 from headrace.bench.http1 import Exchange, Piece
 from headrace.bench.workload import Question
 
 QUESTION = Question(text="Why?")
 
 
-def asking(api: Api, **values) -> Asking:
-    return Asking(api=api, model="m", **values)
+def template(api: Api, **values) -> RequestTemplate:
+    return RequestTemplate(api=api, model="m", **values)
 
 
 def body_of(api: Api, question: Question = QUESTION, **values) -> dict:
-    return json.loads(request_body(asking(api, **values), question, 16))
+    return json.loads(request_body(template(api, **values), question, 16))
 
 
 def exchange_of(text: bytes, content_type: str = "text/event-stream", cut: int = 7) -> Exchange:

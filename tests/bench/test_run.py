@@ -155,7 +155,7 @@ async def test_a_model_that_is_not_served_is_refused_with_those_that_are() -> No
 
 @pytest.mark.parametrize("url", ["", "http://", "ftp://host", "http://host:port", "http://host:99999"])
 async def test_an_invalid_url_is_refused(url: str) -> None:
-    with pytest.raises(SettingsError, match="not the URL"):
+    with pytest.raises(SettingsError, match="expected the address of a server"):
         await bench(url)
 
 

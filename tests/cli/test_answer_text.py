@@ -45,7 +45,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 @given(cuts=st.lists(st.integers(0, 10_000), max_size=8))
-def test_the_text_comes_out_however_the_stream_is_cut(form: str, cuts: list[int]) -> None:
+def test_the_text_does_not_depend_on_how_the_stream_is_split(form: str, cuts: list[int]) -> None:
     data, reader, text, start = FORMS[form], AnswerText(), "", 0
     for cut in [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]:
         text += reader.feed(data[start:cut])
@@ -65,7 +65,7 @@ def test_the_pieces_of_one_object_are_shown_as_they_come() -> None:
     assert [reader.feed(piece) for piece in pieces] == ["", "The", " sea", ""]
 
 
-def test_what_is_not_known_is_none() -> None:
+def test_an_unknown_value_has_no_text() -> None:
     assert text_of_value({"score": 1}) is None
     assert text_of_value([1, 2]) is None
 

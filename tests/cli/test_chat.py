@@ -20,15 +20,15 @@ def test_reset_forgets_the_turns_and_keeps_the_system_message(headrace) -> None:
     assert contents(headrace, 1) == [("system", "Be kind."), ("user", "two")]
 
 
-def test_a_system_message_begins_anew(headrace) -> None:
+def test_a_system_message_resets_the_conversation(headrace) -> None:
     result = headrace("chat", "echo", stdin="one\n/system Be brief.\n/system\ntwo\n")
     assert "The system message is: Be brief." in result.stderr
     assert contents(headrace, 1) == [("system", "Be brief."), ("user", "two")]
 
 
-def test_stats_tell_tokens_of_the_last_answer_and_of_all(headrace) -> None:
+def test_stats_show_tokens_of_the_last_answer_and_of_all(headrace) -> None:
     result = headrace("chat", "echo", stdin="/stats\none two\nthree\n/stats\n")
-    assert "Nothing has been answered yet." in result.stderr
+    assert "There are no answers yet." in result.stderr
     assert "2 answers, 5 tokens" in result.stderr
 
 
@@ -43,10 +43,10 @@ def test_an_unknown_command_is_not_sent_to_the_model(headrace) -> None:
     assert not headrace.backend.requests
 
 
-def test_a_line_that_is_too_long_is_told_and_forgotten(headrace) -> None:
+def test_a_line_that_is_too_long_is_reported_and_dropped(headrace) -> None:
     result = headrace("chat", "echo", stdin="word " * 700 + "\nshort\n")
     assert result.exit_code == 0
-    assert "/reset begins anew" in result.stderr
+    assert "/reset clears the conversation" in result.stderr
     assert contents(headrace, 0) == [("user", "short")]
 
 

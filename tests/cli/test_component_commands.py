@@ -71,20 +71,20 @@ def test_a_component_is_described_by_its_own_name(hosting: Platform) -> None:
     assert "endpoint   ep" in output
     assert "arn:aws:sagemaker:us-east-1:123456789012:inference-component/chat" in output
     assert json.loads(said(describe, hosting, "chat", "--json"))["EndpointName"] == "ep"
-    nobody = run(describe, hosting, "nobody")
-    assert nobody.exit_code == 2
-    assert "no endpoint and no inference component called nobody" in nobody.output
+    missing = run(describe, hosting, "missing")
+    assert missing.exit_code == 2
+    assert "no endpoint and no inference component called missing" in missing.output
 
 
-def test_a_component_has_a_log_and_its_host_says_so(hosting: Platform) -> None:
+def test_a_component_has_a_log_and_its_host_refers_to_it(hosting: Platform) -> None:
     assert said(logs, hosting, "chat") == "a line"
     of_host = run(logs, hosting, "ep")
     assert of_host.exit_code == 2
-    assert "hosts inference components, which log apart: big, chat." in of_host.output
+    assert "hosts inference components with separate logs: big, chat." in of_host.output
     assert "There is no log of an endpoint or inference component called x" in run(logs, hosting, "x").output
 
 
-def test_a_need_is_told_in_words() -> None:
+def test_requirements_are_formatted_for_people() -> None:
     assert needs_text({"NumberOfAcceleratorDevicesRequired": 1.0, "MinMemoryRequiredInMb": 2048}) == (
         "1 accelerators, 2048 MB of memory"
     )
@@ -94,7 +94,7 @@ def test_a_need_is_told_in_words() -> None:
 def test_a_component_is_scaled_and_not_the_instances_below_it(hosting: Platform) -> None:
     refused = run(scale, hosting, "ep", "--min", "0", "--max", "2")
     assert refused.exit_code == 2
-    assert "each is scaled by itself: headrace scale big … (there are big, chat)" in refused.output
+    assert "each scaled separately: headrace scale big … (there are big, chat)" in refused.output
     targets = hosting.client("application-autoscaling").describe_scalable_targets(ServiceNamespace="sagemaker")
     assert targets["ScalableTargets"] == []
     assert run(scale, hosting, "chat", "--min", "1", "--max", "2").exit_code == 0

@@ -83,12 +83,12 @@ def test_an_endpoint_with_components_stays_until_they_are_named_too(platform: Pl
     assert "It has: smollm2." in refused.output
     assert run(rm, "smollm2").exit_code == 0
     assert names(platform, MODEL) == []
-    nobody = run(rm, "smollm2", "host")
-    assert "There is no endpoint or inference component called smollm2." in nobody.output
+    missing = run(rm, "smollm2", "host")
+    assert "There is no endpoint or inference component called smollm2." in missing.output
     assert names(platform, ENDPOINT) == []
 
 
-def test_what_was_made_is_removed_again_if_the_component_is_refused(platform: Platform, run: Shell) -> None:
+def test_created_resources_are_deleted_if_the_component_is_refused(platform: Platform, run: Shell) -> None:
     assert run(deploy, "smollm2", *DUMB).exit_code == 0
     refused = run(deploy, "smollm2", "--name", "c", "--component-of", "smollm2", *DUMB)
     assert refused.exit_code == 2
@@ -96,7 +96,7 @@ def test_what_was_made_is_removed_again_if_the_component_is_refused(platform: Pl
     assert names(platform, MODEL) == ["smollm2"]
 
 
-def test_a_component_that_fails_says_why(platform: Platform, run: Shell) -> None:
+def test_a_failed_component_is_reported_with_its_reason(platform: Platform, run: Shell) -> None:
     platform.machine.script = lambda _spec: fails_after(message="The model is torn.")
     done = run(deploy, "smollm2", "--component-of", "host", *DUMB)
     assert done.exit_code == 1
@@ -106,7 +106,7 @@ def test_a_component_that_fails_says_why(platform: Platform, run: Shell) -> None
 
 
 @pytest.mark.parametrize("option", [("--copies", "2"), ("--cpus", "1"), ("--memory", "512")])
-def test_what_a_copy_needs_is_of_a_component_only(headrace, option: tuple[str, str]) -> None:
+def test_copy_options_require_a_component(headrace, option: tuple[str, str]) -> None:
     refused = headrace("deploy", "smollm2", *option)
     assert refused.exit_code == 2
     assert "Add --component-of ENDPOINT" in refused.stderr

@@ -7,7 +7,7 @@ from headrace.cli import checks
 from headrace.cli.checks import Finding, judge_disk, judge_memory
 
 
-def test_doctor_tells_kernels_memory_and_stores(headrace) -> None:
+def test_doctor_reports_kernels_memory_and_stores(headrace) -> None:
     result = headrace("doctor")
     assert result.exit_code == 0, result.stdout
     for name in ("CPU features", "kernels", "memory", "port", "packages", "packed weights", "disk"):
@@ -31,7 +31,7 @@ def test_what_makes_serving_impossible_is_exit_code_1(headrace, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("gib", "status"), [(0.25, "failed"), (1, "warning"), (4, "ok")])
-def test_memory_is_judged_by_what_can_be_used(gib: float, status: str) -> None:
+def test_memory_is_judged_by_what_is_available(gib: float, status: str) -> None:
     finding = judge_memory(int(gib * 2**30))
     assert status == finding.status
     assert bool(finding.advice) == (status != "ok")

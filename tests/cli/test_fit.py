@@ -44,7 +44,7 @@ def advice_for(available: int, *, auto: tuple[str, str] = ("bf16", "bf16"), cont
 
 
 @given(st.integers(300, 100_000), st.integers(32, 8192))
-def test_room_is_all_the_memory_that_weights_leave(available: int, context: int) -> None:
+def test_room_is_all_memory_besides_the_weights(available: int, context: int) -> None:
     fits = fit_formats(planner(available), max_model_len=context, max_num_seqs=2, available_bytes=available)
     assert [(fit.dtype, fit.kv_dtype) for fit in fits] == list(FORMATS)
     for fit in fits:
@@ -57,19 +57,19 @@ def test_room_is_all_the_memory_that_weights_leave(available: int, context: int)
             assert fit.sequences_of(context) == room // context
 
 
-def test_the_checkpoints_own_format_is_advised_where_it_fits() -> None:
+def test_the_default_format_is_recommended_if_it_fits() -> None:
     assert advice_for(100_000, auto=("w4a8", "int8")) == Advice(dtype="w4a8", kv_dtype="int8", max_model_len=8192)
 
 
-def test_the_best_format_that_fits_is_advised_where_the_own_does_not() -> None:
+def test_the_best_format_that_fits_is_recommended_if_the_default_does_not() -> None:
     assert advice_for(8192 + 600) == Advice(dtype="w8a8", kv_dtype="int8", max_model_len=8192)
 
 
-def test_the_longest_context_that_fits_is_advised_where_none_does() -> None:
+def test_the_longest_context_that_fits_is_recommended_if_none_does() -> None:
     assert advice_for(250 + 2100) == Advice(dtype="w4a8", kv_dtype="int8", max_model_len=2048)
 
 
-def test_nothing_is_advised_where_nothing_fits() -> None:
+def test_nothing_is_recommended_if_nothing_fits() -> None:
     assert advice_for(300) is None
     assert "does not fit here in any format" in advice_text("m", None, BF16, 8192)
 
@@ -93,7 +93,7 @@ def test_the_advice_is_a_command_to_copy(advice: Advice, command: str) -> None:
 
 
 @pytest.mark.model
-def test_the_sum_of_a_real_model(headrace, smollm2_path) -> None:
+def test_the_memory_of_a_real_model(headrace, smollm2_path) -> None:
     value = json.loads(headrace("fit", smollm2_path, "--memory", "4GiB", "--json").stdout)
     assert value["family"] == "llama"
     assert value["advice"] == {"dtype": "w8a8", "kv_dtype": "bf16", "max_model_len": 8192}
@@ -104,7 +104,7 @@ def test_the_sum_of_a_real_model(headrace, smollm2_path) -> None:
 
 
 @pytest.mark.model
-def test_a_real_model_in_too_little_memory_is_shown_and_told(headrace, smollm2_path) -> None:
+def test_a_real_model_in_too_little_memory_is_shown_as_not_fitting(headrace, smollm2_path) -> None:
     result = headrace("fit", smollm2_path, "--memory", "64MiB")
     assert result.exit_code == 0
     assert "does not fit" in result.stdout
@@ -116,7 +116,7 @@ def test_a_model_that_is_not_there_is_one_sentence(headrace) -> None:
     assert "nope" in result.stderr
 
 
-def test_a_memory_that_is_no_size_is_refused(headrace, smollm2_path) -> None:
+def test_an_invalid_memory_size_is_refused(headrace, smollm2_path) -> None:
     result = headrace("fit", smollm2_path, "--memory", "lots")
     assert result.exit_code == 2
     assert "16GiB" in result.stderr

@@ -98,14 +98,14 @@ def test_engine_options_and_environment_reach_the_engine(headrace) -> None:
         (("generate", "echo", "-p", "a" + " a" * 699), "700 tokens"),
     ],
 )
-def test_what_cannot_be_is_one_sentence_and_exit_code_2(headrace, args, word) -> None:
+def test_invalid_options_are_one_sentence_and_exit_code_2(headrace, args, word) -> None:
     result = headrace(*args)
     assert result.exit_code == 2
     assert word in result.stderr
     assert not result.stdout.strip()
 
 
-def test_a_failure_in_the_middle_of_an_answer_is_told(headrace) -> None:
+def test_a_failure_during_an_answer_is_reported(headrace) -> None:
     headrace.script = EchoScript(fail_after_tokens=1)
     result = headrace("generate", "echo", "-p", "one two three")
     assert result.exit_code == 1
@@ -169,7 +169,9 @@ def test_an_output_that_exists_is_not_overwritten_by_accident(headrace, batch, t
 
 
 @pytest.mark.parametrize("num_bytes_lost", [1, 10, 100, 300])
-def test_a_broken_off_batch_goes_on_and_ends_with_the_same_file(headrace, batch, tmp_path, num_bytes_lost: int) -> None:
+def test_an_interrupted_batch_resumes_and_ends_with_the_same_file(
+    headrace, batch, tmp_path, num_bytes_lost: int
+) -> None:
     output = tmp_path / "out.jsonl"
     headrace("generate", "echo", "--input", batch, "--output", output)
     whole = output.read_bytes()

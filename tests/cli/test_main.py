@@ -50,7 +50,7 @@ def test_every_setting_is_a_flag_of_serve(headrace) -> None:
 
 
 @pytest.mark.parametrize("args", [("srve",), ("serve", "--prot", "1"), ("models", "lst")])
-def test_a_misspelt_word_names_the_nearest_one(headrace, args) -> None:
+def test_a_misspelt_command_or_option_suggests_the_nearest_one(headrace, args) -> None:
     result = headrace(*args)
     assert result.exit_code == 2
     assert "Did you mean" in result.stderr

@@ -17,13 +17,13 @@ def home(tmp_path, monkeypatch: pytest.MonkeyPatch):
     return tmp_path / "home"
 
 
-def test_the_list_tells_name_size_and_place(headrace, home) -> None:
+def test_the_list_shows_name_size_and_path(headrace, home) -> None:
     shown = headrace("models", "list").stdout
     assert "smollm2" in shown
     assert "2 KiB" in shown
     assert str(home / "models" / "smollm2") in shown
     assert "2 stored, 3 KiB" in shown
-    assert "To be had: gemma3-270m" in shown
+    assert "Available: gemma3-270m" in shown
 
 
 def test_the_list_for_scripts_is_json(headrace, home) -> None:
@@ -45,7 +45,7 @@ def test_packed_weights_are_removed_together(headrace, home) -> None:
     assert not list(home.glob("packed/*"))
 
 
-def test_the_path_of_a_model_and_of_the_store_are_told(headrace, home) -> None:
+def test_the_path_of_a_model_and_of_the_store_are_printed(headrace, home) -> None:
     assert headrace("models", "path").stdout == f"{home}\n"
     assert headrace("models", "path", "smollm2").stdout == f"{home / 'models' / 'smollm2'}\n"
 

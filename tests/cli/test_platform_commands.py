@@ -55,7 +55,7 @@ def test_a_local_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Monke
     assert container_of("model", {}, "i")["Environment"]["HF_MODEL_ID"] == str(tmp_path / "model")
 
 
-def test_how_far_an_endpoint_is_fits_into_a_line() -> None:
+def test_the_progress_of_an_endpoint_fits_into_a_line() -> None:
     variant = {
         "VariantName": "AllTraffic",
         "CurrentInstanceCount": 0,
@@ -87,7 +87,7 @@ def test_a_prompt_becomes_a_request() -> None:
 def test_a_parameter_without_a_name_or_value_is_refused(parameters: tuple[str, ...]) -> None:
     with pytest.raises(UserFailed, match="NAME=VALUE"):
         request_body("text", parameters, is_streamed=False)
-    with pytest.raises(UserFailed, match="given whole"):
+    with pytest.raises(UserFailed, match="cannot be combined with a JSON prompt"):
         request_body("{}", parameters, is_streamed=False)
 
 
@@ -114,7 +114,7 @@ def test_without_a_platform_the_answer_is_one_sentence(headrace, arguments: tupl
     assert "headrace up" in result.stderr
 
 
-def test_where_no_platform_ever_was_env_can_be_taken_back(headrace) -> None:
+def test_env_unset_works_without_a_platform(headrace) -> None:
     result = headrace("env", "--unset", env={"_HEADRACE_ENV": "AWS_REGION", "_HEADRACE_OLD_AWS_REGION": "x"})
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0] == 'export AWS_REGION="$_HEADRACE_OLD_AWS_REGION"'

@@ -12,7 +12,7 @@ def test_a_log_gets_a_line_when_a_task_begins_and_one_when_it_ends(capsys) -> No
     assert capsys.readouterr().err.splitlines() == ["Packing weights: 10 MiB …", "Packing weights: done"]
 
 
-def test_a_task_that_was_done_already_says_nothing(capsys) -> None:
+def test_a_task_that_is_already_done_prints_nothing(capsys) -> None:
     LineProgress()("Downloading", 5, 5)
     assert capsys.readouterr().err == ""
 

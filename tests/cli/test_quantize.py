@@ -50,7 +50,7 @@ def quantize(headrace, source, target, *options):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_family_says_nearly_the_same_from_its_int8_folder(headrace, tmp_path, name):
+def test_every_family_computes_nearly_the_same_from_its_int8_folder(headrace, tmp_path, name):
     write_checkpoint(name, tmp_path / "source")
     quantize(headrace, tmp_path / "source", tmp_path / "out")
 
@@ -114,7 +114,7 @@ def test_own_texts_are_read(headrace, llama, tmp_path):
         ("", "holds no text"),
     ],
 )
-def test_a_calibration_file_that_cannot_be_used_is_told_by_line(headrace, llama, tmp_path, content, named):
+def test_an_invalid_calibration_file_is_refused_with_the_line(headrace, llama, tmp_path, content, named):
     (tmp_path / "bad.jsonl").write_text(content)
     result = headrace("quantize", llama, tmp_path / "out", "--calibration", tmp_path / "bad.jsonl")
     assert result.exit_code == 2
@@ -123,10 +123,10 @@ def test_a_calibration_file_that_cannot_be_used_is_told_by_line(headrace, llama,
 
 
 @pytest.mark.parametrize("alpha", ["2", "-0.1", "much", "nan"])
-def test_an_alpha_that_is_none_is_refused(headrace, llama, tmp_path, alpha):
+def test_an_invalid_alpha_is_refused(headrace, llama, tmp_path, alpha):
     result = headrace("quantize", llama, tmp_path / "out", "--alpha", alpha)
     assert result.exit_code == 2
-    assert "wanted auto or a number from 0 to 1" in result.stderr
+    assert "expected auto or a number from 0 to 1" in result.stderr
 
 
 def test_a_missing_calibration_file_a_full_folder_and_an_int8_model_are_refused(headrace, llama, tmp_path):

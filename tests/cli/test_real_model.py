@@ -46,7 +46,7 @@ def test_chat_answers_and_remembers(run, smollm2_path: Path) -> None:
     assert "1 answers" in done.stderr
 
 
-def test_a_batch_gives_the_same_texts_as_one_after_the_other(run, smollm2_path: Path, tmp_path: Path) -> None:
+def test_a_batch_gives_the_same_texts_as_separate_runs(run, smollm2_path: Path, tmp_path: Path) -> None:
     prompts = ["The sea is", "Two plus two is", "Once upon a time there was a", "Water boils at"]
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))

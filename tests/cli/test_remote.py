@@ -47,7 +47,7 @@ async def test_a_chat_is_answered_by_the_server(echo) -> None:
     assert finish.reason is FinishReason.LENGTH
 
 
-async def test_what_the_server_refuses_is_told_in_its_words(echo) -> None:
+async def test_a_refusal_carries_the_message_of_the_server(echo) -> None:
     with pytest.raises(InvalidRequest, match="temperature"):
         await answer(echo.url, request(temperature=-1.0))
 
@@ -62,7 +62,7 @@ async def test_a_server_that_is_not_there_is_one_sentence() -> None:
         await answer("http://127.0.0.1:9", request())
 
 
-async def test_an_answer_that_is_given_up_closes_its_connection() -> None:
+async def test_an_abandoned_answer_closes_its_connection() -> None:
     closed = asyncio.Event()
 
     async def endless(connection: Connection, _: dict) -> None:
@@ -152,7 +152,7 @@ def test_bench_asks_the_questions_of_a_file(headrace, echo, tmp_path) -> None:
         (("--slo", "speed:1"), "objective"),
     ],
 )
-def test_a_load_that_makes_no_sense_is_one_sentence(headrace, flags, word: str) -> None:
+def test_an_invalid_load_is_one_sentence(headrace, flags, word: str) -> None:
     result = headrace("bench", "http://127.0.0.1:9", *flags)
     assert result.exit_code == 2
     assert word in result.stderr

@@ -51,21 +51,21 @@ def shown(**changes) -> str:
         ),
     ],
 )
-def test_a_policy_is_told_in_a_few_words(policy, text):
+def test_a_policy_has_a_short_description(policy, text):
     assert policy_text(policy) == text
 
 
-def test_what_is_there_and_allowed_comes_first():
+def test_capacity_and_bounds_come_first():
     assert shown() == "inference-component/chat: 1 of 2 copies serve, 0 to 4 are allowed"
     suspended = {**TARGET, "SuspendedState": {"DynamicScalingInSuspended": True, "ScheduledScalingSuspended": True}}
     assert shown(target=suspended).endswith("suspended: scaling in, schedules")
 
 
-def test_a_step_policy_without_an_alarm_is_told():
-    assert "none: nothing starts it" in shown(policies=[step_policy("ExactCapacity", 0)])
+def test_a_step_policy_without_an_alarm_is_flagged():
+    assert "no alarm: nothing triggers it" in shown(policies=[step_policy("ExactCapacity", 0)])
 
 
-def test_alarms_are_told_with_their_states():
+def test_alarms_are_shown_with_their_states():
     alarms = [{"AlarmName": "TargetTracking-x-AlarmHigh-1"}, {"AlarmName": "mine"}, {"AlarmName": "lost"}]
     text = shown(
         policies=[{**step_policy("ExactCapacity", 0), "Alarms": alarms}],
@@ -86,7 +86,7 @@ def test_alarms_are_told_with_their_states():
         ({"StatusMessage": "Failed to set it.", "Details": "No memory."}, "Failed  Failed to set it. No memory."),
     ],
 )
-def test_what_was_not_done_has_its_reason(activity, words):
+def test_an_activity_that_did_not_scale_has_its_reason(activity, words):
     done = {
         "StartTime": NOW - timedelta(minutes=3),
         "StatusCode": "Failed",
@@ -100,7 +100,7 @@ def test_what_was_not_done_has_its_reason(activity, words):
     assert row.endswith("p: alarm a is in ALARM")
 
 
-def test_a_cause_that_is_no_alarm_is_told_as_it_is():
+def test_a_cause_other_than_an_alarm_is_shown_verbatim():
     done = {
         "StartTime": NOW,
         "StatusCode": "Successful",

@@ -44,7 +44,7 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path, smollm2_path: Path) -> 
     assert "cut.gguf" in refused(broken, "--port", "0")
 
 
-def test_a_port_in_use_is_told_before_anything_is_loaded() -> None:
+def test_a_port_in_use_is_reported_before_anything_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert str(port) in refused("smollm2", "--port", port)
@@ -68,7 +68,7 @@ def test_a_bad_environment_variable_is_named() -> None:
 
 
 @pytest.mark.model
-def test_too_little_memory_for_the_cache_is_told_with_the_sum(smollm2_path: Path) -> None:
+def test_too_little_memory_for_the_cache_is_reported_with_the_sum(smollm2_path: Path) -> None:
     assert "MiB" in refused(smollm2_path, "--port", "0", "--kv-cache-bytes", "1MiB")
 
 

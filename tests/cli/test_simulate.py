@@ -31,7 +31,7 @@ def test_a_row_without_a_count_is_one_request_at_its_time(tmp_path):
     "text",
     ["", "when\n1\n", "time\n", "time\nnoon\n", "time,requests\n1,-1\n", "time,requests\n1,nan\n", "time\n1\n9e9\n"],
 )
-def test_what_is_no_trace_is_refused_by_line(tmp_path, text):
+def test_an_invalid_trace_is_refused_with_the_line(tmp_path, text):
     with pytest.raises(InvalidRequest):
         read_trace(write(tmp_path, text))
 
@@ -40,14 +40,14 @@ def test_what_is_no_trace_is_refused_by_line(tmp_path, text):
     ("content", "words"),
     [
         (b"", "is empty"),
-        (b"time;requests\n0;1\n", "'time;requests'; wanted: time and, perhaps, requests, separated by commas"),
-        (b"\xff\xfet\x00i\x00m\x00e\x00", "is no text in UTF-8"),
-        (b"time,requests\n0,5\n60,\n", "line 3 has time '60', requests ''; wanted"),
-        (b"time,requests\n0,5\n60\n", "line 3 has time '60', requests None; wanted"),
+        (b"time;requests\n0;1\n", "'time;requests'; expected time and, optionally, requests, separated by commas"),
+        (b"\xff\xfet\x00i\x00m\x00e\x00", "is not UTF-8 text"),
+        (b"time,requests\n0,5\n60,\n", "line 3 has time '60', requests ''; expected"),
+        (b"time,requests\n0,5\n60\n", "line 3 has time '60', requests None; expected"),
         (b"time\n1764000000000\n1764006000000\n", "milliseconds"),
     ],
 )
-def test_what_other_programs_write_is_refused_in_words(tmp_path, content, words):
+def test_a_malformed_trace_is_refused_with_the_reason(tmp_path, content, words):
     path = tmp_path / "trace.csv"
     path.write_bytes(content)
     with pytest.raises(InvalidRequest, match=words):
@@ -110,7 +110,7 @@ STEPS = {
     ("policy", "words"),
     [
         ("{", "line 1"),
-        ("[]", "holds a list"),
+        ("[]", "contains a list"),
         ({}, "Policies"),
         ({"TargetValue": 4, "PredefinedMetricSpecification": FAST, "ScaleOutColdown": 3}, "ScaleOutColdown"),
         ({"TargetValue": "4", "PredefinedMetricSpecification": FAST}, "TargetValue"),
@@ -127,7 +127,7 @@ STEPS = {
         ),
     ],
 )
-def test_a_bad_policy_is_told_by_file_and_member(tmp_path, policy, words):
+def test_an_invalid_policy_names_the_file_and_the_member(tmp_path, policy, words):
     file = tmp_path / "policy.json"
     file.write_text(policy if isinstance(policy, str) else json.dumps(policy), encoding="utf-8")
     path = write(tmp_path, "time\n1\n")
@@ -164,13 +164,13 @@ def test_what_a_request_does_at_zero_can_be_chosen(tmp_path, at_zero, lost, held
     assert (found["lost"], found["held"]) == (lost, held)
 
 
-def test_large_numbers_are_written_out_and_the_step_is_told(tmp_path):
+def test_large_numbers_are_written_out_and_the_step_length_is_shown(tmp_path):
     path, page, table = tmp_path / "t.csv", tmp_path / "page.html", tmp_path / "out.csv"
     path.write_text("time,requests\n0,2000000000\n600,4000000000\n", encoding="utf-8")
     options = [str(path), "--target", "4", "--html", str(page), "--csv", str(table)]
     output = CliRunner().invoke(simulate_day, options, catch_exceptions=False).output
     assert "max 6,666,667/s" in output
-    assert "in steps of 10 s; the autoscaler decides once in each" in output
+    assert "in steps of 10 s; the autoscaler decides once per step" in output
     drawn = page.read_text(encoding="utf-8")
     assert ">6,666,667<" in drawn
     assert "in steps of 10 s" in drawn

@@ -9,7 +9,7 @@ from headrace.core.generation import Chunk, EngineStats, Finish, FinishReason, M
 
 
 @given(st.text())
-def test_what_a_model_says_cannot_control_the_terminal(text: str) -> None:
+def test_model_output_cannot_control_the_terminal(text: str) -> None:
     shown = printable(text)
     assert len(shown) == len(text)
     assert not any(ord(c) < 32 and c not in "\n\t" for c in shown)
@@ -24,10 +24,10 @@ def test_ordinary_text_is_shown_as_it_is() -> None:
 
 def test_a_stopwatch_counts_by_the_finish_and_by_pieces_until_then() -> None:
     watch = Stopwatch(started_s=time.perf_counter())
-    watch.see(Chunk(text="a"))
-    watch.see(Chunk(text="b"))
+    watch.record(Chunk(text="a"))
+    watch.record(Chunk(text="b"))
     assert watch.num_tokens == 2
-    watch.see(Chunk(finish=Finish(reason=FinishReason.EOS, prompt_tokens=9, output_tokens=5, cached_tokens=4)))
+    watch.record(Chunk(finish=Finish(reason=FinishReason.EOS, prompt_tokens=9, output_tokens=5, cached_tokens=4)))
     assert watch.num_tokens == 5
     assert "4 of 9 prompt tokens from the cache" in watch.line()
     assert watch.tokens_per_s is not None
@@ -35,7 +35,7 @@ def test_a_stopwatch_counts_by_the_finish_and_by_pieces_until_then() -> None:
 
 def test_an_empty_answer_has_no_speed() -> None:
     watch = Stopwatch()
-    watch.see(Chunk(finish=Finish(reason=FinishReason.EOS, prompt_tokens=1, output_tokens=0)))
+    watch.record(Chunk(finish=Finish(reason=FinishReason.EOS, prompt_tokens=1, output_tokens=0)))
     assert watch.line() == "0 tokens"
 
 

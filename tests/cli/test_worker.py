@@ -37,7 +37,7 @@ def test_the_environment_means_what_it_means_in_a_container() -> None:
     assert {"SM_NUM_GPUS", "QUANTIZE"} <= {notice.name for notice in notices}
 
 
-def test_the_image_and_the_share_of_the_host_are_stronger() -> None:
+def test_the_image_and_the_share_of_the_host_override_the_environment() -> None:
     env = {"HF_MODEL_ID": "org/model", "HEADRACE_PORT": "1", "HEADRACE_HOST": "0.0.0.0", "HEADRACE_THREADS": "64"}
     env["HEADRACE_MAX_MEMORY_BYTES"] = "64GiB"
     env["HEADRACE_SHUTDOWN_DELAY_S"] = "9"
@@ -48,7 +48,7 @@ def test_the_image_and_the_share_of_the_host_are_stronger() -> None:
     assert (settings.dialect, settings.served_model_name) == ("lmi-0.26", "llm")
 
 
-def test_a_folder_is_what_opt_ml_model_is(tmp_path) -> None:
+def test_a_model_folder_takes_the_role_of_opt_ml_model(tmp_path) -> None:
     (tmp_path / "config.json").write_text("{}")
     settings, _ = settings_of(folder=tmp_path)
     assert settings.model == str(tmp_path)
@@ -78,22 +78,22 @@ def test_a_model_in_object_storage_is_fetched_and_keeps_its_name(tmp_path, insid
     assert (settings.model, settings.served_model_name) == (str(tmp_path / "top"), "llama")
 
 
-def test_without_a_model_one_sentence_says_so() -> None:
+def test_a_missing_model_is_one_sentence() -> None:
     with pytest.raises(SettingsError, match="No model was named"):
         settings_of()
 
 
-def test_an_option_that_is_no_setting_is_refused() -> None:
+def test_an_unknown_option_of_an_image_is_refused() -> None:
     with pytest.raises(SettingsError, match="Did you mean dtype"):
         settings_of({"HF_MODEL_ID": "m"}, dtyp="bf16")
 
 
-def test_the_command_is_there_but_not_in_the_list(headrace) -> None:
+def test_the_command_exists_but_is_not_listed(headrace) -> None:
     assert "worker" not in headrace("--help").stdout.split("Commands:")[1].split()
     assert "ASSIGNMENT" in headrace("worker", "--help").stdout
 
 
-def test_a_file_that_is_no_assignment_is_one_sentence(headrace, tmp_path, capfd) -> None:
+def test_an_invalid_assignment_file_is_one_sentence(headrace, tmp_path, capfd) -> None:
     assert headrace("worker", tmp_path / "nothing.json").exit_code == 2
     said = capfd.readouterr().err
     assert said.startswith("Error: ")

@@ -1,1 +1,1 @@
-"""Load generator: what a served model gives to its clients, measured from outside."""
+"""Load generator: measures a served model from the outside, as its clients see it."""

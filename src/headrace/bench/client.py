@@ -1,11 +1,11 @@
-"""One request of the load from the moment it is due to its record, in any of the dialects."""
+"""Send one request of the load in any dialect and record its answer."""
 
 import asyncio
 import json
 import time
 from dataclasses import dataclass, field
 
-from headrace.bench.dialects import PATHS, Asking, Event, Unreadable, error_text, parse_line, request_body
+from headrace.bench.dialects import PATHS, Event, RequestTemplate, Unreadable, error_text, parse_line, request_body
 from headrace.bench.http1 import ConnectionFailed, Exchange, HttpClient, Truncated
 from headrace.bench.measure import Failure, RequestRecord
 from headrace.bench.workload import PlannedRequest
@@ -13,7 +13,7 @@ from headrace.bench.workload import PlannedRequest
 
 @dataclass(slots=True)
 class Answer:
-    """A stream put together: text, when it came, what the server counted."""
+    """A streamed answer: its text, the times of its pieces, and the token counts of the server."""
 
     text: str = ""
     text_at_s: list[float] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Answer:
     error: str | None = None
 
     def add(self, event: Event, at_s: float) -> None:
-        """Take one event in."""
+        """Add one event."""
         if event.text:
             self.text += event.text
             self.text_at_s.append(at_s)
@@ -37,12 +37,12 @@ class Answer:
 
 def read_answer(exchange: Exchange) -> Answer:
     """
-    Put the pieces of a streamed body together. A line counts as come when its last byte came.
+    Assemble the pieces of a streamed body. The time of a line is that of its last byte.
 
-    Done after the answer's end, so that reading JSON does not delay the timestamps of other streams.
+    This runs after the end of the answer, so that parsing JSON does not delay the timestamps of other streams.
 
     Raises:
-        Unreadable: a line is not in a form that we know.
+        Unreadable: a line has an unknown format.
     """
     answer = Answer()
     pending = b""
@@ -55,24 +55,24 @@ def read_answer(exchange: Exchange) -> Answer:
     if pending.strip() and (event := parse_line(pending)) is not None:
         answer.add(event, exchange.pieces[-1].at_s)
     if "json" in exchange.headers.get("content-type", "") and not answer.error:
-        answer.is_whole = True  # JSON lines have no end marker of their own; HTTP framing says that the body is whole
+        answer.is_whole = True  # JSON lines have no end marker; HTTP framing guarantees that the body is complete
     return answer
 
 
 class LoadClient:
-    """Sends planned requests and keeps the clock; `start_s` is the zero of all times."""
+    """Sends planned requests and keeps the clock; all times are relative to `start_s`."""
 
-    def __init__(self, http: HttpClient, asking: Asking) -> None:
+    def __init__(self, http: HttpClient, template: RequestTemplate) -> None:
         self._http = http
-        self._asking = asking
+        self._asking = template
         self.start_s = time.perf_counter()
 
     def now_s(self) -> float:
-        """Seconds since the start of the run."""
+        """Return the seconds since the start of the run."""
         return time.perf_counter() - self.start_s
 
     async def ask(self, planned: PlannedRequest, *, due_s: float) -> RequestRecord:
-        """Send one request and wait for the end of its answer; what goes wrong is in the record, never raised."""
+        """Send one request and wait for the end of its answer. Failures are recorded, never raised."""
         body = request_body(self._asking, planned.question, planned.max_tokens)
         sent_s = self.now_s()
         answer, failure, message = Answer(), None, ""
@@ -84,7 +84,7 @@ class LoadClient:
             else:
                 failure, message = judge_status(exchange.status, exchange.content())
         except (ConnectionFailed, Truncated, Unreadable, TimeoutError) as error:
-            failure, message = _FAILURES[type(error)], str(error) or "no whole answer in time"
+            failure, message = _FAILURES[type(error)], str(error) or "no complete answer in time"
         return RequestRecord(
             index=planned.index,
             due_s=due_s,
@@ -112,7 +112,7 @@ _FAILURES: dict[type[BaseException], Failure] = {
 
 
 def judge(answer: Answer) -> tuple[Failure | None, str]:
-    """Whether a 200 was a whole answer."""
+    """Return the failure of an answer with status 200, or None if it is complete."""
     if answer.error:
         return Failure.STREAM_ERROR, answer.error
     if not answer.is_whole:
@@ -121,7 +121,7 @@ def judge(answer: Answer) -> tuple[Failure | None, str]:
 
 
 def judge_status(status: int, body: bytes) -> tuple[Failure, str]:
-    """What another status means, and the server's own words."""
+    """Return the failure that another status means, with the server's message."""
     try:
         words = error_text(json.loads(body))
     except ValueError:

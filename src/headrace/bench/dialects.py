@@ -1,8 +1,8 @@
 """
-The forms in which a load is sent and answered. Pure: values to bytes, stream lines to events.
+The dialects in which a load is sent and answered. Pure: values to bytes, stream lines to events.
 
-Every form streams. A line is one line of the body, of server-sent events (`data: {...}`) or of JSON lines; what a
-server leaves out (usage, details) is None here and never guessed.
+Every dialect streams. A line is one line of server-sent events (`data: {...}`) or of JSON lines; what a server omits
+(usage, details) is None here and never guessed.
 """
 
 import json
@@ -16,7 +16,7 @@ from headrace.bench.workload import Question
 
 
 class Api(StrEnum):
-    """Which route is asked, and in whose words."""
+    """The route and dialect of requests."""
 
     CHAT = "openai-chat"
     COMPLETIONS = "openai-completions"
@@ -33,69 +33,69 @@ PATHS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """What is the same in every request of a run."""
+class RequestTemplate:
+    """The fields that are the same in every request of a run."""
 
     api: Api
     model: str
     temperature: float = 0.0
     ignore_eos: bool = False
-    """Ask the server to go on to `max_tokens` (vLLM's, llama.cpp's and our extension; TGI has no such field)."""
+    """Ask the server to generate until `max_tokens` (an extension of vLLM, llama.cpp and Headrace; TGI has none)."""
 
 
-def request_body(asking: Asking, question: Question, max_tokens: int) -> bytes:
-    """The JSON body of one request."""
-    if asking.api in {Api.CHAT, Api.COMPLETIONS}:
-        return json.dumps(_openai_body(asking, question, max_tokens)).encode()
+def request_body(template: RequestTemplate, question: Question, max_tokens: int) -> bytes:
+    """Return the JSON body of a request."""
+    if template.api in {Api.CHAT, Api.COMPLETIONS}:
+        return json.dumps(_openai_body(template, question, max_tokens)).encode()
     parameters: dict[str, Any] = {"max_new_tokens": max_tokens, "details": True}
-    if asking.temperature > 0:
-        parameters |= {"do_sample": True, "temperature": asking.temperature}
-    if asking.ignore_eos and asking.api is Api.SAGEMAKER:
+    if template.temperature > 0:
+        parameters |= {"do_sample": True, "temperature": template.temperature}
+    if template.ignore_eos and template.api is Api.SAGEMAKER:
         parameters["ignore_eos_token"] = True
     body: dict[str, Any] = {"inputs": question.text, "parameters": parameters}
-    if asking.api is Api.SAGEMAKER:
+    if template.api is Api.SAGEMAKER:
         body["stream"] = True
     return json.dumps(body).encode()
 
 
-def _openai_body(asking: Asking, question: Question, max_tokens: int) -> dict[str, Any]:
+def _openai_body(template: RequestTemplate, question: Question, max_tokens: int) -> dict[str, Any]:
     body: dict[str, Any] = {
-        "model": asking.model,
+        "model": template.model,
         "max_tokens": max_tokens,
-        "temperature": asking.temperature,
+        "temperature": template.temperature,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    if asking.ignore_eos:
+    if template.ignore_eos:
         body["ignore_eos"] = True
-    if asking.api is Api.COMPLETIONS:
+    if template.api is Api.COMPLETIONS:
         return {**body, "prompt": question.text}
     return {**body, "messages": list(question.messages) or [{"role": "user", "content": question.text}]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What one line of a stream said."""
+    """The content of one line of a stream."""
 
     text: str = ""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
     is_last: bool = False
-    """The answer is whole after this line."""
+    """The answer is complete after this line."""
     error: str | None = None
 
 
 class Unreadable(Exception):
-    """The line is not in the form that was asked for."""
+    """The line does not have the requested format."""
 
 
 def parse_line(line: bytes) -> Event | None:
     """
-    Read one line of a stream of any of the forms; None for lines that say nothing (blank, comments, event names).
+    Parse a line of a stream in any dialect; return None for lines without content (blank, comments, event names).
 
     Raises:
-        Unreadable: the line is neither of these nor JSON.
+        Unreadable: the line is neither such a line nor JSON.
     """
     line = line.strip()
     if line.startswith(b"data:"):
@@ -142,7 +142,7 @@ def _openai_event(value: dict[str, Any]) -> Event:
 
 
 def _generate_event(value: dict[str, Any]) -> Event:
-    """TGI and LMI say the same but for `special` / `special_token`, and the names inside `details`."""
+    """Return the event of TGI or LMI; they differ in `special` / `special_token` and the names inside `details`."""
     token = value.get("token") or {}
     details = value.get("details") or {}
     if details.get("finish_reason") == "error":
@@ -156,7 +156,7 @@ def _generate_event(value: dict[str, Any]) -> Event:
 
 
 def _generated_piece(value: dict[str, Any], token: dict[str, Any]) -> str:
-    """The new text: the token's, or all of it from a server that does not stream."""
+    """Return the new text: that of the token, or the whole text if the server does not stream."""
     if "token" not in value:
         return str(value.get("generated_text") or "")
     is_special = token.get("special") or token.get("special_token")
@@ -164,7 +164,7 @@ def _generated_piece(value: dict[str, Any], token: dict[str, Any]) -> str:
 
 
 def error_text(value: Any) -> str:
-    """The sentence in an error body of any dialect, cut at 300 characters."""
+    """Return the message in an error body of any dialect, cut at 300 characters."""
     if isinstance(value, dict):
         inner = value.get("error") or value.get("message") or value.get("detail") or value
         if isinstance(inner, dict):

@@ -1,4 +1,4 @@
-"""The machine and the versions that a result was made with, for its file."""
+"""The machine and the versions that a result was measured with."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def describe_environment() -> dict[str, object]:
-    """Machine, operating system, versions, load average, and the time."""
+    """Return machine, operating system, versions, load average and time."""
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "tool_version": _version("headrace"),
@@ -21,7 +21,7 @@ def describe_environment() -> dict[str, object]:
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name where the system tells it, else its architecture."""
+    """Return the name of the processor if the system has it, else its architecture."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:

@@ -2,8 +2,8 @@
 A lean HTTP/1.1 client for streams: asyncio transports and httptools, one timestamp for each read from the socket.
 
 The load tool shares the machine with the server that it measures. Reading a stream of small events costs 11-12 us of
-CPU an event this way (on uvloop; 23-28 on asyncio's own loop) and 45-64 through httpx (32 streams of 200 events), and
-the moment of arrival is taken as the bytes are read, before anything else gets its turn.
+CPU per event this way (on uvloop; 23-28 on asyncio's own loop) and 45-64 with httpx (32 streams of 200 events). The
+time of arrival is taken when the bytes are read, before other callbacks run.
 No redirects, no proxies, no compression, no cookies.
 """
 
@@ -21,23 +21,23 @@ from headrace.core.errors import SettingsError
 
 
 class ConnectionFailed(Exception):
-    """No connection could be made, or it broke before the answer began."""
+    """The connection was refused, or it broke before the answer began."""
 
 
 class Truncated(Exception):
-    """The connection closed before the body's end."""
+    """The connection closed before the end of the body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Body bytes and when (`time.perf_counter`) they were read from the socket."""
+    """Body bytes and the time (`time.perf_counter`) at which they were read from the socket."""
 
     at_s: float
     data: bytes
 
 
 class Exchange:
-    """One request on a connection, and what has come back so far."""
+    """A request on a connection, and the part of its answer received so far."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -58,7 +58,7 @@ class Exchange:
             await self._change()
 
     async def body(self) -> AsyncGenerator[bytes, None]:
-        """The body as it arrives. Raises `Truncated` at the place where it breaks off."""
+        """Yield the body as it arrives. Raises `Truncated` where it breaks off."""
         position = 0
         while True:
             while position < len(self.pieces):
@@ -69,7 +69,7 @@ class Exchange:
             await self._change()
 
     def content(self) -> bytes:
-        """What has arrived of the body."""
+        """The part of the body received so far."""
         return b"".join(piece.data for piece in self.pieces)
 
     async def _change(self) -> None:
@@ -79,14 +79,14 @@ class Exchange:
         await self._changed
 
     def changed(self, error: Exception | None = None) -> None:
-        """Wake who waits; called by the connection."""
+        """Wake the waiting task; called by the connection."""
         self._error = error or self._error
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection; one exchange at a time."""
+    """A keep-alive connection; it carries one exchange at a time."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -108,17 +108,17 @@ class Connection(asyncio.Protocol):
         return self.exchange
 
     def close(self) -> None:
-        """Close at once; an answer that still streams is given up, which tells the server."""
+        """Close at once; the server sees that an answer still streaming is abandoned."""
         self.is_usable = False
         if self.transport is not None:
             self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's own is not a subclass
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transport is not a subclass
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop: feed the parser, which calls the `on_` methods."""
+        """Feed the parser, which calls the `on_` methods; called by the event loop."""
         self._read_at_s = time.perf_counter()
         exchange = self.exchange
         if exchange is None:
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         exchange.changed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop: decide whether the answer was whole."""
+        """Decide whether the answer was complete; called by the event loop."""
         self.is_usable = False
         self.lost.set()
         if self.exchange is None:
@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
             self.exchange.changed(
                 Truncated(f"the connection closed in the middle of the answer ({exc or 'end of file'})")
             )
-        else:  # a body without a length ends with its connection
+        else:  # a body without a length ends when the connection closes
             self.on_message_complete()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Requests to one server, over as many connections as are in use at once; they are kept and used again."""
+    """A client of one server, with a pool of keep-alive connections that grows with the requests in flight."""
 
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 600.0) -> None:
         self._url = _split(url)
@@ -187,22 +187,22 @@ class HttpClient:
 
     @property
     def port(self) -> int:
-        """Where the server listens."""
+        """The port of the server."""
         return self._url.port or (443 if self._ssl else 80)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the server is on this machine for sure."""
+        """True if the address of the server is certainly this machine."""
         return self._url.hostname in {"127.0.0.1", "::1", "localhost"}
 
     async def open(
         self, method: str, path: str, body: bytes = b"", *, accept: str = "*/*"
     ) -> tuple[Exchange, Connection]:
         """
-        Send a request and return at once, before the answer. Give the connection back with `release`.
+        Send a request and return before the answer. Return the connection with `release`.
 
         Raises:
-            ConnectionFailed: nobody listens there.
+            ConnectionFailed: nothing listens at the address.
         """
         connection = await self._connection()
         request = (
@@ -213,12 +213,12 @@ class HttpClient:
 
     async def fetch(self, method: str, path: str, body: bytes = b"", *, accept: str = "*/*") -> Exchange:
         """
-        One whole exchange.
+        Send a request and wait for the end of its answer.
 
         Raises:
-            ConnectionFailed: nobody listens there, or the connection broke before the answer.
-            Truncated: it broke in the middle.
-            TimeoutError: the answer was not whole after `timeout_s`.
+            ConnectionFailed: nothing listens at the address, or the connection broke before the answer.
+            Truncated: the connection broke during the answer.
+            TimeoutError: the answer was not complete after `timeout_s`.
         """
         connection: Connection | None = None
         try:
@@ -231,14 +231,14 @@ class HttpClient:
         return exchange
 
     def release(self, connection: Connection) -> None:
-        """Keep the connection for the next request if its exchange has ended, else close it."""
+        """Return the connection to the pool if its exchange has ended, else close it."""
         if connection.is_usable and connection.exchange is None:
             self._idle.append(connection)
         else:
             connection.close()
 
     async def close(self) -> None:
-        """Close all connections and wait until they are."""
+        """Close all connections and wait until they are closed."""
         for connection in self._open:
             connection.close()
         for connection in list(self._open):
@@ -268,5 +268,5 @@ def _split(url: str) -> SplitResult:
     except ValueError:
         is_good = False
     if not is_good:
-        raise SettingsError(f"'{url}' is not the URL of a server. Write for example http://127.0.0.1:8080.")
+        raise SettingsError(f"The URL is '{url}'; expected the address of a server, such as http://127.0.0.1:8080.")
     return parts

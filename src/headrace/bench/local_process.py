@@ -1,4 +1,4 @@
-"""CPU time of a server on this machine, found by the port that it listens on; Linux only. Source: proc(5)."""
+"""CPU time of a server on this machine, identified by its port; Linux only. Source: proc(5)."""
 
 import os
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ _LISTEN = "0A"
 
 def server_cpu_s(port: int, proc: Path = Path("/proc")) -> float | None:
     """
-    User and system time of the process that listens on `port` and of its descendants, seconds.
+    Return the user and system time in seconds of the process that listens on `port` and of its descendants.
 
-    None if there is no such process here, or it may not be looked at.
+    None if there is no such process, or it belongs to another user.
     """
     inodes = set(_listening_inodes(port, proc))
     processes = dict(_processes(proc))
@@ -43,7 +43,7 @@ def _socket_inodes(folder: Path) -> set[str]:
 
 
 def _processes(proc: Path) -> Iterator[tuple[int, tuple[int, int]]]:
-    """(pid, (parent, clock ticks)); the name, which may hold spaces, ends at the last bracket."""
+    """Yield (pid, (parent, clock ticks)); the process name, which may contain spaces, ends at the last bracket."""
     for folder in proc.iterdir():
         fields = _read(folder / "stat").rpartition(")")[2].split() if folder.name.isdigit() else []
         if fields:

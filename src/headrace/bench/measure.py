@@ -1,10 +1,10 @@
 """
-From what a client saw to numbers: latencies, throughput, failures, goodput, cost. Pure.
+Statistics of client-side records: latencies, throughput, failures, goodput, cost. Pure.
 
-Words: **TTFT**, time to first token, from the moment the request was due (in an open loop its arrival time, so that a
-client or a queue that lags cannot hide it) to the first piece of text. **ITL**, inter-token latency, the gap between
-two pieces of text of one answer. **TPOT**, time per output token after the first, one figure for each answer.
-**E2E**, from due to the end of the answer.
+**TTFT**, time to first token: from the moment the request was due (its arrival time in an open loop, so that a lagging
+client or queue cannot hide it) to the first piece of text. **ITL**, inter-token latency: the gap between two pieces of
+text of an answer. **TPOT**, time per output token after the first: one figure for each answer. **E2E**: from due to
+the end of the answer.
 """
 
 from collections import Counter
@@ -19,35 +19,35 @@ from headrace.core.errors import SettingsError
 
 
 class Failure(StrEnum):
-    """Why a request did not give a whole answer."""
+    """The reasons for which a request has no complete answer."""
 
     CONNECT = "connect"
     """No connection: refused, unreachable, name not found."""
     TIMEOUT = "timeout"
     BUSY = "busy"
-    """429 or 503: the server says that it is full or not ready."""
+    """429 or 503: the server is full or not ready."""
     CLIENT_ERROR = "http_4xx"
     SERVER_ERROR = "http_5xx"
     STREAM_ERROR = "error_in_stream"
     """An error event after the answer had begun."""
     TRUNCATED = "truncated"
-    """The connection closed before the answer's end."""
+    """The connection closed before the end of the answer."""
     UNREADABLE = "unreadable"
-    """Not in the form that was asked for."""
+    """The answer does not have the requested format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """What a client saw of one request. All times are seconds from the start of the run."""
+    """A request as its client saw it. All times are seconds from the start of the run."""
 
     index: int
     due_s: float
     sent_s: float
     end_s: float
     text_at_s: tuple[float, ...] = ()
-    """When each piece of text arrived."""
+    """Arrival time of each piece of text."""
     prompt_tokens: int | None = None
-    """As the server counted; None where it does not say."""
+    """Count of the server; None if it does not report one."""
     output_tokens: int | None = None
     cached_tokens: int | None = None
     text_chars: int = 0
@@ -56,22 +56,22 @@ class RequestRecord:
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens by the server's count, else pieces of text."""
+        """The server's token count, else the number of pieces of text."""
         return len(self.text_at_s) if self.output_tokens is None else self.output_tokens
 
     @property
     def ttft_s(self) -> float:
-        """Time to first token; the whole time if the answer was empty."""
+        """Time to first token; the total time if the answer is empty."""
         return (self.text_at_s[0] if self.text_at_s else self.end_s) - self.due_s
 
     @property
     def e2e_s(self) -> float:
-        """From due to the end."""
+        """Time from due to the end of the answer."""
         return self.end_s - self.due_s
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time per token after the first; None below two tokens."""
+        """Mean time per token after the first; None for fewer than two tokens."""
         if self.num_output_tokens < 2 or not self.text_at_s:
             return None
         return (self.text_at_s[-1] - self.text_at_s[0]) / (self.num_output_tokens - 1)
@@ -79,7 +79,7 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A set of values in a few figures, in the unit of the values."""
+    """Summary statistics of a set of values, in their unit."""
 
     mean: float
     p50: float
@@ -90,7 +90,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """What counts as a good answer; None is not asked for."""
+    """The latency limits that a good answer keeps; None means no limit."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -98,18 +98,18 @@ class Objectives:
 
     @property
     def any(self) -> bool:
-        """Whether anything is asked for."""
+        """True if any limit is set."""
         return self != Objectives()
 
     def met_by(self, record: RequestRecord) -> bool:
-        """Whether the request succeeded and kept every limit."""
+        """Return whether the request succeeded and kept every limit."""
         pairs = ((record.ttft_s, self.ttft_s), (record.tpot_s, self.tpot_s), (record.e2e_s, self.e2e_s))
         return record.failure is None and all(seen is None or limit is None or seen <= limit for seen, limit in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Answers that kept the objectives."""
+    """The answers that kept the objectives: their number, share and rate."""
 
     fraction: float
     requests_per_s: float
@@ -117,16 +117,16 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What tokens cost at an hourly price, at the load of this run."""
+    """The cost of tokens at an hourly price and the load of this run."""
 
     per_1k_output_tokens: float
     per_1k_total_tokens: float | None
-    """Prompt and output together; None where the server does not count the prompt."""
+    """Cost of prompt and output tokens together; None if the server does not count the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """All figures of one run. Latencies are of whole answers only; throughput counts only their tokens."""
+    """All figures of a run. Latencies and throughput count complete answers only."""
 
     num_requests: int
     num_succeeded: int
@@ -145,23 +145,25 @@ class Summary:
     tpot_s: Spread | None
     e2e_s: Spread | None
     send_lag_s: Spread | None
-    """How much later than due the load tool sent: large values mean that the tool, not the server, was the limit."""
+    """Delay between due and sent: large values mean that the load tool, not the server, was the bottleneck."""
     goodput: Goodput | None = None
     cost: Cost | None = None
 
 
 def parse_objectives(text: str) -> Objectives:
     """
-    Read `ttft:500,tpot:50,e2e:5000`, milliseconds each.
+    Parse `ttft:500,tpot:50,e2e:5000`, in milliseconds.
 
     Raises:
-        SettingsError: another name, or not a positive number.
+        SettingsError: a name is unknown, or a value is not a positive number.
     """
     limits_s: dict[str, float] = {}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition(":")
         if name not in {"ttft", "tpot", "e2e"}:
-            raise SettingsError(f"'{name}' is not an objective. Write for example ttft:500,tpot:50,e2e:5000 (ms).")
+            raise SettingsError(
+                f"The objective is '{name}'; expected ttft, tpot or e2e, such as ttft:500,tpot:50 (ms)."
+            )
         try:
             limits_s[f"{name}_s"] = float(value) / 1000
         except ValueError:
@@ -179,7 +181,7 @@ def percentile(sorted_values: Sequence[float], fraction: float) -> float:
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """The spread of the values, None of no values."""
+    """Return the spread of the values, or None if there are none."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -194,9 +196,9 @@ def summarise(
     price_per_hour: float | None = None,
 ) -> Summary:
     """
-    Figures of one run.
+    Summarise a run.
 
-    The duration goes from the first request that was due to the last answer's end, so ramp-up and drain count.
+    The duration extends from the first due request to the end of the last answer, so it includes ramp-up and drain.
     """
     good = [record for record in records if record.failure is None]
     duration_s = max((r.end_s for r in records), default=0.0) - min((r.due_s for r in records), default=0.0)

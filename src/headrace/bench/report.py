@@ -1,4 +1,4 @@
-"""A result as people read it (a table, one column for each level of load) and as programs do (one JSON object)."""
+"""Render a result as a table for people (a column for each level of load) and as a JSON object for programs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -7,21 +7,21 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from headrace.bench.dialects import Asking
+from headrace.bench.dialects import RequestTemplate
 from headrace.bench.measure import Spread, Summary
 from headrace.bench.run import ServerFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelReport:
-    """One level of load: its name, its figures, and what they cost in CPU time."""
+    """The figures of one level of load, and the CPU time they took."""
 
     label: str
     summary: Summary
     tool_cpu_s: float
     server_cpu_s: float | None
     first_failures: tuple[str, ...] = ()
-    """The server's words, each once."""
+    """Distinct error messages of the server."""
 
     @property
     def tool_share(self) -> float:
@@ -38,21 +38,21 @@ class LevelReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All that a run of `headrace bench` found out."""
+    """The complete result of a run of `headrace bench`."""
 
     url: str
-    asking: Asking
+    template: RequestTemplate
     facts: ServerFacts
     settings: dict[str, object]
     environment: dict[str, object]
     levels: tuple[LevelReport, ...]
 
     def as_json(self) -> dict[str, object]:
-        """Plain values. Times are seconds, names carry their units."""
+        """Return plain values. Times are seconds, names carry their units."""
         return {
             "url": self.url,
             "server": asdict(self.facts),
-            "request": asdict(self.asking),
+            "request": asdict(self.template),
             "settings": self.settings,
             "environment": self.environment,
             "levels": [
@@ -70,9 +70,9 @@ class Report:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """The table, and what a reader must know to believe it."""
+    """Print the table and its caveats."""
     table = Table(
-        title=f"{report.asking.model or 'model'} at {report.url} ({report.asking.api})",
+        title=f"{report.template.model or 'model'} at {report.url} ({report.template.api})",
         title_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -91,19 +91,21 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def caveats(levels: Sequence[LevelReport]) -> list[str]:
-    """Sentences about what in these figures is not as it seems."""
+    """Return warnings about figures that are easily misread."""
     lines = []
     if any(level.summary.tokens_counted_by != "server usage" for level in levels):
-        lines.append("The server does not count tokens: pieces of streamed text are counted, which can hold several.")
+        lines.append(
+            "The server reports no token counts: pieces of text are counted, which can be several tokens each."
+        )
     for level in levels:
         lag = level.summary.send_lag_s
         if lag is not None and lag.p99 > 0.05:
             lines.append(
-                f"{level.label}: requests were sent up to {lag.max:.2f} s late: the load tool was a limit too."
+                f"{level.label}: requests were sent up to {lag.max:.2f} s late: the load tool was a bottleneck too."
             )
         if level.tool_share > 0.5:
             lines.append(
-                f"{level.label}: the load tool used {level.tool_share:.0%} of a core that the server may miss."
+                f"{level.label}: the load tool used {level.tool_share:.0%} of a core that the server could have used."
             )
         lines.extend(f"{level.label}: failed: {message}" for message in level.first_failures)
     return lines

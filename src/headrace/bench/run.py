@@ -1,4 +1,4 @@
-"""Drive a load against a server: find out what it is, warm it up, run each level, collect records."""
+"""Drive a load against a server: discover its API, warm it up, run a level, collect records."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from headrace.bench import local_process
 from headrace.bench.client import LoadClient
-from headrace.bench.dialects import Api, Asking
+from headrace.bench.dialects import Api, RequestTemplate
 from headrace.bench.http1 import ConnectionFailed, HttpClient, Truncated
 from headrace.bench.measure import RequestRecord
 from headrace.bench.workload import (
@@ -30,7 +30,7 @@ OnRecord = Callable[[RequestRecord], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What the server says about itself."""
+    """The models and routes that the server reports."""
 
     models: tuple[str, ...] = ()
     info: dict[str, object] = field(default_factory=dict)
@@ -39,21 +39,21 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelResult:
-    """All that was seen at one level of load."""
+    """The records and CPU times of one level of load."""
 
     records: tuple[RequestRecord, ...]
     tool_cpu_s: float
     """CPU time of the load tool itself."""
     server_cpu_s: float | None
-    """CPU time of the server, where it can be told."""
+    """CPU time of the server, if known."""
 
 
 async def discover(http: HttpClient) -> ServerFacts:
     """
-    Ask `/v1/models` and `/info` who is there; a server that knows neither is fine.
+    Query `/v1/models` and `/info`; a server may lack both.
 
     Raises:
-        Unavailable: nobody listens.
+        Unavailable: no server answers.
     """
     try:
         models = await _get_json(http, "/v1/models")
@@ -67,7 +67,7 @@ async def discover(http: HttpClient) -> ServerFacts:
 
 
 def choose_api(facts: ServerFacts, source: Synthetic | Dataset) -> Api:
-    """The form to ask in when none was named: OpenAI's where it is served, then TGI's, then SageMaker's."""
+    """Return the default dialect for a server: OpenAI if it is served, else TGI, else SageMaker."""
     if facts.models:
         has_messages = isinstance(source, Dataset) and any(question.messages for question, _ in source.rows)
         return Api.CHAT if has_messages else Api.COMPLETIONS
@@ -76,12 +76,12 @@ def choose_api(facts: ServerFacts, source: Synthetic | Dataset) -> Api:
 
 async def calibrate(client: LoadClient) -> WordScale:
     """
-    Find how many tokens a word costs here, by two short requests whose prompt the server counts; they warm it up too.
+    Measure the tokens per word with two short requests whose prompt the server counts; they warm it up too.
 
-    A server that does not count gets one token for each word.
+    For a server that reports no counts a word is one token.
 
     Raises:
-        UserError: the server refuses even these; nothing can be measured.
+        UserError: the server refuses these requests; nothing can be measured.
     """
     counts: list[tuple[int, int]] = []
     for num_words in (32, 96):
@@ -90,18 +90,20 @@ async def calibrate(client: LoadClient) -> WordScale:
         )
         record = await client.ask(planned, due_s=client.now_s())
         if record.failure is not None:
-            raise UserError(f"The server does not answer a short request ({record.failure}): {record.message}")
+            raise UserError(f"The server refused a short request ({record.failure}): {record.message}")
         if record.prompt_tokens is None:
             return WordScale()
         counts.append((num_words, record.prompt_tokens))
     return fit_word_scale(*counts)
 
 
-async def run_level(http: HttpClient, asking: Asking, workload: Workload, on_record: OnRecord) -> LevelResult:
+async def run_level(
+    http: HttpClient, template: RequestTemplate, workload: Workload, on_record: OnRecord
+) -> LevelResult:
     """Run one level of load to its end."""
     server_before_s = await server_cpu_s(http)
     tool_before_s = time.process_time()
-    client = LoadClient(http, asking)
+    client = LoadClient(http, template)
     records: list[RequestRecord] = []
 
     def keep(record: RequestRecord) -> None:
@@ -123,13 +125,13 @@ async def run_level(http: HttpClient, asking: Asking, workload: Workload, on_rec
 
 
 async def warm_up(client: LoadClient, workload: Workload, num_requests: int) -> None:
-    """Send a few requests of the same kind, with another seed, and forget them."""
+    """Send a few requests of the same kind with another seed, and discard their records."""
     other = replace(workload, seed=workload.seed + 1_000_003, num_requests=num_requests, duration_s=None)
     await asyncio.gather(*(client.ask(planned, due_s=client.now_s()) for planned in other.requests()))
 
 
 async def server_cpu_s(http: HttpClient) -> float | None:
-    """CPU time of the server: of its process if it runs here, else as its Prometheus metrics tell; None if neither."""
+    """Return the CPU time of the server: of its local process, else from its Prometheus metrics, else None."""
     if http.is_loopback and (seen_s := local_process.server_cpu_s(http.port)) is not None:
         return seen_s
     try:

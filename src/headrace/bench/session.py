@@ -1,10 +1,10 @@
-"""A whole benchmark: find out who answers, calibrate, warm up, run each level of load, report."""
+"""A whole benchmark: discover the server, calibrate, warm up, run each level of load, report."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 from headrace.bench.client import LoadClient
-from headrace.bench.dialects import Api, Asking
+from headrace.bench.dialects import Api, RequestTemplate
 from headrace.bench.environment import describe_environment
 from headrace.bench.http1 import HttpClient
 from headrace.bench.measure import Objectives, RequestRecord, summarise
@@ -14,15 +14,15 @@ from headrace.bench.workload import Arrivals, Dataset, Synthetic, Workload
 from headrace.core.errors import SettingsError
 
 SEED_STEP = 7919
-"""Between the levels of a sweep: none may find the prompts of another in the prefix cache."""
+"""Seed difference between the levels of a sweep, so that no level finds another's prompts in the prefix cache."""
 
 OnRecord = Callable[[str, RequestRecord], None]
-"""Called after each request with the level's label."""
+"""Called after each request with the label of its level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What to measure and how; see `headrace bench --help`."""
+    """The options of a benchmark; see `headrace bench --help`."""
 
     url: str
     levels: tuple[Arrivals, ...]
@@ -43,18 +43,18 @@ class BenchOptions:
 
 async def run_benchmark(options: BenchOptions, on_record: OnRecord) -> Report:
     """
-    Run every level, one after the other, against one server.
+    Run every level in sequence against one server.
 
     Raises:
-        Unavailable: nobody listens at the URL.
-        UserError: the server refuses even a short request, or serves no such model.
+        Unavailable: no server answers at the URL.
+        UserError: the server refuses a short request, or has no such model.
     """
     headers = {"authorization": f"Bearer {options.api_key}"} if options.api_key else {}
     http = HttpClient(options.url, headers=headers, timeout_s=options.timeout_s)
     try:
         facts = await discover(http)
-        asking = _asking(options, facts)
-        probe = LoadClient(http, asking)
+        template = _asking(options, facts)
+        probe = LoadClient(http, template)
         scale = await calibrate(probe)
         source = replace(options.source, scale=scale) if isinstance(options.source, Synthetic) else options.source
         levels = []
@@ -67,12 +67,12 @@ async def run_benchmark(options: BenchOptions, on_record: OnRecord) -> Report:
                 duration_s=options.duration_s,
             )
             await warm_up(probe, workload, options.warmup_requests)
-            levels.append(await _run_level(http, asking, workload, options, on_record))
+            levels.append(await _run_level(http, template, workload, options, on_record))
     finally:
         await http.close()
     return Report(
         url=options.url,
-        asking=asking,
+        template=template,
         facts=facts,
         settings=_settings(options),
         environment=describe_environment(),
@@ -81,10 +81,10 @@ async def run_benchmark(options: BenchOptions, on_record: OnRecord) -> Report:
 
 
 async def _run_level(
-    http: HttpClient, asking: Asking, workload: Workload, options: BenchOptions, on_record: OnRecord
+    http: HttpClient, template: RequestTemplate, workload: Workload, options: BenchOptions, on_record: OnRecord
 ) -> LevelReport:
     label = workload.arrivals.label
-    result = await run_level(http, asking, workload, lambda record: on_record(label, record))
+    result = await run_level(http, template, workload, lambda record: on_record(label, record))
     messages = dict.fromkeys(record.message for record in result.records if record.failure is not None)
     return LevelReport(
         label=label,
@@ -95,16 +95,16 @@ async def _run_level(
     )
 
 
-def _asking(options: BenchOptions, facts: ServerFacts) -> Asking:
+def _asking(options: BenchOptions, facts: ServerFacts) -> RequestTemplate:
     if options.model is not None and facts.models and options.model not in facts.models:
         raise SettingsError(f"The server has no model '{options.model}'; it serves {', '.join(facts.models)}.")
     api = options.api or choose_api(facts, options.source)
     model = options.model or next(iter(facts.models), str(facts.info.get("model_id", "")))
-    return Asking(api=api, model=model, temperature=options.temperature, ignore_eos=options.ignore_eos)
+    return RequestTemplate(api=api, model=model, temperature=options.temperature, ignore_eos=options.ignore_eos)
 
 
 def _settings(options: BenchOptions) -> dict[str, object]:
-    """What another run needs to be the same."""
+    """Return the settings that reproduce the run."""
     source: dict[str, object] = (
         {"dataset_rows": len(options.source.rows)}
         if isinstance(options.source, Dataset)

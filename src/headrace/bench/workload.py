@@ -1,8 +1,7 @@
 """
-What to ask and when: a load made from a seed, without sending anything.
+The workload: prompts, lengths and arrival times, generated from a seed.
 
-The same seed and settings give the same prompts, lengths and arrival times, whatever the server does.
-Pure: no clock, no I/O.
+The same seed and settings give the same workload, whatever the server does. Pure: no clock, no I/O.
 """
 
 import json
@@ -24,7 +23,7 @@ reason research girl guy moment air teacher force education foot boy age policy 
 nation plan college interest death course
 """
 WORDS = tuple(_WORD_LIST.split())
-"""Common English words: nearly every tokenizer makes one token of a space and one of these."""
+"""Common English words: in nearly every tokenizer a space and one of these is one token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +39,11 @@ class Lengths:
     high: int
 
     def __str__(self) -> str:
-        """As `parse_lengths` reads it."""
+        """Return the form that `parse_lengths` parses."""
         return {"fixed": f"{self.low}", "uniform": f"{self.low}-{self.high}", "exponential": f"~{self.low}"}[self.kind]
 
     def draw(self, rng: random.Random) -> int:
-        """One length, at least 1."""
+        """Draw a length of at least 1."""
         if self.kind == "fixed":
             return self.low
         if self.kind == "uniform":
@@ -54,10 +53,10 @@ class Lengths:
 
 def parse_lengths(text: str) -> Lengths:
     """
-    Read `128`, `64-256` (uniform) or `~200` (exponential with that mean, cut at eight times the mean).
+    Parse `128`, `64-256` (uniform) or `~200` (exponential with that mean, cut at eight times the mean).
 
     Raises:
-        SettingsError: none of the three forms, or not positive.
+        SettingsError: the text has none of these forms, or a length is not positive.
     """
     try:
         if text.startswith("~"):
@@ -70,23 +69,21 @@ def parse_lengths(text: str) -> Lengths:
             lengths = Lengths(kind="fixed", low=int(text), high=int(text))
     except ValueError:
         raise SettingsError(
-            f"'{text}' is not a length. Write 128 (fixed), 64-256 (uniform) or ~200 (exponential, mean 200)."
+            f"The length is '{text}'; expected 128 (fixed), 64-256 (uniform) or ~200 (exponential, mean 200)."
         ) from None
     if lengths.low < 1 or lengths.high < lengths.low:
-        raise SettingsError(
-            f"The length '{text}' is out of order: it must be at least 1, and a range goes from low to high."
-        )
+        raise SettingsError(f"The length is '{text}'; expected at least 1, and a range from low to high.")
     return lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
     """
-    When requests are sent.
+    The arrival process of requests.
 
-    `closed`: `concurrency` clients, each sends its next request when its last one has ended.
-    `poisson`, `constant`: requests arrive at `rate_per_s` however many are still running (open loop), which is what
-    independent users do, and what shows a queue that grows.
+    `closed`: `concurrency` clients, each of which sends a request when its previous one has ended.
+    `poisson`, `constant`: requests arrive at `rate_per_s` however many are in flight (open loop), as independent users
+    do; this exposes a growing queue.
     """
 
     kind: Literal["closed", "poisson", "constant"]
@@ -94,7 +91,7 @@ class Arrivals:
     rate_per_s: float = 0.0
 
     def times_s(self, rng: random.Random) -> Iterator[float]:
-        """Arrival times from the start of the run, without end; all 0 in a closed loop."""
+        """Yield arrival times from the start of the run without end; all 0 in a closed loop."""
         now_s = 0.0
         for index in count():
             if self.kind == "constant":
@@ -105,13 +102,13 @@ class Arrivals:
 
     @property
     def label(self) -> str:
-        """A few words for a table's head."""
+        """A short label for the head of a table."""
         return f"C={self.concurrency}" if self.kind == "closed" else f"{self.rate_per_s:g}/s {self.kind}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What one request says: `text` alone, or chat `messages` from a data set."""
+    """The prompt of a request: plain `text`, or chat `messages` from a data set."""
 
     text: str
     messages: tuple[dict[str, str], ...] = ()
@@ -119,7 +116,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRequest:
-    """One request of the load."""
+    """A request of the workload, with its arrival time."""
 
     index: int
     arrival_s: float
@@ -130,18 +127,18 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordScale:
-    """How many tokens a text of words costs on one server: `tokens = fixed + per_word * words`, found by asking it."""
+    """The measured token count of a text on a server: `tokens = fixed + per_word * words`."""
 
     fixed: float = 0.0
     per_word: float = 1.0
 
     def words_for(self, tokens: int) -> int:
-        """Words that make about this many tokens, at least one."""
+        """Return the number of words for about this many tokens, at least one."""
         return max(1, round((tokens - self.fixed) / self.per_word))
 
 
 def fit_word_scale(few: tuple[int, int], many: tuple[int, int]) -> WordScale:
-    """The line through two probes of (words, tokens that the server counted). A flat line is not believed."""
+    """Fit a line through two probes of (words, tokens that the server counted); a flat line is ignored."""
     per_word = (many[1] - few[1]) / (many[0] - few[0])
     if per_word <= 0:
         return WordScale()
@@ -149,7 +146,7 @@ def fit_word_scale(few: tuple[int, int], many: tuple[int, int]) -> WordScale:
 
 
 def make_text(num_words: int, rng: random.Random) -> str:
-    """Random common words: no two requests share more than chance, so a prefix cache gains nothing by accident."""
+    """Return random common words; requests share prefixes only by chance, so a prefix cache gains nothing."""
     return " ".join(rng.choices(WORDS, k=num_words))
 
 
@@ -160,11 +157,11 @@ class Synthetic:
     prompt_tokens: Lengths
     output_tokens: Lengths
     shared_prefix_tokens: int = 0
-    """The first so many tokens are the same in every request (a system prompt); they count into `prompt_tokens`."""
+    """Number of leading tokens shared by all requests (a system prompt); they count towards `prompt_tokens`."""
     scale: WordScale = WordScale()
 
     def questions(self, seed: int) -> Iterator[tuple[Question, int]]:
-        """(question, max_tokens) without end."""
+        """Yield (question, max_tokens) without end."""
         prefix = make_text(self._prefix_words(), random.Random(f"prefix {seed}"))
         rng = random.Random(f"questions {seed}")
         while True:
@@ -179,14 +176,14 @@ class Synthetic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Questions from a file, in a seeded order, again from the front when they run out."""
+    """Questions from a file in a seeded order, repeated when they run out."""
 
     rows: tuple[tuple[Question, int | None], ...]
     output_tokens: Lengths
-    """For rows that do not say how long the answer may be."""
+    """Answer lengths of rows without `max_tokens`."""
 
     def questions(self, seed: int) -> Iterator[tuple[Question, int]]:
-        """(question, max_tokens) without end."""
+        """Yield (question, max_tokens) without end."""
         rng = random.Random(f"questions {seed}")
         while True:
             for question, max_tokens in rng.sample(self.rows, len(self.rows)):
@@ -195,14 +192,14 @@ class Dataset:
 
 def parse_dataset(lines: Iterable[str], output_tokens: Lengths) -> Dataset:
     """
-    Read JSON lines: `{"prompt": "...", "max_tokens": 64}` or `{"messages": [...]}`; `max_tokens` may be left out.
+    Parse JSON lines: `{"prompt": "...", "max_tokens": 64}` or `{"messages": [...]}`; `max_tokens` is optional.
 
     Raises:
-        SettingsError: a line is not such an object (its number is named), or there is none.
+        SettingsError: a line is invalid (the message has its number), or there is no line.
     """
     rows = tuple(_parse_row(line, number) for number, line in enumerate(lines, start=1) if line.strip())
     if not rows:
-        raise SettingsError("The data set is empty: at least one line of JSON is needed.")
+        raise SettingsError("The data set is empty; expected at least one line of JSON.")
     return Dataset(rows=rows, output_tokens=output_tokens)
 
 
@@ -212,11 +209,11 @@ def _parse_row(line: str, number: int) -> tuple[Question, int | None]:
     except json.JSONDecodeError as error:
         raise SettingsError(f"Line {number} of the data set is not JSON: {error}.") from error
     if not isinstance(row, dict) or not (isinstance(row.get("prompt"), str) or isinstance(row.get("messages"), list)):
-        raise SettingsError(f"Line {number} of the data set needs a string 'prompt' or a list 'messages'.")
+        raise SettingsError(f"Line {number} of the data set has no string 'prompt' and no list 'messages'.")
     max_tokens = row.get("max_tokens")
     if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
         raise SettingsError(
-            f"Line {number} of the data set has max_tokens {max_tokens!r}; a whole number from 1 is wanted."
+            f"Line {number} of the data set has max_tokens {max_tokens!r}; expected a whole number of at least 1."
         )
     messages: Sequence[dict[str, str]] = row.get("messages") or ()
     try:
@@ -228,17 +225,17 @@ def _parse_row(line: str, number: int) -> tuple[Question, int | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The whole of a run: how many requests or how long, when, and what."""
+    """The requests of a run: their number or duration, arrivals and questions."""
 
     arrivals: Arrivals
     source: Synthetic | Dataset
     seed: int
     num_requests: int | None = None
     duration_s: float | None = None
-    """No request is sent after this; with `num_requests` too, what comes first ends the run."""
+    """No request is sent after this. With `num_requests` too, whichever is reached first ends the run."""
 
     def requests(self) -> Iterator[PlannedRequest]:
-        """The requests in order of arrival."""
+        """Yield the requests in order of arrival."""
         times_s = self.arrivals.times_s(random.Random(f"arrivals {self.seed}"))
         pairs = zip(times_s, self.source.questions(self.seed), strict=False)
         for index, (arrival_s, (question, max_tokens)) in enumerate(islice(pairs, self.num_requests)):

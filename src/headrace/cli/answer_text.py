@@ -1,8 +1,8 @@
 """
-The text inside what an endpoint answers, whatever its dialect. Pure: bytes in, text out.
+Extract the generated text from the answer of an endpoint in any dialect. Pure: bytes in, text out.
 
-Answers come as server-sent events, JSON lines, one JSON value (perhaps in pieces, as LMI 0.25 streams it) or plain
-text. What is none of the forms that are known is text as it is.
+Answers are server-sent events, JSON lines, a JSON value (LMI 0.25 streams it in pieces) or plain text. An unknown
+format is treated as plain text.
 """
 
 import codecs
@@ -13,18 +13,18 @@ from typing import Any
 
 _MAX_LINE = 1 << 20
 _ONE_OBJECT = re.compile(r'\s*\{\s*"generated_text"\s*:\s*"')
-"""How LMI 0.25 begins the one object that it streams in pieces."""
+"""The start of the single object that LMI 0.25 streams in pieces."""
 _WHOLE_CHARACTERS = re.compile(
     r'(?:[^"\\]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\[^u])*'
 )
-"""Of a JSON text, without an escape, or a pair of them, that has not come whole."""
+"""Complete characters of a JSON string: an escape, or a surrogate pair, that is cut off does not match."""
 _LINE_MARKS = ("data:", "event:", ":", "{", "[")
 
 
 class _Form(Enum):
     UNKNOWN = auto()
     FIRST_LINE = auto()
-    """Events or JSON, the first line of which has not ended: it may turn out to be one object."""
+    """Events or JSON whose first line has not ended: it may turn out to be a single object."""
     LINES = auto()
     ONE_OBJECT = auto()
     """Inside the text of one object."""
@@ -32,7 +32,7 @@ class _Form(Enum):
 
 
 class AnswerText:
-    """Reads a stream of parts; `feed` gives the new text."""
+    """An incremental parser of an answer; `feed` returns the new text."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -40,14 +40,14 @@ class AnswerText:
         self._form = _Form.UNKNOWN
 
     def feed(self, part: bytes) -> str:
-        """Take a part in."""
+        """Parse a part and return its text."""
         self._pending += self._decode(part)
         if self._form in (_Form.UNKNOWN, _Form.FIRST_LINE):
             self._find_form()
         if self._form is _Form.PLAIN:
-            return self._taken()
+            return self._take()
         if self._form is _Form.ONE_OBJECT:
-            return self._taken_characters()
+            return self._take_complete_characters()
         if self._form is _Form.UNKNOWN:
             return ""
         *lines, self._pending = self._pending.split("\n")
@@ -58,15 +58,15 @@ class AnswerText:
         return "".join(text_of_line(line) for line in lines)
 
     def finish(self) -> str:
-        """What is left when the stream has ended."""
+        """Return the remaining text at the end of the stream."""
         self._pending += self._decode(b"", True)
         if self._form is _Form.ONE_OBJECT:
-            return self._taken_characters()
-        rest = self._taken()
+            return self._take_complete_characters()
+        rest = self._take()
         return text_of_line(rest) if self._form in (_Form.FIRST_LINE, _Form.LINES) else rest
 
     def _find_form(self) -> None:
-        """By the first characters; while they may still become one of the marks, nothing is decided."""
+        """Decide the format by the first characters, once they cannot become another mark."""
         begun = self._pending.lstrip()
         one_object = _ONE_OBJECT.match(begun)
         if one_object is not None:
@@ -77,23 +77,23 @@ class AnswerText:
         elif begun and not any(mark.startswith(begun) for mark in _LINE_MARKS):
             self._form = _Form.PLAIN
 
-    def _taken_characters(self) -> str:
-        """The characters that have come whole; what stands behind the closing quote stays where it is."""
+    def _take_complete_characters(self) -> str:
+        """Take the complete characters; anything after the closing quote stays pending."""
         whole = _WHOLE_CHARACTERS.match(self._pending)
-        assert whole is not None, "it matches nothing, too"
+        assert whole is not None, "the pattern also matches the empty string"
         self._pending = self._pending[whole.end() :]
         try:
             return str(json.loads(f'"{whole[0]}"', strict=False))
         except ValueError:
             return whole[0]
 
-    def _taken(self) -> str:
+    def _take(self) -> str:
         taken, self._pending = self._pending, ""
         return taken
 
 
 def text_of_line(line: str) -> str:
-    """The new text in one event or one JSON value."""
+    """Return the new text in a line: an event, a JSON value or plain text."""
     line = line.strip()
     if not line or line.startswith((":", "event:", "id:", "retry:")):
         return ""
@@ -109,9 +109,9 @@ def text_of_line(line: str) -> str:
 
 
 def text_of_value(value: Any) -> str | None:
-    """The new text in a JSON value of TGI's, LMI's or OpenAI's; None: it is none of these."""
+    """Return the new text in a JSON value of TGI, LMI or OpenAI, or None for any other value."""
     if isinstance(value, list):
-        texts = [text_of_value(one) for one in value]
+        texts = [text_of_value(item) for item in value]
         known = [text for text in texts if text is not None]
         return "\n".join(known) if known and len(known) == len(texts) else None
     if not isinstance(value, dict):

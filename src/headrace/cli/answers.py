@@ -1,4 +1,4 @@
-"""Chunks put together to whole answers, and answers as JSON values."""
+"""Collect chunks to whole answers, and convert answers to JSON values."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from headrace.core.generation import Chunk, Finish, FinishReason, Token
 
 @dataclass(slots=True)
 class Answer:
-    """One choice."""
+    """A complete choice of a generation."""
 
     index: int
     text: str = ""
@@ -21,7 +21,7 @@ class Answer:
 
 async def collect(chunks: AsyncIterator[Chunk], on_chunk: Callable[[Chunk], None] | None = None) -> list[Answer]:
     """
-    Read a stream to its end; the answers in the order of their index.
+    Read a stream to its end and return its answers by index.
 
     Raises:
         EngineFailed: an answer ended with an error.
@@ -36,12 +36,12 @@ async def collect(chunks: AsyncIterator[Chunk], on_chunk: Callable[[Chunk], None
         answer.prompt = chunk.prompt or answer.prompt
         answer.finish = chunk.finish or answer.finish
         if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
-            raise EngineFailed(chunk.finish.message or "The engine failed in the middle of the answer.")
+            raise EngineFailed(chunk.finish.message or "The engine failed during the answer.")
     return [answers[index] for index in sorted(answers)]
 
 
 def answer_values(answers: list[Answer]) -> dict[str, Any]:
-    """The answers as JSON values: one flat object, or `choices` where there are several."""
+    """Convert answers to a JSON object: a flat one, or `choices` if there are several."""
     values = [_values(answer) for answer in answers]
     if len(values) == 1:
         return values[0]

@@ -1,8 +1,8 @@
 """
-A file of prompts through an engine: JSON lines in, JSON lines out, in the same order.
+Run a file of prompts through an engine: JSON lines in, JSON lines out, in the same order.
 
-Every line of the output belongs to the line of the input with the same number, also where it failed. So a run that was
-broken off can go on: as many lines as the output has are done.
+Every line of the output, failed ones included, belongs to the line of the input with the same number. So an
+interrupted run can resume: the number of output lines is the number of finished prompts.
 """
 
 import asyncio
@@ -26,21 +26,21 @@ _SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingParams))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One line of the input."""
+    """A line of the input: its request, or the reason why it has none."""
 
     index: int
     id: object
-    """As the line says; None without."""
+    """The `id` of the line, or None."""
     request: GenerationRequest | None
     error: InvalidRequest | None = None
-    """Why there is no request."""
+    """The reason why there is no request."""
 
 
 def parse_items(lines: Iterable[str], base: SamplingParams) -> Iterator[Item]:
     """
-    Read the input: `{"prompt": "..."}` or `{"messages": [...]}`, with `id` and any sampling option by its name.
+    Parse the input: `{"prompt": "..."}` or `{"messages": [...]}`, with `id` and any sampling option by its name.
 
-    Blank lines are left out. A line that cannot be read gives an item with an error; the others still run.
+    Blank lines are skipped. An invalid line becomes an item with an error; the others still run.
     """
     kept = (line for line in lines if line.strip())
     for index, line in enumerate(kept):
@@ -59,7 +59,7 @@ def _row(line: str) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidRequest(f"The line is not JSON: {error}.") from error
     if not isinstance(row, dict):
-        raise InvalidRequest(f"The line is {line.strip()[:40]}; wanted: an object with 'prompt' or 'messages'.")
+        raise InvalidRequest(f"The line is {line.strip()[:40]}; expected an object with 'prompt' or 'messages'.")
     return row
 
 
@@ -67,13 +67,11 @@ def _request(row: dict[str, Any], base: SamplingParams) -> GenerationRequest:
     prompt = _prompt(row.pop("prompt", None), row.pop("messages", None))
     unknown = sorted(row.keys() - _SAMPLING_NAMES)
     if unknown:
-        raise InvalidRequest(
-            f"{unknown[0]!r} is not a name that a line can have: id, prompt, messages, or a sampling option."
-        )
+        raise InvalidRequest(f"The line has {unknown[0]!r}; expected id, prompt, messages, or a sampling option.")
     try:
         sampling = msgspec.convert({**asdict(base), **row}, type=SamplingParams, str_keys=True)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"A sampling option is wrong: {error}.") from error
+        raise InvalidRequest(f"A sampling option is invalid: {error}.") from error
     return GenerationRequest(request_id=uuid4().hex, prompt=prompt, sampling=sampling)
 
 
@@ -82,12 +80,12 @@ def _prompt(prompt: object, messages: object) -> str | ChatPrompt:
         return prompt
     if prompt is None and isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
         return ChatPrompt(messages=messages)
-    raise InvalidRequest("The line needs either a text 'prompt' or a list 'messages' of objects.")
+    raise InvalidRequest("The line needs either a string 'prompt' or a list 'messages' of objects.")
 
 
 def lines_done(output: Path, items: list[Item]) -> int:
     """
-    How many items the output already has. A last line that was cut off by a crash is removed.
+    Return the number of items that the output already has. A last line cut off by a crash is removed.
 
     Raises:
         SettingsError: the output does not belong to this input.
@@ -104,7 +102,7 @@ def lines_done(output: Path, items: list[Item]) -> int:
         row.get("index") == item.index and row.get("id") == item.id for row, item in zip(rows, items, strict=False)
     )
     if not agrees:
-        raise SettingsError(f"{output} has answers to another input. Name another --output, or say --overwrite.")
+        raise SettingsError(f"{output} has answers to another input. Name another --output, or pass --overwrite.")
     return len(rows)
 
 
@@ -114,12 +112,12 @@ def _output_row(line: bytes, output: Path) -> dict[str, Any]:
     except ValueError:
         row = None
     if not isinstance(row, dict):
-        raise SettingsError(f"{output} is not the output of a batch. Name another --output, or say --overwrite.")
+        raise SettingsError(f"{output} is not the output of a batch. Name another --output, or pass --overwrite.")
     return row
 
 
 class OrderedWriter:
-    """Writes lines in the order of their numbers, however they come."""
+    """Writes lines in the order of their numbers, whatever the order of arrival."""
 
     def __init__(self, file: IO[str], *, first: int) -> None:
         self._file = file
@@ -127,7 +125,7 @@ class OrderedWriter:
         self._waiting: dict[int, str] = {}
 
     def put(self, index: int, line: str) -> None:
-        """Write the line, or keep it until those before it are there."""
+        """Write the line, or keep it until the lines before it have arrived."""
         self._waiting[index] = line
         while self._next in self._waiting:
             self._file.write(self._waiting.pop(self._next) + "\n")
@@ -141,7 +139,7 @@ OnDone = Callable[[dict[str, Any]], None]
 async def run_items(
     source: Source, items: Iterable[Item], writer: OrderedWriter, *, num_in_flight: int, on_done: OnDone
 ) -> None:
-    """Keep `num_in_flight` requests in the engine, so that it can always fill its batch, until all items are done."""
+    """Run all items with `num_in_flight` requests in flight, so that the engine can always fill its batch."""
     remaining = iter(items)
 
     async def work() -> None:
@@ -167,7 +165,7 @@ async def _answer_item(source: Source, item: Item) -> dict[str, Any]:
 
 
 async def _answers(source: Source, request: GenerationRequest) -> list[Answer]:
-    """The answers; waits while the source is busy, for a batch has time."""
+    """Return the answers; retry while the source is busy."""
     while True:
         try:
             async with aclosing(cast("AsyncGenerator[Chunk, None]", source.generate(request))) as chunks:

@@ -19,9 +19,9 @@ from headrace.cli.group import Examples
 from headrace.core.errors import SettingsError
 
 EXAMPLES = """
-headrace bench http://127.0.0.1:8080                       one user after the other, 20 s
+headrace bench http://127.0.0.1:8080                       one user at a time, 20 s
 headrace bench URL -c 1,8,32                               a column for each number of users
-headrace bench URL --rate 2,4,8 --duration 60              requests arrive at random, so many a second
+headrace bench URL --rate 2,4,8 --duration 60              random arrivals at 2, 4 and 8 requests a second
 headrace bench URL -c 8 --prompt-tokens 64-1024 --output-tokens ~200 --requests 200
 headrace bench URL --dataset chats.jsonl --slo ttft:500,tpot:50 --price-per-hour 0.40
 headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
@@ -31,22 +31,25 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
 @click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("url")
 @click.option(
-    "--concurrency", "-c", metavar="N[,N…]", help="Closed loop: so many users, each sends when answered.  [default: 1]"
+    "--concurrency",
+    "-c",
+    metavar="N[,N…]",
+    help="Closed loop: N users, each sends its next request when answered.  [default: 1]",
 )
-@click.option("--rate", metavar="R[,R…]", help="Open loop: so many requests a second, answered or not.")
+@click.option("--rate", metavar="R[,R…]", help="Open loop: R requests a second, answered or not.")
 @click.option(
     "--arrivals",
     type=click.Choice(["poisson", "constant"]),
     default="poisson",
     show_default=True,
-    help="With --rate: at random as independent users, or evenly.",
+    help="Arrivals with --rate: random, as from independent users, or evenly spaced.",
 )
-@click.option("--requests", "num_requests", type=click.IntRange(min=1), help="Requests of each level.")
+@click.option("--requests", "num_requests", type=click.IntRange(min=1), help="Number of requests at each level.")
 @click.option(
     "--duration",
     "duration_s",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds in which each level sends.  [default: 20, without --requests]",
+    help="Seconds for which each level sends.  [default: 20, without --requests]",
 )
 @click.option(
     "--warmup",
@@ -54,66 +57,82 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
     type=click.IntRange(min=0),
     default=2,
     show_default=True,
-    help="Requests before each level that do not count.",
+    help="Warm-up requests before each level, not counted.",
 )
 @click.option(
     "--prompt-tokens",
     default="128",
     show_default=True,
     metavar="LENGTH",
-    help="128, 64-256 (uniform) or ~200 (exponential, mean 200).",
+    help="Prompt length: 128, 64-256 (uniform) or ~200 (exponential, mean 200).",
 )
 @click.option(
-    "--output-tokens", default="128", show_default=True, metavar="LENGTH", help="The same for the longest answers."
+    "--output-tokens",
+    default="128",
+    show_default=True,
+    metavar="LENGTH",
+    help="Maximum answer length, in the same form.",
 )
 @click.option(
     "--shared-prefix-tokens",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="So many tokens at the front of every prompt are the same.",
+    help="Number of leading tokens that all prompts share.",
 )
 @click.option(
     "--dataset",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help='JSON lines with "prompt" or "messages", optional "max_tokens", in place of random words.',
+    help='File of JSON lines with "prompt" or "messages", optional "max_tokens", instead of random words.',
 )
 @click.option(
-    "--api", type=click.Choice([api.value for api in Api]), help="Which route to ask.  [default: what the server has]"
+    "--api", type=click.Choice([api.value for api in Api]), help="API to use.  [default: the first that the server has]"
 )
-@click.option("--model", help="The model to ask for.  [default: the server's first]")
-@click.option("--api-key", envvar="HEADRACE_API_KEY", help="Sent as a bearer token.  [env: HEADRACE_API_KEY]")
-@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--model", help="Model to request.  [default: the server's first]")
+@click.option("--api-key", envvar="HEADRACE_API_KEY", help="API key, sent as a bearer token.  [env: HEADRACE_API_KEY]")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Sampling temperature; 0 is greedy.",
+)
 @click.option(
     "--ignore-eos/--respect-eos",
     default=None,
-    help="Whether answers go on to their full length.  [default: ignore with random words, respect with --dataset]",
+    help="Generate to the full length, or stop at end-of-text.  [default: ignore; respect with --dataset]",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same load.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the load; the same seed gives the same load."
+)
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0, min_open=True),
     default=600.0,
     show_default=True,
-    help="Seconds after which an answer has failed.",
+    help="Seconds after which an unfinished answer counts as failed.",
 )
 @click.option(
-    "--slo", metavar="NAME:MS,…", help="Count answers that keep these limits: ttft, tpot, e2e in milliseconds."
+    "--slo",
+    metavar="NAME:MS,…",
+    help="Report the share of answers within these limits: ttft, tpot, e2e in milliseconds.",
 )
 @click.option(
-    "--price-per-hour", type=click.FloatRange(min=0), help="Price of the machine, for the cost of 1,000 tokens."
+    "--price-per-hour",
+    type=click.FloatRange(min=0),
+    help="Hourly price of the machine, to report the cost of 1,000 tokens.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The last line of stdout is the result as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on the last line of stdout.")
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the result as JSON to this file too."
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON to this file."
 )
 def bench(*, as_json: bool, output: Path | None, **given: Any) -> None:
     """
     Send load to the server at URL and measure what its clients see.
 
-    Time to first token, gaps between tokens, tokens a second, failures by kind. Works with any server that streams in
-    OpenAI's, TGI's or SageMaker's form. docs/bench.md has the method and its limits.
+    It reports time to first token, inter-token latency, tokens per second and failures by kind. It works with any
+    server that streams by the API of OpenAI, TGI or SageMaker. docs/bench.md has the method and its limits.
     """
     from rich.console import Console
 
@@ -131,10 +150,10 @@ def bench(*, as_json: bool, output: Path | None, **given: Any) -> None:
 
 def read_options(given: dict[str, Any]) -> BenchOptions:
     """
-    The options as the load tool takes them.
+    Convert the command line options to `BenchOptions`.
 
     Raises:
-        SettingsError: they contradict each other or cannot be read.
+        SettingsError: options contradict each other or are invalid.
     """
     duration_s = given["duration_s"]
     if duration_s is None and given["num_requests"] is None:
@@ -169,7 +188,7 @@ def _levels(concurrency: str | None, rate: str | None, arrivals: Any) -> tuple[A
         return tuple(Arrivals(kind="closed", concurrency=int(_above_zero(int(part)))) for part in users)
     except ValueError:
         raise SettingsError(
-            "--concurrency takes whole numbers from 1 up such as 1,8,32; --rate numbers above 0 such as 0.5,2."
+            "--concurrency expects whole numbers of at least 1, such as 1,8,32; --rate numbers above 0, such as 0.5,2."
         ) from None
 
 
@@ -200,7 +219,7 @@ def _run(options: BenchOptions, on_record: OnRecord) -> Report:
 
 @contextmanager
 def _showing(options: BenchOptions) -> Iterator[OnRecord]:
-    """A line that counts answers while they come, on a terminal."""
+    """On a terminal, show a line that counts answers as they arrive."""
     if not sys.stderr.isatty():
         yield lambda _, __: None
         return
@@ -208,7 +227,7 @@ def _showing(options: BenchOptions) -> Iterator[OnRecord]:
 
     counts: dict[str, tuple[int, int, int]] = {}
     total = "" if options.num_requests is None else f" of {options.num_requests}"
-    with Console(stderr=True).status("Asking the server who it is …") as status:
+    with Console(stderr=True).status("Querying the server …") as status:
 
         def on_record(label: str, record: RequestRecord) -> None:
             num_done, num_failed, num_tokens = counts.get(label, (0, 0, 0))

@@ -19,17 +19,17 @@ from headrace.core.errors import EngineFailed, HeadraceError, UnsupportedModel, 
 from headrace.core.generation import ChatPrompt, Chunk, FinishReason, GenerationRequest, SamplingParams
 
 EXAMPLES = """
-headrace chat smollm2                                  load the model here
+headrace chat smollm2                                  load the model in this process
 headrace chat smollm2 --system "Answer in one line."   with a system message
 headrace chat --url http://127.0.0.1:8080              talk to a running server
-echo "What is a headrace?" | headrace chat smollm2     questions from a pipe, one a line
+echo "What is a headrace?" | headrace chat smollm2     questions from a pipe, one per line
 """
 
 COMMANDS = """
 /reset          forget the conversation
 /system TEXT    set the system message and forget the conversation; without TEXT, show it
-/stats          figures of the last answer and of the conversation
-/help           this list
+/stats          show speed and token counts of the last answer and the conversation
+/help           show this list
 /exit           leave (also Ctrl-D)
 Ctrl-C stops an answer, not the program.
 """
@@ -37,9 +37,9 @@ Ctrl-C stops an answer, not the program.
 
 @click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("model", required=False)
-@click.option("--url", help="Talk to the server there in place of loading a model here.")
-@click.option("--api-key", envvar="HEADRACE_API_KEY", help="Key for --url.  [env: HEADRACE_API_KEY]")
-@click.option("--system", metavar="TEXT", help="The system message.")
+@click.option("--url", help="Use the server at this URL instead of loading a model.")
+@click.option("--api-key", envvar="HEADRACE_API_KEY", help="API key for --url.  [env: HEADRACE_API_KEY]")
+@click.option("--system", metavar="TEXT", help="System message.")
 @sampling_options(without=("n", "best_of", "logprobs", "prompt_logprobs"), **dict.fromkeys(RECOMMENDED))
 @setting_options(*ENGINE_SETTINGS)
 @click.pass_context
@@ -47,9 +47,9 @@ def chat(ctx: click.Context, /, model: str | None, **given: Any) -> None:
     """
     Talk to MODEL: an alias (smollm2), a Hub id, a folder or a .gguf file.
 
-    Answers stream as they are made. Commands begin with a slash; /help lists them.
+    Answers are streamed. Commands begin with a slash; /help lists them.
     """
-    sampling_params(given)  # wrong options are refused before a model is loaded
+    sampling_params(given)  # refuse invalid options before a model is loaded
     with opened_source(ctx, model, given) as (runner, source):
         sampling = sampling_params(given, source.info.recommended)
         talk(runner, source, Conversation(sampling=sampling, system=given["system"] or ""))
@@ -57,7 +57,7 @@ def chat(ctx: click.Context, /, model: str | None, **given: Any) -> None:
 
 @dataclass(slots=True)
 class Conversation:
-    """What has been said, and how to answer."""
+    """The turns of a conversation and its sampling parameters."""
 
     sampling: SamplingParams
     system: str = ""
@@ -67,18 +67,18 @@ class Conversation:
     num_tokens: int = 0
 
     def request(self) -> GenerationRequest:
-        """The request for the next answer."""
+        """Return the request for the next answer."""
         head: list[dict[str, object]] = [{"role": "system", "content": self.system}] if self.system else []
         prompt = ChatPrompt(messages=(*head, *self.turns))
         return GenerationRequest(request_id=uuid4().hex, prompt=prompt, sampling=self.sampling)
 
     def reset(self) -> None:
-        """Forget what has been said."""
+        """Forget all turns."""
         self.turns.clear()
 
 
 def talk(runner: asyncio.Runner, source: Source, conversation: Conversation) -> None:
-    """Read lines until the end of the input; answer them or do what they command."""
+    """Read lines until the end of the input; answer each or run its command."""
     if not source.info.has_chat_template:
         raise UnsupportedModel(
             f"{source.info.name} has no chat template. Give one with --chat-template, or use `headrace generate`."
@@ -88,14 +88,14 @@ def talk(runner: asyncio.Runner, source: Source, conversation: Conversation) -> 
         click.echo(f"{source.info.name} on {source.info.device}. /help lists the commands.", err=True)
     while (line := _read_line(is_terminal=is_terminal)) is not None:
         if line.startswith("/"):
-            if not obey(line, conversation):
+            if not run_command(line, conversation):
                 return
         elif line.strip():
             _answer(runner, source, conversation, line)
 
 
-def obey(line: str, conversation: Conversation) -> bool:
-    """Do what a line that begins with a slash says; False to leave."""
+def run_command(line: str, conversation: Conversation) -> bool:
+    """Run the command in a line that begins with a slash; return False to leave."""
     name, _, rest = line.partition(" ")
     if name in {"/exit", "/quit", "/bye"}:
         return False
@@ -108,7 +108,7 @@ def obey(line: str, conversation: Conversation) -> bool:
 
 def _reset(conversation: Conversation, _: str) -> str:
     conversation.reset()
-    return "The conversation begins anew."
+    return "The conversation has been reset."
 
 
 def _system(conversation: Conversation, text: str) -> str:
@@ -116,12 +116,12 @@ def _system(conversation: Conversation, text: str) -> str:
         return f"The system message is: {conversation.system}" if conversation.system else "There is no system message."
     conversation.system = text
     conversation.reset()
-    return "The conversation begins anew with that system message."
+    return "The conversation has been reset with that system message."
 
 
 def _stats(conversation: Conversation, _: str) -> str:
     if conversation.last is None:
-        return "Nothing has been answered yet."
+        return "There are no answers yet."
     total = f"{conversation.num_answers} answers, {conversation.num_tokens} tokens"
     context = (
         "" if conversation.last.finish is None else f"; the prompt had {conversation.last.finish.prompt_tokens} tokens"
@@ -138,7 +138,7 @@ _ACTIONS: dict[str, Callable[[Conversation, str], str]] = {
 
 
 def _read_line(*, is_terminal: bool) -> str | None:
-    """One line from the user, None at the end; Ctrl-C only clears the line."""
+    """Read a line from the user, or return None at the end; Ctrl-C only clears the line."""
     while True:
         try:
             if is_terminal:
@@ -157,7 +157,7 @@ def _read_line(*, is_terminal: bool) -> str | None:
 
 
 def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, line: str) -> None:
-    """Stream the answer to one line. What cannot be answered is said and forgotten; what was stopped is kept."""
+    """Stream the answer to a line. A refused line is dropped from the conversation; a stopped answer is kept."""
     conversation.turns.append({"role": "user", "content": line})
     said: list[str] = []
     watch = Stopwatch()
@@ -179,15 +179,15 @@ def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, 
 
 
 def _advice(error: HeadraceError) -> str:
-    return " /reset begins anew." if isinstance(error, UserError) and "too_long" in error.code else ""
+    return " /reset clears the conversation." if isinstance(error, UserError) and "too_long" in error.code else ""
 
 
 async def _stream(source: Source, request: GenerationRequest, said: list[str], watch: Stopwatch) -> None:
     chunks = cast("AsyncGenerator[Chunk, None]", source.generate(request))
     async with aclosing(chunks):
         async for chunk in chunks:
-            watch.see(chunk)
+            watch.record(chunk)
             said.append(chunk.text)
             write_text(chunk.text)
             if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
-                raise EngineFailed(chunk.finish.message or "The engine failed in the middle of the answer.")
+                raise EngineFailed(chunk.finish.message or "The engine failed during the answer.")

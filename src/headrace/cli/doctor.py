@@ -1,4 +1,4 @@
-"""`headrace doctor`: can this machine serve, how fast, and what is missing."""
+"""`headrace doctor`: check whether this machine can serve, how fast, and what is missing."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from headrace.cli.checks import Finding, run_checks
 from headrace.cli.group import EXIT_FAILED, Examples
 
 EXAMPLES = """
-headrace doctor          a look at this machine
+headrace doctor          check this machine
 headrace doctor --json   for scripts; exit code 1 if serving cannot work
 """
 
@@ -36,7 +36,7 @@ def doctor(ctx: click.Context, /, *, as_json: bool) -> None:
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """A line for each, its advice below it, a verdict at the end."""
+    """Print a line for each finding, its advice below it, and a verdict at the end."""
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
         mark, colour = MARKS[finding.status]

@@ -1,4 +1,4 @@
-"""`headrace ls`, `describe`, `rm` and `status`: what runs on a platform, and its end."""
+"""`headrace ls`, `describe` and `status`: show what runs on a platform."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from headrace.cli.components import (
     whole_component,
 )
 from headrace.cli.group import Examples, Failed, UserFailed
-from headrace.cli.platform_client import Platform, find_platform, is_not_found, platform_option, told
+from headrace.cli.platform_client import Platform, find_platform, is_not_found, platform_option, translate_errors
 from headrace.cli.tables import age, labelled, table
 
 _POLL_S = 0.2
@@ -29,10 +29,10 @@ def list_endpoints(*, url: str | None, as_json: bool) -> None:
     """
     List endpoints: name, status, workers and age.
 
-    Then the inference components: status, copies that serve and shall serve, and where they are.
+    A second table lists inference components: status, current and desired copies, endpoint, variant and age.
     """
     platform = find_platform(url)
-    with told():
+    with translate_errors():
         pages = platform.sagemaker.get_paginator("list_endpoints").paginate(SortBy="Name", SortOrder="Ascending")
         names = [entry["EndpointName"] for page in pages for entry in page["Endpoints"]]
         found = [endpoint for name in names if (endpoint := _described(platform, name)) is not None]
@@ -40,23 +40,23 @@ def list_endpoints(*, url: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_whole(endpoint, components) for endpoint in found], default=str))
     elif not found:
-        click.echo("There are no endpoints. `headrace deploy smollm2` makes one.", err=True)
+        click.echo("There are no endpoints. `headrace deploy smollm2` creates one.", err=True)
     else:
         click.echo(table([("NAME", "STATUS", "WORKERS", "AGE"), *(_row(endpoint) for endpoint in found)]))
         if components:
-            click.echo("\n" + table([HEADS, *(component_row(one) for one in components)]))
+            click.echo("\n" + table([HEADS, *(component_row(component) for component in components)]))
 
 
 @click.command(cls=Examples, examples="headrace describe smollm2\nheadrace describe smollm2 --json")
 @click.argument("name")
 @platform_option
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print the platform's answer as JSON; an endpoint's components too."
+    "--json", "as_json", is_flag=True, help="Print the platform's answer as JSON, including the endpoint's components."
 )
 def describe(*, name: str, url: str | None, as_json: bool) -> None:
-    """Show one endpoint: its status and why, its variants, inference components and images; or one component."""
+    """Show an endpoint (status and reason, variants, images, inference components) or an inference component."""
     platform = find_platform(url)
-    with told():
+    with translate_errors():
         endpoint = _described(platform, name)
         components = components_of(platform, name) if endpoint is not None else []
         component = described_component(platform, name) if endpoint is None else None
@@ -81,7 +81,7 @@ def describe(*, name: str, url: str | None, as_json: bool) -> None:
     ]
     for variant in endpoint.get("ProductionVariants", ()):
         rows += _variant_rows(variant)
-    rows += [row for one in components for row in component_rows(one)]
+    rows += [row for component in components for row in component_rows(component)]
     click.echo(labelled(rows))
 
 
@@ -89,7 +89,7 @@ def describe(*, name: str, url: str | None, as_json: bool) -> None:
 @platform_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def status(*, url: str | None, as_json: bool) -> None:
-    """Say whether a platform runs, where, since when, and how its parts are."""
+    """Show whether a platform is running, where, since when, and the state of its parts."""
     platform = find_platform(url)
     health = platform.health()
     if as_json:
@@ -98,7 +98,7 @@ def status(*, url: str | None, as_json: bool) -> None:
         rows = [("url", platform.url), *((label.replace("_", " "), health[label]) for label in health)]
         click.echo(labelled(rows))
     if health.get("status") != "ok":
-        raise Failed("A part of the platform is not well.")
+        raise Failed("A part of the platform is unhealthy.")
 
 
 def _described(platform: Platform, name: str) -> dict[str, Any] | None:
@@ -115,12 +115,12 @@ def _described(platform: Platform, name: str) -> dict[str, Any] | None:
 
 def _row(endpoint: Mapping[str, Any]) -> tuple[str, ...]:
     variants = endpoint.get("ProductionVariants") or ()
-    present = sum(variant.get("CurrentInstanceCount") or 0 for variant in variants)
-    wanted = sum(variant.get("DesiredInstanceCount") or 0 for variant in variants)
+    current = sum(variant.get("CurrentInstanceCount") or 0 for variant in variants)
+    desired = sum(variant.get("DesiredInstanceCount") or 0 for variant in variants)
     return (
         endpoint["EndpointName"],
         endpoint["EndpointStatus"],
-        f"{present}/{wanted}" + (" instances" if all(_unit(one) == "instances" for one in variants) else ""),
+        f"{current}/{desired}" + (" instances" if all(_unit(variant) == "instances" for variant in variants) else ""),
         age(endpoint["CreationTime"], datetime.now(UTC)),
     )
 
@@ -141,13 +141,13 @@ def _variant_rows(variant: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _unit(variant: Mapping[str, Any]) -> str:
-    """What its counts count: a variant without a model is a host of components, and has no workers of its own."""
+    """Return the unit of a variant's counts: without a model it hosts components and has no workers itself."""
     return "workers" if variant.get("DeployedImages") or "CurrentServerlessConfig" in variant else "instances"
 
 
 def _whole(endpoint: Mapping[str, Any], components: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the platform says of an endpoint, and of its components."""
-    own = [_plain(one) for one in components if one["EndpointName"] == endpoint["EndpointName"]]
+    """Return the platform's description of an endpoint with those of its components."""
+    own = [_plain(component) for component in components if component["EndpointName"] == endpoint["EndpointName"]]
     return {**_plain(endpoint), "InferenceComponents": own}
 
 

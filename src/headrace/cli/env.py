@@ -1,4 +1,4 @@
-"""`headrace env`: lines that point a shell at a platform."""
+"""`headrace env`: print the variables that point a shell at a platform."""
 
 import os
 import sys
@@ -10,26 +10,26 @@ from headrace.cli.platform_client import find_platform, platform_option
 from headrace.settings.platform_settings import data_folder, load_platform_settings
 
 EXAMPLES = """
-eval "$(headrace env)"                       this shell's AWS code talks to the platform
-eval "$(headrace env --unset)"               and not any more
-eval "$(headrace env --key AKIA...)"         as somebody with a key, where keys are wanted
-headrace env --format dotenv >> $GITHUB_ENV  for what does not read shell
+eval "$(headrace env)"                       AWS code in this shell talks to the platform
+eval "$(headrace env --unset)"               undo it
+eval "$(headrace env --key AKIA...)"         use this access key, if the platform requires keys
+headrace env --format dotenv >> $GITHUB_ENV  for tools that read KEY=VALUE files
 """
 
 
 @click.command(cls=Examples, examples=EXAMPLES)
 @platform_option
-@click.option("--unset", "is_unset", is_flag=True, help="Take everything back.")
-@click.option("--key", metavar="ID", help="Access key to use; its secret is read from the data folder.")
-@click.option("--region", help="Region to set.  [default: that of the platform]")
-@click.option("--format", "form", type=click.Choice(["sh", "dotenv"]), default="sh", help="Form of the lines.")
+@click.option("--unset", "is_unset", is_flag=True, help="Print the lines that undo it.")
+@click.option("--key", metavar="ID", help="Id of the access key to use; its secret is read from the data folder.")
+@click.option("--region", help="Region to set.  [default: the platform's]")
+@click.option("--format", "form", type=click.Choice(["sh", "dotenv"]), default="sh", help="Format of the lines.")
 def env(*, url: str | None, is_unset: bool, key: str | None, region: str | None, form: str) -> None:
     """
-    Print the lines that point this shell at the platform; `eval` runs them.
+    Print shell lines that point AWS clients at the platform; run them with `eval`.
 
-    They set the endpoint, the region and credentials, have the SageMaker SDKs ask the platform for their identity
-    (they would ask AWS), opt out of the SDKs' telemetry, and clear what would lead elsewhere. Only this shell and what
-    is started from it is affected.
+    They set the endpoint, region and credentials, make the SageMaker SDKs ask the platform instead of AWS for their
+    identity, opt out of the SDKs' telemetry, and unset variables that would override the endpoint. Only this shell and
+    programs started from it are affected.
     """
     from headrace.platform.environment import Target, dotenv_lines, outside, shell_lines, undo_lines
 
@@ -45,11 +45,11 @@ def env(*, url: str | None, is_unset: bool, key: str | None, region: str | None,
     if lines:
         click.echo("\n".join(lines))
     if sys.stdout.isatty() and not is_unset:
-        click.echo('# To have these lines run: eval "$(headrace env)"', err=True)
+        click.echo('# To run these lines: eval "$(headrace env)"', err=True)
 
 
 def _credentials(key: str | None, *, asks_for_keys: bool, outer: dict[str, str]) -> dict[str, str]:
-    """Those of a named key; else those that the shell has, or the first key, where keys are wanted; else any."""
+    """Return the named key's credentials; else, if keys are required, the shell's or the first key's; else none."""
     if key is None and not asks_for_keys:
         return {}
     if key is None and outer.get("AWS_ACCESS_KEY_ID") and outer.get("AWS_SECRET_ACCESS_KEY"):
@@ -58,12 +58,12 @@ def _credentials(key: str | None, *, asks_for_keys: bool, outer: dict[str, str])
 
     settings = load_platform_settings({}, os.environ)
     with opened_keys(settings, data_folder(settings, os.environ)) as keys:
-        known = {one.key_id: one.secret for one in keys.list()}
+        known = {access_key.key_id: access_key.secret for access_key in keys.list()}
     if key is None and known:
         key = next(iter(known))
     if key is None or key not in known:
-        shown = f"There is no access key {key}" if key else "The platform asks for access keys, and there is none"
+        problem = f"There is no access key {key}" if key else "The platform requires access keys, and there is none"
         raise UserFailed(
-            f"{shown} in the data folder. `headrace keys ls` lists them, `headrace keys create` makes one."
+            f"{problem} in the data folder. `headrace keys ls` lists them, `headrace keys create` creates one."
         )
     return {"access_key": key, "secret_key": known[key]}

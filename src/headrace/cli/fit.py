@@ -1,4 +1,4 @@
-"""`headrace fit`: the sizing sum that people do by hand."""
+"""`headrace fit`: calculate the memory that a model needs, and recommend settings."""
 
 import json
 import shlex
@@ -31,22 +31,22 @@ from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings
 
 EXAMPLES = """
-headrace fit smollm2                                what it needs here
-headrace fit Qwen/Qwen3-8B --memory 32GiB           on another machine; only config.json is downloaded
+headrace fit smollm2                                memory needs on this machine
+headrace fit Qwen/Qwen3-8B --memory 32GiB           on a machine with 32 GiB; only config.json is downloaded
 headrace fit ./model.gguf --max-model-len 32768     with a longer context
 headrace fit smollm2 --json | jq .advice
 """
 
 _FASTER = {
-    "bf16": " --dtype w8a8 reads half the bytes for each token, which is faster.",
-    "w8a8": " --dtype w4a8 reads fewer bytes for each token, which is faster and less exact.",
+    "bf16": " --dtype w8a8 reads half the bytes per token, which is faster.",
+    "w8a8": " --dtype w4a8 reads fewer bytes per token, which is faster and less accurate.",
 }
 LENGTHS = (512, 2048, 8192, 32768)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What the sums need to know of a checkpoint."""
+class CheckpointFacts:
+    """The facts about a checkpoint that sizing depends on."""
 
     spec: ModelSpec
     encoding: Encoding
@@ -57,55 +57,61 @@ class Known:
 @click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("model")
 @click.option("--revision", help="Branch, tag or commit of a Hub model.")
-@click.option("--memory", metavar="SIZE", help="Memory of the machine, such as 16GiB.  [default: what is free here]")
-@click.option("--max-model-len", type=click.IntRange(min=32), help="Prompt + answer, tokens.  [default: as serve]")
-@click.option("--max-num-seqs", type=click.IntRange(min=1), help="Sequences at once.  [default: as serve]")
+@click.option(
+    "--memory", metavar="SIZE", help="Memory of the machine, such as 16GiB.  [default: what is available here]"
+)
+@click.option(
+    "--max-model-len",
+    type=click.IntRange(min=32),
+    help="Context length: prompt and answer, tokens.  [default: as serve]",
+)
+@click.option("--max-num-seqs", type=click.IntRange(min=1), help="Concurrent sequences.  [default: as serve]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def fit(*, model: str, revision: str | None, memory: str | None, as_json: bool, **limits: Any) -> None:
     """
-    Work out what MODEL needs: weights in each format, KV cache, how many sequences of what length fit, what to choose.
+    Calculate the memory MODEL needs in each format, and how many sequences fit; recommend the settings to use.
 
-    No weights are loaded; of a Hub model only config.json is downloaded.
+    No weights are loaded; for a Hub model only config.json is downloaded.
     """
     with showing_progress() as progress:
-        known = read_known(model, revision, progress)
+        facts = read_facts(model, revision, progress)
     from headrace.runner.cpu import has_native_bf16
     from headrace.runner.memory import available_memory_bytes
 
     available = available_memory_bytes() if memory is None else _size(memory)
     asked = {name: value for name, value in limits.items() if value is not None}
-    served = resolve_limits(engine_config(ServerSettings(model=model, **asked)), known.spec)
+    served = resolve_limits(engine_config(ServerSettings(model=model, **asked)), facts.spec)
     max_model_len, max_num_seqs = served.max_model_len, served.max_num_seqs
-    plan = _planner(known, served, available)
+    plan = _planner(facts, served, available)
     fits = fit_formats(plan, max_model_len=max_model_len, max_num_seqs=max_num_seqs, available_bytes=available)
     formats = choose_formats(
         "auto",
         "auto",
-        num_parameters=known.spec.num_parameters,
-        stored_bits=known.stored_bits,
+        num_parameters=facts.spec.num_parameters,
+        stored_bits=facts.stored_bits,
         machine=Machine(available_bytes=available, has_native_bf16=has_native_bf16()),
     )
     auto = (formats.dtype, formats.kv_dtype)
     advice = advise(plan, fits, auto=auto, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
     if as_json:
-        click.echo(json.dumps(_values(model, known, fits, formats, advice, available, max_model_len, max_num_seqs)))
+        click.echo(json.dumps(_values(model, facts, fits, formats, advice, available, max_model_len, max_num_seqs)))
         return
-    click.echo(_head(model, known, available, max_model_len, max_num_seqs))
+    click.echo(_head(model, facts, available, max_model_len, max_num_seqs))
     _print_table(fits, max_model_len)
     click.echo(advice_text(model, advice, formats, max_model_len))
 
 
-def read_known(model: str, revision: str | None, progress: Progress) -> Known:
-    """The spec and encoding of a checkpoint, by the least reading that tells them."""
+def read_facts(model: str, revision: str | None, progress: Progress) -> CheckpointFacts:
+    """Read the spec and the encoding of a checkpoint with as little I/O as possible."""
     from headrace.models.hub import parse_hub_ref
     from headrace.models.loading import load_model
     from headrace.runner.packing import eight_bit_matrices
 
     ref = parse_hub_ref(model)
     if ref is not None and ref.file_name is None and not Path(model).exists():
-        return Known(spec=_hub_spec(ref.repo_id, revision), encoding=Encoding.BF16, stored_bits=16)
+        return CheckpointFacts(spec=_hub_spec(ref.repo_id, revision), encoding=Encoding.BF16, stored_bits=16)
     loaded = load_model(model, revision=revision, progress=progress)
-    return Known(
+    return CheckpointFacts(
         spec=loaded.spec,
         encoding=loaded.weights.dominant_encoding,
         stored_bits=dominant_bits(loaded.weights, expected_shapes(loaded.spec)),
@@ -131,13 +137,13 @@ def _hub_spec(repo_id: str, revision: str | None) -> ModelSpec:
     return from_config(Fields(values, f"config.json of {repo_id}"))[1]
 
 
-def _planner(known: Known, served: EngineLimits, available_bytes: int) -> Plan:
+def _planner(facts: CheckpointFacts, served: EngineLimits, available_bytes: int) -> Plan:
     from headrace.runner.memory import plan_memory
 
     return partial(
         plan_memory,
-        known.spec,
-        w8_matrices=known.w8_matrices,
+        facts.spec,
+        w8_matrices=facts.w8_matrices,
         block_tokens=BLOCK_TOKENS,
         max_num_batched_tokens=served.max_num_batched_tokens,
         kv_cache_bytes=None,
@@ -149,15 +155,15 @@ def _size(text: str) -> int:
     try:
         return parse_size(text, minimum=1)
     except ValueError:
-        raise SettingsError(f"--memory is {text!r}; wanted: a size such as 16GiB.") from None
+        raise SettingsError(f"--memory is {text!r}; expected a size such as 16GiB.") from None
 
 
-def _head(model: str, known: Known, available: int, max_model_len: int, max_num_seqs: int) -> str:
-    spec = known.spec
+def _head(model: str, facts: CheckpointFacts, available: int, max_model_len: int, max_num_seqs: int) -> str:
+    spec = facts.spec
     return (
         f"{model}: {spec.family}, {spec.num_parameters / 1e6:,.0f} M parameters, {spec.num_layers} layers, "
-        f"{spec.num_heads} heads ({spec.num_kv_heads} for KV), made for {spec.max_positions:,} tokens; "
-        f"stored with {known.stored_bits} bits a weight.\n"
+        f"{spec.num_heads} heads ({spec.num_kv_heads} for KV), supports {spec.max_positions:,} tokens; "
+        f"stored with {facts.stored_bits} bits per weight.\n"
         f"{format_size(available)} of memory; contexts of {max_model_len:,} tokens, {max_num_seqs} sequences at once."
     )
 
@@ -178,7 +184,7 @@ def _print_table(fits: Sequence[FormatFit], max_model_len: int) -> None:
         table.add_row(fit_.dtype, fit_.kv_dtype, *_sizes(fit_), *counts)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table)
-    console.print("x N: sequences of N tokens that fit at once, if all memory is used.", highlight=False)
+    console.print("x N: concurrent sequences of N tokens that fit if all memory is used.", highlight=False)
 
 
 def _sizes(fit_: FormatFit) -> list[str]:
@@ -190,25 +196,25 @@ def _sizes(fit_: FormatFit) -> list[str]:
 
 
 def advice_text(model: str, advice: Advice | None, auto: Formats, max_model_len: int) -> str:
-    """The command to start the server with, and why."""
+    """Return the recommended command to start the server, and the reason."""
     if advice is None:
-        return "It does not fit here in any format, even with a short context. Take a smaller model or more memory."
+        return "It does not fit here in any format, even with a short context. Use a smaller model or more memory."
     command = ["headrace", "serve", model]
     why = f"The default format fits: {auto.reason}."
     if (advice.dtype, advice.kv_dtype) != (auto.dtype, auto.kv_dtype):
         command += ["--dtype", advice.dtype, "--kv-dtype", advice.kv_dtype]
-        why = "The default format does not fit; this is the best that does."
+        why = "The default format does not fit; this is the best one that does."
     if advice.max_model_len != max_model_len or max_model_len > DEFAULT_MAX_MODEL_LEN:
         command += ["--max-model-len", str(advice.max_model_len)]
     if advice.max_model_len != max_model_len:
-        why = f"No format holds a context of {max_model_len:,} tokens; this is the longest that fits."
+        why = f"A context of {max_model_len:,} tokens fits in no format; this is the longest that fits."
     hint = _FASTER.get(advice.dtype, "")
     return f"{why}{hint}\n  {shlex.join(command)}"
 
 
 def _values(
     model: str,
-    known: Known,
+    facts: CheckpointFacts,
     fits: Sequence[FormatFit],
     auto: Formats,
     advice: Advice | None,
@@ -218,10 +224,10 @@ def _values(
 ) -> dict[str, object]:
     return {
         "model": model,
-        "family": known.spec.family,
-        "num_parameters": known.spec.num_parameters,
-        "encoding": known.encoding,
-        "stored_bits": known.stored_bits,
+        "family": facts.spec.family,
+        "num_parameters": facts.spec.num_parameters,
+        "encoding": facts.encoding,
+        "stored_bits": facts.stored_bits,
         "available_bytes": available,
         "max_model_len": max_model_len,
         "max_num_seqs": max_num_seqs,

@@ -1,4 +1,4 @@
-"""`headrace generate`: one prompt, or a file of prompts, without a server."""
+"""`headrace generate`: run a prompt, or a file of prompts, without a server."""
 
 import asyncio
 import json
@@ -25,34 +25,37 @@ from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, Sampl
 EXAMPLES = """
 headrace generate smollm2 -p "The sea is"                      continue a text
 headrace generate smollm2 -p "What is 2+2?" --chat             answer a question
-cat letter.txt | headrace generate smollm2 -p - -n 200         the prompt from a pipe
+cat letter.txt | headrace generate smollm2 -p - -n 200         read the prompt from a pipe
 headrace generate smollm2 -p "Hi" --json --logprobs 3          one JSON object on stdout
 headrace generate smollm2 --input in.jsonl --output out.jsonl  a file of prompts, batched
 """
 
 NUM_IN_FLIGHT = 128
-"""Requests that a batch keeps in the engine: twice what it runs at once by default, so that it never waits for more."""
+"""Requests that a batch keeps in flight: twice the engine's default concurrency, so that its queue is never empty."""
 
 
 @click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("model", required=False)
-@click.option("--prompt", "-p", metavar="TEXT", help="The text to continue; - reads it from stdin.")
-@click.option("--chat", is_flag=True, help="The prompt is a user's message: apply the model's chat template.")
-@click.option("--system", metavar="TEXT", help="A system message; implies --chat.")
+@click.option("--prompt", "-p", metavar="TEXT", help="Text to continue; - reads it from stdin.")
+@click.option("--chat", is_flag=True, help="Treat the prompt as a user message: apply the model's chat template.")
+@click.option("--system", metavar="TEXT", help="System message; implies --chat.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object with text, counts, times and log probabilities."
 )
 @click.option(
     "--input", "input_path", metavar="FILE",
-    help='JSON lines with "prompt" or "messages", optional "id" and sampling options by name; - is stdin.',
+    help='File of JSON lines with "prompt" or "messages", optional "id" and sampling options; - is stdin.',
 )  # fmt: skip
 @click.option(
-    "--output", "output_path", metavar="FILE", help="Where the answers go, in the order of the input; default stdout."
+    "--output",
+    "output_path",
+    metavar="FILE",
+    help="File for the answers, in the order of the input.  [default: stdout]",
 )
-@click.option("--resume", is_flag=True, help="Go on where an earlier run into --output was broken off.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run that wrote to --output.")
 @click.option("--overwrite", is_flag=True, help="Replace the file --output.")
-@click.option("--url", help="Use the server there in place of loading a model here.")
-@click.option("--api-key", envvar="HEADRACE_API_KEY", help="Key for --url.  [env: HEADRACE_API_KEY]")
+@click.option("--url", help="Use the server at this URL instead of loading a model.")
+@click.option("--api-key", envvar="HEADRACE_API_KEY", help="API key for --url.  [env: HEADRACE_API_KEY]")
 @sampling_options(max_new_tokens=256)
 @setting_options(*ENGINE_SETTINGS)
 @click.pass_context
@@ -60,8 +63,8 @@ def generate(ctx: click.Context, /, model: str | None, **given: Any) -> None:
     """
     Continue a prompt with MODEL: an alias (smollm2), a Hub id, a folder or a .gguf file.
 
-    The text goes to stdout as it is made, everything else to stderr. With --input, all prompts of a file are run
-    together (continuous batching); a line that fails gives a line with "error" and does not stop the others.
+    The text is streamed to stdout, everything else goes to stderr. With --input, all prompts of a file run together
+    (continuous batching); a line that fails produces a line with "error" and does not stop the others.
     """
     if (given["prompt"] is None) == (given["input_path"] is None):
         raise SettingsError("Give either a prompt (-p) or a file of prompts (--input).")
@@ -72,7 +75,7 @@ def generate(ctx: click.Context, /, model: str | None, **given: Any) -> None:
 
 
 Job = Callable[[asyncio.Runner, Source], None]
-"""What is left to do when the source is ready."""
+"""The work that remains when the source is ready."""
 
 
 def _single_job(given: dict[str, Any], sampling: SamplingParams) -> Job:
@@ -102,18 +105,18 @@ def _stream(source: Source, request: GenerationRequest) -> AsyncGenerator[Chunk,
 async def _show_json(source: Source, request: GenerationRequest) -> None:
     watch = Stopwatch()
     async with aclosing(_stream(source, request)) as chunks:
-        answers = await collect(chunks, watch.see)
+        answers = await collect(chunks, watch.record)
     times = {"ttft_s": watch.ttft_s, "tokens_per_s": watch.tokens_per_s}
     click.echo(json.dumps({"model": source.info.name, **answer_values(answers), **times}, ensure_ascii=False))
 
 
 async def _show_text(source: Source, request: GenerationRequest) -> None:
-    """One answer is written as it comes; several one after the other, when they are whole."""
+    """Stream a single answer; write several in sequence when all are complete."""
     watch = Stopwatch()
     is_single = request.sampling.n == 1
 
     def on_chunk(chunk: Chunk) -> None:
-        watch.see(chunk)
+        watch.record(chunk)
         if is_single:
             write_text(chunk.text)
 
@@ -124,13 +127,13 @@ async def _show_text(source: Source, request: GenerationRequest) -> None:
     click.echo()
     is_raw = not isinstance(request.prompt, ChatPrompt)
     if is_raw and source.info.has_chat_template and not any(answer.text for answer in answers):
-        click.echo("The model ended at once. It was trained for chats: try --chat.", err=True)
+        click.echo("The model ended immediately. It is trained for chat: try --chat.", err=True)
     if sys.stderr.isatty():
         click.secho(f"[{watch.line()}]", err=True, dim=True)
 
 
 def _batch_job(given: dict[str, Any], sampling: SamplingParams) -> Job:
-    """Read the input and see what is left to do before a model is loaded."""
+    """Read the input and find the unfinished items before a model is loaded."""
     items = list(_read_items(given["input_path"], sampling))
     output = None if given["output_path"] in {None, "-"} else Path(given["output_path"])
     num_done = _num_done(output, items, resume=given["resume"], overwrite=given["overwrite"])
@@ -140,7 +143,7 @@ def _batch_job(given: dict[str, Any], sampling: SamplingParams) -> Job:
             totals = Totals(len(items), num_done)
 
             def on_done(row: dict[str, Any]) -> None:
-                totals.see(row)
+                totals.add(row)
                 progress("prompts", totals.num_done, totals.num_items, "prompts")
 
             writer = OrderedWriter(file, first=num_done)
@@ -159,7 +162,7 @@ def _num_done(output: Path | None, items: list[Item], *, resume: bool, overwrite
     if output is None or overwrite or not output.exists():
         return 0
     if not resume:
-        raise SettingsError(f"{output} exists. Say --resume to go on with it, or --overwrite to begin anew.")
+        raise SettingsError(f"{output} exists. Pass --resume to continue it, or --overwrite to replace it.")
     return lines_done(output, items)
 
 
@@ -173,7 +176,7 @@ def _opened(output: Path | None, *, append: bool) -> Iterator[IO[str]]:
 
 
 class Totals:
-    """Figures of a batch."""
+    """Counts and speed of a batch."""
 
     def __init__(self, num_items: int, num_done: int) -> None:
         self.num_items = num_items
@@ -183,14 +186,14 @@ class Totals:
         self._num_tokens = 0
         self._watch = Stopwatch()
 
-    def see(self, row: dict[str, Any]) -> None:
-        """Take a line of the output in."""
+    def add(self, row: dict[str, Any]) -> None:
+        """Count a line of the output."""
         self.num_done += 1
         self._num_failed += "error" in row
         self._num_tokens += sum(choice.get("output_tokens", 0) for choice in row.get("choices", [row]))
 
     def line(self) -> str:
-        """`12 prompts, 340 tokens in 2.1 s (160 tokens/s)`."""
+        """Return a summary such as `12 prompts, 340 tokens in 2.1 s (160 tokens/s)`."""
         seconds = max(self._watch.elapsed_s, 1e-9)
         before = f", {self._num_before} done before" if self._num_before else ""
         failed = f", {self._num_failed} failed" if self._num_failed else ""

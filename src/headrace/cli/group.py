@@ -1,8 +1,8 @@
 """
-A click group whose commands are imported when they are used, and which ends every command in one of four ways.
+A click group that imports commands on first use and maps errors to exit codes.
 
-Exit codes: 0 it worked; 1 it could not be done (server down, engine failed, a bug); 2 the caller can fix it (a flag,
-a model name, not enough memory); 130 Ctrl-C. What went wrong is one sentence on stderr; `--debug` adds the traceback.
+Exit codes: 0 success; 1 failure (server down, engine failed, a bug); 2 an error that the caller can fix (a flag, a
+model name, not enough memory); 130 Ctrl-C. An error is one sentence on stderr; `--debug` adds the traceback.
 """
 
 import importlib
@@ -21,29 +21,29 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a command lies, and its line in the list of commands (so that the list imports nothing)."""
+    """The location of a command and its line in the list of commands, which is printed without importing it."""
 
     module: str
     attribute: str
     summary: str
     is_hidden: bool = False
-    """For programs: not in lists."""
+    """Meant for programs: left out of lists."""
 
 
 class Failed(click.ClickException):
-    """It could not be done, in one sentence."""
+    """A failure with a one-sentence message; exit code 1."""
 
     exit_code = EXIT_FAILED
 
 
 class UserFailed(Failed):
-    """It could not be done, and the caller can fix it."""
+    """A failure that the caller can fix; exit code 2."""
 
     exit_code = EXIT_USER_ERROR
 
 
 class HelpfulGroup(click.Group):
-    """Names the nearest command when there is none of the name that was typed; its help ends with examples."""
+    """A group that suggests the nearest command for an unknown name, and whose help ends with examples."""
 
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -52,7 +52,7 @@ class HelpfulGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or name the nearest one."""
+        """Find the command, or suggest the nearest one."""
         name, names = args[0], self.list_commands(ctx)
         if name not in names and not name.startswith("-") and self.get_command(ctx, name) is None:
             from difflib import get_close_matches
@@ -68,14 +68,14 @@ class HelpfulGroup(click.Group):
 
 
 class LazyGroup(HelpfulGroup):
-    """Imports a command's module when that command is run or asked for its help."""
+    """A group that imports a command's module when the command runs or its help is requested."""
 
     def __init__(self, *args: Any, entries: Mapping[str, Entry], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.entries = entries
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Names in the order of the table."""
+        """Return the names in the order of the table."""
         return [name for name, entry in self.entries.items() if not entry.is_hidden]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -93,22 +93,22 @@ class LazyGroup(HelpfulGroup):
             formatter.write_dl([(name, self.entries[name].summary) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error becomes one sentence and an exit code."""
+        """Run the command; an error becomes a message and an exit code."""
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, OSError) as error:
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-                raise _told(error, ctx) from error
+                raise _failure(error, ctx) from error
             raise
         except KeyboardInterrupt:
             click.echo(err=True)
             ctx.exit(EXIT_INTERRUPTED)
         except Exception as error:
-            raise _told(error, ctx) from error
+            raise _failure(error, ctx) from error
 
 
-def _told(error: Exception, ctx: click.Context) -> Failed:
-    """The sentence for an error; with `--debug` its traceback is printed first."""
+def _failure(error: Exception, ctx: click.Context) -> Failed:
+    """Convert an error to a message with an exit code; with `--debug` print its traceback first."""
     if ctx.params.get("debug"):
         import traceback
 
@@ -118,11 +118,11 @@ def _told(error: Exception, ctx: click.Context) -> Failed:
     if isinstance(error, OSError):
         return Failed(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     kind = type(error).__name__
-    return Failed(f"Something broke that should not ({kind}: {error}). Run with --debug for where.")
+    return Failed(f"Unexpected error ({kind}: {error}). Run with --debug for the traceback.")
 
 
 class Examples(click.Command):
-    """A command whose help ends with examples, shown as they are written."""
+    """A command whose help ends with examples, printed verbatim."""
 
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -134,7 +134,7 @@ class Examples(click.Command):
 
 
 def write_examples(examples: str, formatter: click.HelpFormatter) -> None:
-    """Lines of a command and what it does, below a head of their own."""
+    """Write the examples below their own heading."""
     with formatter.section("Examples"):
         for line in examples.strip().splitlines():
             formatter.write(f"{'':>{formatter.current_indent}}{line.strip()}\n")

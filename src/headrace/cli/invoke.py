@@ -1,4 +1,4 @@
-"""`headrace invoke`: one request to an endpoint, as boto3's users send it."""
+"""`headrace invoke`: send a request to an endpoint with boto3."""
 
 import json
 import sys
@@ -9,16 +9,16 @@ import click
 
 from headrace.cli.answer_text import AnswerText, text_of_value
 from headrace.cli.group import Examples, Failed, UserFailed
-from headrace.cli.platform_client import Platform, error_of, find_platform, platform_option, told
+from headrace.cli.platform_client import Platform, error_of, find_platform, platform_option, translate_errors
 from headrace.cli.terminal import write_text
 
 _READ_TIMEOUT_S = 600.0
 
 EXAMPLES = """
-headrace invoke smollm2 "The sea is"                          the text of the answer
+headrace invoke smollm2 "The sea is"                          print the text of the answer
 headrace invoke smollm2 --stream "The sea is" -p max_new_tokens=100
 headrace invoke smollm2 --raw '{"inputs": "The sea is", "parameters": {"details": true}}'
-cat prompt.txt | headrace invoke smollm2 -                    the prompt from standard input
+cat prompt.txt | headrace invoke smollm2 -                    read the prompt from standard input
 """
 
 
@@ -26,10 +26,12 @@ cat prompt.txt | headrace invoke smollm2 -                    the prompt from st
 @click.argument("name")
 @click.argument("prompt")
 @platform_option
-@click.option("--stream", "is_streamed", is_flag=True, help="Show the answer as it is made.")
-@click.option("--parameter", "-p", "parameters", multiple=True, metavar="NAME=VALUE", help="Of the generation.")
-@click.option("--raw", is_flag=True, help="Print the answer's bytes as they come.")
-@click.option("--target-variant", metavar="VARIANT", help="Ask this variant, whatever the weights.")
+@click.option("--stream", "is_streamed", is_flag=True, help="Stream the answer.")
+@click.option(
+    "--parameter", "-p", "parameters", multiple=True, metavar="NAME=VALUE", help="Generation parameter. Repeatable."
+)
+@click.option("--raw", is_flag=True, help="Print the bytes of the answer unchanged.")
+@click.option("--target-variant", metavar="VARIANT", help="Invoke this variant, regardless of weights.")
 def invoke(
     *,
     name: str,
@@ -43,15 +45,15 @@ def invoke(
     """
     Send PROMPT to the endpoint or inference component NAME and print its answer; `-` reads it from standard input.
 
-    A prompt that is a JSON object is sent as it is; any other text becomes `{"inputs": …, "parameters": …}`, which TGI
-    and LMI images understand, and is not repeated in the answer unless `-p return_full_text=true` asks for it.
+    A prompt that is a JSON object is sent unchanged; any other text becomes `{"inputs": …, "parameters": …}`, which TGI
+    and LMI images understand. The answer does not repeat the prompt unless `-p return_full_text=true` is given.
     """
     text = sys.stdin.read() if prompt == "-" else prompt
     body = request_body(text, parameters, is_streamed=is_streamed)
     more = {"TargetVariant": target_variant} if target_variant else {}
     platform = find_platform(url)
     asked = {"EndpointName": name, "Body": body, "ContentType": "application/json", **more}
-    with told():
+    with translate_errors():
         client = platform.client("sagemaker-runtime", read_timeout_s=_READ_TIMEOUT_S)
         call = client.invoke_endpoint_with_response_stream if is_streamed else client.invoke_endpoint
         response = _answered(platform, call, asked)
@@ -62,7 +64,7 @@ def invoke(
 
 
 def _answered(platform: Platform, call: Callable[..., dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
-    """The answer of the endpoint; where there is none, or it only hosts components, of the component of that name."""
+    """Invoke the endpoint, or the component of that name if there is no endpoint or it only hosts components."""
     from botocore.exceptions import ClientError
 
     try:
@@ -79,16 +81,16 @@ def _answered(platform: Platform, call: Callable[..., dict[str, Any]], asked: di
 
 
 def request_body(text: str, parameters: tuple[str, ...], *, is_streamed: bool) -> bytes:
-    """A JSON object as it is; else the text as `inputs`."""
+    """Return a JSON object unchanged, and any other text as `inputs`."""
     try:
         value = json.loads(text)
     except ValueError:
         value = None
     if isinstance(value, dict):
         if parameters:
-            raise UserFailed("--parameter has no place in a request that is given whole. Write it into the JSON.")
+            raise UserFailed("--parameter cannot be combined with a JSON prompt. Put the parameter into the JSON.")
         return text.encode()
-    given = dict(_parameter(one) for one in parameters)
+    given = dict(_parameter(parameter) for parameter in parameters)
     body: dict[str, Any] = {"inputs": text, "parameters": {"return_full_text": False, **given}}
     if is_streamed:
         body["stream"] = True
@@ -96,10 +98,10 @@ def request_body(text: str, parameters: tuple[str, ...], *, is_streamed: bool) -
 
 
 def _parameter(text: str) -> tuple[str, Any]:
-    """A value that reads as JSON is that value, any other is a text."""
+    """Parse NAME=VALUE; the value is JSON if it parses as JSON, else a string."""
     name, equals, raw = text.partition("=")
     if not equals or not name:
-        raise UserFailed(f"--parameter is {text!r}; wanted: NAME=VALUE.")
+        raise UserFailed(f"--parameter is {text!r}; expected NAME=VALUE.")
     try:
         return name, json.loads(raw)
     except ValueError:

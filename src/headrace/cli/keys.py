@@ -1,4 +1,4 @@
-"""`headrace keys`: the access keys of a platform, in its store. Works whether or not the platform runs."""
+"""`headrace keys`: manage the access keys in a platform's store, whether or not the platform is running."""
 
 import os
 from contextlib import contextmanager
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from headrace.control.access_keys import AccessKeys
 
 EXAMPLES = """
-headrace keys create --note "the CI machine"    a new key; its secret is shown once
-headrace keys ls                                which there are
-headrace keys rm HRAK...                        it opens nothing any more
+headrace keys create --note "the CI machine"    create a key; its secret is shown once
+headrace keys ls                                list the keys
+headrace keys rm HRAK...                        delete a key
 """
 
 
 @click.group(cls=HelpfulGroup, examples=EXAMPLES)
 def keys() -> None:
-    """Make, list and remove the access keys of a platform."""
+    """Create, list and delete the access keys of a platform."""
 
 
 def store_options(command: click.Command) -> click.Command:
-    """Where the platform keeps its records."""
+    """Add `--data-dir` and `--database`, the location of the platform's records."""
     command.params.extend(
         [
             click.Option(["--data-dir"], type=click.Path(path_type=Path), help="The platform's data folder."),
-            click.Option(["--database"], help="The platform's database, if it is elsewhere."),
+            click.Option(["--database"], help="The platform's database, if it is not in the data folder."),
         ]
     )
     return command
@@ -42,17 +42,17 @@ def store_options(command: click.Command) -> click.Command:
 
 @store_options
 @keys.command(cls=Examples, examples='headrace keys create\nheadrace keys create --note "the CI machine"')
-@click.option("--note", default="", help="What it is for.")
+@click.option("--note", default="", help="Note on the purpose of the key.")
 def create(*, note: str, data_dir: Path | None, database: str | None) -> None:
     """
-    Make a key and print it as the lines that AWS's tools read.
+    Create a key and print it as the environment variables that AWS tools read.
 
-    The secret is not shown again. It is the bearer key of OpenAI's clients, too.
+    The secret is shown only once. OpenAI clients use it as their API key.
     """
     with _opened(data_dir, database) as access_keys:
         made = access_keys.create(note=note)
     click.echo(f"AWS_ACCESS_KEY_ID={made.key_id}\nAWS_SECRET_ACCESS_KEY={made.secret}")
-    click.echo("Keep the secret: it is not shown again.", err=True)
+    click.echo("Store the secret: it is shown only once.", err=True)
 
 
 @store_options
@@ -62,10 +62,10 @@ def list_keys(*, data_dir: Path | None, database: str | None) -> None:
     with _opened(data_dir, database) as access_keys:
         found = access_keys.list()
     if not found:
-        click.echo("There are no access keys. `headrace keys create` makes one.", err=True)
+        click.echo("There are no access keys. `headrace keys create` creates one.", err=True)
         return
     now = datetime.now(UTC)
-    rows = [(one.key_id, age(datetime.fromtimestamp(one.created_s, UTC), now), one.note) for one in found]
+    rows = [(key.key_id, age(datetime.fromtimestamp(key.created_s, UTC), now), key.note) for key in found]
     click.echo(table([("KEY", "AGE", "NOTE"), *rows]))
 
 
@@ -73,17 +73,17 @@ def list_keys(*, data_dir: Path | None, database: str | None) -> None:
 @keys.command(cls=Examples, examples="headrace keys rm HRAK0123456789ABCDEF")
 @click.argument("key_id")
 def rm(*, key_id: str, data_dir: Path | None, database: str | None) -> None:
-    """Remove a key; requests that are signed with it are refused from then on."""
+    """Delete a key; requests signed with it are refused from then on."""
     with _opened(data_dir, database) as access_keys:
         is_removed = access_keys.remove(key_id)
     if not is_removed:
         raise UserFailed(f"There is no access key {key_id}. `headrace keys ls` lists them.")
-    click.echo(f"{key_id} is removed.")
+    click.echo(f"{key_id} is deleted.")
 
 
 @contextmanager
 def opened_keys(settings: PlatformSettings, folder: Path) -> "Iterator[AccessKeys]":
-    """The keys in the store of a platform."""
+    """Open the keys in the store of a platform."""
     from headrace.control.access_keys import AccessKeys
     from headrace.platform.folders import DataFolder
     from headrace.state.sql import open_store

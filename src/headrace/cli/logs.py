@@ -1,4 +1,4 @@
-"""`headrace logs`: what the workers of an endpoint wrote, from the `logs` API."""
+"""`headrace logs`: print the logs of an endpoint's workers through the CloudWatch Logs API."""
 
 import time
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ import click
 
 from headrace.cli.components import components_of
 from headrace.cli.group import Examples, UserFailed
-from headrace.cli.platform_client import Platform, error_of, find_platform, platform_option, told
+from headrace.cli.platform_client import Platform, error_of, find_platform, platform_option, translate_errors
 from headrace.cli.terminal import printable
 
 GROUPS = ("/aws/sagemaker/Endpoints/", "/aws/sagemaker/InferenceComponents/")
-"""Where an endpoint's workers log, and a component's copies."""
+"""Prefixes of the log groups of endpoints and of inference components."""
 _POLL_S = 0.5
 
 
@@ -22,13 +22,13 @@ _POLL_S = 0.5
 )
 @click.argument("name")
 @platform_option
-@click.option("--follow", "-f", is_flag=True, help="Go on with what is written from now on; Ctrl-C ends it.")
-@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
-@click.option("--times", is_flag=True, help="Show when each line was written, and by which worker.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Print only the last N lines.")
+@click.option("--times", is_flag=True, help="Prefix each line with its time and worker.")
 def logs(*, name: str, url: str | None, follow: bool, tail: int | None, times: bool) -> None:
-    """Print the log of the endpoint or inference component NAME: all its workers, in the order of time."""
+    """Print the logs of all workers of the endpoint or inference component NAME, ordered by time."""
     platform = find_platform(url)
-    with told():
+    with translate_errors():
         reader = LogTail(platform, name)
         events = list(reader.read())
         if tail is not None:
@@ -40,19 +40,19 @@ def logs(*, name: str, url: str | None, follow: bool, tail: int | None, times: b
 
 
 class LogTail:
-    """Reads a group's events, each of them once."""
+    """Reads the events of a log group, each once."""
 
     def __init__(self, platform: Platform, name: str) -> None:
         self._platform = platform
         self._name = name
         self._groups = [group + name for group in GROUPS]
-        """Where the log may be; one of them once it was found."""
+        """Candidates for the log group; one of them once it has been found."""
         self._start_ms = 0
         self._seen: set[str] = set()
-        """Events of the last millisecond that was read: more of the same may follow."""
+        """Ids of the events of the last millisecond read: more events of that millisecond may follow."""
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """What is new. Raises `UserFailed` if nothing of that name has ever logged."""
+        """Yield new events. Raises `UserFailed` if there is no log group of that name."""
         from botocore.exceptions import ClientError
 
         for group in tuple(self._groups):
@@ -71,13 +71,13 @@ class LogTail:
         raise UserFailed(self._why_not())
 
     def _why_not(self) -> str:
-        """Why there is no log: a host of components has none of its own."""
-        names = [one["InferenceComponentName"] for one in components_of(self._platform, self._name)]
+        """Return the reason why there is no log: a host of components has none itself."""
+        names = [component["InferenceComponentName"] for component in components_of(self._platform, self._name)]
         if names:
-            return f"The endpoint {self._name} hosts inference components, which log apart: {', '.join(names)}."
+            return f"The endpoint {self._name} hosts inference components with separate logs: {', '.join(names)}."
         return (
-            f"There is no log of an endpoint or inference component called {self._name}. `headrace ls` lists them; "
-            "one whose workers never ran, or ended more than seven days ago, has no log."
+            f"There is no log of an endpoint or inference component called {self._name}. `headrace ls` lists them. "
+            "There is no log if no worker has run, or the last one ended more than seven days ago."
         )
 
     def _new(self, events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`headrace models`: what lies on this machine, getting more, removing it."""
+"""`headrace models`: list, download and remove models on this machine."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from headrace.core.errors import ModelNotFound
 from headrace.core.sizes import format_size
 
 EXAMPLES = """
-headrace models list               what is here and how large it is
+headrace models list               list stored models with their sizes
 headrace models pull smollm2       download a model before it is needed
-headrace models remove smollm2     make room
-headrace models path smollm2       where it lies
+headrace models remove smollm2     free disk space
+headrace models path smollm2       print the path of a model
 """
 
 
@@ -27,16 +27,16 @@ def _home() -> Path:
 
 @click.group(cls=HelpfulGroup, examples=EXAMPLES)
 def models() -> None:
-    """List, fetch and remove models on this machine."""
+    """List, download and remove models on this machine."""
 
 
 @models.command("list", cls=Examples, examples="headrace models list\nheadrace models list --json | jq '.[].name'")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_(*, as_json: bool) -> None:
     """
-    Show what is stored: models from the package index, the cache of the Hugging Face Hub, packed weights.
+    List what is stored: models from the package index, the cache of the Hugging Face Hub, packed weights.
 
-    Packed weights are made from a model at its first start and make the next ones fast; they can always be removed.
+    Packed weights are written at a model's first start and speed up later ones; they can be removed at any time.
     """
     from headrace.models.aliases import ALIASES
     from headrace.models.store import list_models
@@ -53,7 +53,7 @@ def list_(*, as_json: bool) -> None:
     click.echo(f"{len(stored)} stored, {total}, in {_home()} and the Hub's cache." if stored else "Nothing is stored.")
     for alias in ALIASES.values():
         if alias.name not in {model.name for model in stored}:
-            click.echo(f"To be had: {alias.name}: {alias.title}, {format_size(alias.num_bytes)}")
+            click.echo(f"Available: {alias.name}: {alias.title}, {format_size(alias.num_bytes)}")
 
 
 @models.command(
@@ -64,7 +64,7 @@ def list_(*, as_json: bool) -> None:
 @click.option("--revision", help="Branch, tag or commit of a Hub model.")
 def pull(model: str, revision: str | None) -> None:
     """
-    Download MODEL (an alias or a Hub id) if it is not here yet, and print where it lies.
+    Download MODEL (an alias or a Hub id) if it is not stored yet, and print its path.
 
     HF_TOKEN, HF_HOME and HF_ENDPOINT are honoured.
     """
@@ -77,12 +77,12 @@ def pull(model: str, revision: str | None) -> None:
 
 @models.command(cls=Examples, examples="headrace models remove smollm2\nheadrace models remove packed --yes")
 @click.argument("name")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def remove(name: str, *, yes: bool) -> None:
     """
-    Delete a stored model by its NAME in the list; `packed` is all packed weights.
+    Delete a stored model by its NAME in the list; `packed` stands for all packed weights.
 
-    Folders and files of your own are never deleted.
+    Your own folders and files are never deleted.
     """
     from headrace.models.store import remove_model
 
@@ -94,7 +94,7 @@ def remove(name: str, *, yes: bool) -> None:
 @models.command(cls=Examples, examples="headrace models path\nheadrace models path smollm2")
 @click.argument("name", required=False)
 def path(name: str | None) -> None:
-    """Print where the stored model NAME lies; without a name, the folder of all (HEADRACE_HOME)."""
+    """Print the path of the stored model NAME, or of the folder of all models (HEADRACE_HOME)."""
     if name is None:
         click.echo(_home())
         return
@@ -104,4 +104,4 @@ def path(name: str | None) -> None:
         if model.name == name:
             click.echo(model.path)
             return
-    raise ModelNotFound(f"No model called {name!r} is stored here. `headrace models list` shows what is.")
+    raise ModelNotFound(f"No model called {name!r} is stored here. `headrace models list` shows the stored models.")

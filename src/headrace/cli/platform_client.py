@@ -1,8 +1,8 @@
 """
-A running platform as the commands see it: its address, and boto3 clients that talk to it as any user's would.
+The client side of a running platform: its address, and boto3 clients for its APIs.
 
-Where the address comes from, strongest first: `--url`, `AWS_ENDPOINT_URL` (a shell that ran `headrace env`), what the
-running platform wrote into its data folder, the default port.
+The address comes, in this order, from `--url`, from `AWS_ENDPOINT_URL` (set by `headrace env`), from the data folder of
+the running platform, or is the default port.
 """
 
 import json
@@ -30,7 +30,7 @@ _MAX_ANSWER_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Platform:
-    """Where a platform is, and as whom it is asked."""
+    """The address of a platform and the credentials to use."""
 
     url: str
     region: str
@@ -41,7 +41,7 @@ class Platform:
         return f"Platform({self.url!r})"
 
     def client(self, service: str, *, read_timeout_s: float = 60.0) -> Any:
-        """A boto3 client of one service."""
+        """Return a boto3 client for a service."""
         import boto3
         from botocore.config import Config
 
@@ -63,43 +63,43 @@ class Platform:
 
     @cached_property
     def sagemaker(self) -> Any:
-        """The control plane."""
+        """The SageMaker control plane client."""
         return self.client("sagemaker")
 
     @cached_property
     def logs(self) -> Any:
-        """What workers wrote."""
+        """The CloudWatch Logs client."""
         return self.client("logs")
 
     def health(self) -> dict[str, Any]:
         """
-        What the platform says of itself.
+        Return the answer of the platform's /health.
 
         Raises:
-            Failed: nobody answers, or somebody else does.
+            Failed: nothing answers at the address, or another server does.
         """
         opener = build_opener(ProxyHandler({}))
         try:
             with opener.open(Request(f"{self.url}/health"), timeout=5) as response:  # noqa: S310 -- the user's URL
                 value = json.loads(response.read(_MAX_ANSWER_BYTES))
         except HTTPError as error:
-            raise Failed(f"What answers at {self.url} is no platform (status {error.code} for /health).") from error
+            raise Failed(f"The server at {self.url} is not a platform (status {error.code} for /health).") from error
         except (URLError, OSError) as error:
             raise Failed(not_running(self.url)) from error
         except ValueError as error:
-            raise Failed(f"What answers at {self.url} is no platform (/health is not JSON).") from error
+            raise Failed(f"The server at {self.url} is not a platform (/health is not JSON).") from error
         if not isinstance(value, dict) or value.get("service") != "headrace":
-            raise Failed(f"What answers at {self.url} is no platform of Headrace.")
+            raise Failed(f"The server at {self.url} is not a Headrace platform.")
         return value
 
 
 def not_running(url: str) -> str:
-    """The sentence for a platform that is not there."""
+    """Return the message for a platform that does not answer."""
     return f"No platform answers at {url}. Start one with `headrace up`, or name another with --url."
 
 
 def find_platform(url: str | None, env: Mapping[str, str] = os.environ) -> Platform:
-    """The platform that is meant here; nothing is asked of it yet."""
+    """Return the platform that a command addresses, without contacting it."""
     settings = load_platform_settings({}, env)
     if url is None:
         url = env.get("AWS_ENDPOINT_URL_SAGEMAKER") or env.get("AWS_ENDPOINT_URL")
@@ -116,17 +116,17 @@ def find_platform(url: str | None, env: Mapping[str, str] = os.environ) -> Platf
 
 
 def platform_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--url`."""
+    """Add the option `--url`."""
     return click.option(
         "--url",
         metavar="URL",
-        help="Address of the platform.  [default: AWS_ENDPOINT_URL, else the one that runs on this machine]",
+        help="Address of the platform.  [default: AWS_ENDPOINT_URL, else the platform on this machine]",
     )(command)
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Turn what boto3 raises into one sentence: what the platform answered, or that it is not there."""
+def translate_errors() -> Iterator[None]:
+    """Translate boto3's errors to messages of one sentence."""
     from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError, HTTPClientError
 
     try:
@@ -136,7 +136,7 @@ def told() -> Iterator[None]:
     except ClientError as error:
         code, message = error_of(error)
         if code in _KEY_ERRORS:
-            hint = 'It asks for an access key: eval "$(headrace env --key ID)" takes one of `headrace keys ls`.'
+            hint = 'It requires an access key: eval "$(headrace env --key ID)" uses one of `headrace keys ls`.'
             raise UserFailed(f"{message.rstrip('.')}. {hint}") from error
         raise (UserFailed if code in _CLIENT_ERRORS else Failed)(message) from error
     except (HTTPClientError, BotoCoreError) as error:
@@ -144,13 +144,13 @@ def told() -> Iterator[None]:
 
 
 def error_of(error: Exception) -> tuple[str, str]:
-    """Code and message of boto3's `ClientError`."""
+    """Return code and message of boto3's `ClientError`."""
     response: dict[str, Any] = getattr(error, "response", {})
     detail = response.get("Error", {})
     return str(detail.get("Code", "")), str(detail.get("Message") or error)
 
 
 def is_not_found(error: Exception) -> bool:
-    """Whether SageMaker says that there is no such thing."""
+    """Return whether the error says that the resource does not exist."""
     code, message = error_of(error)
     return code == "ValidationException" and "Could not find" in message

@@ -1,4 +1,4 @@
-"""Progress bars on stderr for work that takes more than a moment; lines where stderr is not a terminal."""
+"""Progress bars on stderr for long work, or lines if stderr is not a terminal."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BarProgress:
-    """Draws a bar for each task; the bars go away when all are done, and when their `with` block ends."""
+    """Draws a bar for each task; the bars disappear when all are done, and at the end of the `with` block."""
 
     def __init__(self, console: "Console") -> None:
         self._console = console
@@ -36,7 +36,7 @@ class BarProgress:
             self.stop()
 
     def stop(self) -> None:
-        """Take the bars away."""
+        """Remove the bars."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
@@ -44,7 +44,7 @@ class BarProgress:
 
 
 class LineProgress:
-    """Says when a task begins and when it has ended: for logs."""
+    """Prints a line when a task starts and when it ends, for logs."""
 
     def __init__(self) -> None:
         self._begun: set[str] = set()
@@ -61,7 +61,7 @@ class LineProgress:
 
 @contextmanager
 def showing_progress() -> Iterator[Progress]:
-    """A `Progress` for the terminal at hand."""
+    """Yield a `Progress` suited to stderr."""
     import sys
 
     if not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`headrace quantize`: W8A8 with SmoothQuant, as a folder that other programs load too."""
+"""`headrace quantize`: quantise to W8A8 with SmoothQuant, as a folder that other programs load too."""
 
 import time
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from headrace.runner.quantize import LayerReport
 
 EXAMPLES = """
-headrace quantize smollm2 ./smollm2-w8a8                   the built-in texts, strengths found by search
-headrace serve ./smollm2-w8a8                              serve what was written
-headrace quantize my/model ./out --calibration chats.jsonl texts like those that you will serve
-headrace quantize my/model ./out --alpha 0.5               one strength everywhere
+headrace quantize smollm2 ./smollm2-w8a8                   built-in texts, strengths found by search
+headrace serve ./smollm2-w8a8                              serve the result
+headrace quantize my/model ./out --calibration chats.jsonl calibrate on texts like those you will serve
+headrace quantize my/model ./out --alpha 0.5               the same strength everywhere
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """The options that decide about the result."""
+class _Options:
+    """The options that determine the result."""
 
     alpha: str
     calibration: Path | None
@@ -45,38 +45,42 @@ class _Asked:
     default="auto",
     show_default=True,
     metavar="[auto|0..1]",
-    help="How much moves from activations to weights: searched for each joint, one number, or 0 for nothing.",
+    help="Strength of smoothing: searched for each joint, a fixed number, or 0 for none.",
 )
 @click.option(
     "--calibration",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Plain text, or .jsonl lines with 'text' or 'messages'.  [default: built-in texts]",
+    help="Calibration file: plain text, or .jsonl lines with 'text' or 'messages'.  [default: built-in texts]",
 )
 @click.option(
-    "--samples", type=click.IntRange(1), default=MAX_SAMPLES, show_default=True, help="Texts to read at most."
+    "--samples",
+    type=click.IntRange(1),
+    default=MAX_SAMPLES,
+    show_default=True,
+    help="Maximum number of calibration texts.",
 )
 @click.option(
     "--sample-tokens",
     type=click.IntRange(1, 8192),
     default=MAX_SAMPLE_TOKENS,
     show_default=True,
-    help="Tokens of each at most.",
+    help="Maximum tokens of each text.",
 )
 @click.option("--revision", help="Branch, tag or commit of a Hub model.")
 def quantize(*, model: str, output_dir: Path, revision: str | None, **options: Any) -> None:
     """
     Quantise MODEL to 8 bits (W8A8 with SmoothQuant) and write it to OUTPUT_DIR.
 
-    MODEL is anything that `headrace serve` takes. The folder has the form of Hugging Face and compressed-tensors, so
-    vLLM and transformers load it, too. Layers are worked on one by one: the largest must fit into memory as float32.
+    MODEL is any model that `headrace serve` accepts. The folder has the format of Hugging Face and compressed-tensors,
+    so vLLM and transformers load it too. Layers are quantised one by one: the largest must fit in memory as float32.
     """
     from headrace.models.folder_export import check_is_free
 
-    asked = _Asked(**options)
-    alphas = parse_alpha(asked.alpha)
+    chosen = _Options(**options)
+    alphas = parse_alpha(chosen.alpha)
     check_is_free(output_dir)
     started_s = time.perf_counter()
-    reports = _run(model, revision, output_dir, asked, alphas)
+    reports = _run(model, revision, output_dir, chosen, alphas)
     size = sum(file.stat().st_size for file in output_dir.rglob("*") if file.is_file())
     click.echo(summary(reports), err=True)
     click.echo(f"{format_size(size)} written in {time.perf_counter() - started_s:.0f} s.", err=True)
@@ -85,10 +89,10 @@ def quantize(*, model: str, output_dir: Path, revision: str | None, **options: A
 
 def parse_alpha(text: str) -> tuple[float, ...]:
     """
-    The strengths to choose from.
+    Return the smoothing strengths to search.
 
     Raises:
-        SettingsError: neither `auto` nor a number from 0 to 1.
+        SettingsError: the text is neither `auto` nor a number from 0 to 1.
     """
     from headrace.runner.smoothing import strengths
 
@@ -96,11 +100,11 @@ def parse_alpha(text: str) -> tuple[float, ...]:
     try:
         return strengths(rule.read(text))
     except ValueError:
-        raise SettingsError(f"--alpha is {text!r}, wanted {rule.wanted}.") from None
+        raise SettingsError(f"--alpha is {text!r}; expected {rule.wanted}.") from None
 
 
 def summary(reports: "Sequence[LayerReport]") -> str:
-    """A table of what smoothing did to the rounding error of each kind of joint."""
+    """Return a table of the rounding error of each kind of joint before and after smoothing."""
     names = list(reports[0].joints)
     lines = ["input of   error before   after   mean alpha"]
     for name in names:
@@ -115,7 +119,7 @@ def summary(reports: "Sequence[LayerReport]") -> str:
 
 
 def _run(
-    name: str, revision: str | None, output_dir: Path, asked: _Asked, alphas: Sequence[float]
+    name: str, revision: str | None, output_dir: Path, chosen: _Options, alphas: Sequence[float]
 ) -> "list[LayerReport]":
     from headrace.models.calibration_texts import calibration_samples
     from headrace.models.folder_export import new_folder
@@ -127,21 +131,21 @@ def _run(
         model = load_model(name, revision=revision, progress=progress)
         check_can_quantize(model)
         samples = calibration_samples(
-            model, asked.calibration, max_samples=asked.samples, max_sample_tokens=asked.sample_tokens
+            model, chosen.calibration, max_samples=chosen.samples, max_sample_tokens=chosen.sample_tokens
         )
         with new_folder(output_dir) as folder:
             reports = write_quantized(model, folder, samples, alphas=alphas, progress=progress)
-            card = model_card(model, asked, reports, num_tokens=sum(map(len, samples)))
+            card = model_card(model, chosen, reports, num_tokens=sum(map(len, samples)))
             (folder / "README.md").write_text(card, encoding="utf-8")
     return reports
 
 
-def model_card(model: "Model", asked: _Asked, reports: "Sequence[LayerReport]", *, num_tokens: int) -> str:
-    """The README of the folder: what it is and how it was made."""
+def model_card(model: "Model", chosen: _Options, reports: "Sequence[LayerReport]", *, num_tokens: int) -> str:
+    """Return the README of the folder: its content and how it was created."""
     from headrace import __version__
 
     base = f"base_model: {model.name}\n" if "/" in model.name else ""
-    texts = "the built-in texts" if asked.calibration is None else f"`{asked.calibration.name}`"
+    texts = "the built-in texts" if chosen.calibration is None else f"`{chosen.calibration.name}`"
     return f"""\
 ---
 {base}pipeline_tag: text-generation
@@ -153,7 +157,7 @@ tags: [compressed-tensors, int8, w8a8, smoothquant]
 {model.name} with 8-bit weights (one scale a row) for 8-bit activations, smoothed with SmoothQuant.
 The embedding, the LM head and the norms are in floating point. The licence is that of the original.
 
-Made by Headrace {__version__}: `headrace quantize {model.name} OUTPUT_DIR --alpha {asked.alpha}`,
+Made by Headrace {__version__}: `headrace quantize {model.name} OUTPUT_DIR --alpha {chosen.alpha}`,
 calibrated on {num_tokens:,} tokens of {texts}.
 
     headrace serve FOLDER

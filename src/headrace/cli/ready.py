@@ -1,4 +1,4 @@
-"""What `headrace serve` says when it is ready: what is served, where, and how to try it."""
+"""The message of `headrace serve` when it is ready: the model, its addresses, and commands to try."""
 
 import shlex
 import sys
@@ -9,13 +9,13 @@ from headrace.core.generation import EngineStats, ModelInfo
 
 
 def print_ready(url: str, info: ModelInfo, stats: EngineStats) -> None:
-    """Print the card to a terminal; a log has one line about it already."""
+    """Print the message to a terminal; logs have a line about it already."""
     if sys.stderr.isatty():
         click.echo(ready_text(url, info, stats), err=True)
 
 
 def ready_text(url: str, info: ModelInfo, stats: EngineStats) -> str:
-    """The card: facts, addresses and commands to copy."""
+    """Return the message: facts, addresses and commands to copy."""
     chat = f'{{"model": "{info.name}", "stream": true, "messages": [{{"role": "user", "content": "Tell me a joke."}}]}}'
     generate = '{"inputs": "The sea is", "parameters": {"max_new_tokens": 40}}'
     rows = [*_facts(info, stats), *_addresses(url)]

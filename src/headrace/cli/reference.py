@@ -1,4 +1,4 @@
-"""The command tree as data, and the page of the docs that is made from it."""
+"""The command tree as data, and the docs page generated from it."""
 
 import inspect
 from collections.abc import Iterator
@@ -12,26 +12,26 @@ from headrace.cli.main import cli
 INTRO = """\
 # The command line
 
-Every command explains itself: `headrace COMMAND --help` lists its options with examples.
+`headrace COMMAND --help` lists the options of a command with examples.
 
-- What a command makes goes to standard output, everything else (progress, figures, errors) to standard error,
+- The result of a command goes to standard output, everything else (progress, figures, errors) to standard error,
   so that output can be piped.
 - An error is one sentence. `headrace --debug COMMAND` adds the traceback.
-- Exit codes: 0 it worked; 1 it could not be done (a server that is down, an engine that failed, a bug);
-  2 the caller can fix it (a flag, a model's name, too little memory); 130 Ctrl-C.
+- Exit codes: 0 success; 1 failure (a server is down, the engine failed, a bug);
+  2 an error that you can fix (a flag, a model's name, too little memory); 130 Ctrl-C.
 - A model is named by an alias (`smollm2`), a Hub id (`Qwen/Qwen3-0.6B`), a folder or a `.gguf` file;
-  [models](models.md) has the details.
-- Downloads and packed weights lie in `HEADRACE_HOME` (by default `~/.cache/headrace`).
+  see [models](models.md).
+- Downloads and packed weights are stored in `HEADRACE_HOME` (by default `~/.cache/headrace`).
 """
 
 NOTES = {
     "serve": "Its options are the [settings](settings.md); each has an environment variable too.",
     "up": (
         "Its options are the [settings of the platform](settings.md#settings-of-the-platform).\n"
-        "[The platform](platform.md) explains what it does, keeps and wants."
+        "[The platform](platform.md) explains what it runs and stores, and which credentials it requires."
     ),
-    "env": "[The platform](platform.md#point-a-shell-at-it) says what each variable is for.",
-    "quantize": "[Quantising a model](quantize.md) explains what it does, what it gains and who reads the folder.",
+    "env": "[The platform](platform.md#point-a-shell-at-it) explains each variable.",
+    "quantize": "[Quantising a model](quantize.md) explains the method, the gains and which programs load the folder.",
     "bench": "[Measuring a server](bench.md) explains the method, the figures and their limits.",
     "chat": (
         "In the conversation `/reset`, `/system TEXT`, `/stats`, `/help` and `/exit` are commands;\n"
@@ -39,28 +39,28 @@ NOTES = {
         "A model cannot send control characters to the terminal."
     ),
     "generate": (
-        "A line of the input file is an object with `prompt` (a text) or `messages` (a chat),\n"
+        "A line of the input file is an object with `prompt` (a string) or `messages` (a chat),\n"
         "optionally `id`, and any sampling option by its name with underscores (`max_new_tokens`, `stop`, `seed`, …)\n"
         'or `grammar` (`{"kind": "regex", "text": "[0-9]+"}`).\n'
         "A line of the output has `index`, `id`, `text`, `finish_reason`, `prompt_tokens`, `output_tokens`,\n"
         "`cached_tokens` and `seed`, or `error` with `code` and `message`.\n"
-        "The output has the order of the input, so `--resume` knows what is done: as many lines as there are.\n"
-        "Greedy answers do not depend on what else is in the batch, so a run that was resumed gives the same file."
+        "The output is in the order of the input, so `--resume` continues after the last line of the output.\n"
+        "Greedy answers do not depend on the rest of the batch, so a resumed run gives the same file."
     ),
 }
-"""What the help of a command has no room for."""
+"""Notes that are too long for the help of a command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A command that does something."""
+    """A command without subcommands, and its full name."""
 
     path: tuple[str, ...]
     command: click.Command
 
 
 def leaves(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    """Every command below `command`, in the order of the help."""
+    """Yield every command below `command` in the order of the help."""
     if not isinstance(command, click.Group):
         yield Leaf(path, command)
         return
@@ -72,7 +72,7 @@ def leaves(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator
 
 
 def cli_page() -> Iterator[str]:
-    """The lines of `docs/cli.md`."""
+    """Yield the lines of `docs/cli.md`."""
     yield INTRO
     for leaf in leaves():
         yield from _section(leaf)
@@ -115,6 +115,6 @@ def _argument(parameter: click.Parameter) -> str:
 
 
 def _sentences(text: str) -> str:
-    """One sentence a line, paragraphs kept."""
+    """Reflow a text to one sentence per line, keeping paragraphs."""
     paragraphs = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
     return "\n\n".join(paragraph.replace(". ", ".\n") for paragraph in paragraphs)

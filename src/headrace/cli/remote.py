@@ -1,4 +1,4 @@
-"""A running server as a `Source`: OpenAI's streaming routes in the types of a generation."""
+"""A running server as a `Source`, through OpenAI's streaming API."""
 
 import json
 import time
@@ -24,7 +24,7 @@ _REASONS = {"stop": FinishReason.EOS, "length": FinishReason.LENGTH}
 
 
 class RemoteSource:
-    """Any server with `/v1/models`, `/v1/chat/completions` and `/v1/completions`."""
+    """A `Source` over any server with `/v1/models`, `/v1/chat/completions` and `/v1/completions`."""
 
     def __init__(self, url: str, *, model: str | None = None, api_key: str | None = None) -> None:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
@@ -35,7 +35,7 @@ class RemoteSource:
 
     @property
     def info(self) -> ModelInfo:
-        """What the server told at `start`; it does not tell all."""
+        """The model's facts as far as the server reported them at `start`."""
         return ModelInfo(
             name=self._model or "",
             revision=None,
@@ -54,11 +54,11 @@ class RemoteSource:
 
     async def start(self) -> None:
         """
-        Ask which models are served; take the first unless one was named.
+        Query the served models and select the first, unless one was named.
 
         Raises:
-            Unavailable: nobody listens there.
-            UserError: the server wants a key, or has no such model.
+            Unavailable: no server answers.
+            UserError: the server requires a key, or has no such model.
         """
         try:
             exchange = await self._http.fetch("GET", "/v1/models")
@@ -73,7 +73,7 @@ class RemoteSource:
         self._model = self._model or next(iter(names), "")
         self._max_model_len = next((row.get("max_model_len", 0) for row in rows if row["id"] == self._model), 0)
 
-    async def close(self, *, deadline_s: float) -> None:  # noqa: ARG002 - nothing here needs time
+    async def close(self, *, deadline_s: float) -> None:  # noqa: ARG002 - closing takes no time here
         """Close the connections."""
         await self._http.close()
 
@@ -82,9 +82,9 @@ class RemoteSource:
         Stream the answer. Closing the iterator closes the connection, which stops the server's work.
 
         Raises:
-            InvalidRequest: the server refuses the request, in its words.
+            InvalidRequest: the server refuses the request; the error has its message.
             Busy: its queue is full.
-            Unavailable: it is not there.
+            Unavailable: no server answers.
             EngineFailed: the answer broke off.
         """
         path, body = request_parts(request, self._model or "")
@@ -105,7 +105,7 @@ class RemoteSource:
 
 
 def request_parts(request: GenerationRequest, model: str) -> tuple[str, dict[str, Any]]:
-    """Path and body; only what differs from the default is sent, so that servers of others understand it."""
+    """Return path and body with only the values that differ from defaults, so that other servers accept it."""
     sampling = request.sampling
     body: dict[str, Any] = {
         "model": model,
@@ -138,7 +138,7 @@ _NAMES = {
     "ignore_eos": "ignore_eos",
     "skip_special_tokens": "skip_special_tokens",
 }
-"""Our name → the name in OpenAI's API and its widespread extensions."""
+"""Maps field names to the names in OpenAI's API and its common extensions."""
 
 
 def _renamed(sampling: SamplingParams) -> dict[str, Any]:
@@ -163,7 +163,7 @@ async def _check_status(exchange: Exchange) -> None:
 def _retry_after_s(exchange: Exchange) -> float:
     try:
         return max(0.0, float(exchange.headers.get("retry-after", "1")))
-    except ValueError:  # a date, which no model server sends
+    except ValueError:  # an HTTP date, which no model server sends
         return 1.0
 
 

@@ -1,4 +1,4 @@
-"""`headrace rm`: endpoints and inference components, with what `headrace deploy` made for them."""
+"""`headrace rm`: delete endpoints and inference components with everything that `headrace deploy` created for them."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ import click
 from headrace.cli.components import described_component
 from headrace.cli.deployed import TAG
 from headrace.cli.group import Examples, UserFailed
-from headrace.cli.platform_client import Platform, find_platform, is_not_found, platform_option, told
+from headrace.cli.platform_client import Platform, find_platform, is_not_found, platform_option, translate_errors
 
 _POLL_S = 0.3
 
@@ -21,13 +21,13 @@ _POLL_S = 0.3
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the workers have ended.")
 def rm(*, names: tuple[str, ...], url: str | None, wait: bool) -> None:
     """
-    Delete endpoints and inference components by their NAMES; running requests may finish.
+    Delete the endpoints and inference components NAMES; running requests may finish.
 
-    The endpoint configuration and the model go too if `headrace deploy` made them. An endpoint whose components are
-    named as well is deleted after them.
+    The endpoint configuration and the model are deleted too if `headrace deploy` created them. Components are deleted
+    before their endpoint if both are named.
     """
     platform = find_platform(url)
-    with told():
+    with translate_errors():
         endpoints = {name: found for name in names if (found := _endpoint(platform, name)) is not None}
         components = {
             name: found
@@ -62,7 +62,7 @@ def _endpoint(platform: Platform, name: str) -> dict[str, Any] | None:
 
 
 def _remove_endpoint(platform: Platform, name: str, endpoint: Mapping[str, Any]) -> None:
-    """The endpoint, and its configuration and models, where `headrace deploy` made them and they are still there."""
+    """Delete an endpoint, and its configuration and models if `headrace deploy` created them and they still exist."""
     client, config_name = platform.sagemaker, endpoint["EndpointConfigName"]
     if endpoint["EndpointStatus"] != "Deleting":
         client.delete_endpoint(EndpointName=name)
@@ -70,11 +70,12 @@ def _remove_endpoint(platform: Platform, name: str, endpoint: Mapping[str, Any])
     if config is None or not _is_ours(platform, config["EndpointConfigArn"]):
         return
     client.delete_endpoint_config(EndpointConfigName=config_name)
-    _remove_models(platform, [one["ModelName"] for one in config["ProductionVariants"] if "ModelName" in one])
+    variants = config["ProductionVariants"]
+    _remove_models(platform, [variant["ModelName"] for variant in variants if "ModelName" in variant])
 
 
 def _remove_component(platform: Platform, name: str, component: Mapping[str, Any]) -> None:
-    """The component, and its model, where `headrace deploy` made it."""
+    """Delete a component, and its model if `headrace deploy` created it."""
     if component["InferenceComponentStatus"] != "Deleting":
         platform.sagemaker.delete_inference_component(InferenceComponentName=name)
     if (component.get("Specification") or {}).get("ModelName") == name:
@@ -90,7 +91,7 @@ def _remove_models(platform: Platform, names: Sequence[str]) -> None:
 
 
 def _found(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """The answer; None if there is no such thing."""
+    """Return the answer of a call, or None if the resource does not exist."""
     from botocore.exceptions import ClientError
 
     try:

@@ -1,4 +1,4 @@
-"""The options that say how to choose tokens: one for each field of `SamplingParams`."""
+"""The sampling options: one for each field of `SamplingParams`."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
@@ -13,47 +13,47 @@ from headrace.core.generation import Grammar, RecommendedSampling, SamplingParam
 DEFAULTS = SamplingParams()
 USUAL = RecommendedSampling()
 RECOMMENDED = tuple(field.name for field in fields(RecommendedSampling))
-"""Options for which a model may recommend a value."""
+"""The options for which a model may recommend a value."""
 
 OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (("--max-new-tokens", "-n"), {"type": int, "help": "Longest answer, tokens."}),
-    (("--min-new-tokens",), {"type": int, "help": "No end of the answer before so many tokens."}),
-    (("--temperature", "-t"), {"type": float, "help": "0 always takes the likeliest token; higher is more varied."}),
-    (("--top-k",), {"type": int, "help": "Choose among so many likeliest tokens; 0 is all."}),
+    (("--max-new-tokens", "-n"), {"type": int, "help": "Maximum tokens of the answer."}),
+    (("--min-new-tokens",), {"type": int, "help": "Minimum tokens of the answer."}),
+    (("--temperature", "-t"), {"type": float, "help": "0 always takes the likeliest token; higher is more random."}),
+    (("--top-k",), {"type": int, "help": "Sample from the k likeliest tokens; 0 is all."}),
     (
         ("--top-p",),
-        {"type": float, "help": "Choose among the likeliest tokens that make up this share of probability."},
+        {"type": float, "help": "Sample from the likeliest tokens whose probabilities sum up to this."},
     ),
-    (("--min-p",), {"type": float, "help": "Leave out tokens below this share of the likeliest one's probability."}),
+    (("--min-p",), {"type": float, "help": "Drop tokens below this fraction of the highest probability."}),
     (("--typical-p",), {"type": float, "help": "Locally typical sampling (Meister et al. 2022); 1 is off."}),
-    (("--repetition-penalty",), {"type": float, "help": "Above 1: tokens of prompt and answer become less likely."}),
-    (("--presence-penalty",), {"type": float, "help": "Subtracted once from tokens that the answer has."}),
-    (("--frequency-penalty",), {"type": float, "help": "Subtracted each time from tokens that the answer has."}),
-    (("--logit-bias",), {"multiple": True, "metavar": "ID=BIAS", "help": "Add to one token's logit. Repeatable."}),
-    (("--seed",), {"type": int, "help": "The same seed gives the same answer, whatever else runs."}),
+    (("--repetition-penalty",), {"type": float, "help": "Above 1, tokens of prompt and answer become less likely."}),
+    (("--presence-penalty",), {"type": float, "help": "Subtracted from the logit of tokens in the answer."}),
+    (("--frequency-penalty",), {"type": float, "help": "Subtracted for each occurrence of a token in the answer."}),
+    (("--logit-bias",), {"multiple": True, "metavar": "ID=BIAS", "help": "Add to a token's logit. Repeatable."}),
+    (("--seed",), {"type": int, "help": "Random seed; the same seed gives the same answer in any batch."}),
     (("--stop",), {"multiple": True, "metavar": "TEXT", "help": "End the answer before this text. Repeatable."}),
     (("--stop-token-ids",), {"type": int, "multiple": True, "metavar": "ID", "help": "End at this token. Repeatable."}),
     (("--include-stop",), {"is_flag": True, "help": "Keep the stop text at the end of the answer."}),
-    (("--ignore-eos",), {"is_flag": True, "help": "Go on after the model's end of answer, to --max-new-tokens."}),
-    (("--skip-special-tokens/--show-special-tokens",), {"help": "Whether special tokens are left out of the text."}),
-    (("--n", "n"), {"type": int, "help": "So many different answers."}),
-    (("--best-of",), {"type": int, "help": "Make so many answers and keep the --n likeliest."}),
-    (("--logprobs",), {"type": int, "help": "With --json: log probabilities, and those of so many alternatives."}),
+    (("--ignore-eos",), {"is_flag": True, "help": "Generate past the model's end of text, up to --max-new-tokens."}),
+    (("--skip-special-tokens/--show-special-tokens",), {"help": "Remove special tokens from the text, or show them."}),
+    (("--n", "n"), {"type": int, "help": "Number of answers."}),
+    (("--best-of",), {"type": int, "help": "Generate this many answers and keep the --n likeliest."}),
+    (("--logprobs",), {"type": int, "help": "With --json: log probabilities of the tokens and of N alternatives."}),
     (("--prompt-logprobs",), {"type": int, "help": "With --json: the same for the tokens of the prompt."}),
 )
 
 GRAMMAR_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("--json-schema", {"metavar": "FILE|TEXT", "help": "The answer is JSON that fits this schema."}),
-    ("--json-object", {"is_flag": True, "help": "The answer is a JSON object."}),
-    ("--regex", {"help": "The answer matches this regular expression."}),
-    ("--lark", {"metavar": "FILE|TEXT", "help": "The answer follows this Lark grammar."}),
+    ("--json-schema", {"metavar": "FILE|TEXT", "help": "Constrain the answer to this JSON schema."}),
+    ("--json-object", {"is_flag": True, "help": "Constrain the answer to a JSON object."}),
+    ("--regex", {"help": "Constrain the answer to this regular expression."}),
+    ("--lark", {"metavar": "FILE|TEXT", "help": "Constrain the answer to this Lark grammar."}),
 )
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def sampling_options(*, without: Collection[str] = (), **defaults: object) -> Decorator:
-    """Add the sampling options but those `without`; `defaults` replace those of `SamplingParams` for this command."""
+    """Add all sampling options except `without`; `defaults` override those of `SamplingParams` for this command."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for flag, details in reversed(GRAMMAR_OPTIONS):
@@ -77,10 +77,10 @@ def sampling_options(*, without: Collection[str] = (), **defaults: object) -> De
 
 def sampling_params(given: Mapping[str, Any], recommended: RecommendedSampling = USUAL) -> SamplingParams:
     """
-    Return the parameters that the options ask for, with `recommended` where they are None; the engine checks ranges.
+    Return the parameters of the options, with `recommended` where an option is None; the engine checks ranges.
 
     Raises:
-        SettingsError: a bias or a grammar cannot be read.
+        SettingsError: a bias or a grammar is invalid.
     """
     values = {field.name: given[field.name] for field in fields(SamplingParams) if field.name in given}
     values |= {name: getattr(recommended, name) for name in RECOMMENDED if values.get(name, 0) is None}
@@ -93,7 +93,7 @@ def _bias(text: str) -> tuple[int, float]:
     try:
         return int(token_id), float(bias)
     except ValueError:
-        raise SettingsError(f"--logit-bias is {text!r}; wanted: a token id and a number, such as 42=-1.5.") from None
+        raise SettingsError(f"--logit-bias is {text!r}; expected a token id and a number, such as 42=-1.5.") from None
 
 
 def _grammar(given: Mapping[str, Any]) -> Grammar | None:
@@ -110,7 +110,7 @@ def _grammar(given: Mapping[str, Any]) -> Grammar | None:
 
 
 def _file_or_text(value: str) -> str:
-    """The content of a file of that name, else the text itself."""
+    """Return the content of the file of that name, else the text itself."""
     if "\n" in value or value.lstrip().startswith("{"):
         return value
     path = Path(value)

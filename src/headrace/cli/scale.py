@@ -1,4 +1,4 @@
-"""`headrace scale`: let an endpoint or an inference component grow and shrink with its load, with one command."""
+"""`headrace scale`: scale an endpoint or an inference component automatically with its load."""
 
 import json
 import math
@@ -8,44 +8,53 @@ from typing import Any
 import click
 
 from headrace.cli.group import Examples, UserFailed
-from headrace.cli.platform_client import Platform, error_of, find_platform, is_not_found, platform_option, told
+from headrace.cli.platform_client import (
+    Platform,
+    error_of,
+    find_platform,
+    is_not_found,
+    platform_option,
+    translate_errors,
+)
 from headrace.cli.scale_report import report
 
 LOAD_POLICY = "headrace-load"
 IDLE_POLICY = "headrace-idle"
 _PERIOD_S, _LONG_PERIOD_S = 10, 60
 _LONG_IDLE_S = 3600
-"""An idle time that is longer than this is looked at by the minute: finer values are not kept so long."""
+"""Above this idle time the alarm uses one-minute periods: finer datapoints are not retained long enough."""
 _NUM_SHOWN = 10
 _VARIANT = "sagemaker:variant:DesiredInstanceCount"
 _COMPONENT = "sagemaker:inference-component:DesiredCopyCount"
 
 EXAMPLES = """
-headrace scale chat --min 1 --max 4                  between one and four, 4 requests at a time for each
+headrace scale chat --min 1 --max 4                  one to four, targeting 4 concurrent requests on each
 headrace scale chat --min 0 --max 2 --idle-s 300     to zero after five minutes without a request
-headrace scale chat --describe                       bounds, policies, and what happened
-headrace scale chat --off                            as it is now, from now on; own policies stay
+headrace scale chat --describe                       show bounds, policies and activities
+headrace scale chat --off                            keep the current capacity; your own policies stay
 """
 
 
 @click.command(cls=Examples, examples=EXAMPLES)
 @click.argument("name")
 @platform_option
-@click.option("--min", "minimum", type=click.IntRange(0, 100), help="Fewest workers or copies; 0: may sleep.")
-@click.option("--max", "maximum", type=click.IntRange(1, 100), help="Most workers or copies.")
+@click.option(
+    "--min", "minimum", type=click.IntRange(0, 100), help="Minimum workers or copies; 0 allows scale to zero."
+)
+@click.option("--max", "maximum", type=click.IntRange(1, 100), help="Maximum workers or copies.")
 @click.option(
     "--target",
     type=click.FloatRange(min=0, min_open=True),
     default=4.0,
     show_default=True,
-    help="Requests at a time that each shall have.",
+    help="Target of concurrent requests on each worker or copy.",
 )
 @click.option(
-    "--idle-s", type=click.IntRange(10, 86_400), help="Without a request for so many seconds: down to the minimum."
+    "--idle-s", type=click.IntRange(10, 86_400), help="Scale to the minimum after this many seconds without a request."
 )
-@click.option("--variant", help="Which variant of the endpoint.  [default: the only one]")
-@click.option("--describe", "is_describing", is_flag=True, help="Show what is set and what happened; change nothing.")
-@click.option("--off", "is_off", is_flag=True, help="Take back what this command made; the capacity stays as it is.")
+@click.option("--variant", help="Variant of the endpoint.  [default: the only one]")
+@click.option("--describe", "is_describing", is_flag=True, help="Show bounds, policies and activities; change nothing.")
+@click.option("--off", "is_off", is_flag=True, help="Delete what this command created; the capacity stays unchanged.")
 @click.option("--json", "as_json", is_flag=True, help="With --describe: print JSON.")
 def scale(  # noqa: PLR0913 -- its options
     *,
@@ -63,11 +72,11 @@ def scale(  # noqa: PLR0913 -- its options
     """
     Scale the endpoint or inference component NAME between --min and --max.
 
-    It registers a scalable target and puts a target-tracking policy on the requests that are answered at a time; with
-    --idle-s also a step policy with an alarm, which takes it down to the minimum when nobody asks.
+    It registers a scalable target and a target-tracking policy on the number of concurrent requests. With --idle-s it
+    adds a step policy and an alarm that scale it to the minimum when there are no requests.
     """
     platform = find_platform(url)
-    with told():
+    with translate_errors():
         identity = _identity(platform, name, variant)
         if is_describing:
             _describe(platform, identity, as_json=as_json)
@@ -75,22 +84,22 @@ def scale(  # noqa: PLR0913 -- its options
             click.echo(_switch_off(platform, identity, name))
         else:
             if minimum is None or maximum is None:
-                raise UserFailed("Both --min and --max are wanted; --describe shows what is set, --off ends it.")
+                raise UserFailed("Give both --min and --max; --describe shows the current bounds, --off ends scaling.")
             if minimum > maximum:
-                raise UserFailed(f"--min is {minimum} and --max {maximum}; wanted: --min not above --max.")
+                raise UserFailed(f"--min is {minimum} and --max {maximum}; expected --min not above --max.")
             _refuse_host(platform, name, identity)
             _register(platform, identity, minimum=minimum, maximum=maximum, target=target, idle_s=idle_s)
             click.echo(
-                f"{name} is scaled between {minimum} and {maximum}, {target:g} requests at a time for each. "
-                f"`headrace scale {name} --describe` tells what happens."
+                f"{name} is scaled between {minimum} and {maximum}, targeting {target:g} concurrent requests on each. "
+                f"`headrace scale {name} --describe` shows the activities."
             )
 
 
 def watched(identity: dict[str, str], period_s: int) -> list[dict[str, Any]]:
     """
-    What an idle alarm looks at: whichever is more of the requests under way and those that have ended.
+    Return the metric queries of the idle alarm: the maximum of requests in flight and requests completed.
 
-    The first alone would overlook short requests, as it is looked at once a second; the second alone long ones.
+    In-flight requests alone miss short requests, because they are sampled once a second; completed ones miss long ones.
     """
     kind, name, *rest = identity["ResourceId"].split("/")
     if kind == "inference-component":
@@ -112,7 +121,7 @@ def watched(identity: dict[str, str], period_s: int) -> list[dict[str, Any]]:
 
 
 def tracking(identity: dict[str, str], target: float) -> dict[str, Any]:
-    """A target-tracking configuration on requests at a time."""
+    """Return a target-tracking configuration on concurrent requests."""
     kind = (
         "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"
         if identity["ScalableDimension"] == _COMPONENT
@@ -128,7 +137,7 @@ def tracking(identity: dict[str, str], target: float) -> dict[str, Any]:
 
 def _identity(platform: Platform, name: str, variant: str | None) -> dict[str, str]:
     """
-    Which scalable target is meant by a name: a variant of an endpoint, else a component.
+    Return the scalable target of a name: a variant of an endpoint, else a component.
 
     Raises:
         UserFailed: there is neither, or the endpoint has several variants.
@@ -136,15 +145,14 @@ def _identity(platform: Platform, name: str, variant: str | None) -> dict[str, s
     from botocore.exceptions import ClientError
 
     try:
-        variants = [
-            one["VariantName"] for one in platform.sagemaker.describe_endpoint(EndpointName=name)["ProductionVariants"]
-        ]
+        endpoint = platform.sagemaker.describe_endpoint(EndpointName=name)
+        variants = [found["VariantName"] for found in endpoint["ProductionVariants"]]
     except ClientError as error:
         if not is_not_found(error):
             raise
         return _component_identity(platform, name)
     if variant is None and len(variants) > 1:
-        raise UserFailed(f"{name} has the variants {', '.join(variants)}; say which with --variant.")
+        raise UserFailed(f"{name} has the variants {', '.join(variants)}; choose one with --variant.")
     chosen = variant or variants[0]
     if chosen not in variants:
         raise UserFailed(f"{name} has no variant {chosen}. It has: {', '.join(variants)}.")
@@ -167,36 +175,36 @@ def _component_identity(platform: Platform, name: str) -> dict[str, str]:
 
 def _refuse_host(platform: Platform, name: str, identity: dict[str, str]) -> None:
     """
-    Refuse the host of inference components: each of them has a load of its own, and is scaled by itself.
+    Refuse the host of inference components: each component has its own load and is scaled separately.
 
     Raises:
-        UserFailed: components stand on the endpoint; the text names them.
+        UserFailed: the endpoint hosts components; the message names them.
     """
     if identity["ScalableDimension"] != _VARIANT:
         return
     found = platform.sagemaker.list_inference_components(EndpointNameEquals=name, SortBy="Name", SortOrder="Ascending")
-    names = [one["InferenceComponentName"] for one in found["InferenceComponents"]]
+    names = [component["InferenceComponentName"] for component in found["InferenceComponents"]]
     if names:
         raise UserFailed(
-            f"The models of {name} are inference components, and each is scaled by itself: headrace scale {names[0]} … "
+            f"The models of {name} are inference components, each scaled separately: headrace scale {names[0]} … "
             f"(there are {', '.join(names)}). Instances follow with ManagedInstanceScaling."
         )
 
 
-def _refuse_twin(platform: Platform, client: Any, identity: dict[str, str], target: float) -> None:
+def _refuse_duplicate_policy(platform: Platform, client: Any, identity: dict[str, str], target: float) -> None:
     """
-    Somebody's own policy tracks the same metric: only one may, and theirs is not replaced, nor are its bounds.
+    Refuse a target where a policy of the user tracks the same metric: only one may, and the user's is kept.
 
     Raises:
-        UserFailed: there is one; the text names it.
+        UserFailed: there is such a policy; the message names it.
     """
     key, metric = "TargetTrackingScalingPolicyConfiguration", "PredefinedMetricSpecification"
-    wanted = tracking(identity, target)[metric]
+    tracked = tracking(identity, target)[metric]
     for policy in client.describe_scaling_policies(**identity)["ScalingPolicies"]:
-        if policy["PolicyName"] != LOAD_POLICY and policy.get(key, {}).get(metric) == wanted:
+        if policy["PolicyName"] != LOAD_POLICY and policy.get(key, {}).get(metric) == tracked:
             raise UserFailed(
-                f"The policy {policy['PolicyName']} tracks {wanted['PredefinedMetricType']} of "
-                f"{identity['ResourceId']} already, and nothing was changed. Delete it first: "
+                f"The policy {policy['PolicyName']} already tracks {tracked['PredefinedMetricType']} of "
+                f"{identity['ResourceId']}, and nothing was changed. Delete it first: "
                 f"aws application-autoscaling delete-scaling-policy --policy-name {policy['PolicyName']} "
                 f"{_as_flags(platform, identity)}"
             )
@@ -210,7 +218,7 @@ def _register(
     platform: Platform, identity: dict[str, str], *, minimum: int, maximum: int, target: float, idle_s: int | None
 ) -> None:
     client, cloudwatch = platform.client("application-autoscaling"), platform.client("cloudwatch")
-    _refuse_twin(platform, client, identity, target)
+    _refuse_duplicate_policy(platform, client, identity, target)
     client.register_scalable_target(**identity, MinCapacity=minimum, MaxCapacity=maximum)
     client.put_scaling_policy(
         **identity,
@@ -247,13 +255,13 @@ def _idle_alarm(identity: dict[str, str]) -> str:
 
 
 def _drop_idle(client: Any, cloudwatch: Any, identity: dict[str, str]) -> None:
-    """Without --idle-s there shall be no idle policy, also if there was one."""
+    """Delete the idle policy and its alarm, if there are any."""
     cloudwatch.delete_alarms(AlarmNames=[_idle_alarm(identity)])
     _delete_policy(client, identity, IDLE_POLICY)
 
 
 def _delete_policy(client: Any, identity: dict[str, str], name: str) -> None:
-    """Also if there is none."""
+    """Delete a policy if it exists."""
     from botocore.exceptions import ClientError
 
     try:
@@ -265,31 +273,31 @@ def _delete_policy(client: Any, identity: dict[str, str], name: str) -> None:
 
 def _switch_off(platform: Platform, identity: dict[str, str], name: str) -> str:
     """
-    Take away what `headrace scale` made, and the scalable target if nothing else hangs on it; tells what is left.
+    Delete what `headrace scale` created, and the scalable target unless it has other policies; return a summary.
 
     Raises:
-        UserFailed: it is not scaled, or only by what somebody else put there.
+        UserFailed: it is not scaled, or only by policies that `headrace scale` did not create.
     """
     client = platform.client("application-autoscaling")
-    made, left = _policies_and_schedules(client, identity)
-    if not left:
+    own, others = _policies_and_schedules(client, identity)
+    if not others:
         platform.client("cloudwatch").delete_alarms(AlarmNames=[_idle_alarm(identity)])
         _deregister(client, identity)
-        return f"{name} is not scaled any more."
+        return f"{name} is no longer scaled."
     kept = (
-        f"Left is what `headrace scale` did not make: {', '.join(left)}. To end that too: "
+        f"Not created by `headrace scale`, and kept: {', '.join(others)}. To delete these too: "
         f"aws application-autoscaling deregister-scalable-target {_as_flags(platform, identity)}"
     )
-    if not made:
+    if not own:
         raise UserFailed(f"`headrace scale` has no policy on {identity['ResourceId']}, and nothing was changed. {kept}")
     platform.client("cloudwatch").delete_alarms(AlarmNames=[_idle_alarm(identity)])
-    for policy in made:
+    for policy in own:
         _delete_policy(client, identity, policy)
-    return f"{name} is not scaled by `headrace scale` any more; its bounds stay. {kept}"
+    return f"{name} is no longer scaled by `headrace scale`; its bounds stay. {kept}"
 
 
 def _as_flags(platform: Platform, identity: dict[str, str]) -> str:
-    """Which platform and which target, for the AWS CLI."""
+    """Return the flags of the AWS CLI for the platform and the target."""
     return (
         f"--endpoint-url {platform.url} --service-namespace {identity['ServiceNamespace']} "
         f"--resource-id {identity['ResourceId']} --scalable-dimension {identity['ScalableDimension']}"
@@ -297,11 +305,11 @@ def _as_flags(platform: Platform, identity: dict[str, str]) -> str:
 
 
 def _policies_and_schedules(client: Any, identity: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Names of the policies that `headrace scale` made, and what else there is, in words."""
+    """Return the names of the policies that `headrace scale` created, and descriptions of everything else."""
     pages = client.get_paginator("describe_scaling_policies").paginate(**identity)
-    policies = [one["PolicyName"] for page in pages for one in page["ScalingPolicies"]]
+    policies = [policy["PolicyName"] for page in pages for policy in page["ScalingPolicies"]]
     pages = client.get_paginator("describe_scheduled_actions").paginate(**identity)
-    schedules = [one["ScheduledActionName"] for page in pages for one in page["ScheduledActions"]]
+    schedules = [action["ScheduledActionName"] for page in pages for action in page["ScheduledActions"]]
     own = (LOAD_POLICY, IDLE_POLICY)
     others = [f"policy {name}" for name in policies if name not in own]
     return [name for name in policies if name in own], [*others, *(f"scheduled action {name}" for name in schedules)]
@@ -335,7 +343,7 @@ def _describe(platform: Platform, identity: dict[str, str], *, as_json: bool) ->
         click.echo(json.dumps(found, indent=2, default=str))
         return
     if not targets:
-        click.echo(f"{identity['ResourceId']} is not scaled. `headrace scale NAME --min 1 --max 4` begins it.")
+        click.echo(f"{identity['ResourceId']} is not scaled. `headrace scale NAME --min 1 --max 4` starts it.")
         return
     names = [alarm["AlarmName"] for policy in policies for alarm in policy["Alarms"]]
     click.echo(
@@ -351,13 +359,13 @@ def _describe(platform: Platform, identity: dict[str, str], *, as_json: bool) ->
 
 
 def _counts(platform: Platform, resource_id: str) -> tuple[int, int]:
-    """How many serve, and how many are wanted."""
+    """Return the current and the desired capacity."""
     kind, name, *rest = resource_id.split("/")
     if kind == "inference-component":
         found = platform.sagemaker.describe_inference_component(InferenceComponentName=name)["RuntimeConfig"]
         return found["CurrentCopyCount"], found["DesiredCopyCount"]
     variants = platform.sagemaker.describe_endpoint(EndpointName=name)["ProductionVariants"]
-    variant = next(one for one in variants if one["VariantName"] == rest[-1])
+    variant = next(variant for variant in variants if variant["VariantName"] == rest[-1])
     return variant["CurrentInstanceCount"], variant["DesiredInstanceCount"]
 
 

@@ -1,4 +1,4 @@
-"""What `headrace scale NAME --describe` prints: how much there is, what scales it, and what happened. Pure."""
+"""The report of `headrace scale NAME --describe`: capacity, policies and activities. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ from headrace.cli.tables import age, table
 _NOT_SCALED = {
     "AlreadyAtMaxCapacity": "already at the maximum, {MaxCapacity}",
     "AlreadyAtMinCapacity": "already at the minimum, {MinCapacity}",
-    "AlreadyAtDesiredCapacity": "{CurrentCapacity} are right",
-    "AutoScalingAnticipatedFlapping": "one less than {CurrentCapacity} would be added again",
-    "TargetServicePutResourceAsUnscalable": "cannot be scaled now: it is being changed, or has failed",
+    "AlreadyAtDesiredCapacity": "already at the desired capacity, {CurrentCapacity}",
+    "AutoScalingAnticipatedFlapping": "removing one of {CurrentCapacity} would scale out again",
+    "TargetServicePutResourceAsUnscalable": "cannot be scaled now: it is being updated, or has failed",
 }
 _BY_ALARM = re.compile(r"monitor alarm (?P<alarm>.+) in state (?P<state>\w+) triggered policy (?P<policy>.+)")
 _ADJUSTMENTS = {"ChangeInCapacity": "{:+d}", "PercentChangeInCapacity": "{:+d} %", "ExactCapacity": "to {:d}"}
@@ -33,15 +33,15 @@ def report(
     now: datetime,
 ) -> str:
     """
-    All of it, for people.
+    Format the whole report for people.
 
     Args:
-        target: as DescribeScalableTargets has it; the others as their operations do.
-        counts: how many serve, and how many are wanted.
-        policies: of the target.
-        alarms: name → state.
-        activities: newest first.
-        now: for the ages.
+        target: an item of DescribeScalableTargets; the others are answers of their operations too.
+        counts: current and desired capacity.
+        policies: the policies of the target.
+        alarms: the state of each alarm by name.
+        activities: the activities, newest first.
+        now: the current time, for ages.
     """
     unit = "copies" if target["ResourceId"].startswith("inference-component/") else "workers"
     serving, wanted = counts
@@ -51,7 +51,7 @@ def report(
     if suspended:
         parts.append(f"suspended: {', '.join(suspended)}")
     if policies:
-        rows = [(one["PolicyName"], policy_text(one), _alarm_states(one, alarms)) for one in policies]
+        rows = [(policy["PolicyName"], policy_text(policy), _alarm_states(policy, alarms)) for policy in policies]
         parts += ["", table([("POLICY", "DOES", "ALARMS"), *rows])]
     if activities:
         rows_done = [_activity_row(activity, now) for activity in activities]
@@ -60,7 +60,7 @@ def report(
 
 
 def policy_text(policy: Mapping[str, Any]) -> str:
-    """What a policy does, in a few words."""
+    """Return a short description of a policy."""
     tracking = policy.get("TargetTrackingScalingPolicyConfiguration")
     if tracking:
         only = ", never in" if tracking.get("DisableScaleIn") else ""
@@ -79,22 +79,22 @@ def _metric_of(tracking: Mapping[str, Any]) -> str:
 
 
 def _alarm_states(policy: Mapping[str, Any], alarms: Mapping[str, str]) -> str:
-    """`High OK, Low ALARM`; a user's own alarm by its name."""
+    """Return the alarm states such as `High OK, Low ALARM`; alarms of the user appear by name."""
     found = []
     for alarm in policy.get("Alarms", ()):
         name = alarm["AlarmName"]
         found.append(f"{_short(name)} {alarms.get(name, 'gone')}")
-    return ", ".join(found) or "none: nothing starts it"
+    return ", ".join(found) or "no alarm: nothing triggers it"
 
 
 def _short(alarm: str) -> str:
-    """`High` and `Low` for the alarms that a target-tracking policy makes."""
+    """Return `High` or `Low` for the alarms of a target-tracking policy, else the name."""
     is_made = alarm.startswith("TargetTracking-")
     return next((side for side in ("High", "Low") if is_made and f"-Alarm{side}-" in alarm), alarm)
 
 
 def _cause(activity: Mapping[str, Any]) -> str:
-    """In fewer words than AWS's, where an alarm was it."""
+    """Return the cause of an activity, shortened if it is an alarm."""
     text = str(activity["Cause"])
     found = _BY_ALARM.fullmatch(text)
     return f"{found['policy']}: alarm {_short(found['alarm'])} is in {found['state']}" if found else text

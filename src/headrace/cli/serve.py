@@ -1,4 +1,4 @@
-"""`headrace serve`: settings in, a running model server out."""
+"""`headrace serve`: run a model server."""
 
 import os
 import sys
@@ -13,12 +13,12 @@ from headrace.cli.setting_options import setting_options
 from headrace.settings.sources import gather_settings
 
 EXAMPLES = """
-headrace serve smollm2                              a small real model, on http://127.0.0.1:8080
-headrace serve Qwen/Qwen3-0.6B --dtype w8a8         from the Hub, weights in 8 bits
+headrace serve smollm2                              a small real model on http://127.0.0.1:8080
+headrace serve Qwen/Qwen3-0.6B --dtype w8a8         a model from the Hub with 8-bit weights
 headrace serve ./model.gguf --port 0                a file, on any free port
-headrace serve smollm2 --host 0.0.0.0 --api-key K   for others, who need the key
-HF_MODEL_ID=smollm2 headrace serve                  settings from the environment, as containers do
-headrace fit MODEL                                  what it will need, before anything is loaded
+headrace serve smollm2 --host 0.0.0.0 --api-key K   reachable by others who have the key
+HF_MODEL_ID=smollm2 headrace serve                  settings from the environment, as in containers
+headrace fit MODEL                                  memory needs, before anything is loaded
 """
 
 
@@ -30,8 +30,8 @@ def serve(**overrides: Any) -> None:
     Serve MODEL (an alias such as smollm2, a Hub id, a folder or a .gguf file) over HTTP.
 
     One port speaks SageMaker's container contract (/ping, /invocations), TGI (/generate_stream), OpenAI
-    (/v1/chat/completions) and has a chat page at /. Every option is also an environment variable; docs/settings.md
-    explains them all.
+    (/v1/chat/completions) and has a chat page at /. Every option is also an environment variable; see
+    docs/settings.md.
     """
     settings, notices = gather_settings(overrides, os.environ)
     from headrace.server.main import run_server

@@ -1,5 +1,5 @@
 """
-Command line options made from the fields of `ServerSettings`: name, help, default and environment name stand there.
+Command line options generated from the fields of `ServerSettings`: name, help, default and environment variable.
 
 The values stay text: `settings.server_settings` reads them by the field's rule, so that a bad flag is refused in the
 same words as a bad environment variable.
@@ -35,13 +35,13 @@ ENGINE_SETTINGS = (
     "chat_template",
     "cache_dir",
 )
-"""Those that mean something without a server."""
+"""The settings that apply without a server."""
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def setting_options(*names: str) -> Decorator:
-    """Add an option for each of the settings named; without names for all but `model`, which is an argument."""
+    """Add an option for each named setting; by default for all except `model`, which is an argument."""
     return _options([row for row in setting_rows() if (row.name in names if names else row.name != "model")])
 
 
@@ -61,10 +61,10 @@ def _options(rows: Sequence[SettingRow]) -> Decorator:
 
 def engine_config(model: str, given: Mapping[str, object]) -> "EngineConfig":
     """
-    The engine that the options (and `HEADRACE_*`) ask for.
+    Return the engine configuration from the options and `HEADRACE_*` variables.
 
     Raises:
-        SettingsError: a value is not what is wanted.
+        SettingsError: a value is invalid.
     """
     from headrace.server.engine_config import engine_config as config_of
 
@@ -74,7 +74,7 @@ def engine_config(model: str, given: Mapping[str, object]) -> "EngineConfig":
 
 
 def _own_environment() -> dict[str, str]:
-    """Without the names of containers: `HF_MODEL_ID` is for servers."""
+    """Return the environment without container names: `HF_MODEL_ID` is for servers."""
     return {name: value for name, value in os.environ.items() if name.startswith("HEADRACE_")}
 
 

@@ -1,4 +1,4 @@
-"""`headrace simulate`: try a scaling policy, or two, on a day of requests before paying for it."""
+"""`headrace simulate`: simulate one or two scaling policies on a trace of requests."""
 
 import json
 import math
@@ -20,9 +20,9 @@ from headrace.core.errors import InvalidRequest
 
 EXAMPLES = """
 headrace simulate --example > day.csv
-headrace simulate day.csv --target 4 --min 0 --max 20          4 requests at once on each copy
-headrace simulate day.csv --policy policy.json --html day.html a policy as AWS's CLI takes it, and a picture
-headrace simulate day.csv --policy a.json --compare b.json     which of the two?
+headrace simulate day.csv --target 4 --min 0 --max 20          target 4 concurrent requests on each copy
+headrace simulate day.csv --policy policy.json --html day.html a policy in the format of the AWS CLI, with charts
+headrace simulate day.csv --policy a.json --compare b.json     compare two policies
 headrace simulate day.csv --target 4 --csv out.csv --json      for programs
 """
 
@@ -33,12 +33,14 @@ CONCURRENCY = "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolutio
 
 @click.command("simulate", cls=Examples, examples=EXAMPLES)
 @click.argument("trace", required=False, type=EXISTING)
-@click.option("--example", is_flag=True, help="Print a made-up day of requests to start from, and end.")
-@click.option("--policy", type=EXISTING, help="File of the policy to try, JSON as AWS's CLI takes it.")
-@click.option("--target", type=click.FloatRange(min=0, min_open=True), help="Track so many requests at once per copy.")
-@click.option("--compare", type=EXISTING, help="File of a second policy, to try on the same requests.")
-@click.option("--min", "minimum", type=click.IntRange(min=0), help="Fewest copies.  [default: the policy's, or 1]")
-@click.option("--max", "maximum", type=click.IntRange(min=0), help="Most copies.  [default: the policy's, or 10]")
+@click.option("--example", is_flag=True, help="Print a synthetic trace of one day and exit.")
+@click.option("--policy", type=EXISTING, help="Policy file: JSON in the format of the AWS CLI.")
+@click.option(
+    "--target", type=click.FloatRange(min=0, min_open=True), help="Track this many concurrent requests per copy."
+)
+@click.option("--compare", type=EXISTING, help="File of a second policy to run on the same trace.")
+@click.option("--min", "minimum", type=click.IntRange(min=0), help="Minimum copies.  [default: the policy's, or 1]")
+@click.option("--max", "maximum", type=click.IntRange(min=0), help="Maximum copies.  [default: the policy's, or 10]")
 @click.option("--concurrency", default=8, show_default=True, type=click.IntRange(min=1), help="Requests a copy takes.")
 @click.option("--service-s", default=2.0, show_default=True, type=click.FloatRange(min=0.001), help="Of one answer.")
 @click.option("--start-s", default=30.0, show_default=True, type=click.FloatRange(min=0), help="Until a copy serves.")
@@ -58,15 +60,15 @@ def simulate_day(
     *, trace: Path | None, example: bool, compare: Path | None, at_zero: AtZero, as_json: bool, **options: Any
 ) -> None:
     """
-    Run the requests of TRACE (CSV: time,requests) under a scaling policy; show copies, queue and latency.
+    Simulate the requests of TRACE (CSV: time,requests) under a scaling policy; show copies, queue and latency.
 
-    Nothing is started: a model of the fleet answers, the platform's own code decides, once in each step of 10 s.
+    Nothing is started: a model of the fleet answers, and the platform's own scaling code decides every 10 s.
     """
     if example:
         click.echo(example_trace(), nl=False)
         return
     if trace is None:
-        raise click.UsageError("TRACE is missing. `headrace simulate --example > day.csv` makes one.")
+        raise click.UsageError("TRACE is missing. `headrace simulate --example > day.csv` writes one.")
     read = read_trace(trace)
     model = FleetModel(
         concurrency=options["concurrency"],
@@ -92,10 +94,10 @@ def simulate_day(
 
 
 def _plans(options: dict[str, Any], compare: Path | None, start_s: float) -> list[tuple[str, Plan]]:
-    """The policy, and the one that it is compared with, each by a name."""
+    """Return the policy, and the one that it is compared with, by name."""
     path, target = options["policy"], options["target"]
     if (path is None) == (target is None):
-        raise click.UsageError("Wanted: either --policy or --target.")
+        raise click.UsageError("Give either --policy or --target.")
     if path is None:
         tracking = {"TargetValue": target, "PredefinedMetricSpecification": {"PredefinedMetricType": CONCURRENCY}}
         plans = [(f"--target {target:g}", _plan(tracking, "--target", options, start_s))]
@@ -115,7 +117,7 @@ def _plan(document: Any, source: Path | str, options: dict[str, Any], start_s: f
 
 
 def figures(result: Result) -> dict[str, float | int | None]:
-    """What policies are compared by."""
+    """Return the figures that policies are compared by."""
     shares = {"latency_p50_s": 0.5, "latency_p95_s": 0.95, "latency_p99_s": 0.99}
     latencies = {name: result.latency_s(share) if result.latencies else None for name, share in shares.items()}
     return {
@@ -148,13 +150,13 @@ ROWS = (
     ("latency_p99_s", "latency p99, s", ".1f"),
     ("longest_queue", "longest queue", ",.0f"),
 )
-"""Figure, what it is called, and how it is written."""
+"""Name, label and number format of each figure."""
 
 
 def figure_rows(runs: list[tuple[str, Result]]) -> list[tuple[str, ...]]:
-    """The figures as a table, a column for each policy."""
+    """Return the figures as a table with a column for each policy."""
     found = [figures(result) for _, result in runs]
-    rows = [(label, *(_written(one[key], form) for one in found)) for key, label, form in ROWS]
+    rows = [(label, *(_written(values[key], form) for values in found)) for key, label, form in ROWS]
     return [("", *(name for name, _ in runs)), *rows]
 
 

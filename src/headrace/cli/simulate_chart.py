@@ -1,4 +1,4 @@
-"""A simulation as a picture: a few lines of a terminal, or one HTML file that needs nothing else."""
+"""Charts of a simulation: sparklines in a terminal, or a self-contained HTML file."""
 
 import math
 from collections.abc import Sequence
@@ -11,31 +11,31 @@ from headrace.control.autoscaling.simulation.simulator import Result
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH, HEIGHT, LEFT, GAP = 960, 130, 70, 44
 COLORS = ("#4c78a8", "#f58518")
-"""Of the first run and of the one that it is compared with."""
+"""Colours of the first run and of the one that it is compared with."""
 
 _WHOLE_FROM = 1000
-"""From here on digits behind the point tell nothing."""
+"""Numbers from here on are printed without decimals."""
 
 Runs = Sequence[tuple[str, Result]]
-"""What is compared: a name and what came of it; one or two."""
+"""One or two runs: name and result."""
 
 Panel = tuple[str, str, Sequence[Sequence[float]]]
-"""Name, unit, and for each run one value for each step."""
+"""Name, unit, and the values of each run by step."""
 
 
 def panels(runs: Runs) -> list[Panel]:
-    """What is plotted; the requests are the same for all."""
+    """Return the panels; all runs share the panel of requests."""
     ticks = [result.ticks for _, result in runs]
     return [
         ("requests", "/s", [[tick.requests / STEP_S for tick in ticks[0]]]),
-        ("copies", "", [[float(tick.serving) for tick in one] for one in ticks]),
-        ("queue", "", [[tick.queue for tick in one] for one in ticks]),
-        ("latency", "s", [[tick.latency_s for tick in one] for one in ticks]),
+        ("copies", "", [[float(tick.serving) for tick in run] for run in ticks]),
+        ("queue", "", [[tick.queue for tick in run] for run in ticks]),
+        ("latency", "s", [[tick.latency_s for tick in run] for run in ticks]),
     ]
 
 
 def terminal_chart(runs: Runs, *, width: int) -> str:
-    """A line for each panel, or two where two are compared, with its largest value at the end."""
+    """Return a line for each panel and run, with the largest value at the end."""
     room = max(10, width - 24)
     lines = []
     for name, unit, all_values in panels(runs):
@@ -45,23 +45,23 @@ def terminal_chart(runs: Runs, *, width: int) -> str:
             label = name if len(found) == 1 else f"{name} {number + 1}"
             bars = "".join(BARS[math.ceil(height / top * (len(BARS) - 1))] for height in heights)
             lines.append(f"{label:<10}{bars} max {amount(max(heights, default=0.0))}{unit}")
-    lines.append(f"{'':<10}in steps of {STEP_S} s; the autoscaler decides once in each")
+    lines.append(f"{'':<10}in steps of {STEP_S} s; the autoscaler decides once per step")
     return "\n".join(lines)
 
 
 def amount(value: float) -> str:
-    """For people: four digits, and never an exponent for what is large."""
+    """Format a number for people: four digits, no exponent."""
     return f"{value:,.0f}" if value >= _WHOLE_FROM else f"{value:.4g}"
 
 
 def html_page(runs: Runs, *, title: str, rows: Sequence[tuple[str, ...]]) -> str:
     """
-    The whole page.
+    Return the whole page.
 
     Args:
-        runs: what is plotted.
-        title: of the page.
-        rows: a table, its head first.
+        runs: the runs to plot.
+        title: the title of the page.
+        rows: a table, head first.
     """
     plots = [_plot(panel, index) for index, panel in enumerate(panels(runs))]
     height = len(plots) * (HEIGHT + GAP) + GAP
@@ -88,7 +88,9 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
 
 def _activities(name: str, result: Result) -> str:
     begin_s = result.ticks[0].time_s
-    rows = [(_clock(one.time_s - begin_s), str(one.capacity), one.cause) for one in result.activities]
+    rows = [
+        (_clock(activity.time_s - begin_s), str(activity.capacity), activity.cause) for activity in result.activities
+    ]
     return f"<h2>Scaling activities: {escape(name)}</h2>{_table([('after', 'capacity', 'cause'), *rows])}"
 
 

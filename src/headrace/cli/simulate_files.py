@@ -1,4 +1,4 @@
-"""Traces of requests, read from CSV, and simulations, written to it."""
+"""Read traces of requests from CSV and write simulations to CSV."""
 
 import csv
 import math
@@ -15,17 +15,17 @@ from headrace.control.autoscaling.simulation.simulator import Result
 from headrace.core.errors import InvalidRequest
 
 MAX_STEPS = 32 * 86_400 // STEP_S
-"""A month: longer ones are mistakes in the units of time."""
+"""A month: longer traces are mistakes in the unit of time."""
 _MAX_TIME_S = 1e11
-"""The year 5138: times behind it are in milliseconds."""
+"""The year 5138: later times are in milliseconds."""
 
 _WHOLE_FROM = 1e5
-"""From here on a number of requests is written without digits behind the point."""
+"""Request counts from here on are printed without decimals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """How many requests came in each step of 10 s."""
+    """The number of requests in each step of 10 s."""
 
     start_s: float
     """Seconds since 1970, a multiple of 10."""
@@ -34,20 +34,18 @@ class Trace:
 
 def read_trace(path: Path) -> Trace:
     """
-    Read a CSV file with a head: `time` (seconds, or ISO) and, if a row is not one request, `requests`.
+    Read a CSV file with the columns `time` (seconds, or ISO) and, if a row is not one request, `requests`.
 
-    With `requests`, a row stands for the time until the next one, and its requests are spread over it evenly.
+    With `requests`, a row covers the time until the next row, and its requests are spread evenly over it.
 
     Raises:
-        InvalidRequest: It is no such file; the text names the line.
+        InvalidRequest: the file is invalid; the message names the line.
     """
     columns, found = _rows(path)
     start_s, last_s = found[0][0] // STEP_S * STEP_S, found[-1][0]
     if last_s - start_s > MAX_STEPS * STEP_S:
-        hint = " Its times look like milliseconds; wanted: seconds." if start_s > _MAX_TIME_S else ""
-        raise InvalidRequest(
-            f"{path} spans {(last_s - start_s) / 86_400:,.0f} days; at most 32 can be simulated.{hint}"
-        )
+        hint = " Its times look like milliseconds; expected seconds." if start_s > _MAX_TIME_S else ""
+        raise InvalidRequest(f"{path} spans {(last_s - start_s) / 86_400:,.0f} days; expected at most 32.{hint}")
     if "requests" not in columns:
         return Trace(start_s=start_s, requests=_spread([(time_s, time_s, count) for time_s, count in found], start_s))
     times = [time_s for time_s, _ in found]
@@ -58,33 +56,35 @@ def read_trace(path: Path) -> Trace:
 
 def _rows(path: Path) -> tuple[Sequence[str], list[tuple[float, float]]]:
     """
-    Names of the columns, and time and number of requests of each row, by time.
+    Return the column names, and the time and number of requests of each row, sorted by time.
 
-    A mark of the byte order, which Excel writes, is passed over.
+    A byte order mark, which Excel writes, is skipped.
     """
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(file)
         try:
             columns = rows.fieldnames or ()
             if not columns:
-                raise InvalidRequest(f"{path} is empty; wanted: a line with the columns time and, perhaps, requests.")
+                raise InvalidRequest(
+                    f"{path} is empty; expected a line with the columns time and, optionally, requests."
+                )
             if "time" not in columns:
                 raise InvalidRequest(
                     f"{path} has the columns {', '.join(map(repr, columns))}; "
-                    "wanted: time and, perhaps, requests, separated by commas."
+                    "expected time and, optionally, requests, separated by commas."
                 )
             found = sorted(_row(row, f"{path}, line {rows.line_num}") for row in rows)
         except csv.Error as exc:
             raise InvalidRequest(f"{path}, line {rows.line_num}: {exc}.") from exc
         except UnicodeDecodeError as exc:
-            raise InvalidRequest(f"{path} is no text in UTF-8 ({exc.reason}); wanted: a CSV file.") from exc
+            raise InvalidRequest(f"{path} is not UTF-8 text ({exc.reason}); expected a CSV file.") from exc
     if not found:
         raise InvalidRequest(f"{path} has no requests.")
     return columns, found
 
 
 def _spread(spans: Sequence[tuple[float, float, float]], start_s: float) -> tuple[float, ...]:
-    """(from, until, how many) to requests in each step."""
+    """Distribute spans of (from, until, number of requests) over the steps."""
     end_s = max(end_s for _, end_s, _ in spans)
     requests = [0.0] * (int((end_s - start_s) // STEP_S) + 1)
     for low_s, high_s, count in spans:
@@ -108,14 +108,14 @@ def _row(row: dict[str, str], where: str) -> tuple[float, float]:
         count = float(row["requests"]) if "requests" in row else 1.0
     except (ValueError, AttributeError, TypeError):
         said = ", ".join(f"{name} {value!r}" for name, value in row.items() if name in {"time", "requests"})
-        raise InvalidRequest(f"{where} has {said}; wanted: a time, in seconds or ISO, and a number.") from None
+        raise InvalidRequest(f"{where} has {said}; expected a time, in seconds or ISO, and a number.") from None
     if not (math.isfinite(count) and count >= 0):
-        raise InvalidRequest(f"{where}: requests is {count}; wanted: 0 or more.")
+        raise InvalidRequest(f"{where}: requests is {count}; expected 0 or more.")
     return time_s, count
 
 
 def example_trace(seed: int = 0) -> str:
-    """A working day, one row a minute: quiet nights, a peak at noon, a burst in the evening, two silent hours."""
+    """Return a working day, one row per minute: quiet nights, a noon peak, an evening burst, two idle hours."""
     chance = random.Random(seed)
     lines = ["time,requests"]
     for minute in range(1440):
@@ -127,7 +127,7 @@ def example_trace(seed: int = 0) -> str:
 
 
 def result_csv(result: Result) -> str:
-    """One row for each step."""
+    """Return the result as CSV, one row for each step."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["time_s", "requests", "desired", "serving", "queue", "latency_s", "lost"])
@@ -148,12 +148,12 @@ def result_csv(result: Result) -> str:
 
 
 def _number(value: float) -> str:
-    """Six digits, and never an exponent for what is large."""
+    """Format a number with six digits and no exponent."""
     return f"{value:.0f}" if value >= _WHOLE_FROM else f"{value:.6g}"
 
 
 def thinned(values: Sequence[float], num: int) -> list[float]:
-    """At most `num` values, each the largest of those that it stands for: a chart must not hide a peak."""
+    """Downsample to at most `num` values, each the maximum of its bin: a chart must not hide a peak."""
     known = [0.0 if math.isnan(value) else value for value in values]
     if len(known) <= num:
         return known

@@ -1,4 +1,4 @@
-"""Policy files of `headrace simulate`: read, and held to what AWS's operations take, member by member."""
+"""Read the policy files of `headrace simulate` and validate each member against AWS's operations."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from headrace.core.errors import InvalidRequest
 
 OWN_MEMBERS = ("MinCapacity", "MaxCapacity", "SuspendedState", "Policies", "Alarms", "ScheduledActions")
-"""Of a document that has several policies."""
+"""Members of a document with several policies."""
 
 _TARGET = {
     "ServiceNamespace": "sagemaker",
@@ -21,7 +21,7 @@ _LISTS: tuple[tuple[str, str, str, Mapping[str, Any]], ...] = (
     ("Alarms", "cloudwatch", "PutMetricAlarm", {}),
     ("ScheduledActions", _SCALING, "PutScheduledAction", {"ScheduledActionName": "action", **_TARGET}),
 )
-"""Member, and what its items are requests of; with what a file may leave out."""
+"""Member, service and operation of its items, and values that a file may omit."""
 _TRACKING, _STEPS = "TargetTrackingScalingPolicyConfiguration", "StepScalingPolicyConfiguration"
 
 
@@ -30,24 +30,24 @@ def read_policy(path: Path) -> dict[str, Any]:
     Read a policy file.
 
     Raises:
-        InvalidRequest: It is no JSON object, or has members that AWS's operations do not have, or of other types; the
-            text names file and member.
+        InvalidRequest: the file is not a JSON object, or has members or types that AWS's operations do not have; the
+            message names file and member.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as exc:
-        raise InvalidRequest(f"{path}, line {exc.lineno}, column {exc.colno}: {exc.msg}; wanted: JSON.") from exc
+        raise InvalidRequest(f"{path}, line {exc.lineno}, column {exc.colno}: {exc.msg}; expected JSON.") from exc
     except (OSError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidRequest(f"{path} cannot be read: {exc}.") from exc
     if not isinstance(document, dict):
-        raise InvalidRequest(f"{path} holds a {type(document).__name__}; wanted: a JSON object.")
+        raise InvalidRequest(f"{path} contains a {type(document).__name__}; expected a JSON object.")
     for where, service, operation, request in _requests(document, path):
         _check(where, service, operation, request)
     return document
 
 
 def _requests(document: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str, str, Any]]:
-    """Each part of a document as a request: where it stands, of which service and operation it is."""
+    """Yield each part of a document as a request: its location, service, operation and value."""
     bounds = {name: document[name] for name in OWN_MEMBERS[:3] if name in document}
     yield f"{path}", _SCALING, "RegisterScalableTarget", {**_TARGET, **bounds}
     rest = {name: value for name, value in document.items() if name not in bounds}
@@ -61,7 +61,7 @@ def _requests(document: Mapping[str, Any], path: Path) -> Iterator[tuple[str, st
         unknown = [name for name in document if name not in OWN_MEMBERS]
         if unknown:
             raise InvalidRequest(
-                f"{path}: {unknown[0]} is no member that is known; wanted: {', '.join(OWN_MEMBERS)}, or a "
+                f"{path}: {unknown[0]} is not a known member; expected {', '.join(OWN_MEMBERS)}, or a "
                 f"target-tracking configuration (TargetValue, ...), or a PutScalingPolicy request ({_TRACKING}, ...)."
             )
     for member, service, operation, defaults in _LISTS:
@@ -72,10 +72,10 @@ def _requests(document: Mapping[str, Any], path: Path) -> Iterator[tuple[str, st
 def _listed(document: Mapping[str, Any], member: str, path: Path) -> list[dict[str, Any]]:
     listed = document.get(member, [])
     if not isinstance(listed, list):
-        raise InvalidRequest(f"{path}: {member} is a {type(listed).__name__}; wanted: a list.")
+        raise InvalidRequest(f"{path}: {member} is a {type(listed).__name__}; expected a list.")
     for number, request in enumerate(listed):
         if not isinstance(request, dict):
-            raise InvalidRequest(f"{path}: {member}[{number}] is a {type(request).__name__}; wanted: an object.")
+            raise InvalidRequest(f"{path}: {member}[{number}] is a {type(request).__name__}; expected an object.")
     return listed
 
 

@@ -1,4 +1,4 @@
-"""The sums of `headrace fit`: what each format of a model needs, what fits, what to choose."""
+"""The calculations of `headrace fit`: memory of each format, what fits, and a recommendation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from headrace.core.errors import InsufficientMemory
 from headrace.runner.memory import MemoryPlan
 
 FORMATS = (("bf16", "bf16"), ("bf16", "int8"), ("w8a8", "bf16"), ("w8a8", "int8"), ("w4a8", "int8"))
-"""Weights and KV cache: those worth comparing, best quality first."""
+"""Formats of weights and KV cache that are worth comparing, best quality first."""
 SHORTEST_CONTEXT = 512
 
 Plan = Callable[..., MemoryPlan]
@@ -16,25 +16,25 @@ Plan = Callable[..., MemoryPlan]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatFit:
-    """One format on this machine."""
+    """The memory of a format, and what fits on the machine."""
 
     dtype: str
     kv_dtype: str
     plan: MemoryPlan | None
-    """As `headrace serve` would make it; None where it does not fit."""
+    """The plan that `headrace serve` would make, or None if it does not fit."""
     room_tokens: int
-    """Tokens of KV cache that fit at most."""
+    """Most tokens of KV cache that fit."""
     refusal: str = ""
-    """Why it does not fit."""
+    """The reason why it does not fit."""
 
     def sequences_of(self, num_tokens: int) -> int:
-        """Sequences of that length that fit at once."""
+        """Return how many sequences of that length fit concurrently."""
         return self.room_tokens // num_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What to start the server with; None: nothing fits."""
+    """The recommended format and context length for the server."""
 
     dtype: str
     kv_dtype: str
@@ -64,14 +64,14 @@ def advise(
     plan: Plan, fits: Sequence[FormatFit], *, auto: tuple[str, str], max_model_len: int, max_num_seqs: int
 ) -> Advice | None:
     """
-    The default format if it fits, else the best that does, else the longest context that fits in the smallest.
+    Recommend the default format if it fits, else the best that fits, else the smallest with the longest context.
 
     Args:
         plan: as for `fit_formats`.
-        fits: what came of it.
-        auto: weights and KV cache that `--dtype auto` takes for this checkpoint.
-        max_model_len: the context that is wanted.
-        max_num_seqs: sequences at once.
+        fits: the result of `fit_formats`.
+        auto: the formats of weights and KV cache that `--dtype auto` selects for this checkpoint.
+        max_model_len: the requested context length.
+        max_num_seqs: the number of concurrent sequences.
     """
     fitting = [(fit.dtype, fit.kv_dtype) for fit in fits if fit.plan is not None]
     if fitting:

@@ -1,7 +1,7 @@
 """
-Where the text of `chat` and `generate` comes from: an engine in this process, or a running server.
+The sources of generated text for `chat` and `generate`: an engine in this process, or a running server.
 
-Both are asked and answer in the same types. `Seams` is how tests put another engine in.
+Both use the same request and chunk types. Tests inject another engine through `Seams`.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """The part of `engine.Backend` that a terminal needs."""
+    """The part of `engine.Backend` that the command line needs."""
 
     @property
     def info(self) -> ModelInfo:
-        """What answers."""
+        """Facts about the model."""
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
@@ -36,11 +36,11 @@ class Source(Protocol):
         ...
 
     async def start(self) -> None:
-        """Make ready."""
+        """Prepare to answer requests."""
         ...
 
     async def close(self, *, deadline_s: float) -> None:
-        """Free what it holds."""
+        """Release all resources."""
         ...
 
 
@@ -53,7 +53,7 @@ def assemble_engine(config: "EngineConfig", progress: Progress) -> Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seams:
-    """What the commands call and tests replace (`obj=` of click)."""
+    """The functions that commands call and tests replace (click's `obj`)."""
 
     make_engine: Callable[["EngineConfig", Progress], Source] = assemble_engine
 
@@ -63,12 +63,12 @@ def opened_source(
     ctx: click.Context, model: str | None, given: Mapping[str, Any]
 ) -> Iterator[tuple[asyncio.Runner, Source]]:
     """
-    The server at `--url`, or the model in an engine of this process: ready to answer, closed at the end.
+    Open the server at `--url`, or load the model into an engine of this process; close it at the end.
 
-    The runner is the event loop that the source lives in.
+    The runner owns the event loop of the source.
 
     Raises:
-        SettingsError: neither was named.
+        SettingsError: neither a model nor a URL is given.
     """
     with asyncio.Runner() as runner:
         with showing_progress() as progress:

@@ -1,4 +1,4 @@
-"""What is written to a terminal: text of a model made harmless, and the line of figures below an answer."""
+"""Terminal output: sanitised model text, and the line of figures below an answer."""
 
 import sys
 import time
@@ -10,19 +10,19 @@ _HARMFUL = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), 127, *ran
 
 
 def printable(text: str) -> str:
-    """The text without control characters: a model must not move the cursor or write the clipboard of a terminal."""
+    """Remove control characters: a model must not move the cursor or write the terminal's clipboard."""
     return text.translate(_HARMFUL)
 
 
 def write_text(text: str) -> None:
-    """Show a piece of an answer at once, as it is where stdout is a file or a pipe."""
+    """Write a piece of an answer and flush; a file or pipe gets it unchanged."""
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Times one answer as it streams."""
+    """Measures the speed of a streaming answer."""
 
     started_s: float = field(default_factory=time.perf_counter)
     first_s: float | None = None
@@ -30,8 +30,8 @@ class Stopwatch:
     num_pieces: int = 0
     finish: Finish | None = None
 
-    def see(self, chunk: Chunk) -> None:
-        """Take a chunk in."""
+    def record(self, chunk: Chunk) -> None:
+        """Record a chunk."""
         self.last_s = time.perf_counter()
         if chunk.text or chunk.tokens:
             self.num_pieces += max(1, len(chunk.tokens))
@@ -40,7 +40,7 @@ class Stopwatch:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the answer, by its finish, else by pieces (an answer that was stopped)."""
+        """Tokens of the answer, or its pieces if it was stopped before its finish."""
         return self.finish.output_tokens if self.finish is not None else self.num_pieces
 
     @property
@@ -55,13 +55,13 @@ class Stopwatch:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Speed after the first token; None below two tokens."""
+        """Speed after the first token; None for fewer than two tokens."""
         if self.first_s is None or self.num_tokens < 2 or self.last_s <= self.first_s:
             return None
         return (self.num_tokens - 1) / (self.last_s - self.first_s)
 
     def line(self) -> str:
-        """`12 tokens, 85 tokens/s, first after 40 ms, 30 of 60 prompt tokens from the cache`."""
+        """Return `12 tokens, 85 tokens/s, first after 40 ms, 30 of 60 prompt tokens from the cache`."""
         parts = [f"{self.num_tokens} tokens"]
         if self.tokens_per_s is not None:
             parts.append(f"{self.tokens_per_s:.0f} tokens/s")

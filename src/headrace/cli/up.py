@@ -1,4 +1,4 @@
-"""`headrace up`: a local SageMaker."""
+"""`headrace up`: run a local SageMaker."""
 
 import os
 import sys
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from headrace.platform.life import Started
 
 EXAMPLES = """
-headrace up                                    on http://127.0.0.1:7450, until Ctrl-C
-eval "$(headrace env)"                         in another shell: boto3 and the SageMaker SDK talk to it
-headrace deploy smollm2                        a model as an endpoint
-headrace keys create                           a key, then
-headrace up --host 0.0.0.0                     for others, who need it
-headrace up --s3-endpoint http://minio:9000    objects elsewhere
+headrace up                                    run on http://127.0.0.1:7450 until Ctrl-C
+eval "$(headrace env)"                         in another shell: point boto3 and the SageMaker SDK at it
+headrace deploy smollm2                        deploy a model as an endpoint
+headrace keys create                           create an access key, then
+headrace up --host 0.0.0.0                     accept requests of others who have a key
+headrace up --s3-endpoint http://minio:9000    use another S3 server
 """
 
 
@@ -40,13 +40,13 @@ def up(**overrides: Any) -> None:
 
 
 def print_panel(started: "Started") -> None:
-    """Print it to a terminal; a log has one line about it already."""
+    """Print the message to a terminal; logs have a line about it already."""
     if sys.stderr.isatty():
         click.echo(panel_text(started), err=True)
 
 
 def panel_text(started: "Started") -> str:
-    """Addresses and commands to copy."""
+    """Return the start message: addresses and commands to copy."""
     from headrace.settings.platform_settings import DEFAULT_PORT
 
     url = started.url
@@ -57,7 +57,7 @@ def panel_text(started: "Started") -> str:
         ("OpenAI", f"{url}/v1"),
         ("objects", started.storage.state),
         ("data", str(started.folder.root)),
-        ("keys", "any" if started.settings.is_open else "wanted: `headrace keys ls`"),
+        ("keys", "any" if started.settings.is_open else "required: `headrace keys ls`"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     table = "\n".join(f"  {name:<{width}}{value}" for name, value in rows)

@@ -1,4 +1,4 @@
-"""`headrace worker`, which `headrace up` runs for each worker: artifacts first, then the server of `headrace serve`."""
+"""`headrace worker`, which `headrace up` runs for each worker: fetch artifacts, then serve like `headrace serve`."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.settings.server_settings import ServerSettings
 
 EXAMPLES = """
-headrace worker DATA/workers/NAME/worker.json   what the platform ran, once more
+headrace worker DATA/workers/NAME/worker.json   run a worker of the platform by hand
 """
 _NO_FOLDER = Path("/nonexistent")
 _OBJECTS = "s3://"
@@ -28,7 +28,7 @@ _OBJECTS = "s3://"
 @click.command(cls=Examples, examples=EXAMPLES, hidden=True)
 @click.argument("assignment", type=click.Path(path_type=Path))
 def worker(assignment: Path) -> None:
-    """Run the worker that the file ASSIGNMENT describes; `headrace up` writes it and starts this by itself."""
+    """Run the worker that the file ASSIGNMENT describes; `headrace up` writes the file and runs this command."""
     from headrace.cluster.worker import run_worker
     from headrace.cluster.worker_output import protect_output
 
@@ -37,7 +37,7 @@ def worker(assignment: Path) -> None:
 
 
 def serve_model(prepared: "Prepared") -> int:
-    """Serve as `headrace serve` does in a container, until a signal says stop; returns the exit code."""
+    """Serve like `headrace serve` in a container until a signal stops it; return the exit code."""
     from headrace.cli.progress import showing_progress
     from headrace.server.main import run_server
 
@@ -49,12 +49,12 @@ def serve_model(prepared: "Prepared") -> int:
 
 def worker_settings(prepared: "Prepared", env: Mapping[str, str]) -> "tuple[ServerSettings, list[Notice]]":
     """
-    The settings of a worker's server: the environment and the model's folder mean what they mean in a container.
+    Return the settings of a worker's server from its environment and the model's folder, as in a container.
 
-    What the image's profile says and where to listen is stronger than both.
+    The image's profile and the address to listen on override both.
 
     Raises:
-        SettingsError: they cannot be served with, or the image's profile asks for what is no setting.
+        SettingsError: the settings are invalid, or the image's profile has an unknown option.
         FetchFailed: the model that they name could not be fetched.
     """
     from headrace.settings.sources import gather_settings
@@ -65,7 +65,7 @@ def worker_settings(prepared: "Prepared", env: Mapping[str, str]) -> "tuple[Serv
         "host": prepared.host,
         "port": str(prepared.port),
         "api_key": prepared.token or None,
-        "shutdown_delay_s": "0",  # the gateway has taken the route away before the worker is told to stop
+        "shutdown_delay_s": "0",  # the gateway removes the route before the worker is stopped
     }
     if prepared.spec.threads is not None:
         overrides["threads"] = str(prepared.spec.threads)
@@ -82,13 +82,13 @@ def worker_settings(prepared: "Prepared", env: Mapping[str, str]) -> "tuple[Serv
 
 
 def _the_model(folder: Path) -> Path:
-    """The folder itself, or its one folder, as archives are packed."""
+    """Return the folder, or its only subfolder, as archives are often packed."""
     inner = list(folder.iterdir())
     return inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
 
 
 def _options(options: dict[str, str]) -> dict[str, object]:
-    """Options of an image's profile by the names of settings."""
+    """Map the options of an image's profile to names of settings."""
     from headrace.settings.server_settings import setting_names
 
     known = setting_names()
@@ -98,6 +98,6 @@ def _options(options: dict[str, str]) -> dict[str, object]:
         if name not in known:
             near = near_name(name, known, cutoff=0.6)
             hint = f" Did you mean {near}?" if near else ""
-            raise SettingsError(f"{option!r} of the image is no setting of `headrace serve`.{hint}", name=name)
+            raise SettingsError(f"The image's option {option!r} is not a setting of `headrace serve`.{hint}", name=name)
         read[name] = value
     return read

@@ -1,1 +1,1 @@
-"""Runners execute one step: the native CPU runtime, the numpy reference that defines correctness, a fake for tests."""
+"""Execution of one step: the native CPU runtime, the numpy reference that defines correctness, a fake for tests."""
