@@ -38,6 +38,8 @@ from headrace.cluster.worker_files import (
 )
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.telemetry import get_logger
+from headrace.http.client import ClientRequest, send_once
+from headrace.http.client_response import NoResponse
 
 WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "headrace", "worker")
 PING_TIMEOUT_S: Final = 2.0
@@ -320,16 +322,9 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 async def ping(url: str, timeout_s: float) -> bool:
-    """Whether `GET /ping` is answered with 200 in time."""
-    host, _, port = url.removeprefix("http://").rpartition(":")
+    """Return whether `GET /ping` is answered with 200 in time."""
     try:
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-            try:
-                writer.write(f"GET /ping HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
-                status = await reader.readline()
-            finally:
-                writer.transport.abort()
-    except (OSError, TimeoutError, ValueError):
+        async with asyncio.timeout(timeout_s), send_once(url, ClientRequest(method="GET", path="/ping")) as response:
+            return response.status == 200
+    except (NoResponse, TimeoutError):
         return False
-    return status.split(b" ", 2)[1:2] == [b"200"]

@@ -7,19 +7,13 @@ closes the connection, which aborts the request in the server.
 """
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from headrace.http.client_connection import ClientConnection
-from headrace.http.client_response import (
-    ClientResponse,
-    ConnectFailed,
-    NoResponse,
-    ResponseBroken,
-    ResponseHeadBroken,
-    ResponseTooLarge,
-)
+from headrace.http.client_response import ClientResponse, ConnectFailed, NoResponse, ResponseHeadBroken
 
 CONNECT_TIMEOUT_S = 5.0
 """A server on this machine or in this network accepts in well under a second. Source: SageMaker asks for 250 ms."""
@@ -88,38 +82,17 @@ class HttpClient:
             await pool.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A whole response to `get`."""
-
-    status: int
-    body: bytes
-
-
-async def get(
-    url: str, path: str, *, timeout_s: float, max_bytes: int, headers: tuple[tuple[str, str], ...] = ()
-) -> Page | None:
+@asynccontextmanager
+async def send_once(url: str, request: ClientRequest) -> AsyncIterator[ClientResponse]:
     """
-    Get a page over a connection of its own.
+    Send a request over a connection of its own, which closes with the block, and wait for the head of the response.
 
-    Args:
-        url: of the server, `http://host:port`.
-        path: of the page.
-        timeout_s: for all of it.
-        max_bytes: the largest page to take.
-        headers: besides `Host` and `Connection`.
-
-    Returns:
-        The page, whatever its status; None if the server does not answer in time, or not with a page of that size.
+    Raises:
+        NoResponse: there is none.
     """
     client = HttpClient()
-    request = ClientRequest(method="GET", path=path, headers=(*headers, ("Connection", "close")))
     try:
-        async with asyncio.timeout(timeout_s):
-            response = await client.send(url, request)
-            return Page(response.status, await response.read(max_bytes))
-    except (NoResponse, ResponseBroken, ResponseTooLarge, TimeoutError):
-        return None
+        yield await client.send(url, replace(request, headers=(*request.headers, ("Connection", "close"))))
     finally:
         await client.close()
 
@@ -160,6 +133,8 @@ class _Pool:
             raise
 
     async def _connected(self) -> ClientConnection:
+        if not self._host:
+            raise ConnectFailed(f"the URL names no host ({self.netloc!r})")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):

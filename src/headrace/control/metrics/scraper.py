@@ -7,7 +7,6 @@ Every ten seconds while there are such workers; else it sleeps until the store s
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
 
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, StatisticSink
 from headrace.cloudwatch.metrics.worker_page import Page, metrics_between, read_page
@@ -16,6 +15,8 @@ from headrace.control.loops.store_access import changes
 from headrace.control.model.kinds import WORKER
 from headrace.control.model.worker_records import handle_of
 from headrace.core.telemetry import get_logger
+from headrace.http.client import ClientRequest, send_once
+from headrace.http.client_response import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.state.records import RawRecord
 from headrace.state.store import Store
 
@@ -102,22 +103,12 @@ def series_of(spec: Mapping[str, object]) -> tuple[str, Dimensions]:
 
 
 async def fetch(url: str, *, token: str = "") -> str | None:
-    """A worker's page of metrics; None if there is none in time."""
-    parts = urlsplit(url)
-    admitted = f"Authorization: Bearer {token}\r\n" if token else ""
-    head = f"GET /metrics HTTP/1.0\r\nHost: {parts.netloc}\r\nAccept: text/plain\r\n{admitted}\r\n"
+    """Return a worker's page of metrics; None if the worker sends none in time."""
+    authorization = (("Authorization", f"Bearer {token}"),) if token else ()
+    request = ClientRequest(method="GET", path="/metrics", headers=(("Accept", "text/plain"), *authorization))
     try:
-        async with asyncio.timeout(TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-            try:
-                writer.write(head.encode())
-                answer = bytearray()
-                while len(answer) <= MAX_PAGE_BYTES and (part := await reader.read(65536)):
-                    answer += part
-            finally:
-                writer.transport.abort()
-    except (OSError, TimeoutError, ValueError):
+        async with asyncio.timeout(TIMEOUT_S), send_once(url, request) as response:
+            page = await response.read(MAX_PAGE_BYTES)
+    except (NoResponse, ResponseBroken, ResponseTooLarge, TimeoutError):
         return None
-    start, _, body = bytes(answer).partition(b"\r\n\r\n")
-    is_fine = start.split(b" ", 2)[1:2] == [b"200"] and len(answer) <= MAX_PAGE_BYTES
-    return body.decode("utf-8", errors="replace") if is_fine else None
+    return page.decode("utf-8", errors="replace") if response.status == 200 else None

@@ -1,0 +1,109 @@
+"""The HTTP client: connections are kept, replaced when the server has closed them, and aborted with their response."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from headrace.http.client import ClientRequest, HttpClient, send_once
+from headrace.http.client_response import ConnectFailed, NoResponse, ResponseHeadBroken
+from tests.waiting import WAIT_S
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+GET = ClientRequest(method="GET", path="/ping")
+
+
+class Server:
+    """A server that answers the requests of each connection with given bytes, and then closes it."""
+
+    def __init__(self, *connections: tuple[bytes, ...]) -> None:
+        self.connections = list(connections)
+        self.heads: list[bytes] = []
+        self.closed = asyncio.Event()
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            for answer in self.connections.pop(0):
+                self.heads.append(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(answer)
+            if self.connections:
+                return
+            await reader.read()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.closed.set()
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(*connections: tuple[bytes, ...]) -> AsyncIterator[Server]:
+    made = Server(*connections)
+    async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as server:
+        made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield made
+
+
+async def answered(client: HttpClient, url: str) -> bytes:
+    response = await client.send(url, GET)
+    try:
+        return await response.read(100)
+    finally:
+        response.close()
+
+
+async def test_a_connection_is_kept_for_the_next_request() -> None:
+    client = HttpClient()
+    async with serving((OK, OK)) as server:
+        assert [await answered(client, server.url) for _ in range(2)] == [b"ok", b"ok"]
+        await client.close()
+        assert len(server.heads) == 2
+
+
+async def test_a_kept_connection_that_the_server_has_closed_is_replaced() -> None:
+    client = HttpClient()
+    async with serving((OK,), (OK,)) as server:
+        assert await answered(client, server.url) == b"ok"
+        assert await answered(client, server.url) == b"ok"
+        await client.close()
+
+
+async def test_a_response_closed_before_its_end_closes_the_connection() -> None:
+    client = HttpClient()
+    async with serving((b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",)) as server:
+        response = await client.send(server.url, GET)
+        response.close()
+        await asyncio.wait_for(server.closed.wait(), WAIT_S)
+        await client.close()
+
+
+async def test_a_head_that_breaks_off_is_not_sent_again() -> None:
+    client = HttpClient()
+    async with serving((b"HTTP/1.1 20",), (OK,)) as server:
+        with pytest.raises(ResponseHeadBroken):
+            await client.send(server.url, GET)
+        await client.close()
+        assert len(server.heads) == 1
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://"])
+async def test_a_server_that_is_not_there_has_seen_nothing(url: str) -> None:
+    with pytest.raises(ConnectFailed):
+        await HttpClient().send(url, GET)
+
+
+async def test_a_single_request_asks_the_server_to_close_and_closes_itself() -> None:
+    async with serving((OK,)) as server:
+        async with send_once(server.url, GET) as response:
+            assert (response.status, await response.read(2)) == (200, b"ok")
+        await asyncio.wait_for(server.closed.wait(), WAIT_S)
+        assert b"Connection: close\r\n" in server.heads[0]
+
+
+async def test_a_single_request_without_a_response_fails() -> None:
+    async with serving((b"",), ()) as server:
+        with pytest.raises(NoResponse):
+            async with send_once(server.url, GET):
+                pass
