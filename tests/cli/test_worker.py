@@ -6,7 +6,7 @@ import pytest
 
 from headrace.cli.worker import worker_settings
 from headrace.cluster.launcher import WorkerSpec
-from headrace.cluster.worker import Prepared
+from headrace.cluster.worker import PreparedWorker
 from headrace.core.errors import SettingsError
 
 PORT = 23456
@@ -18,7 +18,9 @@ def no_fetching(uri: str) -> Path:
 
 def settings_of(env=None, *, folder: Path | None = None, fetch=no_fetching, threads=None, memory=None, **options: str):
     spec = WorkerSpec(name="w", options=options, threads=threads, memory_bytes=memory)
-    prepared = Prepared(spec=spec, port=PORT, model_folder=folder, fetch_model=fetch, tell=lambda _: None)
+    prepared = PreparedWorker(
+        spec=spec, port=PORT, model_folder=folder, fetch_model=fetch, report_notices=lambda _: None
+    )
     return worker_settings(prepared, env or {})
 
 

@@ -127,13 +127,13 @@ def test_what_is_no_archive_is_refused(tmp_path, packed) -> None:
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
 def test_an_archive_that_is_cut_off_is_refused(tmp_path, share) -> None:
     packed = archive([file(f"f{number}", os.urandom(3000)) for number in range(20)])
-    assert "no whole tar.gz" in refused(tmp_path, packed[: int(len(packed) * share)])
+    assert "not a complete tar.gz" in refused(tmp_path, packed[: int(len(packed) * share)])
 
 
 def test_an_archive_with_a_flipped_bit_is_refused(tmp_path) -> None:
     packed = bytearray(archive([file("f", os.urandom(30_000))]))
     packed[len(packed) // 2] ^= 1
-    assert "no whole tar.gz" in refused(tmp_path, bytes(packed))
+    assert "not a complete tar.gz" in refused(tmp_path, bytes(packed))
 
 
 def test_too_many_files_are_refused(tmp_path) -> None:
@@ -174,7 +174,7 @@ def test_a_deadline_ends_it(tmp_path) -> None:
     times = iter([0.0] + [1.0] * 5 + [99.0] * 1000)
     deadline = Deadline(10, now_s=lambda: next(times))
     packed = archive([file(f"f{number}") for number in range(30)])
-    assert "not there after 10 s" in refused(tmp_path, packed, deadline=deadline)
+    assert "not downloaded within 10 s" in refused(tmp_path, packed, deadline=deadline)
 
 
 @given(st.text(max_size=40))

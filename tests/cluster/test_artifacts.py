@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.artifacts import Fetcher, shown
+from headrace.cluster.artifacts import Fetcher, redacted
 from headrace.cluster.content_cache import ContentCache
 from headrace.cluster.fetch_bounds import Deadline, FetchFailed, Guard
 from headrace.cluster.launcher import ArtifactSource
@@ -119,26 +119,26 @@ def test_an_empty_prefix_is_no_files_where_it_may_be_and_a_channel_never_may(obj
     objects.contents["/b/x"] = b"1"
     empty = ArtifactSource(uri="s3://b/empty/", is_prefix=True, is_archive=False)
     assert fetcher(cache, objects).fetch_all([empty], may_be_empty=True).model is None
-    with pytest.raises(FetchFailed, match=r"nothing below s3://b/empty/\. .* or name a model in HF_MODEL_ID"):
+    with pytest.raises(FetchFailed, match=r"no objects below s3://b/empty/\. .* or name a model in HF_MODEL_ID"):
         fetcher(cache, objects).fetch_all([empty])
-    with pytest.raises(FetchFailed, match="nothing below"):
+    with pytest.raises(FetchFailed, match="no objects below"):
         fetcher(cache, objects).fetch_all([replace(empty, channel="draft")], may_be_empty=True)
 
 
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        (ArtifactSource(uri="s3://b/nothing.tar.gz"), "s3://b/nothing.tar.gz is not there"),
+        (ArtifactSource(uri="s3://b/nothing.tar.gz"), "s3://b/nothing.tar.gz does not exist"),
         (ArtifactSource(uri="s3://nobucket/x/", is_prefix=True), "no such bucket"),
-        (ArtifactSource(uri="s3://b/empty/", is_prefix=True), "nothing below s3://b/empty/"),
-        (ArtifactSource(uri="s3://b/denied.tar.gz"), "may not be read"),
-        (ArtifactSource(uri="s3://b/text.tar.gz"), "no whole tar.gz"),
+        (ArtifactSource(uri="s3://b/empty/", is_prefix=True), "no objects below s3://b/empty/"),
+        (ArtifactSource(uri="s3://b/denied.tar.gz"), "is denied"),
+        (ArtifactSource(uri="s3://b/text.tar.gz"), "not a complete tar.gz"),
         (ArtifactSource(uri="s3://b/cut.tar.gz"), "s3://b/cut.tar.gz"),
         (ArtifactSource(uri="s3://b/evil/", is_prefix=True), "outside of the model's folder"),
         (ArtifactSource(uri="s3://b/clash/", is_prefix=True), "cannot be stored"),
-        (ArtifactSource(uri="s3://"), "wanted: s3://BUCKET/KEY"),
+        (ArtifactSource(uri="s3://"), "expected s3://BUCKET/KEY"),
         (ArtifactSource(uri="ftp://b/x"), "begins with ftp:"),
-        (ArtifactSource(uri="http://[b/x"), "no address"),
+        (ArtifactSource(uri="http://[b/x"), "not a valid URI"),
     ],
 )
 def test_what_cannot_be_had_is_one_sentence_and_leaves_nothing(objects, cache, source, said) -> None:
@@ -222,7 +222,7 @@ def test_another_file_here_is_linked(tmp_path, cache) -> None:
 
 
 def test_nothing_here_is_one_sentence(tmp_path, cache) -> None:
-    with pytest.raises(FetchFailed, match="no file and no folder"):
+    with pytest.raises(FetchFailed, match="neither a file nor a folder"):
         fetcher(cache).fetch(ArtifactSource(uri=str(tmp_path / "nothing")))
 
 
@@ -235,4 +235,4 @@ def test_nothing_here_is_one_sentence(tmp_path, cache) -> None:
     ],
 )
 def test_secrets_of_addresses_are_not_shown(uri, harmless) -> None:
-    assert shown(uri) == harmless
+    assert redacted(uri) == harmless

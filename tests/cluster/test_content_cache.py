@@ -127,7 +127,7 @@ def test_waiting_for_another_process_ends_at_the_deadline(tmp_path, cache) -> No
     thread.start()
     try:
         assert is_filling.wait(WAIT_S)
-        with pytest.raises(FetchFailed, match="not there after"):
+        with pytest.raises(FetchFailed, match="not downloaded within"):
             cache.entry(KEY, fill_with("2"), Deadline(0.2))
     finally:
         may_end.set()

@@ -75,7 +75,7 @@ def test_what_a_host_does_not_have_is_said() -> None:
     assert (share.threads, share.memory_bytes) == (2, 192 * GIB)
     said = " ".join(share.notices)
     assert "4 x NVIDIA A10G" in said
-    assert "48 vCPUs, this host has 2" in said
+    assert "48 vCPUs; this host has 2" in said
     assert "192 GiB of memory" in said
 
 

@@ -100,7 +100,7 @@ async def test_an_own_image_gets_its_port_its_model_and_its_environment_and_no_s
 @pytest.mark.parametrize(
     ("spec", "said", "ended_in"),
     [
-        (WorkerSpec(name="w", artifacts=(NOWHERE,)), "/nowhere/m.tar.gz is no file", WorkerPhase.FETCHING),
+        (WorkerSpec(name="w", artifacts=(NOWHERE,)), "/nowhere/m.tar.gz is neither a file", WorkerPhase.FETCHING),
         (WorkerSpec(name="w", command=("/nowhere/serve",)), "of the image cannot be started", WorkerPhase.STARTING),
         (WorkerSpec(name="w", environment={"A\0": "b"}, command=OWN_COMMAND), "environment variable", None),
         (WorkerSpec(name="w"), "No model was named", WorkerPhase.STARTING),
@@ -121,7 +121,7 @@ async def test_a_worker_that_cannot_work_says_why_and_when(launcher, spec, said,
     ("environment", "said"),
     [
         ({"HF_MODEL_ID": "smolm2"}, "Did you mean smollm2"),
-        ({"HF_MODEL_ID": "/opt/ml/model"}, "There is nothing below s3://b/made-up/"),
+        ({"HF_MODEL_ID": "/opt/ml/model"}, "There are no objects below s3://b/made-up/"),
         ({}, "or name a model in HF_MODEL_ID"),
     ],
 )
@@ -162,7 +162,7 @@ def run_assigned(folder: Path, **assignment: Any) -> "subprocess.CompletedProces
 def test_an_own_image_that_cannot_listen_where_its_node_is_reached_is_refused(tmp_path: Path) -> None:
     done = run_assigned(tmp_path, spec=WorkerSpec(name="w", command=("serve", "{port}")), host="10.1.2.3", token="t")
     assert done.returncode == 2
-    assert "Error: The image's command does not say {host}, so that it cannot listen on 10.1.2.3" in done.stderr
+    assert "Error: The image's command has no {host}, so it would not listen on 10.1.2.3" in done.stderr
 
 
 def test_an_own_image_is_told_where_to_listen_and_which_key_to_ask_for(tmp_path: Path) -> None:

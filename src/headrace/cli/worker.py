@@ -14,7 +14,7 @@ from headrace.core.errors import SettingsError
 from headrace.settings.near_names import near_name
 
 if TYPE_CHECKING:
-    from headrace.cluster.worker import Prepared
+    from headrace.cluster.worker import PreparedWorker
     from headrace.settings.container_names import Notice
     from headrace.settings.server_settings import ServerSettings
 
@@ -36,18 +36,18 @@ def worker(assignment: Path) -> None:
     sys.exit(run_worker(assignment.resolve(), serve_model))
 
 
-def serve_model(prepared: "Prepared") -> int:
+def serve_model(prepared: "PreparedWorker") -> int:
     """Serve like `headrace serve` in a container until a signal stops it; return the exit code."""
     from headrace.cli.progress import showing_progress
     from headrace.server.main import run_server
 
     settings, notices = worker_settings(prepared, os.environ)
-    prepared.tell([notice.message for notice in notices if notice.kind != "obeyed"])
+    prepared.report_notices([notice.message for notice in notices if notice.kind != "obeyed"])
     with showing_progress() as progress:
         return run_server(settings, notices=notices, progress=progress)
 
 
-def worker_settings(prepared: "Prepared", env: Mapping[str, str]) -> "tuple[ServerSettings, list[Notice]]":
+def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tuple[ServerSettings, list[Notice]]":
     """
     Return the settings of a worker's server from its environment and the model's folder, as in a container.
 

@@ -1,9 +1,9 @@
 """
-Unpacks model archives (tar, plain or compressed with gzip, bzip2 or xz) without trusting them.
+Unpack untrusted model archives: tar, plain or compressed with gzip, bzip2 or xz.
 
-Nothing is written outside of the target: names are checked, links are made after all files and only kept if they lead
-to something inside. Devices and pipes are refused. What comes out is bounded by room, time, count, and by its ratio to
-what went in.
+Nothing is written outside of the target folder: names are checked, and links are made after all files and only if they
+lead to something inside. Devices and pipes are refused. The output is bounded in disk space, time, number of files, and
+in its ratio to the size of the archive.
 """
 
 import bz2
@@ -20,7 +20,7 @@ from typing import IO, Final
 from headrace.cluster.fetch_bounds import FetchFailed, Guard, copy_stream, translate_os_errors
 
 _MAX_HEADER_BYTES: Final = 1 << 20
-"""Of a name or other facts about a member, which are read into memory as a whole."""
+"""Largest extended header of a member (a long name, for example); such headers are read into memory whole."""
 _PADDING_READS: Final = 16
 _HEADER_TYPES: Final = (
     tarfile.XHDTYPE,
@@ -35,49 +35,49 @@ _BROKEN: Final = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.B
 
 def unpack(read: Callable[[int], bytes], target: Path, guard: Guard, *, name: str) -> None:
     """
-    Unpack an archive into a folder that is empty.
+    Unpack an archive into an empty folder.
 
     Args:
-        read: gives the next bytes of the archive, at most so many, and none at its end.
+        read: returns the next bytes of the archive, at most as many as asked for; none at its end.
         target: the folder.
-        guard: of the fetch.
-        name: of the archive, for sentences.
+        guard: the limits of the fetch.
+        name: the archive's name in errors.
 
     Raises:
-        FetchFailed: it is no archive, broken, or holds what must not be.
+        FetchFailed: the archive is of another format, broken, or has a member that is refused.
     """
     packed = _Packed(read)
     try:
         with _decompressed(packed, name) as plain:
             with tarfile.open(fileobj=plain, mode="r|", bufsize=1 << 20, tarinfo=_Member) as archive:
-                _Unpacking(archive, packed, target, guard, name).run()
-            for _ in range(_PADDING_READS):  # the checksum lies behind the padding
+                _Extraction(archive, packed, target, guard, name).run()
+            for _ in range(_PADDING_READS):  # read up to the checksum, which follows the padding
                 if not plain.read(1 << 20):
                     break
     except _BROKEN as error:
         reason = str(error) or type(error).__name__
-        raise FetchFailed(f"{name} is no whole tar.gz archive ({reason}). {_REPACK}") from error
+        raise FetchFailed(f"{name} is not a complete tar.gz archive ({reason}). {_REPACK}") from error
 
 
 def safe_path(name: str, where: str) -> PurePosixPath:
     """
-    A relative path without detours; `.` is the folder itself.
+    Normalise the path of a member, relative to the model's folder, which is `.`.
 
     Raises:
-        FetchFailed: it would lead outside.
+        FetchFailed: the path leads outside of the folder.
     """
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
-        raise FetchFailed(f"{where} holds {name!r}, which would lie outside of the model's folder. {_REPACK}")
+        raise FetchFailed(f"{where} contains {name!r}, which would be outside of the model's folder. {_REPACK}")
     return PurePosixPath(*parts)
 
 
 class _Member(tarfile.TarInfo):
-    """A header; one that claims to need much memory is refused before it gets it."""
+    """A header that is refused if it declares an extended header of more than `_MAX_HEADER_BYTES`."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
-        """Read a header."""
+        """Parse a header."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in _HEADER_TYPES and member.size > _MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {member.size} bytes")
@@ -85,14 +85,14 @@ class _Member(tarfile.TarInfo):
 
 
 class _Packed(io.RawIOBase):
-    """The archive as it comes, counted."""
+    """The packed bytes of the archive as a stream that counts them."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
         self.num_bytes = 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True: this is the read side."""
         return True
 
     def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
@@ -104,7 +104,7 @@ class _Packed(io.RawIOBase):
 
 
 def _decompressed(packed: _Packed, name: str) -> IO[bytes]:
-    """By its first bytes, whatever it is called."""
+    """Decompress by the format that the first bytes show, whatever the name's ending."""
     buffered = io.BufferedReader(packed, 1 << 20)
     head = buffered.peek(6)[:6]
     if head.startswith(b"\x1f\x8b"):
@@ -114,11 +114,11 @@ def _decompressed(packed: _Packed, name: str) -> IO[bytes]:
     if head.startswith(b"\xfd7zXZ"):
         return lzma.LZMAFile(buffered)
     if head.startswith((b"PK\x03\x04", b"(\xb5/\xfd", b"GGUF")):
-        raise FetchFailed(f"{name} is no tar.gz archive, which is wanted. {_REPACK}")
+        raise FetchFailed(f"{name} is not a tar.gz archive, which is expected. {_REPACK}")
     return buffered
 
 
-class _Unpacking:
+class _Extraction:
     def __init__(self, archive: tarfile.TarFile, packed: _Packed, target: Path, guard: Guard, name: str) -> None:
         self._archive = archive
         self._packed = packed
@@ -129,13 +129,13 @@ class _Unpacking:
 
     def run(self) -> None:
         while (member := self._archive.next()) is not None:
-            self._archive.members.clear()  # type: ignore[attr-defined] # they would all be kept
+            self._archive.members.clear()  # type: ignore[attr-defined] # tarfile would keep all headers in memory
             with translate_os_errors(f"{member.name!r} of {self._name}"):
-                self._take(member)
+                self._extract(member)
         with translate_os_errors(f"A link of {self._name}"):
             self._make_links()
 
-    def _take(self, member: tarfile.TarInfo) -> None:
+    def _extract(self, member: tarfile.TarInfo) -> None:
         path = self._target / safe_path(member.name, self._name)
         self._guard.add_file()
         if path == self._target:
@@ -150,10 +150,10 @@ class _Unpacking:
         elif member.islnk():
             self._make_hard_link(member, path)
         else:
-            raise FetchFailed(f"{self._name} holds {member.name!r}, a device or pipe. {_REPACK}")
+            raise FetchFailed(f"{self._name} contains {member.name!r}, a device or pipe. {_REPACK}")
 
     def _make_folder(self, path: Path) -> None:
-        """No link is made before all files are written, so that a folder is a folder."""
+        """Make a folder and its parents. Links are made after all files, so an existing folder is not a link."""
         if path.is_dir():
             return
         for missing in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
@@ -164,26 +164,28 @@ class _Unpacking:
         self._guard.expect(member.size)
         source = self._archive.extractfile(member)
         assert source is not None
-        path.unlink(missing_ok=True)  # a later member of the same name counts
+        path.unlink(missing_ok=True)  # a later member of the same name replaces the earlier one
         with source:
-            copy_stream(lambda size: self._bounded(source.read(size)), path, self._guard, mode=_mode(member))
+            copy_stream(lambda size: self._checked(source.read(size)), path, self._guard, mode=_mode(member))
         if path.stat().st_size != member.size:
             raise tarfile.ReadError(f"{member.name!r} is cut off")
 
-    def _bounded(self, piece: bytes) -> bytes:
+    def _checked(self, piece: bytes) -> bytes:
         self._guard.check_ratio(self._packed.num_bytes, self._name)
         return piece
 
     def _make_hard_link(self, member: tarfile.TarInfo, path: Path) -> None:
         source = self._target / safe_path(member.linkname, self._name)
         if not source.is_file():
-            raise FetchFailed(f"{self._name} links {member.name!r} to {member.linkname!r}, which is not in it.")
+            raise FetchFailed(
+                f"{self._name} links {member.name!r} to {member.linkname!r}, which is not in the archive. {_REPACK}"
+            )
         if source != path:
             path.unlink(missing_ok=True)
             os.link(source, path)
 
     def _make_links(self) -> None:
-        """Make all, then see where they lead: a link may lead through another one."""
+        """Make all links, then check their targets: a link may lead through another one."""
         for path, to in self._links:
             if path.is_symlink() or path.is_file():
                 path.unlink()
@@ -192,15 +194,15 @@ class _Unpacking:
         for path, to in self._links:
             if not _leads_inside(path, root):
                 raise FetchFailed(
-                    f"{self._name} links {path.name!r} to {to!r}, which is not in it. "
-                    "Pack what links lead to: `tar czhf model.tar.gz -C FOLDER .`."
+                    f"{self._name} links {path.name!r} to {to!r}, which is not in the archive. "
+                    "Pack the targets of links: `tar czhf model.tar.gz -C FOLDER .`."
                 )
 
 
 def _leads_inside(path: Path, root: Path) -> bool:
     try:
         return path.resolve(strict=True).is_relative_to(root)
-    except (OSError, RuntimeError):  # nothing there, or a loop
+    except (OSError, RuntimeError):  # a dangling link, or a loop
         return False
 
 

@@ -1,8 +1,8 @@
 """
-Fetches the files of a model: from object storage, over HTTP, or from this disk; unpacked, checked and cached.
+Fetch the files of a model from object storage, over HTTP or from this disk; unpack, check and cache them.
 
-What was fetched before in the same version (by ETag, or size and time of change) is taken from the cache. A folder on
-this disk is used where it lies.
+A version that was fetched before (the same ETag, or size and modification time) is taken from the cache. A folder on
+this disk is used in place.
 """
 
 import hashlib
@@ -28,21 +28,21 @@ _HTTP_READ_S: Final = 60.0
 _MAX_NAME: Final = 100
 
 MakeGuard = Callable[[Path], Guard]
-"""A guard for a fetch into a folder."""
+"""Make the limits for a fetch into a folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """Where the files of a model lie now."""
+    """The folders with the fetched files of a model."""
 
     model: Path | None = None
-    """What `/opt/ml/model` is in a container."""
+    """The equivalent of `/opt/ml/model` in a container."""
     channels: dict[str, Path] = field(default_factory=dict)
-    """What `/opt/ml/additional-model-data-sources/<channel>` is, by channel."""
+    """The equivalents of `/opt/ml/additional-model-data-sources/<channel>`, by channel."""
 
 
 class Fetcher:
-    """Fetches for one worker."""
+    """Fetches the artifacts of one worker."""
 
     def __init__(
         self, *, s3: Json, cache: ContentCache, scratch: Path, deadline: Deadline, make_guard: MakeGuard | None = None
@@ -52,10 +52,10 @@ class Fetcher:
 
         Args:
             s3: see `ObjectSource`.
-            cache: for what is fetched.
-            scratch: a folder of the worker's own, for links to single files on this disk.
-            deadline: for everything together.
-            make_guard: other bounds than the usual ones.
+            cache: the cache for fetched files.
+            scratch: a folder of the worker, for links to single files on this disk.
+            deadline: the deadline for all sources together.
+            make_guard: makes other limits than the default ones.
         """
         self._s3 = s3
         self._cache = cache
@@ -68,11 +68,11 @@ class Fetcher:
         Fetch all files of a model.
 
         Args:
-            sources: where they are.
-            may_be_empty: take a prefix without objects for no files of the model's own.
+            sources: the sources of the files.
+            may_be_empty: accept a prefix without objects: the model then has no files of its own.
 
         Raises:
-            FetchFailed: they cannot be had; nothing is left of what could not be finished.
+            FetchFailed: a source cannot be fetched. Partial downloads are removed.
         """
         model: Path | None = None
         channels: dict[str, Path] = {}
@@ -100,9 +100,9 @@ class Fetcher:
         elif kind in ("", "file"):
             folder = self._from_disk(source)
         else:
-            raise FetchFailed(f"{shown(source.uri)} begins with {kind}:; wanted: s3://, https:// or a path.")
+            raise FetchFailed(f"{redacted(source.uri)} begins with {kind}:; expected s3://, https:// or a path.")
         took_ms = round((time.monotonic() - started_s) * 1e3)
-        get_logger().info("artifact.fetched", uri=shown(source.uri), folder=str(folder), took_ms=took_ms)
+        get_logger().info("artifact.fetched", uri=redacted(source.uri), folder=str(folder), took_ms=took_ms)
         return folder
 
     def _from_s3(self, source: ArtifactSource) -> Path:
@@ -115,8 +115,8 @@ class Fetcher:
             key = content_key("s3", self._s3.get("endpoint_url"), source.uri, found.etag, source.is_archive)
             if source.is_archive:
                 return self._entry(key, source.uri, lambda folder: self._unpack_object(objects, found, folder))
-            alone = {_last(location.key): found}
-            return self._entry(key, source.uri, lambda folder: self._download(objects, alone, folder))
+            single = {_file_name(location.key): found}
+            return self._entry(key, source.uri, lambda folder: self._download(objects, single, folder))
         finally:
             objects.close()
 
@@ -124,15 +124,15 @@ class Fetcher:
         prefix = location.key if not location.key or location.key.endswith("/") else f"{location.key}/"
         found: dict[str, StoredObject] = {}
         guard = self._make_guard(self._cache.folder)
-        for one in objects.below(ObjectLocation(location.bucket, prefix)):
+        for stored in objects.list_prefix(ObjectLocation(location.bucket, prefix)):
             guard.add_file()
-            found[str(safe_path(one.location.key.removeprefix(prefix), str(location)))] = one
+            found[str(safe_path(stored.location.key.removeprefix(prefix), str(location)))] = stored
         if not found:
             raise NothingFound(
-                f"There is nothing below {location}. Check S3Uri and that the files were uploaded, or name a model in "
-                "HF_MODEL_ID."
+                f"There are no objects below {location}. Check S3Uri and that the files were uploaded, or name a model "
+                "in HF_MODEL_ID."
             )
-        version = sorted((name, one.etag, one.num_bytes) for name, one in found.items())
+        version = sorted((name, stored.etag, stored.num_bytes) for name, stored in found.items())
         key = content_key("s3", self._s3.get("endpoint_url"), str(location), version)
         return self._entry(key, location.key or location.bucket, lambda folder: self._download(objects, found, folder))
 
@@ -143,29 +143,33 @@ class Fetcher:
 
     def _download(self, objects: ObjectSource, found: dict[str, StoredObject], folder: Path) -> None:
         guard = self._make_guard(folder)
-        guard.expect(sum(one.num_bytes for one in found.values()))
-        for name, one in found.items():
+        guard.expect(sum(stored.num_bytes for stored in found.values()))
+        for name, stored in found.items():
             guard.add_file()
             target = folder / name
-            with translate_os_errors(str(one.location)):
+            with translate_os_errors(str(stored.location)):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                objects.download(one, target, guard.add_bytes)
+                objects.download(stored, target, guard.add_bytes)
 
     def _from_http(self, source: ArtifactSource) -> Path:
         import httpx
 
-        name = shown(source.uri)
+        name = redacted(source.uri)
         timeout = httpx.Timeout(_HTTP_READ_S, connect=_HTTP_CONNECT_S)
         try:
             with (
                 httpx.Client(timeout=timeout, follow_redirects=True, trust_env=True) as client,
-                client.stream("GET", source.uri, headers={"Accept-Encoding": "identity"}) as answer,
+                client.stream("GET", source.uri, headers={"Accept-Encoding": "identity"}) as response,
             ):
-                if answer.status_code != httpx.codes.OK:
-                    raise FetchFailed(f"{name} is answered with the status {answer.status_code}. Check the address.")
-                version = answer.headers.get("etag") or answer.headers.get("last-modified") or time.time_ns()
-                key = content_key("http", source.uri, version, answer.headers.get("content-length"), source.is_archive)
-                read = _reader_of(answer.iter_bytes(1 << 20).__next__)
+                if response.status_code != httpx.codes.OK:
+                    raise FetchFailed(
+                        f"{name} was answered with status {response.status_code}; expected 200. Check the address."
+                    )
+                version = response.headers.get("etag") or response.headers.get("last-modified") or time.time_ns()
+                key = content_key(
+                    "http", source.uri, version, response.headers.get("content-length"), source.is_archive
+                )
+                read = _sized_reader(response.iter_bytes(1 << 20).__next__)
                 return self._entry(key, source.uri, lambda folder: self._store(read, source, folder))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._deadline.check()
@@ -178,7 +182,9 @@ class Fetcher:
             if path.is_dir():
                 return path.resolve()
             if not path.is_file():
-                raise FetchFailed(f"{path} is no file and no folder on this machine. Check ModelDataUrl or S3Uri.")
+                raise FetchFailed(
+                    f"{path} is neither a file nor a folder on this machine. Check ModelDataUrl or S3Uri."
+                )
             if not source.is_archive and not path.name.endswith(_ARCHIVE_ENDINGS):
                 return self._linked(path)
             facts = path.stat()
@@ -186,7 +192,7 @@ class Fetcher:
         return self._entry(key, source.uri, lambda folder: self._unpack_file(path, folder))
 
     def _linked(self, path: Path) -> Path:
-        """A folder with nothing but a link to the file."""
+        """Make a folder that contains only a link to the file."""
         folder = self._scratch / content_key(path.resolve())[:8]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         link = folder / path.name
@@ -201,13 +207,13 @@ class Fetcher:
     def _store(self, read: Callable[[int], bytes], source: ArtifactSource, folder: Path) -> None:
         guard = self._make_guard(folder)
         if source.is_archive:
-            unpack(read, folder, guard, name=shown(source.uri))
+            unpack(read, folder, guard, name=redacted(source.uri))
             return
-        with translate_os_errors(shown(source.uri)):
-            copy_stream(read, folder / _last(urlsplit(source.uri).path), guard)
+        with translate_os_errors(redacted(source.uri)):
+            copy_stream(read, folder / _file_name(urlsplit(source.uri).path), guard)
 
     def _entry(self, key: str, uri: str, fill: Callable[[Path], None]) -> Path:
-        """The cache's folder for a key; inside is a folder that is named like what was fetched, as models are by it."""
+        """Return the cached folder for a key, named after the source: models are named by their folder."""
         name = _folder_name(uri)
 
         def fill_named(folder: Path) -> None:
@@ -217,8 +223,8 @@ class Fetcher:
         return self._cache.entry(key, fill_named, self._deadline) / name
 
 
-def shown(uri: str) -> str:
-    """An address without what may be secret in it."""
+def redacted(uri: str) -> str:
+    """Return the URI without the parts that may be secret: user, password and query."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
         return uri
@@ -229,11 +235,11 @@ def _scheme(uri: str) -> str:
     try:
         return urlsplit(uri).scheme
     except ValueError as error:
-        raise FetchFailed(f"{uri!r} is no address: {error}.") from error
+        raise FetchFailed(f"{uri!r} is not a valid URI: {error}.") from error
 
 
-def _reader_of(next_piece: Callable[[], bytes]) -> Callable[[int], bytes]:
-    """Reads of a given size from pieces of any size."""
+def _sized_reader(next_piece: Callable[[], bytes]) -> Callable[[int], bytes]:
+    """Turn an iterator of pieces into a `read(size)`."""
     held = b""
 
     def read(size: int) -> bytes:
@@ -249,16 +255,16 @@ def _reader_of(next_piece: Callable[[], bytes]) -> Callable[[int], bytes]:
     return read
 
 
-def _last(path: str) -> str:
-    """The name of a file, from its key or URL."""
+def _file_name(path: str) -> str:
+    """Return the file name at the end of a key or URL."""
     name = unquote(PurePosixPath(path).name)
     if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise FetchFailed(f"{path!r} does not end with the name of a file.")
+        raise FetchFailed(f"{path!r} does not end with a file name.")
     return name
 
 
 def _folder_name(uri: str) -> str:
-    """Short and harmless, like the archive or folder without its ending."""
+    """Return a short, safe name: that of the archive without its ending, or of the folder."""
     name = PurePosixPath(urlsplit(uri).path).name
     for ending in _ARCHIVE_ENDINGS:
         name = name.removesuffix(ending)

@@ -1,10 +1,10 @@
 """
-Fetched artifacts on this disk, each once, whoever wants them and however many at a time.
+A cache of fetched artifacts on this disk, shared by all worker processes.
 
-An entry is a folder named by a hash of what was fetched and in which version. It is filled beside its place and renamed
-when it is whole, so that a process that is killed leaves nothing that could be mistaken for an entry. Its size is
-written down: one that lost something (a power cut, somebody's hand) is filled anew. Locks are the kernel's (`flock`),
-they end with their process: an exclusive one fills or removes an entry, a shared one uses it.
+An entry is a folder named by a hash of its source and version. It is filled under another name and renamed when it is
+complete, so that a killed process leaves no partial entry. Its size is recorded: an entry that has lost files (a power
+cut, a user) is filled again. Locks are the kernel's (`flock`) and end with their process: filling or removing an entry
+needs an exclusive lock, using it a shared one.
 """
 
 import fcntl
@@ -27,12 +27,12 @@ _SIZE: Final = ".size"
 
 
 def content_key(*facts: object) -> str:
-    """The name of an entry: the same facts give the same name."""
+    """Return the name of an entry: a hash of the facts that identify its content."""
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:40]
 
 
 class ContentCache:
-    """A folder of entries, shared by processes."""
+    """A folder of cached entries, shared by processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,55 +40,56 @@ class ContentCache:
 
     def entry(self, key: str, fill: Callable[[Path], None], deadline: Deadline) -> Path:
         """
-        The folder of an entry. It stays until this process ends (or closes the cache).
+        Return the folder of an entry, which stays until this process ends or closes the cache.
 
         Args:
             key: see `content_key`.
-            fill: puts the content into an empty folder; called if there is no entry, by one process at a time.
-            deadline: of the fetch; another process may be filling.
+            fill: writes the content into an empty folder; called if there is no entry, by one process at a time.
+            deadline: limits the wait for another process that is filling the entry.
 
         Raises:
-            FetchFailed: it could not be filled; nothing is left of it.
+            FetchFailed: the entry could not be filled; the partial content has been removed.
         """
         with translate_os_errors(f"The cache {self.folder}"):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         while True:
-            lock, is_ours = self._lock(key, deadline)
+            lock, is_exclusive = self._lock(key, deadline)
             try:
-                if is_ours and not self._is_whole(key):
+                if is_exclusive and not self._is_complete(key):
                     self._fill(key, fill)
                 os.utime(lock)
                 fcntl.flock(lock, fcntl.LOCK_SH)
             except BaseException:
                 os.close(lock)
                 raise
-            # NOTE: the exclusive lock is let go before the shared one is taken; somebody may have cleared between.
+            # NOTE: `flock` releases the exclusive lock before it takes the shared one: another process may have cleared
+            # the entry in between.
             if (self.folder / key).is_dir():
                 self._used.append(lock)
                 return self.folder / key
             os.close(lock)
 
     def keep_over_exec(self) -> None:
-        """Let the program that replaces this process hold the entries, too."""
+        """Keep the entries locked for the program that replaces this process."""
         for lock in self._used:
             os.set_inheritable(lock, True)
 
     def clear_unused(self) -> None:
-        """Remove all entries that no process uses, and what killed processes left."""
+        """Remove all entries that no process uses, and the remains of killed processes."""
         for path in self.folder.glob(f"*{_LOCK}"):
             key = path.name.removesuffix(_LOCK)
-            with _tried(path) as is_ours:
-                if is_ours:
+            with _try_lock(path) as is_locked:
+                if is_locked:
                     shutil.rmtree(self.folder / key, ignore_errors=True)
                     shutil.rmtree(self.folder / (key + _FILLING), ignore_errors=True)
 
     def close(self) -> None:
-        """Use no entry any more."""
+        """Release all entries."""
         while self._used:
             os.close(self._used.pop())
 
     def _lock(self, key: str, deadline: Deadline) -> tuple[int, bool]:
-        """The lock of a key; whether it is an exclusive one, or the entry is there and others use it, too."""
+        """Lock a key; returns the lock and whether it is exclusive. It is shared if the entry exists and is in use."""
         with translate_os_errors(f"The cache {self.folder}"):
             lock = os.open(self.folder / (key + _LOCK), os.O_CREAT | os.O_RDWR, 0o600)
         try:
@@ -96,7 +97,7 @@ class ContentCache:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    if self._is_shared_by_users(lock, key):
+                    if self._try_lock_shared(lock, key):
                         return lock, False
                     deadline.check()
                     time.sleep(_LOCK_POLL_S)
@@ -106,8 +107,8 @@ class ContentCache:
             os.close(lock)
             raise
 
-    def _is_shared_by_users(self, lock: int, key: str) -> bool:
-        """Whether the entry is there and only used: then a shared lock is enough."""
+    def _try_lock_shared(self, lock: int, key: str) -> bool:
+        """Take a shared lock if the entry exists and is only in use; returns whether it was taken."""
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -117,7 +118,7 @@ class ContentCache:
         fcntl.flock(lock, fcntl.LOCK_UN)
         return False
 
-    def _is_whole(self, key: str) -> bool:
+    def _is_complete(self, key: str) -> bool:
         try:
             return (self.folder / key / _SIZE).read_text() == _size_of(self.folder / key)
         except OSError:
@@ -127,10 +128,10 @@ class ContentCache:
         partial = self.folder / (key + _FILLING)
         try:
             try:
-                self._fill_once(partial, fill)
+                self._fill_folder(partial, fill)
             except DiskFull:
                 self.clear_unused()
-                self._fill_once(partial, fill)
+                self._fill_folder(partial, fill)
             with translate_os_errors(f"The cache {self.folder}"):
                 (partial / _SIZE).write_text(_size_of(partial))
                 shutil.rmtree(self.folder / key, ignore_errors=True)
@@ -139,7 +140,7 @@ class ContentCache:
             shutil.rmtree(partial, ignore_errors=True)
             raise
 
-    def _fill_once(self, partial: Path, fill: Callable[[Path], None]) -> None:
+    def _fill_folder(self, partial: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         with translate_os_errors(f"The cache {self.folder}"):
             partial.mkdir(mode=0o700)
@@ -147,7 +148,7 @@ class ContentCache:
 
 
 def _size_of(folder: Path) -> str:
-    """Number of files, and their bytes in all; links and the note itself do not count."""
+    """Return the number and total size of the files, without links and the recorded size itself."""
     sizes = [
         path.lstat().st_size
         for path in folder.rglob("*")
@@ -157,12 +158,12 @@ def _size_of(folder: Path) -> str:
 
 
 @contextmanager
-def _tried(path: Path) -> Iterator[bool]:
-    """Hold an exclusive lock if nobody else holds one."""
+def _try_lock(path: Path) -> Iterator[bool]:
+    """Hold an exclusive lock during the block, if no other process has a lock; yields whether it does."""
     try:
         lock = os.open(path, os.O_RDWR)
     except OSError as error:
-        raise FetchFailed(f"The cache's {path} cannot be opened: {error.strerror}.") from error
+        raise FetchFailed(f"The lock {path} of the cache cannot be opened: {error.strerror}.") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

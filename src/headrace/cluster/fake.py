@@ -1,8 +1,8 @@
 """
-A launcher without processes, for tests: workers go through the phases of a script while a hand moves the clock.
+A launcher without processes, for tests: workers follow a script of phases while the test moves the clock.
 
-A `FakeMachine` has the workers; several `FakeLauncher`s on one machine, one after the other, are the lives of one
-platform (adoption).
+The workers are on a `FakeMachine`. Several `FakeLauncher`s on one machine, one after the other, play successive
+processes of one platform, which adopt the workers.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,32 +14,32 @@ FIRST_PORT = 20_000
 
 
 class ManualClock:
-    """A clock that stands still until it is moved; call it for the time, seconds."""
+    """A clock that stands still until `advance`; call it for the time, seconds since 1970."""
 
     def __init__(self, now_s: float = 1_700_000_000.0) -> None:
         self.now_s = now_s
 
     def __call__(self) -> float:
-        """Tell the time."""
+        """Return the time."""
         return self.now_s
 
     def advance(self, seconds: float) -> float:
-        """Move on; returns the time."""
+        """Move the clock forward; returns the new time."""
         self.now_s += seconds
         return self.now_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What becomes of a worker that nobody interferes with."""
+    """The phases of a worker, as long as the test does not override them."""
 
     phases: tuple[tuple[float, Observation], ...]
-    """From so many seconds after its start, this is seen."""
+    """Seconds after the start, and the observation from then on."""
     stop_s: float = 0.0
-    """From SIGTERM to its end; never longer than the grace that it is given."""
+    """Seconds from SIGTERM to the exit, limited by the grace period of the stop."""
 
     def at(self, age_s: float) -> Observation:
-        """What is seen at that age."""
+        """Return the observation at `age_s` seconds after the start."""
         seen = Observation(phase=WorkerPhase.STARTING)
         for from_s, observation in self.phases:
             if age_s >= from_s:
@@ -48,7 +48,7 @@ class Script:
 
 
 def ready_after(seconds: float = 0.0, *, fetch_s: float = 0.0, stop_s: float = 0.0) -> Script:
-    """A worker that becomes ready and stays it."""
+    """Script a worker that becomes ready and stays so."""
     phases = (
         (0.0, Observation(phase=WorkerPhase.FETCHING if fetch_s else WorkerPhase.STARTING)),
         (fetch_s, Observation(phase=WorkerPhase.STARTING)),
@@ -64,53 +64,53 @@ def fails_after(
     exit_code: int | None = 2,
     ended_in: WorkerPhase | None = WorkerPhase.STARTING,
 ) -> Script:
-    """A worker that ends by itself before it is ready; `ended_in` None: it left no report."""
+    """Script a worker that exits before it is ready; without a report if `ended_in` is None."""
     exited = Observation(phase=WorkerPhase.EXITED, exit_code=exit_code, message=message, ended_in=ended_in)
     return Script(phases=((0.0, Observation(phase=WorkerPhase.STARTING)), (seconds, exited)))
 
 
 @dataclass(slots=True, kw_only=True)
 class FakeWorker:
-    """One worker on a `FakeMachine`."""
+    """A worker on a `FakeMachine`."""
 
     spec: WorkerSpec
     handle: Handle
     script: Script
     started_s: float
     override: Observation | None = None
-    """Seen instead of what the script says; see `FakeMachine.show`."""
+    """Observation that replaces the script's; see `FakeMachine.show`."""
     stops_s: float | None = None
-    """When it will have stopped, as it was asked to."""
+    """When the worker exits after a stop; None: it has not been stopped."""
 
 
 @dataclass(slots=True)
 class FakeMachine:
-    """Where the workers of `FakeLauncher`s run."""
+    """The machine on which the workers of `FakeLauncher`s run."""
 
     clock: Callable[[], float] = field(default_factory=ManualClock)
     script: Callable[[WorkerSpec], Script] = lambda _spec: ready_after()
-    """Chosen for each worker when it starts."""
+    """Chooses the script of a worker when it starts."""
     refusal: str = ""
-    """Not empty: starts fail with this sentence."""
+    """If not empty, starts fail with this message."""
     waits_for: str = ""
-    """Not empty: starts are pending with this sentence."""
+    """If not empty, starts are pending with this message."""
     workers: dict[str, FakeWorker] = field(default_factory=dict)
-    """By name, the exited ones too until they are forgotten."""
+    """All workers by name, exited ones too until they are forgotten."""
     started: list[str] = field(default_factory=list)
-    """Names in the order of their starts."""
+    """The names of all workers, in the order of their starts."""
     asked_to_stop: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
 
     def show(self, name: str, phase: WorkerPhase, *, exit_code: int | None = None, message: str = "") -> None:
-        """From now on this is seen of a worker: a crash, an unhealthy worker, one that recovers."""
+        """Override the observation of a worker from now on: a crash, a failing `/ping`, a recovery."""
         self.workers[name].override = Observation(phase=phase, exit_code=exit_code, message=message)
 
     def crash(self, name: str, *, exit_code: int = -9, message: str = "") -> None:
-        """A worker ends by itself."""
+        """Let a worker exit by itself."""
         self.show(name, WorkerPhase.EXITED, exit_code=exit_code, message=message)
 
     def look(self, name: str) -> Observation:
-        """What is seen of a worker; one that is not there has exited."""
+        """Return the observation of a worker; an unknown worker has exited."""
         worker = self.workers.get(name)
         if worker is None:
             return Observation(phase=WorkerPhase.EXITED)
@@ -122,12 +122,12 @@ class FakeMachine:
         return worker.override or worker.script.at(now_s - worker.started_s)
 
     def living(self) -> Iterable[FakeWorker]:
-        """Workers that have not exited."""
+        """Return the workers that have not exited."""
         return [worker for name, worker in self.workers.items() if self.look(name).phase is not WorkerPhase.EXITED]
 
 
 class FakeLauncher:
-    """A `Launcher` on a `FakeMachine`."""
+    """A `Launcher` for the workers of a `FakeMachine`."""
 
     name = "fake"
 
@@ -136,7 +136,7 @@ class FakeLauncher:
         self.is_closed = False
 
     async def start(self, spec: WorkerSpec) -> Handle:
-        """Add a worker, or return the handle of the living one of that name."""
+        """Add a worker, or return the handle of the running one of that name."""
         machine = self.machine
         if machine.refusal:
             raise LaunchFailed(machine.refusal)
@@ -153,14 +153,14 @@ class FakeLauncher:
         return handle
 
     async def poll(self, name: str, handle: Handle) -> Observation:
-        """Look at a worker; a handle of an earlier worker of the same name sees it exited."""
+        """Observe a worker; an earlier worker of the same name has exited."""
         worker = self.machine.workers.get(name)
         if worker is not None and worker.handle != handle:
             return Observation(phase=WorkerPhase.EXITED)
         return self.machine.look(name)
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
-        """Let it end after its script's `stop_s`, or the grace if that is shorter."""
+        """Let the worker exit after its script's `stop_s`, or after `grace_s` if that is shorter."""
         worker = self.machine.workers.get(name)
         self.machine.asked_to_stop.append(name)
         if worker is not None and worker.handle == handle:
@@ -168,15 +168,15 @@ class FakeLauncher:
             worker.stops_s = ends_s if worker.stops_s is None else min(worker.stops_s, ends_s)
 
     async def known(self) -> dict[str, Handle]:
-        """All living workers."""
+        """Return all running workers."""
         return {worker.spec.name: worker.handle for worker in self.machine.living()}
 
     async def forget(self, name: str) -> None:
-        """Drop an exited worker; a living one stays."""
+        """Remove an exited worker; a running one stays."""
         if self.machine.look(name).phase is WorkerPhase.EXITED:
             self.machine.workers.pop(name, None)
             self.machine.forgotten.append(name)
 
     async def close(self) -> None:
-        """End this life of the platform; workers run on."""
+        """Close the launcher; workers keep running."""
         self.is_closed = True

@@ -1,8 +1,8 @@
 """
-SageMaker's instance types, and what each means on this host: a share of what is really here.
+SageMaker's instance types, and the share of this host that each stands for.
 
-The table follows the sizes of EC2: vCPUs grow with the size, memory with the vCPUs, by family. Exceptions stand beside
-it. Source: botocore's `ProductionVariantInstanceType`; aws.amazon.com/ec2/instance-types.
+The table follows EC2's sizes: vCPUs grow with the size, memory with the vCPUs, by family. Exceptions are listed
+separately. Source: botocore's `ProductionVariantInstanceType`; aws.amazon.com/ec2/instance-types.
 """
 
 import re
@@ -70,12 +70,12 @@ _ACCELERATORS: Final[dict[str, tuple[str, dict[str, int]]]] = {
     "trn1n": ("AWS Trainium", {"32xlarge": 16}),
     "trn2": ("AWS Trainium2", {"48xlarge": 16}),
 }
-"""Name, and how many by size; sizes that are not named have one."""
+"""The accelerator of each family, and its number by size; other sizes have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """What one instance has on AWS."""
+    """The resources of an instance on AWS."""
 
     name: str
     """`ml.g5.2xlarge`"""
@@ -83,37 +83,37 @@ class InstanceType:
     memory_bytes: int
     num_accelerators: int = 0
     accelerator: str = ""
-    """What they are; empty without."""
+    """Name of the accelerator; empty without one."""
 
     @property
     def num_gpus(self) -> int:
-        """Of its accelerators, those that a node of a cluster has as GPUs."""
+        """The number of accelerators that cluster nodes count as GPUs."""
         return self.num_accelerators if self.accelerator.startswith("NVIDIA") else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What there is."""
+    """The resources that this process may use."""
 
     num_cores: int
-    """Physical cores that may be used."""
+    """Usable physical cores."""
     memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostShare:
-    """What an instance gets here."""
+    """The share of the host that a worker gets."""
 
     threads: int | None
-    """None: decided where the worker starts."""
+    """None: decided on the node where the worker starts."""
     memory_bytes: int | None
-    """What the type has: bounds what the worker plans with, beside what is free when it loads. None: no bound."""
+    """Memory of the instance type, which bounds the worker's memory plan like the free memory does. None: no bound."""
     notices: tuple[str, ...] = ()
-    """What could not be honoured, in sentences."""
+    """Differences from the instance type, in sentences."""
 
 
 def find_instance_type(name: str) -> InstanceType | None:
-    """Read the table; None for a name that is not in it."""
+    """Look up an instance type; None if it is not in the table."""
     match = _NAME.fullmatch(name)
     if match is None or match[1] not in _GIB_PER_VCPU:
         return None
@@ -133,9 +133,9 @@ def find_instance_type(name: str) -> InstanceType | None:
 
 def share_of_host(name: str, host: Host) -> HostShare:
     """
-    What an instance of a type is here: as many cores as it has, at most all, and as much memory.
+    Return the share of this host for an instance type: its vCPUs, at most all cores, and its memory.
 
-    Cores are not divided between workers: those that are idle leave theirs to the others.
+    Cores are not divided between workers: idle workers leave theirs to the others.
     """
     kind = find_instance_type(name)
     if kind is None:
@@ -150,7 +150,7 @@ def share_of_host(name: str, host: Host) -> HostShare:
 
 
 def share_of_cluster(name: str) -> HostShare:
-    """What an instance of a type is on a cluster: what the node has where it is placed, which nobody knows yet."""
+    """Return the share for an instance type on a cluster, where the node that limits it is not chosen yet."""
     kind = find_instance_type(name)
     if not name or kind is not None:
         return HostShare(threads=None, memory_bytes=kind.memory_bytes if kind else None)
@@ -162,10 +162,10 @@ def _missing(kind: InstanceType, host: Host) -> list[str]:
     missing = []
     if kind.num_accelerators:
         count = f"{kind.num_accelerators} x " if kind.num_accelerators > 1 else ""
-        missing.append(f"{kind.name} has {count}{kind.accelerator}, which is not here: the model runs on the CPU.")
+        missing.append(f"{kind.name} has {count}{kind.accelerator}, which this host lacks: the model runs on the CPU.")
     if kind.vcpus > host.num_cores:
-        missing.append(f"{kind.name} has {kind.vcpus} vCPUs, this host has {host.num_cores}, which all workers share.")
+        missing.append(f"{kind.name} has {kind.vcpus} vCPUs; this host has {host.num_cores}, which all workers share.")
     if kind.memory_bytes > host.memory_bytes:
         has, here = format_size(kind.memory_bytes), format_size(host.memory_bytes)
-        missing.append(f"{kind.name} has {has} of memory, here {here} are free, which all workers share.")
+        missing.append(f"{kind.name} has {has} of memory; this host has {here} free, which all workers share.")
     return missing

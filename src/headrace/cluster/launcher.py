@@ -1,8 +1,8 @@
 """
-Starts, watches and stops workers: the seam between the reconciler and the machines.
+The `Launcher` protocol: starts, observes and stops workers for the reconciler.
 
-A worker outlives the platform's process: what is needed to find it again (`Handle`) is kept in its record, and `poll`
-works with a handle from an earlier life of the platform (adoption).
+A worker outlives the platform's process. Its `Handle`, which is stored in its record, is enough to find it again: the
+next platform process adopts the worker by polling with the handle.
 """
 
 from dataclasses import dataclass, field
@@ -14,139 +14,139 @@ from headrace.state.records import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactSource:
-    """Where the files of a model come from."""
+    """A source of model files."""
 
     uri: str
     """`s3://bucket/key`, an `http(s)://` URL, or a local path (friendly mode)."""
     is_prefix: bool = False
-    """All objects under the prefix (S3Prefix), not one object."""
+    """The URI is a prefix, and all objects below it belong to the model (S3Prefix)."""
     is_archive: bool = True
-    """A tar.gz to unpack (CompressionType Gzip)."""
+    """The object is an archive to unpack (CompressionType Gzip)."""
     channel: str | None = None
-    """AdditionalModelDataSources: unpacked to `/opt/ml/additional-model-data-sources/<channel>`'s equivalent."""
+    """Channel of AdditionalModelDataSources, in a container `/opt/ml/additional-model-data-sources/<channel>`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRequest:
-    """What a worker is to have for itself, where a launcher reserves such things."""
+    """The resources to reserve for a worker, for launchers that reserve resources."""
 
     num_cpus: float
     num_accelerators: float = 0.0
     memory_bytes: int = 0
     is_at_most: bool = True
-    """Less will do where there is no more: an instance type is a share of what is there. Off: less is refused."""
+    """Accept less if no node has this much, because instance types are shares of a node. False: refuse it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """One worker, fully decided."""
+    """The complete specification of one worker."""
 
     name: str
-    """Unique: of its record, its folder and its log stream."""
+    """Unique name of its record, folder and log stream."""
     artifacts: tuple[ArtifactSource, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, repr=False)
-    """The container's `Environment`, and what the image profile adds to it."""
+    """The container's `Environment`, with the additions of the image profile."""
     options: dict[str, str] = field(default_factory=dict)
-    """Flags of `headrace serve` that the image profile decides (dialect, dtype, ...), without their dashes."""
+    """Flags of `headrace serve` that the image profile sets (dialect, dtype, ...), without dashes."""
     command: tuple[str, ...] = ()
-    """Instead of our model server: a command line of an own image; `{port}` and `{model}` are filled in."""
+    """Command line of an own image, run instead of our model server; `{port}` and `{model}` are filled in."""
     artifact_timeout_s: float = 1200.0
     threads: int | None = None
-    """CPU threads: its share of this host."""
+    """CPU threads: the worker's share of this host."""
     memory_bytes: int | None = None
-    """Memory that its model server may plan with; nothing bounds the command of an own image. None: what is free."""
+    """Memory that its model server plans with; commands of own images are not limited. None: the free memory."""
     resources: ResourceRequest | None = None
-    """None: that of one CPU."""
+    """None: one CPU."""
     s3: Json = field(default_factory=dict, repr=False)
-    """Endpoint and keys with which artifacts are read: `endpoint_url`, `access_key`, `secret_key`, `region`."""
+    """Object storage of the artifacts: `endpoint_url`, `access_key`, `secret_key`, `region`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handle:
-    """How to find a started worker again. JSON values only; each launcher has its own `facts`."""
+    """The identity of a started worker, enough to find it again. JSON values; `facts` depends on the launcher."""
 
     launcher: str
     url: str
-    """`http://host:port` where it will listen."""
+    """`http://host:port` where the worker will listen."""
     facts: Json
     token: str = field(default="", repr=False)
-    """Bearer token that it asks every request for but `/ping`; empty: none, as only this machine can reach it."""
+    """Bearer token that the worker requires of all requests but `/ping`; empty if only this machine can reach it."""
     memory_bytes: int | None = None
-    """That the machine has on which it runs; 0: nobody knows. None: it is the platform's own machine."""
+    """Memory of the worker's machine; 0 if unknown. None: it runs on the platform's machine."""
 
 
 class WorkerPhase(StrEnum):
-    """What a worker is doing."""
+    """The phase of a worker's life, as observed."""
 
     FETCHING = "fetching"
-    """Its artifacts."""
+    """Downloading its artifacts."""
     STARTING = "starting"
-    """Loading; `/ping` does not yet answer 200."""
+    """Loading the model; `/ping` does not answer 200 yet."""
     READY = "ready"
-    """`/ping` answered 200 lately."""
+    """`/ping` answers 200."""
     UNHEALTHY = "unhealthy"
-    """Was ready; the process lives, but `/ping` fails now."""
+    """Was ready; the process runs, but `/ping` fails now."""
     EXITED = "exited"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What is seen of a worker now."""
+    """The observed state of a worker."""
 
     phase: WorkerPhase
     exit_code: int | None = None
-    """Of an exited one; None if it cannot be known (adopted), negative for a signal."""
+    """Exit code of an exited worker, negative for a signal; None if unknown, as for an adopted worker."""
     ended_in: WorkerPhase | None = None
     """The phase in which an exited worker ended; None if unknown."""
     message: str = ""
-    """Why it failed, in one sentence, if it said so (`Error: ...` or the fetcher's refusal)."""
+    """Reason of a failure in one sentence, if the worker logged one (`Error: ...`)."""
     notices: tuple[str, ...] = ()
-    """What could not be honoured."""
+    """Settings that could not be honoured, in sentences."""
 
 
 class Launcher(Protocol):
-    """All methods are coroutines that do not block the loop; they may be called again after any failure."""
+    """Starts, observes and stops workers. No method blocks the event loop; all may be retried after any failure."""
 
     name: str
 
     async def start(self, spec: WorkerSpec) -> Handle:
         """
-        Start a worker; returns as soon as it exists, long before it is ready.
+        Start a worker, or return the handle of the running one of that name; does not wait until it is ready.
 
         Raises:
-            StartPending: it is on its way, or waits for room; call again.
-            LaunchFailed: it cannot be started here; the message says why and what to do.
+            StartPending: the worker is being started, or waits for resources; call again.
+            LaunchFailed: the worker cannot be started here; the message has the reason and a remedy.
         """
         ...
 
     async def poll(self, name: str, handle: Handle) -> Observation:
-        """Look at a worker, adopted or own."""
+        """Observe a worker, started or adopted."""
         ...
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
-        """SIGTERM now, SIGKILL after `grace_s`; returns at once, `poll` says when it has exited. Idempotent."""
+        """Send SIGTERM now and SIGKILL after `grace_s`. Returns at once: poll for the exit. Idempotent."""
         ...
 
     async def known(self) -> dict[str, Handle]:
-        """All workers that live on the launcher's machines, also those of an earlier life: orphans are among them."""
+        """Return all running workers on the launcher's machines, also orphans and those of earlier platforms."""
         ...
 
     async def forget(self, name: str) -> None:
-        """Remove the folder of an exited worker, log included."""
+        """Remove the folder of an exited worker with its log."""
         ...
 
     async def close(self) -> None:
-        """End the launcher's own tasks; workers run on."""
+        """End the launcher's own tasks; workers keep running."""
         ...
 
 
 class StartPending(Exception):
-    """A worker has not started yet, and may: call `start` again. The message says what it waits for."""
+    """The worker has not started yet: call `start` again. The message is what it waits for."""
 
 
 class LaunchFailed(Exception):
-    """A worker cannot be started; the message is a FailureReason."""
+    """The worker cannot be started; the message is a FailureReason."""
 
 
 class InsufficientCapacity(LaunchFailed):
-    """No machine is large enough for it."""
+    """No machine is large enough for the worker."""

@@ -1,9 +1,9 @@
 """
-Workers as processes on this host.
+The launcher of workers that are processes on this host.
 
-Each has a folder of its name: see `worker_files`. A worker outlives this process; what is needed to find it again is in
-its handle, which the worker also writes down itself. Whatever happens to a worker is read from its folder, `/proc` and
-`/ping`, never remembered only here.
+Each worker has a folder of its name (`worker_files`) and outlives this process. Its handle, enough to find it again, is
+also written by the worker itself. The state of a worker is always read from its folder, `/proc` and `/ping`; nothing is
+kept only in memory.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ from headrace.cluster.worker_files import (
     WorkerFiles,
     read_value,
     worker_files,
+    write_atomically,
     write_value,
-    write_whole,
 )
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.telemetry import get_logger
@@ -45,16 +45,16 @@ WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "headrace", "worker")
 PING_TIMEOUT_S: Final = 2.0
 """Source: SageMaker developer guide, "How Your Container Should Respond to Health Check (Ping) Requests"."""
 _PORTS: Final = range(20_000, 32_000)
-"""Below those that Linux gives to clients (`ip_local_port_range`): no connection takes one before the worker does."""
+"""Below Linux's client ports (`ip_local_port_range`), so that no connection takes a port before the worker does."""
 _PORT_TRIES: Final = 500
 _ERROR_MARK: Final = "Error: "
 _SEARCHED_EVENTS: Final = 200
-"""At the end of an exited worker's log, for the sentence that says why."""
+"""Log events at the end of an exited worker's log that are searched for the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """`Handle.facts` of this launcher."""
+    """The `Handle.facts` of this launcher's workers."""
 
     process: ProcessId
     log_position: int
@@ -62,26 +62,26 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessOptions:
-    """Where the workers of a launcher listen, and for how long they live."""
+    """The address, token and lifetime of a launcher's workers."""
 
     host: str = LOOPBACK
-    """Address."""
+    """Address to listen on."""
     token: str = field(default="", repr=False)
-    """Bearer token that they ask for; empty: none."""
+    """Bearer token that the workers require; empty if none is required."""
     dies_with_parent: bool = False
-    """Whether they are killed when this process ends, however it ends."""
+    """Whether the kernel kills the workers when this process ends for any reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LivingWorker:
-    """What the folder of a living worker says."""
+    """The state of a running worker, from its folder."""
 
     report: Report
     was_ready: bool
 
 
 class LocalLauncher:
-    """A `Launcher` of processes."""
+    """A `Launcher` that runs workers as local processes."""
 
     name = "local"
 
@@ -97,16 +97,16 @@ class LocalLauncher:
         options: "ProcessOptions | None" = None,
     ) -> None:
         """
-        Look after the workers in a folder.
+        Create a launcher for the workers below a folder.
 
         Args:
-            folder: holds a folder for each worker.
-            cache_folder: for fetched artifacts, shared by workers.
-            environment: of this process; workers see the harmless part of it (`worker_environment`).
-            command: what is run with the path of an `Assignment` as its last argument.
-            ping_timeout_s: how long `/ping` may take to answer.
+            folder: has a folder for each worker.
+            cache_folder: the cache of fetched artifacts, shared by workers.
+            environment: this process's environment; workers get the safe part of it (`worker_environment`).
+            command: the worker's command; gets the path of an `Assignment` as last argument.
+            ping_timeout_s: the timeout of `/ping`.
             now_s: a clock, seconds since 1970.
-            options: where workers listen, and for how long they live; by default on loopback, longer than this process.
+            options: address and lifetime of the workers; by default loopback, and longer than this process.
         """
         self._folder = folder
         self._cache_folder = cache_folder
@@ -123,37 +123,39 @@ class LocalLauncher:
 
     async def start(self, spec: WorkerSpec) -> Handle:
         """
-        Start a worker, or return the handle of the living one of that name.
+        Start a worker, or return the handle of the running one of that name.
 
         Raises:
-            LaunchFailed: it cannot be started here; the message says why and what to do.
+            LaunchFailed: the worker cannot be started here; the message has the reason and a remedy.
         """
         return await asyncio.to_thread(self._start, spec)
 
     async def poll(self, name: str, handle: Handle) -> Observation:
-        """Look at a worker, adopted or own."""
+        """Observe a worker, started or adopted."""
         seen = await asyncio.to_thread(self._look, name, handle)
         if isinstance(seen, Observation):
             return seen
         phase = seen.report.phase
         if phase is not WorkerPhase.FETCHING:
-            is_well = await ping(handle.url, self._ping_timeout_s)
-            if is_well and not seen.was_ready:
+            is_healthy = await ping(handle.url, self._ping_timeout_s)
+            if is_healthy and not seen.was_ready:
                 await asyncio.to_thread(try_touch, self._files(name).ready)
-            phase = WorkerPhase.READY if is_well else WorkerPhase.UNHEALTHY if seen.was_ready else WorkerPhase.STARTING
+            phase = (
+                WorkerPhase.READY if is_healthy else WorkerPhase.UNHEALTHY if seen.was_ready else WorkerPhase.STARTING
+            )
         return Observation(phase=phase, notices=seen.report.notices)
 
     async def look(self, name: str, handle: Handle) -> Observation:
-        """What its folder and its process tell, without a request: FETCHING, STARTING (or ready by now), or EXITED."""
+        """Observe a worker without `/ping`: FETCHING, STARTING (it may be ready by now) or EXITED."""
         seen = await asyncio.to_thread(self._look, name, handle)
         if isinstance(seen, Observation):
             return seen
         return Observation(phase=seen.report.phase, notices=seen.report.notices)
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
-        """SIGTERM now (once: our server takes a second one for impatience), SIGKILL after `grace_s`."""
+        """Send SIGTERM once (our server exits at once on a second one), and SIGKILL after `grace_s`."""
         process = _facts(handle).process
-        kill_at_s = await asyncio.to_thread(self._ask_to_stop, name, process, grace_s)
+        kill_at_s = await asyncio.to_thread(self._send_sigterm, name, process, grace_s)
         if kill_at_s is None:
             return
         if pending := self._kills.pop(process, None):
@@ -162,15 +164,15 @@ class LocalLauncher:
         self._kills[process] = asyncio.get_running_loop().call_later(delay_s, self._kill, process)
 
     async def known(self) -> dict[str, Handle]:
-        """All workers that live on this host, also those of an earlier life of the platform."""
+        """Return all running workers on this host, also those of earlier platform processes."""
         return await asyncio.to_thread(self._known)
 
     async def forget(self, name: str) -> None:
-        """Remove the folder of an exited worker, log included; a living one keeps it."""
+        """Remove the folder of an exited worker with its log; a running worker keeps it."""
         await asyncio.to_thread(self._forget, name)
 
     async def close(self) -> None:
-        """Let workers run on; a SIGKILL that is due later is left to whoever calls `stop` again."""
+        """Cancel pending SIGKILLs; workers keep running. A later `stop` schedules the SIGKILL again."""
         for pending in self._kills.values():
             pending.cancel()
         self._kills.clear()
@@ -230,16 +232,16 @@ class LocalLauncher:
             notices=report.notices,
         )
 
-    def _ask_to_stop(self, name: str, process: ProcessId, grace_s: float) -> float | None:
-        """Returns when SIGKILL is due, seconds since 1970; None if the worker has ended."""
+    def _send_sigterm(self, name: str, process: ProcessId, grace_s: float) -> float | None:
+        """Send SIGTERM; returns when SIGKILL is due, seconds since 1970, or None if the worker has ended."""
         files = self._files(name)
         if not is_running(process):
             return None
         kill_at_s = self._now_s() + grace_s
         with suppress(OSError, ValueError):
             return min(kill_at_s, float(files.stopping.read_text()))
-        with suppress(OSError):  # a full disk must not keep a worker alive
-            write_whole(files.stopping, str(kill_at_s).encode())
+        with suppress(OSError):  # a full disk must not prevent the stop
+            write_atomically(files.stopping, str(kill_at_s).encode())
         send_signal(process, signal.SIGTERM)
         return kill_at_s
 
@@ -268,7 +270,7 @@ class LocalLauncher:
 
 
 def local_handle(process: ProcessId, assignment: Assignment) -> Handle:
-    """The handle of a process of ours."""
+    """Build the handle of a local worker process."""
     facts = msgspec.to_builtins(_Facts(process=process, log_position=assignment.log_position))
     host = f"[{assignment.host}]" if ":" in assignment.host else assignment.host
     url = f"http://{host}:{assignment.port}"
@@ -276,7 +278,7 @@ def local_handle(process: ProcessId, assignment: Assignment) -> Handle:
 
 
 def last_error_line(logs: WorkerLogs, name: str, log_position: int) -> str:
-    """The sentence `Error: …` that an exited worker wrote last; empty if it wrote none since a position of its log."""
+    """Return the text of the last `Error: …` line in a worker's log since a position; empty if there is none."""
     for event in reversed(logs.read(name, limit=_SEARCHED_EVENTS, is_backward=True)):
         if event.position < log_position:
             break
@@ -294,17 +296,17 @@ def _port(handle: Handle) -> int:
 
 
 def try_touch(path: Path) -> None:
-    """Make an empty file, if that can be done."""
-    with suppress(OSError):  # on a full disk it is marked later
+    """Create an empty file, if possible."""
+    with suppress(OSError):  # on a full disk the next observation tries again
         path.touch()
 
 
 def _free_port(host: str, taken: set[int]) -> int:
     """
-    A port on which nothing listens now.
+    Return a port on which no program listens.
 
     Raises:
-        LaunchFailed: none was found.
+        LaunchFailed: no free port was found.
     """
     for port in random.sample(_PORTS, _PORT_TRIES):
         if port not in taken:

@@ -1,4 +1,4 @@
-"""Reads objects of an S3 service, for workers. The only file that knows boto3's errors."""
+"""Read objects of an S3 service, for workers. The only module that handles boto3's errors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ _DENIED: Final = {"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNot
 
 @dataclass(frozen=True, slots=True)
 class ObjectLocation:
-    """An address in object storage."""
+    """The bucket and key of an object, or of a prefix."""
 
     bucket: str
     key: str
@@ -33,7 +33,7 @@ class ObjectLocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """One object, in the version that was found."""
+    """An object in the version that was found."""
 
     location: ObjectLocation
     etag: str
@@ -41,15 +41,15 @@ class StoredObject:
 
 
 class ObjectSource:
-    """Objects behind one endpoint with one pair of keys."""
+    """The objects of one S3 endpoint, read with one key pair."""
 
     def __init__(self, s3: Json, deadline: Deadline) -> None:
         """
         Connect to an S3 service.
 
         Args:
-            s3: `endpoint_url`, `access_key`, `secret_key`, `region`; what is missing is found as boto3 does.
-            deadline: of the fetch.
+            s3: `endpoint_url`, `access_key`, `secret_key`, `region`; boto3 resolves those that are missing.
+            deadline: the deadline of the fetch.
         """
         import boto3
         from botocore.config import Config
@@ -59,7 +59,7 @@ class ObjectSource:
             read_timeout=max(min(_READ_S, deadline.remaining_s()), 1.0),
             retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
             s3={"addressing_style": "path"} if s3.get("endpoint_url") else None,
-            proxies={} if _is_here(s3.get("endpoint_url") or "") else None,
+            proxies={} if _is_local(s3.get("endpoint_url") or "") else None,
         )
         self._deadline = deadline
         with self._translate_errors("The object storage"):
@@ -73,41 +73,41 @@ class ObjectSource:
             )
 
     def head(self, location: ObjectLocation) -> StoredObject:
-        """Find one object."""
+        """Look up one object."""
         with self._translate_errors(str(location)):
             facts = self._client.head_object(Bucket=location.bucket, Key=location.key)
         return StoredObject(location=location, etag=facts["ETag"], num_bytes=facts["ContentLength"])
 
-    def below(self, location: ObjectLocation) -> Iterator[StoredObject]:
-        """All objects whose keys begin like the location's, without the markers of folders."""
+    def list_prefix(self, location: ObjectLocation) -> Iterator[StoredObject]:
+        """Yield all objects whose keys begin with the location's key, without folder markers."""
         with self._translate_errors(str(location)):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=location.bucket, Prefix=location.key)
             for page in pages:
                 self._deadline.check()
                 for found in page.get("Contents", ()):
                     if not found["Key"].endswith("/"):
-                        here = ObjectLocation(location.bucket, found["Key"])
-                        yield StoredObject(location=here, etag=found["ETag"], num_bytes=found["Size"])
+                        found_at = ObjectLocation(location.bucket, found["Key"])
+                        yield StoredObject(location=found_at, etag=found["ETag"], num_bytes=found["Size"])
 
     def read(self, found: StoredObject, use: Callable[[Callable[[int], bytes]], None]) -> None:
-        """Hand the reader of an object's bytes, front to back, to `use`."""
+        """Call `use` with a sequential reader of an object's bytes."""
         location = found.location
         with self._translate_errors(str(location)):
-            answer = self._client.get_object(Bucket=location.bucket, Key=location.key, IfMatch=found.etag)
-            body = answer["Body"]
+            response = self._client.get_object(Bucket=location.bucket, Key=location.key, IfMatch=found.etag)
+            body = response["Body"]
             try:
                 use(body.read)
             finally:
                 body.close()
 
     def download(self, found: StoredObject, target: Path, count: Callable[[int], None]) -> None:
-        """Write an object to a file, large ones in parts side by side; `count` is told of bytes, in any thread."""
+        """Download an object to a file, large objects in parallel parts; `count` gets the bytes, in any thread."""
         location = found.location
         with self._translate_errors(str(location)):
             self._client.download_file(location.bucket, location.key, str(target), Callback=count)
 
     def close(self) -> None:
-        """Close connections."""
+        """Close the connections."""
         self._client.close()
 
     @contextmanager
@@ -128,31 +128,31 @@ class ObjectSource:
 
 def parse_location(uri: str) -> ObjectLocation:
     """
-    Read `s3://bucket/key`.
+    Parse `s3://bucket/key`.
 
     Raises:
-        FetchFailed: it is something else.
+        FetchFailed: `uri` has another form.
     """
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     if not uri.startswith("s3://") or not bucket:
-        raise FetchFailed(f"{uri!r} is no address in object storage; wanted: s3://BUCKET/KEY.")
+        raise FetchFailed(f"{uri!r} is not an address in object storage; expected s3://BUCKET/KEY.")
     return ObjectLocation(bucket, key)
 
 
-def _is_here(url: str) -> bool:
-    """On this machine no proxy stands between."""
+def _is_local(url: str) -> bool:
+    """Return whether the URL is on this machine, so that no proxy is used."""
     return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def _sentence(error: "ClientError", what: str) -> str:
-    facts: dict[str, Any] = error.response.get("Error", {})
-    code, message = str(facts.get("Code", "")), str(facts.get("Message", "")).rstrip(".")
+    details: dict[str, Any] = error.response.get("Error", {})
+    code, message = str(details.get("Code", "")), str(details.get("Message", "")).rstrip(".")
     if code == "NoSuchBucket":
-        return f"{what} is not there: there is no such bucket. Check ModelDataUrl or S3Uri."
+        return f"{what} does not exist: there is no such bucket. Check ModelDataUrl or S3Uri."
     if code in _MISSING:
-        return f"{what} is not there. Check ModelDataUrl or S3Uri, and that the file was uploaded."
+        return f"{what} does not exist. Check ModelDataUrl or S3Uri, and that the file was uploaded."
     if code in _DENIED:
-        return f"{what} may not be read ({code}). Check the keys of the object storage and the bucket's policy."
+        return f"Access to {what} is denied ({code}). Check the keys of the object storage and the bucket's policy."
     if code == "PreconditionFailed":
-        return f"{what} was changed while it was read. Try again."
+        return f"{what} has changed during the download. Try again."
     return f"{what} cannot be read: {message or 'no reason was given'} ({code})."

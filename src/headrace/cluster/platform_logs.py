@@ -1,9 +1,9 @@
 """
-The logs of all workers of a platform: those that there are, and those that have ended.
+The logs of all workers of a platform, running and ended.
 
-Before the folder of a worker goes, its log is moved into a folder of ended ones, with a note that says whose it was, so
-that what a worker wrote outlives it. Ended logs are bounded in size and age; the oldest go first. A log is got ready
-beside the worker's other files and comes over by one rename: whoever is killed when, it is whole, and in one place.
+Before the folder of a worker is removed, its log is moved to the folder of ended logs, with a note of its log group and
+stream. Ended logs are bounded in size and age; the oldest are removed first. A log is prepared in the worker's folder
+and moved by one rename, so that a kill at any time leaves it complete and in one place.
 """
 
 import shutil
@@ -20,34 +20,34 @@ from headrace.cluster.worker_logs import WorkerLogEvent, WorkerLogs
 from headrace.core.telemetry import get_logger
 
 MAX_AGE_S: Final = 7 * 86400.0
-"""An ended log is removed so long after its worker's end."""
+"""Age at which an ended log is removed."""
 MIN_COUNTED_BYTES: Final = 64 << 10
-"""What a log counts at least, so that there are not too many small ones either."""
+"""Smallest size that a log counts as, which bounds the number of small logs."""
 _MOVING: Final = "ended"
-"""In the folder of a worker: its log, on its way."""
+"""Folder in a worker's folder in which its log is prepared for the move."""
 _NOTE: Final = "stream.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedLog:
-    """The log of a worker that is no more."""
+    """The log of a worker that has been removed."""
 
     worker: str
-    """Name of its record."""
+    """Name of the worker's record."""
     log_group: str
     log_stream: str
     created_ms: int
-    """When the worker was made, milliseconds since 1970, as all times here."""
+    """When the worker was created, milliseconds since 1970, as all times here."""
     ended_ms: int
-    """When its log came here."""
+    """When the log was moved."""
     first_ms: int
-    """Of its first line."""
+    """Time of the first line."""
     last_ms: int
-    """Of its last line."""
+    """Time of the last line."""
 
 
 class PlatformLogs:
-    """Implements `control.log_reader.LogKeeper`. All methods block for a moment (files), and may be called at once."""
+    """Implements `LogKeeper` of the control plane. All methods block on files, and are thread-safe."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class PlatformLogs:
         now_s: Callable[[], float] = time.time,
     ) -> None:
         """
-        Look after the logs of one platform.
+        Open the logs of one platform.
 
         Args:
             workers: the folder with the folders of workers.
             ended: the folder for ended logs, on the same file system.
-            max_bytes: that ended logs take, about; 0 keeps none.
-            max_age_s: how long one is kept, seconds.
+            max_bytes: approximate limit of all ended logs; 0 keeps none.
+            max_age_s: seconds that an ended log is kept.
             now_s: a clock, seconds since 1970.
         """
         self._workers = workers
@@ -77,11 +77,11 @@ class PlatformLogs:
         self._ended_logs = WorkerLogs(ended, now_s=now_s)
         self._lock = threading.Lock()
         self._index: dict[str, EndedLog] = {}
-        """By worker, in the order in which they ended."""
+        """The ended logs by worker, in the order in which the workers ended."""
         self._sizes: dict[str, int] = {}
-        """What each counts, bytes."""
+        """The size in bytes that each log counts as."""
         self._total = 0
-        """Of all sizes."""
+        """Sum of all sizes."""
         self._is_read = False
 
     def read(
@@ -94,7 +94,7 @@ class PlatformLogs:
         limit: int = 1000,
         is_backward: bool = False,
     ) -> Sequence[WorkerLogEvent]:
-        """Read at most `limit` events of a worker, of an ended one too; see `WorkerLogs.read`."""
+        """Read at most `limit` events of a running or ended worker; see `WorkerLogs.read`."""
         for logs in (self._live_logs, self._ended_logs):
             events = logs.read(
                 worker, start_ms=start_ms, end_ms=end_ms, position=position, limit=limit, is_backward=is_backward
@@ -104,11 +104,11 @@ class PlatformLogs:
         return ()
 
     def size_bytes(self, worker: str) -> int:
-        """What its log holds now."""
+        """Return the size of a worker's log."""
         return self._live_logs.size_bytes(worker) or self._ended_logs.size_bytes(worker)
 
     def ended(self) -> Sequence[EndedLog]:
-        """All ended logs, in the order in which their workers ended."""
+        """Return all ended logs, in the order in which their workers ended."""
         with self._lock:
             self._read_index()
             self._make_room()
@@ -116,10 +116,10 @@ class PlatformLogs:
 
     def keep(self, worker: str, *, log_group: str, log_stream: str, created_s: float) -> None:
         """
-        Put the log of a worker that has ended among the ended ones; done again, or without a log, nothing happens.
+        Move the log of a worker that has ended to the ended logs. Idempotent; does nothing without a log.
 
         Raises:
-            OSError: it cannot be moved; a full disk.
+            OSError: the log cannot be moved, for example on a full disk.
         """
         files = worker_files(self._workers, worker)
         moving = WorkerFiles(files.folder / _MOVING)
@@ -150,7 +150,7 @@ class PlatformLogs:
     def _describe(
         self, worker: str, files: WorkerFiles, *, log_group: str, log_stream: str, created_s: float
     ) -> EndedLog | None:
-        """The note on a log that is on its way, cut to what may be kept; None if there is no line in it."""
+        """Trim the prepared log to `max_bytes`, and describe it; None if it has no line."""
         logs = WorkerLogs(files.folder, now_s=self._now_s)
         logs.trim(_MOVING, max_bytes=self._max_bytes, kept_bytes=self._max_bytes)
         first, last = logs.read(_MOVING, limit=1), logs.read(_MOVING, limit=1, is_backward=True)
@@ -167,7 +167,7 @@ class PlatformLogs:
         )
 
     def _read_index(self) -> None:
-        """See what the folder holds, once. What is not whole there was being removed."""
+        """Read the folder of ended logs, once. Incomplete entries were being removed, and are removed now."""
         if not self._is_read:
             for ended in sorted(self._found(), key=lambda ended: ended.ended_ms):
                 self._add(ended)
@@ -188,7 +188,7 @@ class PlatformLogs:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _make_room(self) -> None:
-        """Remove what is too old, and the oldest until the rest is small enough."""
+        """Remove logs that are too old, then the oldest ones until the rest fits `max_bytes`."""
         oldest_ms = (self._now_s() - self._max_age_s) * 1000
         while self._index:
             first = next(iter(self._index.values()))

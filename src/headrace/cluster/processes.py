@@ -1,8 +1,8 @@
 """
-Processes that outlive whoever started them, found again without mistaking a stranger for them.
+Processes that outlive their parent and are found again without mistaking another process for them.
 
-A process is known by its id, the tick of the kernel's clock at which it began, and the boot it began in: an id that was
-given away again has another tick. Signals go through a pidfd, so that they cannot reach a successor either.
+A process is identified by its id, its start tick on the kernel's clock, and the boot id: a reused id has another start
+tick. Signals are sent through a pidfd, so that they cannot reach a process that has reused the id.
 
 Source: Linux `proc(5)` (`/proc/[pid]/stat`), `pidfd_open(2)`, `prctl(2)`.
 """
@@ -24,7 +24,7 @@ _DEFAULT_SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessId:
-    """One process, for ever."""
+    """The identity of a process, unique across id reuse and reboots."""
 
     pid: int
     start_ticks: int
@@ -39,26 +39,26 @@ class _Stat:
 
 
 def process_id(pid: int) -> ProcessId | None:
-    """The process that has the id `pid` now, also one that has ended and was not waited for."""
+    """Return the identity of the process `pid`, zombie or not; None if there is none."""
     stat = _stat(pid)
     return None if stat is None else ProcessId(pid=pid, start_ticks=stat.start_ticks, boot_id=_boot_id())
 
 
 def is_running(process: ProcessId) -> bool:
-    """Whether it lives; one that has ended and was not waited for does not."""
+    """Return whether the process runs; a zombie does not."""
     stat = _stat(process.pid)
     return stat is not None and _is_same(process, stat) and stat.state not in _ENDED_STATES
 
 
 def spawn(arguments: Sequence[str], environment: Mapping[str, str], output: Path) -> ProcessId:
     """
-    Start a program in a session of its own, without input; what it prints is appended to `output`.
+    Start a program in its own session, without input; its output is appended to `output`.
 
-    Nothing ties it to this process: no pipe, no terminal, no descriptor.
+    The process shares nothing with this one: no pipe, no terminal, no descriptor.
 
     Raises:
-        OSError: it cannot be started.
-        ValueError: an argument or a variable has a NUL.
+        OSError: the program cannot be started.
+        ValueError: an argument or a variable contains a NUL.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     pid = os.posix_spawn(
@@ -76,16 +76,16 @@ def spawn(arguments: Sequence[str], environment: Mapping[str, str], output: Path
         setsigdef=_DEFAULT_SIGNALS,
     )
     process = process_id(pid)
-    assert process is not None, "a child is there until it is waited for"
+    assert process is not None, "a child stays until it is waited for"
     return process
 
 
 def reap(process: ProcessId) -> int | None:
     """
-    Let the kernel forget a child that has ended.
+    Wait for a child that has ended.
 
     Returns:
-        Its exit code, negative for a signal; None if it lives or is not a child of ours.
+        The exit code, negative for a signal; None if the process runs or is not a child of this one.
     """
     stat = _stat(process.pid)
     if stat is None or not _is_same(process, stat):
@@ -97,7 +97,7 @@ def reap(process: ProcessId) -> int | None:
 
 
 def send_signal(process: ProcessId, number: signal.Signals) -> None:
-    """Signal a process if it lives."""
+    """Send a signal to a process if it runs."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:
@@ -108,7 +108,7 @@ def send_signal(process: ProcessId, number: signal.Signals) -> None:
 
 
 def kill_session(leader: ProcessId) -> None:
-    """SIGKILL to a process and to all that it started, also after its own end (unless they left its session)."""
+    """Send SIGKILL to a process and its descendants, also after its own end, unless they left its session."""
     stat = _stat(leader.pid)
     if leader.boot_id != _boot_id() or (stat is not None and not _is_same(leader, stat)):
         return
@@ -119,20 +119,20 @@ def kill_session(leader: ProcessId) -> None:
 
 
 def is_session_running(leader: ProcessId) -> bool:
-    """Whether a process, or anything that it started, lives (unless that has left its session)."""
+    """Return whether a process or a descendant in its session runs."""
     stat = _stat(leader.pid)
     if leader.boot_id != _boot_id() or (stat is not None and not _is_same(leader, stat)):
         return False
     stats = [_stat(pid) for pid in _members(leader.pid)]
-    return any(one is not None and one.state not in _ENDED_STATES for one in stats)
+    return any(member is not None and member.state not in _ENDED_STATES for member in stats)
 
 
 def end_with(parent: ProcessId) -> None:
     """
-    Let the kernel kill this process, or the program that replaces it, when its parent ends, however that ends.
+    Make the kernel kill this process, or the program that replaces it, when its parent ends for any reason.
 
     Raises:
-        OSError: the kernel refuses, or the parent has ended already.
+        OSError: the kernel refuses, or the parent has already ended.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
@@ -143,10 +143,10 @@ def end_with(parent: ProcessId) -> None:
 
 
 def _inheritable() -> Iterator[int]:
-    """Descriptors that whoever started us left open for our children."""
+    """Yield the descriptors that this process inherited and that its children would inherit too."""
     for entry in (_PROC / "self/fd").iterdir():
         descriptor = int(entry.name)
-        with suppress(OSError):  # the one of this very listing
+        with suppress(OSError):  # the descriptor of this listing is closed by now
             if descriptor > 2 and os.get_inheritable(descriptor):
                 yield descriptor
 
@@ -166,7 +166,7 @@ def _stat(pid: int) -> _Stat | None:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the name of the program stands in front, in brackets, and may hold any
+    fields = text.rpartition(")")[2].split()  # before it is the program's name in brackets, which may contain brackets
     return _Stat(state=fields[0], session=int(fields[3]), start_ticks=int(fields[19]))
 
 

@@ -24,7 +24,7 @@ from typing import Final
 
 from headrace.cluster.processes import ProcessId, is_running, is_session_running, kill_session, reap, spawn
 from headrace.cluster.worker_environment import worker_environment
-from headrace.cluster.worker_files import LOOPBACK, read_value, write_value, write_whole
+from headrace.cluster.worker_files import LOOPBACK, read_value, write_atomically, write_value
 from headrace.runner.cpu import default_threads
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block")
@@ -144,7 +144,7 @@ class RayHead:
                 _kill(before.process)  # a part of it may live on without the others
             shutil.rmtree(before.sessions, ignore_errors=True)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(self._folder / "token", secrets.token_hex(32).encode())
+        write_atomically(self._folder / "token", secrets.token_hex(32).encode())
         state = _State(port=free_ports(1)[0], sessions=str(_sessions(self._folder)))
         write_value(self._folder / "state.json", state)
         self.log.write_bytes(b"")

@@ -1,4 +1,4 @@
-"""What this machine has for workers. Apart from the table of instance types, whose readers know no runner."""
+"""The resources of this machine. Apart from `instance_types` and `local`, whose importers must not load the runner."""
 
 from headrace.cluster.instance_types import Host
 from headrace.runner.cpu import default_threads
@@ -6,5 +6,5 @@ from headrace.runner.memory import available_memory_bytes
 
 
 def this_host() -> Host:
-    """What this process may use."""
+    """Return the cores and memory that this process may use."""
     return Host(num_cores=default_threads(), memory_bytes=available_memory_bytes())

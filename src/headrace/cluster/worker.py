@@ -1,8 +1,8 @@
 """
-What happens inside a worker's process: fetch the artifacts, then become the model server, or an own image's command.
+The worker process: fetches the artifacts, then becomes the model server, or the command of an own image.
 
-Its output is its log. What goes wrong is one sentence there, `Error: …`, which the launcher finds when the process
-has ended, however it ended; nothing has to be handed over at the end.
+Its output is its log. A failure is one line there, `Error: …`, which the launcher reads after the process has ended for
+any reason; the process hands nothing over at its end.
 """
 
 import os
@@ -29,36 +29,36 @@ from headrace.settings.sources import names_model
 EXIT_FAILED: Final = 1
 EXIT_USER_ERROR: Final = 2
 _OOM_SCORE: Final = "500"
-"""When memory is short, a worker goes before the platform. Source: Linux `proc(5)`, `oom_score_adj`."""
+"""Under memory pressure, the kernel kills workers before the platform. Source: `proc(5)`, `oom_score_adj`."""
 _CHANNELS: Final = "additional-model-data-sources"
 _SINGLE_FILES: Final = (".gguf",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A worker whose artifacts are here."""
+class PreparedWorker:
+    """A worker whose artifacts have been fetched."""
 
     spec: WorkerSpec
     host: str = LOOPBACK
     """Address to listen on."""
     port: int
-    """To listen on."""
+    """Port to listen on."""
     token: str = field(default="", repr=False)
-    """Bearer token that requests must bring; empty: none."""
+    """Bearer token that requests must carry; empty if none is required."""
     model_folder: Path | None
-    """What `/opt/ml/model` is in a container; None without artifacts."""
+    """The equivalent of `/opt/ml/model` in a container; None without artifacts."""
     fetch_model: Callable[[str], Path]
-    """Fetches a model that the settings name by `s3://`; returns its folder."""
-    tell: Callable[[Sequence[str]], None]
-    """Says what could not be honoured, in sentences; whoever describes the endpoint will see it."""
+    """Fetches a model that the settings name by an `s3://` URI; returns its folder."""
+    report_notices: Callable[[Sequence[str]], None]
+    """Reports settings that could not be honoured, in sentences, for the description of the endpoint."""
 
 
-Serve = Callable[[Prepared], int]
-"""Runs the model server until it is asked to stop; returns the exit code. It writes down why it failed."""
+Serve = Callable[[PreparedWorker], int]
+"""Runs the model server until it is stopped; returns the exit code. Logs the reason of a failure itself."""
 
 
 def run_worker(assignment_path: Path, serve: Serve) -> int:
-    """Be a worker; returns the exit code."""
+    """Run the worker process; returns the exit code."""
     setup_logging(format="json")
     files = WorkerFiles(assignment_path.parent)
     try:
@@ -68,13 +68,13 @@ def run_worker(assignment_path: Path, serve: Serve) -> int:
     except HeadraceError as error:
         code = _fail(error.message, EXIT_USER_ERROR)
     except OSError as error:
-        code = _fail(f"The worker cannot go on: {error.strerror or error}: {error.filename}.", EXIT_FAILED)
-    except Exception as error:  # noqa: BLE001 -- an edge: whatever it was has to be in the log
+        code = _fail(f"The worker failed on {error.filename}: {error.strerror or error}.", EXIT_FAILED)
+    except Exception as error:  # noqa: BLE001 -- an edge: any failure has to be in the log
         traceback.print_exc()
-        code = _fail(f"Something broke that should not ({type(error).__name__}: {error}).", EXIT_FAILED)
-    told = read_value(files.report, Report)
+        code = _fail(f"Internal error ({type(error).__name__}: {error}).", EXIT_FAILED)
+    last = read_value(files.report, Report)
     with suppress(OSError):
-        notices, phase = (told.notices, told.phase) if told is not None else ((), None)
+        notices, phase = (last.notices, last.phase) if last is not None else ((), None)
         write_value(files.report, Report(phase=WorkerPhase.EXITED, exit_code=code, ended_in=phase, notices=notices))
     return code
 
@@ -101,35 +101,35 @@ class _Worker:
         assert process is not None, "/proc is there on Linux"
         handle = local_handle(process, self._assignment)
         write_value(self._files.handle, handle)
-        _go_first_when_memory_is_short()
+        _prefer_for_oom_kill()
         _set_environment(self._spec)
         get_logger().info("worker.started", worker=self._spec.name, pid=process.pid, url=handle.url)
         fetched = self._fetch_all(self._spec.artifacts) if self._spec.artifacts else Fetched()
         self._report(WorkerPhase.STARTING)
         if self._spec.command:
-            self._become_command(fetched)
-        prepared = Prepared(
+            self._exec_command(fetched)
+        prepared = PreparedWorker(
             spec=self._spec,
             host=self._assignment.host,
             port=self._assignment.port,
             token=self._assignment.token,
-            model_folder=self._as_in_container(fetched),
+            model_folder=self._link_channels(fetched),
             fetch_model=self._fetch_model,
-            tell=self._tell,
+            report_notices=self._report_notices,
         )
         return serve(prepared)
 
     def _fetch_all(self, sources: Sequence[ArtifactSource]) -> Fetched:
         """
-        Fetch the artifacts; the S3 prefix may be empty where the environment names a model.
+        Fetch the artifacts; the S3 prefix may be empty if the environment names a model.
 
-        The `ModelBuilder` of the SageMaker SDK 3 makes up a prefix for `HF_MODEL_ID` and uploads nothing there.
+        The `ModelBuilder` of SageMaker SDK 3 invents a prefix for `HF_MODEL_ID` and uploads nothing there.
         """
         self._report(WorkerPhase.FETCHING)
         fetched = self._fetcher.fetch_all(sources, may_be_empty=names_model(self._spec.environment))
         empty = [source.uri for source in sources if source.channel is None and fetched.model is None]
         self._empty_notices = tuple(
-            f"There is nothing below {uri}: the model that the environment names is served." for uri in empty
+            f"There are no objects below {uri}: the model that the environment names is served." for uri in empty
         )
         return fetched
 
@@ -141,8 +141,8 @@ class _Worker:
         self._report(WorkerPhase.STARTING)
         return folder
 
-    def _as_in_container(self, fetched: Fetched) -> Path | None:
-        """Channels lie beside the model's folder, as links in the worker's own folder."""
+    def _link_channels(self, fetched: Fetched) -> Path | None:
+        """Link the channels into the worker's own folder; returns the model's folder."""
         for channel, folder in fetched.channels.items():
             link = self._files.folder / _CHANNELS / channel
             link.parent.mkdir(exist_ok=True)
@@ -150,23 +150,23 @@ class _Worker:
             link.symlink_to(folder)
         return fetched.model
 
-    def _tell(self, notices: Sequence[str]) -> None:
+    def _report_notices(self, notices: Sequence[str]) -> None:
         self._notices = (*self._empty_notices, *notices)
         self._report(WorkerPhase.STARTING)
 
     def _report(self, phase: WorkerPhase) -> None:
         write_value(self._files.report, Report(phase=phase, notices=self._notices))
 
-    def _become_command(self, fetched: Fetched) -> NoReturn:
+    def _exec_command(self, fetched: Fetched) -> NoReturn:
         """Replace this process by the command of an own image."""
-        model, host, token = self._as_in_container(fetched), self._assignment.host, self._assignment.token
+        model, host, token = self._link_channels(fetched), self._assignment.host, self._assignment.token
         if host != LOOPBACK and not any("{host}" in part for part in self._spec.command):
             raise SettingsError(
-                f"The image's command does not say {{host}}, so that it cannot listen on {host}, where this node is "
-                "reached. Let it listen there and ask for the key in HEADRACE_API_KEY, or choose one of our own images."
+                f"The image's command has no {{host}}, so it would not listen on {host}, this node's address. Let it "
+                "listen there and require the key in HEADRACE_API_KEY, or choose one of Headrace's images."
             )
         facts = {"{host}": host, "{port}": str(self._assignment.port), "{model}": str(model or "")}
-        command = [_filled_in(part, facts) for part in self._spec.command]
+        command = [_fill_in(part, facts) for part in self._spec.command]
         environment = {**os.environ, "SAGEMAKER_BIND_TO_PORT": str(self._assignment.port)}
         if token:
             environment |= {"HEADRACE_HOST": host, "HEADRACE_API_KEY": token}
@@ -177,7 +177,7 @@ class _Worker:
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            os.execvpe(command[0], command, environment)  # noqa: S606 -- the owner of this host configured it
+            os.execvpe(command[0], command, environment)  # noqa: S606 -- the command is configuration of this host's owner
         except (OSError, ValueError) as error:
             raise SettingsError(
                 f"The command {command[0]!r} of the image cannot be started: {error}. Check the file of own images."
@@ -187,11 +187,13 @@ class _Worker:
 def _read_assignment(path: Path) -> Assignment:
     assignment = read_value(path, Assignment)
     if assignment is None:
-        raise SettingsError(f"{path} cannot be read as a worker's assignment. `headrace up` writes and runs these.")
+        raise SettingsError(
+            f"{path} cannot be read as a worker's assignment; expected a file that `headrace up` has written."
+        )
     return assignment
 
 
-def _filled_in(text: str, facts: dict[str, str]) -> str:
+def _fill_in(text: str, facts: dict[str, str]) -> str:
     for placeholder, value in facts.items():
         text = text.replace(placeholder, value)
     return text
@@ -207,7 +209,7 @@ def _set_environment(spec: WorkerSpec) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(spec.threads))
 
 
-def _go_first_when_memory_is_short() -> None:
+def _prefer_for_oom_kill() -> None:
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
 

@@ -1,8 +1,8 @@
 """
-Which of the platform's own environment variables its workers see.
+The part of the platform's environment variables that its workers get.
 
-Code in a worker is its owner's, not the platform's: what is not known to be harmless and needed stays behind, above all
-the platform's own credentials and settings.
+Code in a worker belongs to its user, not to the platform. Only variables known to be harmless and needed are passed on;
+the platform's credentials and settings are not.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ _PROXIES: Final = frozenset({"http_proxy", "https_proxy", "no_proxy", "all_proxy
 
 
 def worker_environment(platform: Mapping[str, str]) -> dict[str, str]:
-    """What a worker gets of the platform's environment; its own (`WorkerSpec.environment`) is added by itself."""
+    """Return the variables that a worker gets; it adds its own (`WorkerSpec.environment`) itself."""
     kept = {name: value for name, value in platform.items() if _is_kept(name)}
     return kept | {"PYTHONUNBUFFERED": "1"}
 

@@ -1,7 +1,7 @@
 """
-The folder of a worker: what the launcher tells it, what it tells the launcher, and its log.
+The folder of a worker: the launcher's assignment, the worker's report, and the log.
 
-Whole files are replaced by renaming, so that a reader never sees half of one, whoever is killed when.
+Files are replaced by renaming, so that a reader never sees a partial file, even after a kill.
 """
 
 import os
@@ -22,29 +22,29 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What a worker process is told."""
+    """The launcher's instructions to a worker process."""
 
     spec: WorkerSpec
     port: int
-    """To listen on."""
+    """Port to listen on."""
     cache_folder: str
-    """Of fetched artifacts, shared by workers."""
+    """Cache of fetched artifacts, shared by workers."""
     log_position: int
-    """Where its own lines begin in the log of its name."""
+    """Position in the log of its name at which this process's lines begin."""
     host: str = LOOPBACK
     """Address to listen on."""
     token: str = field(default="", repr=False)
-    """Bearer token that requests must bring; empty: none."""
+    """Bearer token that requests must carry; empty if none is required."""
     parent: ProcessId | None = None
-    """The process that started it, if its end is to be the worker's, too."""
+    """The parent process, if the worker must end with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a worker process tells."""
+    """The state that a worker process reports to its launcher."""
 
     phase: WorkerPhase
-    """FETCHING, STARTING (also later: `/ping` says when it is ready) or EXITED."""
+    """FETCHING, STARTING (also when ready, which `/ping` shows) or EXITED."""
     exit_code: int | None = None
     ended_in: WorkerPhase | None = None
     """The phase before EXITED."""
@@ -53,78 +53,78 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFiles:
-    """Paths in the folder of one worker."""
+    """The paths in the folder of one worker."""
 
     folder: Path
 
     @property
     def assignment(self) -> Path:
-        """An `Assignment`; it holds secrets."""
+        """The `Assignment`; it contains secrets."""
         return self.folder / "worker.json"
 
     @property
     def handle(self) -> Path:
-        """The `Handle` of its newest process."""
+        """The `Handle` of the newest process."""
         return self.folder / "handle.json"
 
     @property
     def report(self) -> Path:
-        """A `Report`."""
+        """The `Report`."""
         return self.folder / "report.json"
 
     @property
     def ready(self) -> Path:
-        """There since `/ping` answered 200 for the first time."""
+        """Exists since `/ping` first answered 200."""
         return self.folder / "ready"
 
     @property
     def stopping(self) -> Path:
-        """There since it was asked to stop; holds the time of SIGKILL, seconds since 1970."""
+        """Exists since SIGTERM was sent; contains the time of SIGKILL, seconds since 1970."""
         return self.folder / "stopping"
 
     @property
     def log(self) -> Path:
-        """Its stdout and stderr."""
+        """The worker's stdout and stderr."""
         return self.folder / "log.txt"
 
     @property
     def log_base(self) -> Path:
-        """Bytes that were cut from the beginning of the log."""
+        """Contains the number of bytes that were cut from the beginning of the log."""
         return self.folder / "log.base"
 
     @property
     def scratch(self) -> Path:
-        """What it makes for itself."""
+        """The worker's temporary files."""
         return self.folder / "scratch"
 
 
 def worker_files(root: Path, name: str) -> WorkerFiles:
     """
-    Paths of the worker `name` below the folder of all workers.
+    Return the paths of the worker `name` below the folder of all workers.
 
     Raises:
-        ValueError: the name could lead elsewhere.
+        ValueError: the name is not a safe file name.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} cannot name a worker; wanted: letters, digits, '.', '_' and '-', at most 200.")
+        raise ValueError(f"{name!r} is not a worker name; expected up to 200 letters, digits, '.', '_' and '-'.")
     return WorkerFiles(root / name)
 
 
 def write_value(path: Path, value: object) -> None:
-    """Replace a file by a value, readable by its owner only."""
-    write_whole(path, msgspec.json.encode(value))
+    """Replace a file by a value in JSON, readable by its owner only."""
+    write_atomically(path, msgspec.json.encode(value))
 
 
 def read_value(path: Path, kind: type[_Value]) -> _Value | None:
-    """Read a value; None if there is none, or none that can be read."""
+    """Read a value in JSON; None if the file is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file as a whole."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file atomically."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     with open(descriptor, "wb") as file:  # noqa: PTH123 -- opened with its permissions

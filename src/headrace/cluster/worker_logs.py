@@ -1,10 +1,10 @@
 """
-The logs of workers as events: `control.log_reader.LogReader` on the files that workers write.
+The logs of workers as events: `LogReader` of the control plane, on the files that workers write.
 
-A worker writes straight into its file, which nobody stamps for it. A line's time is the one that it names itself (our
-own JSON lines do, so do those of most loggers), else that of the line before it, else that of the file. A position is
-the number of bytes that were written before an event; it stays true when the beginning of a file is cut off.
-Memory is bounded whatever a worker writes: files are read in blocks, long lines are taken in pieces.
+Workers write directly into their files, without timestamps of ours. The time of a line is the one that it contains (as
+JSON lines of ours and lines of most loggers do), or else that of the line before it, or else that of the file. A
+position is the number of bytes written before an event; it stays valid when the beginning of a file is cut off. Memory
+is bounded: files are read in blocks, and long lines are split.
 """
 
 import re
@@ -17,39 +17,39 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from headrace.cluster.worker_files import WorkerFiles, worker_files, write_whole
+from headrace.cluster.worker_files import WorkerFiles, worker_files, write_atomically
 
 MAX_LOG_BYTES: Final = 64 << 20
-"""A larger log is cut."""
+"""Size above which a log is cut."""
 KEPT_LOG_BYTES: Final = 16 << 20
-"""What is left of it."""
+"""Size that a log is cut to."""
 MAX_EVENT_BYTES: Final = 256 << 10
-"""Longer lines become several events. Source: CloudWatch Logs, PutLogEvents."""
+"""Longer lines are split into several events. Source: CloudWatch Logs, PutLogEvents."""
 _BLOCK_BYTES: Final = 256 << 10
 _LEAD_BYTES: Final = 64 << 10
-"""Read before a window, to find the time of its first lines."""
+"""Bytes read before a window, to find the time of its first lines."""
 _SETTLED_S: Final = 2.0
-"""A line without an end is taken for a whole one if nothing was added to it for so long."""
+"""Age of the file after which a line without a line end counts as complete."""
 _JSON_TIME: Final = re.compile(rb'"timestamp": ?"([^"]{10,40})"')
 _LEADING_TIME: Final = re.compile(rb"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?:Z|[+-]\d\d:?\d\d)?)")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLogEvent:
-    """One line of a worker."""
+    """One line of a worker's log."""
 
     timestamp_ms: int
     """Milliseconds since 1970."""
     message: str
-    """Without its line end."""
+    """The line without its line end."""
     position: int
-    """Where it begins."""
+    """Position of the event."""
     next_position: int
-    """Where the one after it begins."""
+    """Position of the next event."""
 
 
 class WorkerLogs:
-    """Reads and cuts the logs below the folder of all workers. All methods block for a moment (files)."""
+    """Reads and trims the logs below the folder of all workers. All methods block on files."""
 
     def __init__(self, folder: Path, *, now_s: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -66,15 +66,15 @@ class WorkerLogs:
         is_backward: bool = False,
     ) -> Sequence[WorkerLogEvent]:
         """
-        Read at most `limit` events, in the order in which they were written; see `control.log_reader.LogReader`.
+        Read at most `limit` events, in the order in which they were written.
 
         Args:
-            worker: the name of its record; one that has written nothing, or is unknown, has no events.
+            worker: the name of the worker's record; an unknown worker has no events.
             start_ms: only events at or after this time.
             end_ms: only events before this time.
-            position: forwards, the first event that may be read; backwards, the event before which it ends.
-            limit: at most so many.
-            is_backward: the last ones before `position` instead of the first ones from it.
+            position: forwards, the first event to read; backwards, the event after the last one to read.
+            limit: the largest number of events.
+            is_backward: read the last events before `position` instead of the first ones from it.
         """
         files = self._files(worker)
         if files is None or limit < 1:
@@ -84,7 +84,7 @@ class WorkerLogs:
             is_early = start_ms is not None and event.timestamp_ms < start_ms
             return not is_early and (end_ms is None or event.timestamp_ms < end_ms)
 
-        for _ in range(3):  # a cut while we read moves everything: read again
+        for _ in range(3):  # a concurrent trim moves all bytes: read again
             base = _base(files)
             try:
                 with files.log.open("rb") as file:
@@ -96,17 +96,17 @@ class WorkerLogs:
         return ()
 
     def size_bytes(self, worker: str) -> int:
-        """What its log holds now."""
+        """Return the size of a worker's log."""
         files = self._files(worker)
         return 0 if files is None else _size(files.log)
 
     def end_position(self, worker: str) -> int:
-        """Where the next event will begin."""
+        """Return the position of the next event."""
         files = self._files(worker)
         return 0 if files is None else _base(files) + _size(files.log)
 
     def read_bytes(self, worker: str, position: int, limit: int) -> tuple[int, bytes]:
-        """Up to `limit` bytes from a position, or from where the log begins now, and where they begin."""
+        """Read up to `limit` bytes from `position`, or from the beginning if that is later; returns their position."""
         files = self._files(worker)
         if files is None:
             return position, b""
@@ -124,9 +124,9 @@ class WorkerLogs:
 
     def append(self, worker: str, position: int, content: bytes) -> None:
         """
-        Add what was read elsewhere (`read_bytes`); what is here already is left out, a gap counts as cut off.
+        Append bytes that `read_bytes` returned elsewhere. Bytes already here are skipped; a gap cuts off the beginning.
 
-        Only one caller at a time.
+        Not thread-safe.
         """
         files = self._files(worker)
         if files is None:
@@ -135,7 +135,7 @@ class WorkerLogs:
         end = self.end_position(worker)
         if position > end:
             files.log.unlink(missing_ok=True)
-            write_whole(files.log_base, str(position).encode())
+            write_atomically(files.log_base, str(position).encode())
             end = position
         with files.log.open("ab") as file:
             file.write(content[end - position :])
@@ -144,7 +144,7 @@ class WorkerLogs:
         """
         Cut off the beginning of a log that is larger than `max_bytes`; returns whether it was.
 
-        The worker goes on writing meanwhile: what it adds between the last read and the cut is lost, microseconds.
+        The worker keeps writing: what it adds in the microseconds between the last read and the truncation is lost.
         """
         files = self._files(worker)
         if files is None or _size(files.log) <= max_bytes:
@@ -159,7 +159,7 @@ class WorkerLogs:
                 file.write(block)
                 source, target = source + len(block), target + len(block)
             file.flush()
-            write_whole(files.log_base, str(_base(files) + start).encode())
+            write_atomically(files.log_base, str(_base(files) + start).encode())
             file.truncate(target)
         return True
 
@@ -199,7 +199,7 @@ class WorkerLogs:
             window *= 4
 
     def _events(self, file: BinaryIO, base: int, first: int, stop: int) -> Iterator[WorkerLogEvent]:
-        """Events from `first`, where one begins, to `stop`, both counted from the file's beginning."""
+        """Yield the events from `first`, the start of an event, to `stop`, both counted from the file's beginning."""
         size = file.seek(0, 2)
         stamp = self._file_time_ms(file)
         is_settled = stop < size or self._now_s() * 1000 - stamp > _SETTLED_S * 1000
@@ -219,20 +219,20 @@ class WorkerLogs:
 
 
 def _lines(file: BinaryIO, first: int, stop: int, *, is_settled: bool) -> Iterator[tuple[int, bytes]]:
-    """Where each line between two places begins, and the line; those longer than `MAX_EVENT_BYTES` come in pieces."""
-    held, offset, place = b"", first, first
-    while place < stop and (block := _read_at(file, place, min(_BLOCK_BYTES, stop - place))):
-        place += len(block)
-        *whole, held = (held + block).split(b"\n")
-        for line in whole:
+    """Yield the offset and bytes of each line from `first` to `stop`; lines over `MAX_EVENT_BYTES` are split."""
+    rest, offset, next_read = b"", first, first
+    while next_read < stop and (block := _read_at(file, next_read, min(_BLOCK_BYTES, stop - next_read))):
+        next_read += len(block)
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
             for piece in _pieces(line + b"\n"):
                 yield offset, piece
                 offset += len(piece)
-        while len(held) > MAX_EVENT_BYTES:
-            yield offset, held[:MAX_EVENT_BYTES]
-            offset, held = offset + MAX_EVENT_BYTES, held[MAX_EVENT_BYTES:]
-    if held and is_settled:
-        yield offset, held
+        while len(rest) > MAX_EVENT_BYTES:
+            yield offset, rest[:MAX_EVENT_BYTES]
+            offset, rest = offset + MAX_EVENT_BYTES, rest[MAX_EVENT_BYTES:]
+    if rest and is_settled:
+        yield offset, rest
 
 
 def _pieces(line: bytes) -> Iterator[bytes]:
@@ -240,16 +240,16 @@ def _pieces(line: bytes) -> Iterator[bytes]:
         yield line[start : start + MAX_EVENT_BYTES]
 
 
-def _line_start(file: BinaryIO, place: int) -> int:
-    """The first place from `place` on where a line begins; `place` itself if the line there is a very long one."""
-    if place == 0:
+def _line_start(file: BinaryIO, offset: int) -> int:
+    """Return the offset of the first line at or after `offset`; `offset` itself within a very long line."""
+    if offset == 0:
         return 0
-    end = _read_at(file, place - 1, _BLOCK_BYTES).find(b"\n")
-    return place if end < 0 else place + end
+    end = _read_at(file, offset - 1, _BLOCK_BYTES).find(b"\n")
+    return offset if end < 0 else offset + end
 
 
 def _time_ms(line: bytes) -> int | None:
-    """The time that a line names; one without a zone is in that of this machine."""
+    """Parse the time in a line; a time without a zone is local."""
     found = _JSON_TIME.search(line) if line.startswith(b"{") else _LEADING_TIME.match(line)
     if found is None:
         return None
@@ -259,8 +259,8 @@ def _time_ms(line: bytes) -> int | None:
         return None
 
 
-def _read_at(file: BinaryIO, place: int, num_bytes: int) -> bytes:
-    file.seek(place)
+def _read_at(file: BinaryIO, offset: int, num_bytes: int) -> bytes:
+    file.seek(offset)
     return file.read(num_bytes)
 
 

@@ -1,4 +1,4 @@
-"""The log of a worker's process: its standard streams, made so that a full disk costs lines and never requests."""
+"""The standard streams of a worker process: on a full disk lines are lost, but requests do not fail."""
 
 import io
 import os
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 class LogStream(io.TextIOBase):
-    """Text that goes to a descriptor at once; what cannot be written is dropped."""
+    """An unbuffered text stream to a descriptor; text that cannot be written is dropped."""
 
     encoding = "utf-8"
 
@@ -15,15 +15,15 @@ class LogStream(io.TextIOBase):
         self._descriptor = descriptor
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True: this is the write side."""
         return True
 
     def fileno(self) -> int:
-        """The descriptor, for `faulthandler` and children."""
+        """Return the descriptor, for `faulthandler` and child processes."""
         return self._descriptor
 
     def write(self, text: str) -> int:
-        """Write all of it, or what can be written."""
+        """Write as much of the text as possible."""
         rest = text.encode(errors="backslashreplace")
         with suppress(OSError):
             while rest:
@@ -32,7 +32,7 @@ class LogStream(io.TextIOBase):
 
 
 def protect_output() -> None:
-    """Let nothing that this process logs fail."""
+    """Replace stdout and stderr so that logging never fails."""
     sys.stdout.flush()
     sys.stderr.flush()
     sys.stdout, sys.stderr = LogStream(1), LogStream(2)
