@@ -16,28 +16,34 @@ MAX_CONTAINERS = 50_000
 """Objects and lists of one body: about 15 ms of decoding."""
 MAX_VALUES = 500_000
 """Values of one body, a token id each for a batch of prompts: about 15 ms of decoding."""
+MAX_MEMBERS = 100_000
+"""Members of all objects of one body; each has a name to be made, which takes several times as long as a number."""
 _BLOCK_BYTES = 256 * 1024
-_QUOTE, _COMMA, _LIST, _OBJECT = b'",[{'
+_QUOTE, _COMMA, _LIST, _OBJECT, _COLON = b'",[{:'
 
 Bytes = npt.NDArray[np.uint8]
 
 
 def check_json_size(body: bytes) -> None:
     """
-    Refuse a body with too many values to be decoded at once. Whether it is JSON at all is not looked at.
+    Refuse a body with too many values to be decoded at once. The body need not be valid JSON.
 
     Raises:
-        PayloadTooLarge: it has more objects and lists, or more values, than are taken.
+        PayloadTooLarge: it has more objects and lists, values or object members than are decoded.
     """
-    containers, values = count_json(body)
-    for count, most, what in ((containers, MAX_CONTAINERS, "objects and lists"), (values, MAX_VALUES, "values")):
+    containers, values, members = count_json(body)
+    for count, most, what in (
+        (containers, MAX_CONTAINERS, "objects and lists"),
+        (values, MAX_VALUES, "values"),
+        (members, MAX_MEMBERS, "object members"),
+    ):
         if count > most:
             raise PayloadTooLarge(f"The request body has {count} {what}; expected at most {most}. Send less at a time.")
 
 
-def count_json(body: bytes) -> tuple[int, int]:
-    """Return the number of objects and lists, and about the number of values; strings count as one."""
-    containers = commas = 0
+def count_json(body: bytes) -> tuple[int, int, int]:
+    """Return the numbers of objects and lists, of values (roughly; a string is one) and of object members."""
+    containers = commas = members = 0
     is_inside = np.uint8(0)
     for block in _blocks(body):
         inside = np.bitwise_xor.accumulate((block == _QUOTE).view(np.uint8)) ^ is_inside
@@ -45,7 +51,8 @@ def count_json(body: bytes) -> tuple[int, int]:
         is_outside = inside == 0
         containers += int(np.count_nonzero(is_outside & ((block == _LIST) | (block == _OBJECT))))
         commas += int(np.count_nonzero(is_outside & (block == _COMMA)))
-    return containers, commas + containers
+        members += int(np.count_nonzero(is_outside & (block == _COLON)))
+    return containers, commas + containers, members
 
 
 def _blocks(body: bytes) -> Iterator[Bytes]:
