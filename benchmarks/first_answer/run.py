@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import cast
 
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
-from headrace.engine.assembly import assemble
-from headrace.engine.async_engine import AsyncEngine
+from headrace.engine.loading.assembly import assemble
+from headrace.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings
 

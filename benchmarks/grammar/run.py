@@ -15,9 +15,9 @@ import time
 
 from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
-from headrace.engine.assembly import assemble
-from headrace.engine.async_engine import AsyncEngine
-from headrace.engine.grammar import GrammarCompiler
+from headrace.engine.loading.assembly import assemble
+from headrace.engine.service.async_engine import AsyncEngine
+from headrace.engine.structured_output.compiler import GrammarCompiler
 from headrace.models.loading import load_model
 from headrace.models.tokenizer import Tokenizer
 from headrace.server.engine_config import engine_config

@@ -18,8 +18,8 @@ from tests.schemas import SCHEMAS, problem
 
 from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar, SamplingParams
-from headrace.engine.assembly import assemble
-from headrace.engine.async_engine import AsyncEngine
+from headrace.engine.loading.assembly import assemble
+from headrace.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings
 

@@ -19,8 +19,8 @@ from itertools import product
 
 from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
-from headrace.engine.assembly import assemble
-from headrace.engine.async_engine import AsyncEngine
+from headrace.engine.loading.assembly import assemble
+from headrace.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings
 

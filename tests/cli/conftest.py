@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from headrace.cli.main import cli
 from headrace.cli.sources import Seams
 from headrace.engine.config import EngineConfig
-from headrace.engine.echo import EchoBackend, EchoScript
+from headrace.testing.echo import EchoBackend, EchoScript
 
 
 class Headrace:

@@ -1,5 +1,5 @@
 from headrace.core.generation import ChatPrompt
-from headrace.engine.echo import EchoScript
+from headrace.testing.echo import EchoScript
 
 
 def contents(headrace, number: int) -> list[tuple[str, str]]:

@@ -8,9 +8,9 @@ import pytest
 
 from headrace.cli.deploy import deploy
 from headrace.cli.removal import rm
-from headrace.cluster.fake import fails_after
 from headrace.control.model.kinds import ENDPOINT, ENDPOINT_CONFIG, INFERENCE_COMPONENT, MODEL, WORKER
 from headrace.state.records import Kind
+from headrace.testing.fake_launcher import fails_after
 from tests.control.support import Platform, running_platform
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # a command's clients live as long as its process

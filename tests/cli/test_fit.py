@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headrace.cli.fit import advice_text
 from headrace.cli.sizing import FORMATS, Advice, advise, fit_formats
 from headrace.core.errors import InsufficientMemory
-from headrace.engine.formats import Formats
+from headrace.engine.loading.formats import Formats
 from headrace.runner.memory import MemoryPlan
 
 WEIGHTS = {"bf16": 1000, "w8a8": 500, "w4a8": 250}

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.errors import Busy
 from headrace.core.generation import ChatPrompt, Grammar
-from headrace.engine.echo import EchoBackend, EchoScript
+from headrace.testing.echo import EchoBackend, EchoScript
 
 
 def test_the_text_goes_to_stdout_and_nothing_else(headrace) -> None:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.cluster.fake import FakeLauncher, FakeMachine, ManualClock, ready_after
 from headrace.control.loops.reconciler import Reconciler
 from headrace.control.model.fleet import Limits
 from headrace.control.model.kinds import ENDPOINT
@@ -12,6 +11,7 @@ from headrace.control.model.version import asked_capacity, version_json
 from headrace.state.records import Record
 from headrace.state.routes import ROUTE
 from headrace.state.sql import SqlStore, open_store
+from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, ManualClock, ready_after
 from tests.control.support import IMAGE, ListedLogs, reconciler_of
 
 MODELS = {"m": {"ModelName": "m", "PrimaryContainer": {"Image": IMAGE, "Environment": {"HF_MODEL_ID": "smollm2"}}}}

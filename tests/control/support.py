@@ -12,7 +12,6 @@ import boto3
 import uvicorn
 from botocore.config import Config
 
-from headrace.cluster.fake import FakeLauncher, FakeMachine
 from headrace.cluster.platform_logs import EndedLog
 from headrace.control.app import ControlApp
 from headrace.control.loops.reconciler import Reconciler
@@ -21,6 +20,7 @@ from headrace.control.planning.worker_specs import WorkerDefaults
 from headrace.http.listener import bind, url_of
 from headrace.state.sql import open_store
 from headrace.state.store import Store
+from headrace.testing.fake_launcher import FakeLauncher, FakeMachine
 from headrace.wire.aws.scope import AwsScope
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S

@@ -7,11 +7,11 @@ from contextlib import suppress
 import pytest
 
 from headrace.cloudwatch.alarms.records import ALARM
-from headrace.cluster.fake import FakeLauncher, FakeMachine, Script, fails_after, ready_after
 from headrace.cluster.launcher import Handle, WorkerPhase, WorkerSpec
 from headrace.control.model.kinds import ENDPOINT, WORKER
 from headrace.control.model.progress import State, view_endpoint, visible_state
 from headrace.state.routes import ROUTE
+from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, Script, fails_after, ready_after
 from tests.control.reconciler_scene import Scene
 from tests.waiting import WAIT_S
 

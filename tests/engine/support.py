@@ -20,15 +20,15 @@ from headrace.core.generation import (
     SamplingParams,
     Token,
 )
-from headrace.engine.async_engine import AsyncEngine
 from headrace.engine.config import EngineLimits
-from headrace.engine.intake import TextParts
-from headrace.engine.observer import EngineObserver
-from headrace.engine.speculation import RowPrices
+from headrace.engine.core.observer import EngineObserver
+from headrace.engine.service.async_engine import AsyncEngine
+from headrace.engine.service.request_processor import TextParts
+from headrace.engine.spec_decode.drafting import RowPrices
 from headrace.models.chat import ChatTemplate
 from headrace.models.tokenizer import Tokenizer, byte_characters
-from headrace.runner.fake import FAKE_LIMITS, FAKE_SPEC, FakeRunner, Script
 from headrace.runner.step import RunnerLimits, StepInput
+from headrace.testing.fake_runner import FAKE_LIMITS, FAKE_SPEC, FakeRunner, Script
 from tests.waiting import WAIT_S
 
 EOS = 256

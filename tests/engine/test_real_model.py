@@ -11,8 +11,8 @@ import pytest
 
 import headrace
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar
-from headrace.engine.assembly import assemble
-from headrace.engine.async_engine import AsyncEngine
+from headrace.engine.loading.assembly import assemble
+from headrace.engine.service.async_engine import AsyncEngine
 from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import Answer, FreeRows, ask, request, running

@@ -10,8 +10,8 @@ import httpx
 import openai
 import pytest
 
-from headrace.engine.echo import EchoBackend
 from headrace.state.routes import AsyncOutput
+from headrace.testing.echo import EchoBackend
 from tests.server.conftest import Echo, serving
 from tests.waiting import WAIT_S
 

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from headrace.engine.echo import EchoBackend, EchoScript
 from headrace.http.protocol import HttpLimits
+from headrace.testing.echo import EchoBackend, EchoScript
 from tests.http_cases import GET, HOST, MALFORMED, answers_in, exchange
 from tests.server.conftest import serving
 

@@ -17,12 +17,12 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from headrace.core.telemetry import setup_logging
-from headrace.engine.echo import EchoBackend, EchoScript
 from headrace.http.listener import bind, url_of
 from headrace.http.protocol import DEFAULT_LIMITS, HttpLimits, StreamingProtocol
 from headrace.server.app import create_app
 from headrace.server.service import Service
 from headrace.settings.server_settings import ServerSettings
+from headrace.testing.echo import EchoBackend, EchoScript
 from tests.prompt_server import PromptServer
 from tests.waiting import WAIT_S
 

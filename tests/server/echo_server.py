@@ -12,9 +12,9 @@ from headrace.core.errors import BrokenModel
 from headrace.core.metrics import Metrics
 from headrace.core.progress import Progress
 from headrace.engine.backend import Backend
-from headrace.engine.echo import EchoBackend, EchoScript
 from headrace.server.main import run_server
 from headrace.settings.server_settings import ServerSettings, load_settings
+from headrace.testing.echo import EchoBackend, EchoScript
 
 
 def main() -> int:

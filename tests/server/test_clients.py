@@ -10,7 +10,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.errors import ValidationError as HubValidationError
 
 from headrace.core.errors import Busy
-from headrace.engine.echo import EchoScript
+from headrace.testing.echo import EchoScript
 
 WORDS = "one two three four"
 MESSAGES = [{"role": "user", "content": WORDS}]

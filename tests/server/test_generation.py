@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from headrace.core.errors import Busy, EngineFailed, Internal, InvalidRequest
-from headrace.engine.echo import EchoBackend, EchoScript
 from headrace.server.generate import GenerationRoute
 from headrace.server.service import INLINE_BODY_BYTES, Service
 from headrace.settings.server_settings import ServerSettings
+from headrace.testing.echo import EchoBackend, EchoScript
 from headrace.wire.openai.chat import OpenAIChat
 
 from .conftest import SLOW, serving

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from headrace.core.errors import SettingsError
-from headrace.engine.echo import EchoScript
 from headrace.server.app import create_app
 from headrace.settings.server_settings import ServerSettings, load_settings, setting_rule
+from headrace.testing.echo import EchoScript
 from headrace.wire.registry import DIALECT_NAMES
 
 from .conftest import serving

@@ -9,7 +9,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from headrace.core.errors import Busy
-from headrace.engine.echo import EchoBackend, EchoScript
+from headrace.testing.echo import EchoBackend, EchoScript
 from tests.browser import Page, chromium
 from tests.waiting import WAIT_S
 

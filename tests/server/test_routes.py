@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from headrace.engine.echo import EchoBackend
+from headrace.testing.echo import EchoBackend
 from tests.wire.test_unknown_routes import FOREIGN, message_of
 
 from .conftest import serving

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import HeadraceError
-from headrace.engine.validation import check_sampling
+from headrace.engine.service.validation import check_sampling
 from headrace.wire.constraints import JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from headrace.wire.lmi.parameters import LmiBody, LmiParameters
 from headrace.wire.openai.chat import ChatBody, OpenAIChat

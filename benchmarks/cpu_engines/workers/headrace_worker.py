@@ -11,7 +11,7 @@ from typing import Any
 from worker import Generation, serve
 
 from headrace.core.generation import FinishReason, GenerationRequest, SamplingParams
-from headrace.engine.assembly import assemble
+from headrace.engine.loading.assembly import assemble
 from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from headrace import __version__
 from headrace.core.sizes import format_size
-from headrace.engine.formats import SMALL_MODEL_PARAMETERS, Machine, choose_formats
+from headrace.engine.loading.formats import SMALL_MODEL_PARAMETERS, Machine, choose_formats
 
 LOW_MEMORY_BYTES = 2 << 30
 TOO_LITTLE_MEMORY_BYTES = 512 << 20

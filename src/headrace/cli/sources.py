@@ -46,7 +46,7 @@ class Source(Protocol):
 
 def assemble_engine(config: "EngineConfig", progress: Progress) -> Source:
     """Load the model into an engine of this process."""
-    from headrace.engine.assembly import assemble
+    from headrace.engine.loading.assembly import assemble
 
     return assemble(config, progress)
 

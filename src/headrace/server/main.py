@@ -51,7 +51,7 @@ _FLUSH_S = 2.0
 
 def load_engine(settings: ServerSettings, progress: Progress, metrics: Metrics) -> Backend:
     """Our own engine on the model that the settings name."""
-    from headrace.engine.assembly import assemble
+    from headrace.engine.loading.assembly import assemble
 
     return assemble(engine_config(settings), progress, observer=MetricsObserver(metrics))
 

@@ -1,7 +1,7 @@
 """What the engine tells about itself, as metrics."""
 
 from headrace.core.metrics import Metrics
-from headrace.engine.observer import ChoiceReport, StepReport
+from headrace.engine.core.observer import ChoiceReport, StepReport
 
 
 class MetricsObserver:

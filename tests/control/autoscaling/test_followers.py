@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.cluster.fake import fails_after, ready_after
 from headrace.cluster.launcher import WorkerSpec
 from headrace.control.api.endpoints import update_weights
 from headrace.control.autoscaling.loops.autoscaler import Autoscaler
@@ -26,6 +25,7 @@ from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler
 from headrace.state.routes import ROUTE, Route
 from headrace.state.signals import WakeTarget
+from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.control.components.scene import NEED, Scene
 from tests.control.components.world import managed
 from tests.control.support import AWS_SCOPE

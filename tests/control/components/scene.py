@@ -3,7 +3,6 @@
 from collections import Counter
 from typing import Any
 
-from headrace.cluster.fake import FakeMachine, ManualClock, fails_after, ready_after
 from headrace.cluster.launcher import WorkerSpec
 from headrace.control.api.components import (
     create_inference_component,
@@ -21,6 +20,7 @@ from headrace.control.model.kinds import INFERENCE_COMPONENT
 from headrace.state.records import Record
 from headrace.state.routes import ROUTE
 from headrace.state.sql import open_store
+from headrace.testing.fake_launcher import FakeMachine, ManualClock, fails_after, ready_after
 from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, reconciler_of
 
 NEED = {"NumberOfAcceleratorDevicesRequired": 1, "MinMemoryRequiredInMb": 1024}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.cluster.fake import fails_after, ready_after
 from headrace.cluster.launcher import WorkerSpec
 from headrace.control.model.kinds import INFERENCE_COMPONENT, WORKER
 from headrace.state.routes import ROUTE
+from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.control.support import IMAGE, ROLE, Platform, running_platform
 from tests.waiting import WAIT_S
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.cluster.fake import FakeMachine, FakeWorker, ManualClock, ready_after
 from headrace.cluster.launcher import Handle, WorkerSpec
 from headrace.control.api.context import CallContext
 from headrace.control.registry import handler_of
 from headrace.state.routes import ROUTE
 from headrace.state.sql import SqlStore, open_store
+from headrace.testing.fake_launcher import FakeMachine, FakeWorker, ManualClock, ready_after
 from tests.control.support import AWS_SCOPE, ListedLogs, reconciler_of
 
 HERE = Path(__file__).parent

@@ -16,13 +16,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.fake import FakeMachine, ManualClock, fails_after, ready_after
 from headrace.control.access_keys import AccessKeys
 from headrace.control.api.context import CallContext
 from headrace.control.autoscaling.planning.targets import read_key
 from headrace.control.autoscaling.records.followers import keep_copies
 from headrace.control.registry import handler_of
 from headrace.state.sql import open_store
+from headrace.testing.fake_launcher import FakeMachine, ManualClock, fails_after, ready_after
 from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, reconciler_of
 
 NEED = {"NumberOfAcceleratorDevicesRequired": 1, "MinMemoryRequiredInMb": 1024}

@@ -1,0 +1,1 @@
+"""The engine proper: scheduling, KV blocks, steps and their results. Synchronous, on one thread."""

@@ -1,0 +1,152 @@
+"""One choice of a request inside the engine: its sequence, its text, its place in a grammar, its times."""
+
+from dataclasses import dataclass, field
+
+from headrace.core.generation import Chunk, Finish, FinishReason, Token, TokenLogprob
+from headrace.engine.core.observer import ChoiceReport
+from headrace.engine.core.row_extras import RowExtras
+from headrace.engine.core.sequence import Sequence
+from headrace.engine.structured_output.compiler import GrammarState
+from headrace.engine.text.answer import AnswerText
+from headrace.engine.text.detokenizer import TokenTable
+from headrace.engine.text.stop import StopMatch
+
+UNDRAWABLE = (
+    "No token could be drawn: the model's logits are not numbers, or every token was forbidden. "
+    "Check logit_bias and the grammar; if there are none, the model's weights are broken."
+)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Choice:
+    """Owned by the engine thread once it was added; `owner` is whoever wants the chunks."""
+
+    request_id: str
+    index: int
+    owner: object
+    sequence: Sequence
+    text: AnswerText
+    end_ids: frozenset[int]
+    """Tokens that end the answer."""
+    extras: RowExtras | None = None
+    reported_seed: int | None = None
+    prompt: list[Token] = field(default_factory=list)
+    """Scored so far."""
+    arrived_s: float = 0.0
+    admitted_s: float | None = None
+    first_token_s: float | None = None
+    logprob_sum: float = 0.0
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of the tokens generated; what `best_of` ranks by."""
+        return self.logprob_sum / max(1, self.sequence.num_output_tokens)
+
+    @property
+    def grammar_without_logprobs(self) -> GrammarState | None:
+        """The place in the grammar, if there is one and no logits are wanted but for drawing."""
+        return None if self.extras is None or self.sequence.params.logprobs is not None else self.extras.grammar
+
+    def forced_token(self) -> int | None:
+        """Return the next token if the grammar allows no other one and it does not end the answer."""
+        grammar = self.grammar_without_logprobs
+        token_id = None if grammar is None else grammar.only_token()
+        return None if token_id in self.end_ids else token_id
+
+    def take_token(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Chunk | None:
+        """
+        Add a token that was drawn (below 0: none could be); return what can be shown, with `finish` if that was all.
+
+        The caller takes the sequence out of the scheduler if there is a `finish`.
+        """
+        if token_id < 0:
+            return self.finish(FinishReason.ERROR, message=UNDRAWABLE)
+        sequence = self.sequence
+        sequence.append(token_id)
+        if logprob is not None:
+            self.logprob_sum += logprob
+        ended = self._end_of(token_id, logprob, top)
+        if ended is not None:
+            return ended
+        if sequence.num_tokens >= sequence.max_total_tokens:
+            return self.finish(FinishReason.LENGTH)
+        text, tokens = self.text.release()
+        if not tokens:
+            return None
+        return Chunk(index=self.index, text=text, tokens=tokens, prompt=self._take_prompt())
+
+    def _end_of(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Chunk | None:
+        """Add the token to the text; return the last chunk if the token itself ends the answer."""
+        grammar = None if self.extras is None else self.extras.grammar
+        if grammar is not None:
+            if token_id not in self.end_ids:
+                grammar.accept(token_id)
+            if grammar.error is not None:
+                self.text.push(token_id, logprob, top)
+                return self._grammar_failed(grammar.error)
+        if token_id in self.end_ids:
+            self.text.push_end(token_id, logprob, top)
+            return self.finish(FinishReason.EOS, stop=token_id)
+        match = self.text.push(token_id, logprob, top)
+        if match is not None:
+            return self.finish(FinishReason.STOP, match=match)
+        return self.finish(FinishReason.EOS) if grammar is not None and grammar.is_complete else None
+
+    def _grammar_failed(self, reason: str) -> Chunk:
+        """Return the last chunk of an answer whose grammar exceeds a limit of the parser, which is the client's."""
+        grammar = self.sequence.params.grammar
+        message = f"The grammar cannot be enforced any further: {reason.rstrip('.')}. Use a smaller one."
+        return self.finish(FinishReason.ERROR, message=message, param=None if grammar is None else grammar.param)
+
+    def finish(
+        self,
+        reason: FinishReason,
+        *,
+        match: StopMatch | None = None,
+        stop: int | None = None,
+        message: str | None = None,
+        param: str | None = None,
+    ) -> Chunk:
+        """Return the last chunk, with everything that was held back."""
+        text, tokens = self.text.finish(match)
+        sequence = self.sequence
+        finish = Finish(
+            reason=reason,
+            prompt_tokens=sequence.num_prompt_tokens,
+            output_tokens=sequence.num_output_tokens,
+            cached_tokens=sequence.num_cached_tokens,
+            seed=self.reported_seed,
+            stop=match.string if match is not None else stop,
+            message=message,
+            param=param,
+        )
+        return Chunk(index=self.index, text=text, tokens=tokens, prompt=self._take_prompt(), finish=finish)
+
+    def report(self, reason: FinishReason, now_s: float) -> ChoiceReport:
+        """Return the numbers for the observer."""
+        sequence = self.sequence
+        return ChoiceReport(
+            request_id=self.request_id,
+            index=self.index,
+            reason=reason,
+            prompt_tokens=sequence.num_prompt_tokens,
+            cached_tokens=sequence.num_cached_tokens,
+            output_tokens=sequence.num_output_tokens,
+            num_preemptions=sequence.num_preemptions,
+            queue_s=None if self.admitted_s is None else self.admitted_s - self.arrived_s,
+            ttft_s=None if self.first_token_s is None else self.first_token_s - self.arrived_s,
+            total_s=now_s - self.arrived_s,
+        )
+
+    def _take_prompt(self) -> tuple[Token, ...] | None:
+        """Return the scored prompt with the first chunk; None in all others."""
+        if not self.prompt:
+            return None
+        prompt, self.prompt = tuple(self.prompt), []
+        return prompt
+
+
+def prompt_token(table: TokenTable, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Token:
+    """Return a token of a scored prompt."""
+    raw, _ = table.entry(token_id)
+    return Token(token_id, table.text(token_id), logprob, token_id in table.special_ids, top, raw)

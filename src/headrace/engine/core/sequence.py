@@ -1,0 +1,100 @@
+"""
+One sequence: a prompt with its answer so far, and how much of it is in the KV cache.
+
+Written by the scheduler (progress, blocks) and by the engine (tokens); pure state, it decides nothing.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.core.generation import SamplingParams
+from headrace.engine.core.blocks import chain_hash
+from headrace.engine.spec_decode.token_match import TokenMatcher
+
+Int32 = npt.NDArray[np.int32]
+
+
+class Phase(Enum):
+    """Where a sequence is."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    DONE = auto()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Sequence:
+    """
+    One prompt plus its generated tokens.
+
+    `tokens[:num_tokens]` are known; the KV of `tokens[:num_computed_tokens]` is in the cache. A sequence decodes when
+    exactly one known token is not computed and the prompt is behind it; otherwise it prefills.
+    What lies behind `num_tokens` is scratch: tokens that were drafted for the next step.
+    """
+
+    order: int
+    """Arrival number: smaller is older."""
+    tokens: Int32
+    """(max_total_tokens,)"""
+    num_tokens: int
+    num_prompt_tokens: int
+    max_total_tokens: int
+    """The sequence ends when it has this many tokens."""
+    params: SamplingParams
+    root_hash: bytes
+    """Parent of the first block's hash: from the request's salt."""
+    seed: int = 0
+    scores_prompt: bool = False
+    """Wants the logprobs of its prompt."""
+    can_draft: bool = True
+    """Whether a row's draw is known from the tokens before it alone, so that drafted tokens can be verified."""
+
+    phase: Phase = Phase.WAITING
+    slot: int = -1
+    """Row in the step's persistent arrays while running."""
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    """Prompt tokens that were found in the prefix cache at the first admission."""
+    num_scored_tokens: int = 0
+    """Rows `[0, num_scored_tokens)` of the prompt have given their logprob (row `i` scores token `i + 1`)."""
+    num_preemptions: int = 0
+    blocks: list[int] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)
+    """Of the leading full blocks, as far as they were needed."""
+    num_registered_blocks: int = 0
+    """Leading blocks that the pool knows by hash."""
+    _matcher: TokenMatcher | None = field(default=None, init=False, repr=False)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the next step computes just the newest generated token."""
+        return self.num_computed_tokens == self.num_tokens - 1 and self.num_tokens > self.num_prompt_tokens
+
+    @property
+    def matcher(self) -> TokenMatcher:
+        """The matcher that drafts for this sequence, made on first use."""
+        if self._matcher is None:
+            self._matcher = TokenMatcher(self.max_total_tokens)
+        return self._matcher
+
+    def append(self, token_id: int) -> None:
+        """Add a generated token."""
+        self.tokens[self.num_tokens] = token_id
+        self.num_tokens += 1
+
+    def hash_blocks(self, count: int, block_tokens: int) -> list[bytes]:
+        """Return the hashes of the first `count` blocks, which must be full of known tokens."""
+        hashes = self.hashes
+        while len(hashes) < count:
+            start = len(hashes) * block_tokens
+            parent = hashes[-1] if hashes else self.root_hash
+            hashes.append(chain_hash(parent, self.tokens[start : start + block_tokens].tobytes()))
+        return hashes[:count]

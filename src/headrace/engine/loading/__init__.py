@@ -1,0 +1,1 @@
+"""Loading a model into an engine: weight formats, limits, the memory plan, calibration."""

@@ -1,0 +1,1 @@
+"""The engine as an asynchronous service: requests in, chunks out."""

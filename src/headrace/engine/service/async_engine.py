@@ -1,0 +1,220 @@
+"""
+Our own `Backend`: an engine on a thread of its own, fed and read by coroutines.
+
+Lives on an event loop; the engine's thread and the loop meet only in `EngineThread` (commands in) and `stream`
+(chunks out).
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+from headrace.core.errors import Busy, EngineFailed, Unavailable
+from headrace.core.generation import (
+    ChatPrompt,
+    Chunk,
+    EngineStats,
+    FinishReason,
+    GenerationRequest,
+    ModelInfo,
+    SamplingParams,
+    TextSpan,
+)
+from headrace.engine.backend import Drain, Take, relay_chunks
+from headrace.engine.config import EngineLimits, fit_to_runner
+from headrace.engine.core.engine import Engine
+from headrace.engine.core.observer import EngineObserver, NoObserver
+from headrace.engine.service.best_of import best_chunks
+from headrace.engine.service.request_processor import Intake, TextParts
+from headrace.engine.service.stream import ChunkStream, deliver
+from headrace.engine.service.thread import EngineThread
+from headrace.engine.text.detokenizer import TokenTable
+from headrace.runner.step import Runner
+
+_WARM_UP_TOKENS = 64
+_WARM_UP_ANSWER_TOKENS = 4
+_MAX_RETRY_AFTER_S = 60.0
+
+
+class AsyncEngine:
+    """Implements `Backend` with our own engine on any `Runner`, which it owns."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        parts: TextParts,
+        limits: EngineLimits,
+        info: ModelInfo,
+        *,
+        observer: EngineObserver | None = None,
+    ) -> None:
+        table = TokenTable(parts.tokenizer)
+        limits = fit_to_runner(limits, runner.limits)
+        self.limits = limits
+        self._info = info
+        self._runner = runner
+        self._observer = observer or NoObserver()
+        self._engine = Engine(runner, table, limits, clock=time.perf_counter)
+        self._thread = EngineThread(self._engine, deliver)
+        self._intake = Intake(parts, table, limits, vocab_size=runner.spec.vocab_size)
+        self._streams: set[ChunkStream] = set()
+        self._num_open = 0
+        self._is_accepting = False
+        self._is_drained = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+        self._seconds_per_choice = 1.0
+        self._freed_at_s = time.perf_counter()
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is served."""
+        return self._info
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the engine's thread runs and its last steps did not all fail."""
+        return self._thread.is_healthy
+
+    @property
+    def num_rounds(self) -> int:
+        """Times that the engine's loop went round; stands still while it is idle."""
+        return self._thread.num_rounds
+
+    async def start(self) -> None:
+        """
+        Start the thread and produce a first token; a few more teach the step-time model.
+
+        Raises:
+            EngineFailed: The model does not run.
+        """
+        self._thread.start()
+        self._is_accepting = True
+        prompt_tokens = max(1, min(_WARM_UP_TOKENS, self.limits.max_prompt_tokens - _WARM_UP_ANSWER_TOKENS))
+        sampling = SamplingParams(max_new_tokens=_WARM_UP_ANSWER_TOKENS, ignore_eos=True)
+        vocab_size = self._runner.spec.vocab_size
+        prompt = tuple(index % vocab_size for index in range(prompt_tokens))
+        request = GenerationRequest(request_id="warm-up", prompt=prompt, sampling=sampling, cache_salt="warm-up")
+        async for chunk in self.generate(request):
+            if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
+                raise EngineFailed(f"The model produced no token at the start. {chunk.finish.message}")
+        self._engine.begin_service(self._observer)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+        """Stream the answer, see `Backend.generate`."""
+        stream = await self._submit(request)
+        params = request.sampling
+        try:
+            if params.best_of is not None and params.best_of > params.n:
+                async for chunk in best_chunks(stream, count=params.n, shows_logprobs=params.logprobs is not None):
+                    yield chunk
+            else:
+                while not stream.is_finished:
+                    yield await stream.next()
+        finally:
+            self._leave(stream)
+
+    async def relay(self, request: GenerationRequest, take: Take, drain: Drain) -> None:
+        """Push the answer, see `Backend.relay`."""
+        if request.sampling.best_of is not None:
+            await relay_chunks(self.generate(request), take, drain)
+            return
+        stream = await self._submit(request)
+        try:
+            while not await stream.feed(take):
+                await drain()
+        finally:
+            self._leave(stream)
+
+    def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
+        """Return the text after the chat template, and its tokens."""
+        return self._intake.tokenize(prompt)
+
+    def stats(self) -> EngineStats:
+        """Return how busy the engine is now."""
+        stats = self._engine.stats()
+        return replace(stats, num_waiting=stats.num_waiting + self._thread.num_arriving)
+
+    async def close(self, *, deadline_s: float) -> None:
+        """Refuse new requests, let running ones finish until the deadline, then abort the rest. Idempotent."""
+        self._is_accepting = False
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(deadline_s))
+        await asyncio.shield(self._closing)
+
+    async def _submit(self, request: GenerationRequest) -> ChunkStream:
+        """Check and queue a request; its places are taken before anything is awaited, so that no burst gets past."""
+        self._intake.check(request.sampling)
+        num_choices = request.sampling.best_of or request.sampling.n
+        self._take_places(num_choices)
+        stream = ChunkStream(asyncio.get_running_loop())
+        if not self._streams:
+            self._freed_at_s = time.perf_counter()
+        self._streams.add(stream)
+        self._is_drained.clear()
+        try:
+            stream.open(await self._intake.prepare(request, stream, now_s=time.perf_counter()))
+            self._check_accepting()
+            self._thread.add(stream.choices)
+        except BaseException:
+            self._num_open -= num_choices
+            self._forget(stream)
+            raise
+        return stream
+
+    def _take_places(self, num_choices: int) -> None:
+        self._check_accepting()
+        places = self.limits.max_num_seqs + self.limits.max_waiting_seqs
+        if self._num_open + num_choices > places:
+            waiting = self._num_open + num_choices - self.limits.max_num_seqs
+            raise Busy(
+                f"{self._num_open} answers are running or queued and {num_choices} more were asked for; "
+                f"expected at most {places} in all: {self.limits.max_num_seqs} that run (max_num_seqs) and "
+                f"{self.limits.max_waiting_seqs} that wait (max_concurrent_requests). Try again later.",
+                retry_after_s=min(_MAX_RETRY_AFTER_S, max(1.0, self._seconds_per_choice * min(waiting, num_choices))),
+                num_open=self._num_open,
+                max_open=places,
+            )
+        self._num_open += num_choices
+
+    def _check_accepting(self) -> None:
+        if self._thread.crash is not None:
+            raise Unavailable(f"The engine has crashed: {self._thread.crash}. Restart the server.")
+        if not self._is_accepting:
+            state = "starting" if self._closing is None else "shutting down"
+            raise Unavailable(f"The server is {state}. Try again later.")
+
+    def _leave(self, stream: ChunkStream) -> None:
+        """Give a request's places back; abort what is still running of it."""
+        if not stream.is_finished and self._thread.crash is None:
+            self._thread.abort(stream.choices, message="The client closed the request.")
+        self._num_open -= len(stream.choices)
+        now_s = time.perf_counter()
+        self._seconds_per_choice += 0.1 * (now_s - self._freed_at_s - self._seconds_per_choice)
+        self._freed_at_s = now_s
+        self._forget(stream)
+
+    def _forget(self, stream: ChunkStream) -> None:
+        self._streams.discard(stream)
+        if not self._streams:
+            self._is_drained.set()
+
+    async def _close(self, deadline_s: float) -> None:
+        if self._streams:
+            try:
+                await asyncio.wait_for(self._is_drained.wait(), deadline_s)
+            except TimeoutError:
+                await self._abort_all()
+        await asyncio.to_thread(self._thread.stop)
+        self._intake.close()
+        self._runner.close()
+
+    async def _abort_all(self) -> None:
+        """End what is left with an ABORT chunk, and let the readers see it."""
+        message = "The server shut down before the answer was complete."
+        choices = [choice for stream in self._streams for choice in stream.choices]
+        self._thread.abort(choices, message=message)
+        try:
+            await asyncio.wait_for(self._is_drained.wait(), 1.0)
+        except TimeoutError:
+            return  # readers that do not read

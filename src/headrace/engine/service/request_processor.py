@@ -1,0 +1,246 @@
+"""
+From a request to choices that the engine can run: checks, chat template, tokens, grammar, seeds.
+
+Runs on the event loop; what takes long (a long prompt, a grammar) runs on other threads meanwhile.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+import msgspec
+import numpy as np
+
+from headrace.core.errors import InvalidRequest, PromptTooLong
+from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams, TextSpan
+from headrace.engine.config import EngineLimits
+from headrace.engine.core.blocks import root_hash
+from headrace.engine.core.choice import Choice, prompt_token
+from headrace.engine.core.row_extras import make_extras
+from headrace.engine.core.sequence import Sequence
+from headrace.engine.service.validation import check_lengths, check_sampling, check_token_ids
+from headrace.engine.structured_output.compiler import GrammarCompiler, GrammarState
+from headrace.engine.text.answer import AnswerText
+from headrace.engine.text.detokenizer import TokenTable
+from headrace.models.chat import ChatTemplate
+from headrace.models.tokenizer import Tokenizer
+
+_INLINE_CHARS = 8192
+"""Longer prompts are rendered and tokenised on another thread."""
+_MAX_CHARS_A_TOKEN = 64
+"""
+A text that is longer than this for each token of the context is not looked at: a tokeniser takes 150 ms and 330 MB for
+a megabyte, and much of that with the interpreter lock held.
+"""
+_SEED_BITS = 53
+"""Of the seeds that we draw, so that every JSON reader keeps them whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextParts:
+    """What turns a request into tokens and tokens into text."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    eos_token_ids: frozenset[int]
+
+
+class Intake:
+    """Prepares requests. One per engine."""
+
+    def __init__(self, parts: TextParts, table: TokenTable, limits: EngineLimits, *, vocab_size: int) -> None:
+        self._tokenizer = parts.tokenizer
+        self._chat_template = parts.chat_template
+        self._eos_token_ids = parts.eos_token_ids
+        self._table = table
+        self._limits = limits
+        self._vocab_size = vocab_size
+        self._grammars = GrammarCompiler(parts.tokenizer, vocab_size=vocab_size)
+        self._orders = count()
+
+    def check(self, params: SamplingParams) -> None:
+        """Raise `InvalidRequest` if a sampling parameter is out of range."""
+        check_sampling(params, self._limits, vocab_size=self._vocab_size)
+
+    async def prepare(self, request: GenerationRequest, owner: object, *, now_s: float) -> list[Choice]:
+        """
+        Return one `Choice` for each candidate.
+
+        Raises:
+            InvalidRequest: A value is out of range, the grammar is not valid, there is no chat template.
+            PromptTooLong, ContextTooLong: With exact counts.
+        """
+        self.check(request.sampling)
+        token_ids = await self._prompt_ids(request)
+        params = request.sampling
+        max_total_tokens = check_lengths(len(token_ids), params, self._limits)
+        if isinstance(token_ids, tuple):  # not before: there may be millions
+            check_token_ids(token_ids, vocab_size=self._vocab_size)
+        grammar = None if params.grammar is None else await self._grammars.compile(params.grammar)
+        tokens = np.empty(max_total_tokens, np.int32)
+        tokens[: len(token_ids)] = token_ids
+        make = _ChoiceMaker(
+            self._table, self._eos_token_ids, request, owner, tokens, len(token_ids), self._root(request), now_s
+        )
+        return list(make.choices(self._orders, grammar))
+
+    def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
+        """Return the text after the chat template and its tokens."""
+        self._check_size(_num_characters(prompt))
+        if isinstance(prompt, ChatPrompt):
+            text = self._render(prompt)
+            self._check_size(len(text))
+            return text, tuple(self._tokenizer.encode_spans(text, add_special_tokens=False))
+        return prompt, tuple(self._tokenizer.encode_spans(prompt))
+
+    def close(self) -> None:
+        """Stop the grammar thread."""
+        self._grammars.close()
+
+    async def _prompt_ids(self, request: GenerationRequest) -> tuple[int, ...] | list[int]:
+        prompt = request.prompt
+        can_be_cut = request.truncate_prompt_tokens is not None
+        ids: tuple[int, ...] | list[int]
+        if isinstance(prompt, tuple):
+            ids = prompt
+        elif _num_characters(prompt) <= _INLINE_CHARS:
+            ids = self._encode(prompt, can_be_cut=can_be_cut)
+        else:
+            ids = await asyncio.to_thread(self._encode, prompt, can_be_cut=can_be_cut)
+        if request.truncate_prompt_tokens is not None:
+            if request.truncate_prompt_tokens < 1:
+                raise InvalidRequest(
+                    f"`truncate_prompt_tokens` is {request.truncate_prompt_tokens}, wanted: 1 or more.",
+                    param="truncate_prompt_tokens",
+                )
+            ids = ids[-request.truncate_prompt_tokens :]
+        return ids
+
+    def _encode(self, prompt: str | ChatPrompt, *, can_be_cut: bool) -> list[int]:
+        is_chat = isinstance(prompt, ChatPrompt)
+        if isinstance(prompt, ChatPrompt):
+            self._check_size(_num_characters(prompt))
+            text = self._render(prompt)
+        else:
+            text = prompt
+        if len(text) > _INLINE_CHARS and not can_be_cut:
+            self._refuse_huge(text)
+        self._check_size(len(text))
+        ids = self._tokenizer.encode(text, add_special_tokens=not is_chat)
+        if not ids:
+            if self._tokenizer.bos_token_id is None:
+                raise InvalidRequest("The prompt is empty, wanted: at least one token.", param="prompt")
+            return [self._tokenizer.bos_token_id]
+        return ids
+
+    def _refuse_huge(self, text: str) -> None:
+        """Refuse a text that cannot fit, without tokenising it."""
+        most = self._limits.max_prompt_tokens
+        least = self._tokenizer.min_tokens(text[: 4 * self._max_characters])
+        if least > most:
+            raise PromptTooLong(prompt_tokens=least, max_prompt_tokens=most, is_exact=False)
+
+    @property
+    def _max_characters(self) -> int:
+        return _MAX_CHARS_A_TOKEN * self._limits.max_model_len
+
+    def _check_size(self, num_characters: int) -> None:
+        """Refuse a text before anything is done with it that takes long."""
+        most = self._max_characters
+        if num_characters > most:
+            raise InvalidRequest(
+                f"The text has {num_characters} characters; expected at most {most}, {_MAX_CHARS_A_TOKEN} for each "
+                "token of the model's context. Send it in parts.",
+                param="prompt",
+            )
+
+    def _render(self, prompt: ChatPrompt) -> str:
+        if self._chat_template is None:
+            raise InvalidRequest(
+                "This model has no chat template. Send plain text, or start the server with --chat-template.",
+                param="messages",
+            )
+        return self._chat_template.render(prompt)
+
+    def _root(self, request: GenerationRequest) -> bytes:
+        """Without prefix caching a request still shares blocks with itself: its choices, and after a preemption."""
+        if self._limits.enable_prefix_caching:
+            return root_hash(f"salt:{request.cache_salt}")
+        return root_hash(f"request:{secrets.token_hex(16)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _ChoiceMaker:
+    """What the choices of one request have in common."""
+
+    table: TokenTable
+    eos_token_ids: frozenset[int]
+    request: GenerationRequest
+    owner: object
+    tokens: np.ndarray[tuple[int], np.dtype[np.int32]]
+    num_prompt_tokens: int
+    root: bytes
+    now_s: float
+
+    def choices(self, orders: Iterator[int], grammar: GrammarState | None) -> Iterator[Choice]:
+        """Make them all; each has its own tokens, seed and grammar state."""
+        params = self.request.sampling
+        num_choices = params.best_of or params.n
+        if num_choices > params.n and params.logprobs is None:
+            params = replace(params, logprobs=0)  # candidates are ranked by them
+        seed = params.seed if params.seed is not None else secrets.randbits(_SEED_BITS)
+        for index in range(num_choices):
+            state = grammar if index == 0 or grammar is None else grammar.fork()
+            yield self._choice(index, params, _choice_seed(seed, index), next(orders), state)
+
+    def _choice(
+        self, index: int, params: SamplingParams, seed: int, order: int, grammar: GrammarState | None
+    ) -> Choice:
+        end_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            end_ids |= self.eos_token_ids
+        scores_prompt = params.prompt_logprobs is not None and index == 0
+        sequence = Sequence(
+            order=order,
+            tokens=self.tokens if index == 0 else self.tokens.copy(),
+            num_tokens=self.num_prompt_tokens,
+            num_prompt_tokens=self.num_prompt_tokens,
+            max_total_tokens=len(self.tokens),
+            params=params,
+            root_hash=self.root,
+            seed=seed,
+            scores_prompt=scores_prompt,
+            can_draft=grammar is None,  # the mask of a row depends on the tokens before it
+        )
+        first = [prompt_token(self.table, int(self.tokens[0]), None, ())] if scores_prompt else []
+        return Choice(
+            request_id=self.request.request_id,
+            index=index,
+            owner=self.owner,
+            sequence=sequence,
+            text=AnswerText(self.table, params),
+            end_ids=end_ids,
+            extras=make_extras(params, end_ids=end_ids, grammar=grammar),
+            reported_seed=seed if params.temperature > 0 else None,
+            prompt=first,
+            arrived_s=self.now_s,
+        )
+
+
+def _num_characters(prompt: str | ChatPrompt) -> int:
+    """About how long the text of a prompt will be."""
+    if isinstance(prompt, str):
+        return len(prompt)
+    return len(msgspec.json.encode((prompt.messages, prompt.tools, prompt.template_values)))
+
+
+def _choice_seed(seed: int, index: int) -> int:
+    """Return the seed of a choice: the request's own for the first, others derived from it (SplitMix64)."""
+    if index == 0:
+        return seed
+    bits = (seed + index * 0x9E3779B97F4A7C15) & (2**64 - 1)
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+    return (bits ^ (bits >> 31)) >> (64 - _SEED_BITS)

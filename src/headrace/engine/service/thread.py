@@ -1,0 +1,134 @@
+"""
+The thread that the engine runs on.
+
+It sleeps on a condition while there is nothing to do (no polling, no CPU), takes commands between steps, and hands each
+step's chunks over in one call. Everything inside `Engine` happens on this thread.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from headrace.core.errors import Unavailable
+from headrace.core.generation import Chunk, Finish, FinishReason
+from headrace.engine.core.choice import Choice
+from headrace.engine.core.engine import Emitted, Engine
+
+_log = structlog.get_logger("headrace.engine")
+
+MAX_FAILURES_IN_ROW = 3
+
+
+class EngineThread:
+    """Runs an `Engine` until it is stopped."""
+
+    def __init__(self, engine: Engine, deliver: Callable[[Emitted], None]) -> None:
+        self._engine = engine
+        self._deliver = deliver
+        self._wakeup = threading.Condition()
+        self._arrivals: list[Choice] = []
+        self._aborts: list[tuple[list[Choice], str]] = []
+        self._is_stopping = False
+        self._crash: Exception | None = None
+        self._open: set[Choice] = set()
+        self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
+        self.num_rounds = 0
+        """Times that the loop went round; stands still while the engine is idle."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it runs and its steps succeed."""
+        return self._crash is None and self._engine.num_failures_in_row < MAX_FAILURES_IN_ROW
+
+    @property
+    def crash(self) -> Exception | None:
+        """What ended the thread, if it was not `stop`."""
+        return self._crash
+
+    @property
+    def num_arriving(self) -> int:
+        """Choices that were added but not yet seen by the scheduler."""
+        return len(self._arrivals)
+
+    def start(self) -> None:
+        """Start running."""
+        self._thread.start()
+
+    def add(self, choices: list[Choice]) -> None:
+        """
+        Queue choices for the next step.
+
+        Raises:
+            Unavailable: The thread has ended.
+        """
+        with self._wakeup:
+            if self._is_stopping or self._crash is not None:
+                raise Unavailable("The engine has stopped. Send the request to another server or try again later.")
+            self._arrivals += choices
+            self._wakeup.notify()
+
+    def abort(self, choices: Iterable[Choice], *, message: str) -> None:
+        """End choices before the next step."""
+        with self._wakeup:
+            self._aborts.append((list(choices), message))
+            self._wakeup.notify()
+
+    def stop(self) -> None:
+        """Stop after the current step and wait for the end of the thread. Idempotent."""
+        with self._wakeup:
+            self._is_stopping = True
+            self._wakeup.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._round()
+        except Exception as error:  # noqa: BLE001 - an edge: a bug in the engine's own books; this engine cannot go on
+            _log.exception("engine.crashed")
+            with self._wakeup:
+                self._crash = error
+                lost = [*self._open, *self._arrivals]
+            self._deliver([(choice, _crashed(choice, error)) for choice in lost])
+
+    def _wait_for_work(self) -> bool:
+        """Sleep until there is something to do; return False when it is time to stop."""
+        with self._wakeup:
+            while not (self._arrivals or self._aborts or self._engine.has_work or self._is_stopping):
+                self._wakeup.wait()
+            return not self._is_stopping
+
+    def _round(self) -> None:
+        self.num_rounds += 1
+        with self._wakeup:
+            arrivals, self._arrivals = self._arrivals, []
+            aborts, self._aborts = self._aborts, []
+            self._open.update(arrivals)
+        for choice in arrivals:
+            self._engine.add(choice)
+        emitted: Emitted = []
+        for choices, message in aborts:
+            emitted += self._engine.abort(choices, message=message)
+        num_failures = self._engine.num_failures_in_row
+        emitted += self._engine.step()
+        if self._engine.num_failures_in_row > num_failures:
+            _log.error("engine.step_failed", exc_info=self._engine.last_failure)
+        self._open.difference_update(choice for choice, chunk in emitted if chunk.finish is not None)
+        if emitted:
+            self._deliver(emitted)
+        pool = self._engine.scheduler.pool
+        if not self._engine.has_work and pool.num_free != pool.num_blocks:
+            _log.error("engine.blocks_lost", num_blocks=pool.num_blocks, num_free_blocks=pool.num_free)
+
+
+def _crashed(choice: Choice, error: Exception) -> Chunk:
+    """Return a last chunk that asks nothing of the engine's state."""
+    finish = Finish(
+        reason=FinishReason.ERROR,
+        prompt_tokens=choice.sequence.num_prompt_tokens,
+        output_tokens=choice.sequence.num_output_tokens,
+        message=f"The engine crashed: {error}",
+    )
+    return Chunk(index=choice.index, finish=finish)

@@ -1,0 +1,1 @@
+"""Draft tokens: guessed from repeats, verified by the step that runs anyway."""

@@ -1,0 +1,1 @@
+"""Constrained output: grammars and JSON schemas, compiled and enforced token by token."""

@@ -1,0 +1,105 @@
+"""What is asked for plus what the model is gives what will be."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.core.errors import SettingsError
+from headrace.core.generation import RecommendedSampling
+from headrace.engine.loading.assembly import (
+    building_grammar_vocabulary,
+    check_threads,
+    recommended_sampling,
+    resolve_limits,
+)
+from headrace.models.model import GenerationDefaults
+from headrace.models.spec import RopeSpec
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
+from tests.engine.support import SPEC
+from tests.waiting import WAIT_S
+
+CONFIG = engine_config(ServerSettings(model="m"))
+LONG = replace(SPEC, max_positions=131_072)
+
+
+def test_the_context_is_the_models_own_up_to_a_default() -> None:
+    assert resolve_limits(CONFIG, SPEC).max_model_len == SPEC.max_positions
+    assert resolve_limits(CONFIG, LONG).max_model_len == 8192
+    assert resolve_limits(replace(CONFIG, max_model_len=100_000), LONG).max_model_len == 100_000
+
+
+def test_a_context_longer_than_the_model_is_refused_unless_rope_grows() -> None:
+    with pytest.raises(SettingsError, match="4096"):
+        resolve_limits(replace(CONFIG, max_model_len=5000), SPEC)
+    dynamic = replace(SPEC, rope=RopeSpec(kind="dynamic", factor=2.0))
+    assert resolve_limits(replace(CONFIG, max_model_len=5000), dynamic).max_model_len == 5000
+
+
+def test_a_prompt_leaves_room_for_one_token() -> None:
+    assert resolve_limits(CONFIG, SPEC).max_prompt_tokens == SPEC.max_positions - 1
+    assert resolve_limits(replace(CONFIG, max_prompt_tokens=9999), SPEC).max_prompt_tokens == SPEC.max_positions - 1
+    assert resolve_limits(replace(CONFIG, max_prompt_tokens=100), SPEC).max_prompt_tokens == 100
+
+
+def test_every_running_sequence_can_decode_in_one_step() -> None:
+    assert resolve_limits(replace(CONFIG, max_num_seqs=1000), SPEC).max_num_batched_tokens == 1000
+
+
+def test_the_latency_limit_can_be_lifted() -> None:
+    assert resolve_limits(replace(CONFIG, max_itl_ms=50), SPEC).max_step_s == 0.05
+    assert resolve_limits(replace(CONFIG, max_itl_ms=0), SPEC).max_step_s is None
+
+
+def test_more_threads_than_cpus_are_refused() -> None:
+    check_threads(None, num_cpus=2)
+    check_threads(2, num_cpus=2)
+    with pytest.raises(SettingsError, match="threads is 3, but this process may use 2 CPUs"):
+        check_threads(3, num_cpus=2)
+
+
+@pytest.mark.parametrize("name", ["max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting_seqs"])
+def test_senseless_numbers_are_refused_by_name(name: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        resolve_limits(replace(CONFIG, **{name: -1}), SPEC)
+
+
+def test_what_the_checkpoint_recommends_goes_before_the_usual_sampling() -> None:
+    assert recommended_sampling(GenerationDefaults()) == RecommendedSampling(temperature=0.2, top_p=0.9)
+    given = GenerationDefaults(temperature=1.0, top_k=64, top_p=0.95)
+    assert recommended_sampling(given) == RecommendedSampling(temperature=1.0, top_k=64, top_p=0.95)
+    assert recommended_sampling(GenerationDefaults(temperature=0.0)).temperature == 0
+
+
+class GrammarTokenizer:
+    """Builds its vocabulary once `may_end` is set."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.may_end = threading.Event()
+        self.is_built = False
+        self._error = error
+
+    def grammar_tokenizer(self) -> None:
+        assert self.may_end.wait(WAIT_S)
+        if self._error is not None:
+            raise self._error
+        self.is_built = True
+
+
+def test_the_vocabulary_of_grammars_is_built_beside_the_weights_and_waited_for() -> None:
+    tokenizer = GrammarTokenizer()
+    with building_grammar_vocabulary(tokenizer):
+        assert not tokenizer.is_built
+        tokenizer.may_end.set()
+    assert tokenizer.is_built
+
+
+def test_a_model_whose_vocabulary_llguidance_cannot_read_is_loaded_with_a_warning() -> None:
+    tokenizer = GrammarTokenizer(ValueError("an unknown kind"))
+    tokenizer.may_end.set()
+    with capture_logs() as logs, building_grammar_vocabulary(tokenizer):
+        pass
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("engine.no_grammars", "warning")]
+    assert "an unknown kind" in logs[0]["error"]

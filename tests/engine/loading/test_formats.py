@@ -1,0 +1,95 @@
+"""The default formats: what the model and the machine are gives what will be served, and why."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.errors import SettingsError
+from headrace.engine.loading.formats import (
+    BYTES_PER_WEIGHT,
+    DTYPES,
+    KV_DTYPES,
+    SMALL_MODEL_PARAMETERS,
+    WEIGHTS_SHARE,
+    Machine,
+    choose_formats,
+)
+
+ROOMY = Machine(available_bytes=1 << 40, has_native_bf16=True)
+EMULATED = Machine(available_bytes=1 << 40, has_native_bf16=False)
+SMALL, LARGE = 135_000_000, 8_000_000_000
+
+
+def chosen(num_parameters: int, stored_bits: int, machine: Machine = ROOMY) -> tuple[str, str]:
+    formats = choose_formats("auto", "auto", num_parameters=num_parameters, stored_bits=stored_bits, machine=machine)
+    return formats.dtype, formats.kv_dtype
+
+
+@pytest.mark.parametrize(
+    ("num_parameters", "stored_bits", "formats"),
+    [
+        (SMALL, 16, ("bf16", "bf16")),
+        (SMALL, 8, ("w8a8", "bf16")),
+        (SMALL, 4, ("w8a8", "bf16")),
+        (SMALL_MODEL_PARAMETERS, 4, ("w4a8", "int8")),
+        (LARGE, 16, ("bf16", "bf16")),
+        (LARGE, 8, ("w8a8", "int8")),
+        (LARGE, 5, ("w8a8", "int8")),
+        (SMALL, 5, ("w8a8", "bf16")),
+        (LARGE, 4, ("w4a8", "int8")),
+    ],
+)
+def test_small_models_get_the_better_answers_and_large_ones_the_format_of_the_file(
+    num_parameters: int, stored_bits: int, formats: tuple[str, str]
+) -> None:
+    assert chosen(num_parameters, stored_bits) == formats
+
+
+def test_large_float_models_run_in_8_bits_where_bf16_is_emulated() -> None:
+    assert chosen(LARGE, 16, EMULATED) == ("w8a8", "int8")
+    assert chosen(SMALL, 16, EMULATED) == ("bf16", "bf16")
+
+
+def test_short_memory_takes_a_smaller_format_and_says_so() -> None:
+    machine = Machine(available_bytes=12 << 30, has_native_bf16=True)
+    formats = choose_formats("auto", "auto", num_parameters=LARGE, stored_bits=16, machine=machine)
+    assert formats.dtype == "w8a8"
+    assert formats.reason == "w8a8 because bf16 weights take 14.9 GiB of 12 GiB"
+
+
+@given(
+    st.sampled_from(DTYPES),
+    st.sampled_from(KV_DTYPES),
+    st.integers(1, 10**12),
+    st.integers(1, 32),
+    st.integers(0, 1 << 42),
+)
+def test_what_is_asked_for_is_never_overruled(
+    dtype: str, kv_dtype: str, num_parameters: int, stored_bits: int, available_bytes: int
+) -> None:
+    machine = Machine(available_bytes=available_bytes, has_native_bf16=False)
+    formats = choose_formats(dtype, kv_dtype, num_parameters=num_parameters, stored_bits=stored_bits, machine=machine)
+    assert (formats.dtype, formats.kv_dtype, formats.reason) == (dtype, kv_dtype, f"{dtype} as asked")
+
+
+@given(st.integers(1, 10**12), st.integers(1, 32), st.integers(0, 1 << 42), st.booleans())
+def test_the_default_fits_where_any_format_does(
+    num_parameters: int, stored_bits: int, available_bytes: int, has_native_bf16: bool
+) -> None:
+    machine = Machine(available_bytes=available_bytes, has_native_bf16=has_native_bf16)
+    dtype, _ = chosen(num_parameters, stored_bits, machine)
+    fits = num_parameters * BYTES_PER_WEIGHT[dtype] <= WEIGHTS_SHARE * available_bytes
+    assert fits or dtype == "w4a8"
+
+
+def test_an_8_bit_kv_cache_goes_with_quantised_weights_that_were_asked_for() -> None:
+    for dtype, kv_dtype in (("bf16", "bf16"), ("w8a8", "int8"), ("w4a8", "int8")):
+        formats = choose_formats(dtype, "auto", num_parameters=SMALL, stored_bits=4, machine=ROOMY)
+        assert formats.kv_dtype == kv_dtype
+
+
+def test_unknown_formats_are_refused_with_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match=r"fp4.*bf16, w8a8, w4a8"):
+        choose_formats("fp4", "auto", num_parameters=SMALL, stored_bits=16, machine=ROOMY)
+    with pytest.raises(SettingsError, match=r"fp8.*bf16, int8"):
+        choose_formats("bf16", "fp8", num_parameters=SMALL, stored_bits=16, machine=ROOMY)

@@ -1,0 +1,168 @@
+"""SmoothQuant at load: made once, the same as the offline command, and clear where it cannot be."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli.main import cli
+from headrace.core.errors import InsufficientMemory, SettingsError
+from headrace.engine.loading.assembly import assemble
+from headrace.engine.loading.smoothquant import smoothed_model
+from headrace.models.families.registry import from_config
+from headrace.models.fields import Fields
+from headrace.models.gguf_reader import gguf_name
+from headrace.models.loading import load_model
+from headrace.models.model import Model
+from headrace.models.weights import Encoding
+from headrace.server.engine_config import engine_config
+from headrace.settings.server_settings import ServerSettings
+from tests.models.model_files import (
+    TINY_LLAMA,
+    byte_level_tokenizer,
+    gguf_metadata,
+    gguf_vocabulary,
+    random_weights,
+    write_gguf,
+)
+from tests.parity.checkpoints import write_checkpoint
+
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    write_checkpoint("llama", folder)
+    return folder
+
+
+class Told:
+    """Counts the layers that progress was told of."""
+
+    def __init__(self) -> None:
+        self.layers = 0
+
+    def __call__(self, task: str, done: int, total: int, unit: str = "bytes") -> None:
+        self.layers += task == "Quantising" and done > 0
+
+
+def smoothed(path: Path, cache: Path, told: Told, *, alpha: float | None = 0.5, available_bytes: int = GIB) -> Model:
+    return smoothed_model(
+        load_model(str(path)),
+        alpha=alpha,
+        cache_dir=cache,
+        available_bytes=available_bytes,
+        progress=told,
+        max_samples=1,
+    )
+
+
+def folders(cache: Path) -> list[Path]:
+    return sorted((cache / "packed").glob("*.smoothquant"))
+
+
+def test_weights_are_those_of_the_offline_command_and_the_rest_stays(llama: Path, tmp_path: Path) -> None:
+    before, told = load_model(str(llama)), Told()
+    after = smoothed(llama, tmp_path / "cache", told)
+    result = CliRunner().invoke(
+        cli, ["quantize", str(llama), str(tmp_path / "offline"), "--alpha", "0.5", "--samples", "1"]
+    )
+    assert result.exit_code == 0, result.stderr
+    offline = load_model(str(tmp_path / "offline"))
+    assert (after.name, after.spec) == (before.name, before.spec)
+    assert after.weights.dominant_encoding is Encoding.I8
+    assert told.layers == before.spec.num_layers
+    for name in before.weights.names():
+        assert np.array_equal(after.weights.load(name).data, offline.weights.load(name).data), name
+
+
+def test_an_engine_that_is_asked_for_it_runs_the_smoothed_weights_as_w8a8(llama: Path, tmp_path: Path) -> None:
+    config = engine_config(
+        ServerSettings(
+            model=str(llama),
+            dtype="smoothquant",
+            smoothquant_alpha=0.5,
+            cache_dir=tmp_path,
+            max_model_len=64,
+            threads=1,
+        )
+    )
+    engine = assemble(config)
+    assert (engine.info.name, engine.info.dtype) == (llama.name, "w8a8")
+    assert len(folders(tmp_path)) == 1
+    (first,) = (tmp_path / "packed").glob("*.weights")
+    assemble(replace(config, dtype="w8a8"))
+    plain = set((tmp_path / "packed").glob("*.weights")) - {first}
+    assert len(plain) == 1, "other weights than those of plain w8a8"
+
+
+def test_a_second_start_takes_what_the_first_one_made_and_other_options_do_not(llama: Path, tmp_path: Path) -> None:
+    first, second, other = Told(), Told(), Told()
+    made = smoothed(llama, tmp_path, first).weights.fingerprint
+    assert smoothed(llama, tmp_path, second).weights.fingerprint == made
+    assert (first.layers > 0, second.layers) == (True, 0)
+    smoothed(llama, tmp_path, other, alpha=0.7)
+    assert other.layers > 0
+    assert len(folders(tmp_path)) == 2
+
+
+def test_other_weights_of_the_same_name_are_quantised_again(llama: Path, tmp_path: Path) -> None:
+    changed = tmp_path / llama.name
+    write_checkpoint("mistral", changed)
+    smoothed(llama, tmp_path / "cache", Told())
+    smoothed(changed, tmp_path / "cache", Told())
+    assert len(folders(tmp_path / "cache")) == 2
+
+
+def test_workers_that_start_together_make_it_once(llama: Path, tmp_path: Path) -> None:
+    told = [Told() for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        models = list(pool.map(lambda one: smoothed(llama, tmp_path, one), told))
+    assert len({model.weights.fingerprint for model in models}) == 1
+    assert sum(one.layers > 0 for one in told) == 1
+
+
+def test_what_a_killed_start_left_is_removed(llama: Path, tmp_path: Path) -> None:
+    smoothed(llama, tmp_path, Told())
+    (folder,) = folders(tmp_path)
+    folder.rename(folder.with_name(f".{folder.name}.left"))
+    again = Told()
+    smoothed(llama, tmp_path, again)
+    assert again.layers > 0
+    assert [path.name for path in (tmp_path / "packed").iterdir() if path.is_dir()] == [folder.name]
+
+
+def test_a_folder_that_is_int8_already_is_served_as_it_is(llama: Path, tmp_path: Path) -> None:
+    smoothed(llama, tmp_path, Told())
+    (folder,) = folders(tmp_path)
+    told = Told()
+    again = smoothed(folder, tmp_path / "other", told)
+    assert again.weights.fingerprint == load_model(str(folder)).weights.fingerprint
+    assert told.layers == 0
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_named(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "packed").write_text("a file")
+    with pytest.raises(SettingsError, match=r"cannot be written to .* set cache_dir; dtype w8a8 does without"):
+        smoothed(llama, tmp_path, Told())
+
+
+def test_too_little_memory_is_refused_with_the_sum_and_leaves_nothing(llama: Path, tmp_path: Path) -> None:
+    with pytest.raises(InsufficientMemory, match="largest layer, the embedding and the activations"):
+        smoothed(llama, tmp_path, Told(), available_bytes=1 << 20)
+    assert folders(tmp_path) == []
+
+
+def test_a_gguf_file_is_smoothed_as_offline(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    _, spec = from_config(Fields(TINY_LLAMA, "config.json"))
+    tensors = {gguf_name(name): values for name, values in random_weights(spec).items()}
+    write_gguf(path, gguf_metadata(spec) | gguf_vocabulary(byte_level_tokenizer()), tensors)
+    told = Told()
+    assert smoothed(path, tmp_path, told).weights.dominant_encoding is Encoding.I8
+    assert told.layers > 0
