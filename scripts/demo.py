@@ -1,4 +1,4 @@
-"""The part of `scripts/demo` that needs Python: serve a model, ask it a question, print how to go on."""
+"""The Python part of `scripts/demo`: serve a model, ask it a question, print what to try next."""
 
 import argparse
 import json
@@ -66,12 +66,12 @@ def wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
 
 
 def stream_answer(url: str) -> Iterator[dict[str, object]]:
-    """Chunks of the answer to the question, as the OpenAI dialect sends them."""
+    """Yield the chunks of the answer to the question, in the OpenAI dialect."""
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": QUESTION}],
         "temperature": 0,
-        "repetition_penalty": 1.1,  # a model this small falls into loops without
+        "repetition_penalty": 1.1,  # without it a model this small loops
         "max_tokens": 160,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -85,7 +85,7 @@ def stream_answer(url: str) -> Iterator[dict[str, object]]:
 
 
 def ask(url: str) -> str:
-    """Ask the question, print the answer as it comes and then its speed; returns the answer."""
+    """Ask the question, print the answer as it arrives and then its speed, and return the answer."""
     print(f"\n> {QUESTION}")
     started_s = time.perf_counter()
     first_s = last_s = 0.0
@@ -107,7 +107,7 @@ def ask(url: str) -> str:
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
-    """End the server as SageMaker would; kill it if it does not listen."""
+    """Stop the server as SageMaker would; kill it if it does not end."""
     server.send_signal(signal.SIGTERM)
     try:
         server.wait(timeout=30)
@@ -117,7 +117,7 @@ def stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> int:
-    """Serve, ask, print, and go on serving unless `--check`."""
+    """Serve, ask, print, and keep serving unless `--check` is given."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description="Serve a small real model and talk to it.")
     parser.add_argument("--check", action="store_true", help="exit after the answer: 0 if it is right")
     parser.add_argument("--port", type=int, help="port to serve on (default 8080, or a free one if it is taken)")

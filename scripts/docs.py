@@ -56,17 +56,17 @@ NOTE = "<!-- Made by scripts/docs.py; change the code that it describes instead.
 
 
 def escape(text: str) -> str:
-    """A text inside a table cell."""
+    """Escape a text for a table cell."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
 def settings_page() -> Iterator[str]:
-    """One section a setting."""
+    """Yield the page of settings."""
     yield "# Settings\n"
-    yield "One setting is one flag of `headrace serve`, one environment variable and one row here."
+    yield "Each setting is a flag of `headrace serve` and an environment variable."
     yield "Strongest first: the flag, the `HEADRACE_*` variable, files in the model's folder (`serving.properties`,"
     yield "`model-config.yaml`), the [names of other servers](container-names.md), the default."
-    yield "A value that cannot be read stops the start with one sentence; so does an unknown `HEADRACE_*` name.\n"
+    yield "An invalid value stops the start with an error; so does an unknown `HEADRACE_*` name.\n"
     yield from settings_table(setting_rows())
     yield "\n## Settings of the platform\n"
     yield "The same for `headrace up`; its variables begin with `HEADRACE_UP_`.\n"
@@ -74,7 +74,7 @@ def settings_page() -> Iterator[str]:
 
 
 def settings_table(rows: Iterable[SettingRow]) -> Iterator[str]:
-    """One row a setting."""
+    """Yield one row per setting."""
     yield "| setting | values | default | meaning |"
     yield "|---|---|---|---|"
     for row in rows:
@@ -84,7 +84,7 @@ def settings_table(rows: Iterable[SettingRow]) -> Iterator[str]:
 
 
 def meaning_text(meaning: Meaning) -> str:
-    """What a foreign name does here."""
+    """Return the effect of another server's name."""
     match meaning:
         case Fills():
             return f"sets `{flag_name(meaning.field)}`"
@@ -96,12 +96,11 @@ def meaning_text(meaning: Meaning) -> str:
 
 
 def container_names_page() -> Iterator[str]:
-    """Every foreign name, by where it comes from."""
+    """Yield the page of other servers' names, by their origin."""
     yield "# Names of other servers\n"
-    yield "Headrace reads the configuration that people already have for the containers of SageMaker, TGI, LMI (DJL),"
-    yield "vLLM and TorchServe."
-    yield "A name is obeyed, or accepted with a warning that says why it has no effect."
-    yield "A value that asks for what this server does not do (another task, a custom handler) is refused at the start."
+    yield "Headrace reads existing configuration for the containers of SageMaker, TGI, LMI (DJL), vLLM and TorchServe."
+    yield "A name is applied, or accepted with a warning that says why it has no effect."
+    yield "A value that this server does not support (another task, a custom handler) is refused at the start."
     yield "An unknown `option.*` or `OPTION_*` warns with the nearest known name."
     yield "All variables that begin with `NEURON_` have no effect: no Neuron device or compiler is used.\n"
     tables: tuple[tuple[str, dict[str, Meaning], str], ...] = (
@@ -113,7 +112,7 @@ def container_names_page() -> Iterator[str]:
     )
     for title, table, spelling in tables:
         yield f"## {title}\n"
-        yield "| name | here |"
+        yield "| name | effect |"
         yield "|---|---|"
         for key, meaning in table.items():
             name = spelling.format(key.upper() if spelling.startswith("SM_VLLM") else key)
@@ -123,22 +122,22 @@ def container_names_page() -> Iterator[str]:
 
 
 def metrics_page() -> Iterator[str]:
-    """Every metric, under each of its names."""
+    """Yield the page of metrics, each under all of its names."""
     yield "# Metrics\n"
-    yield "`GET /metrics` gives them in Prometheus' text format."
-    yield "Names that begin with `tgi_` and `vllm:` are the same numbers under the names that dashboards look for.\n"
+    yield "`GET /metrics` returns them in Prometheus' text format."
+    yield "Names that begin with `tgi_` and `vllm:` are the same values under the names that existing dashboards use.\n"
     info = ModelInfo(
         name="m", revision=None, family="llama", dtype="bf16", kv_dtype="bf16", device="cpu", max_model_len=1,
         max_prompt_tokens=1, max_num_seqs=1, vocab_size=1, num_parameters=1, has_chat_template=False, created_s=0,
     )  # fmt: skip
     yield from metrics_table(families(Metrics(stats=EngineStats, info=lambda: info, in_flight=lambda: 0)))
     yield "\n## Metrics of the platform\n"
-    yield "The gateway's, at `/metrics` of `headrace up`.\n"
+    yield "Metrics of the gateway, at `/metrics` of `headrace up`.\n"
     yield from metrics_table(gateway_families(GatewayMetrics()))
 
 
 def metrics_table(metrics: Iterable[Metric]) -> Iterator[str]:
-    """One row a metric."""
+    """Yield one row per metric."""
     yield "| metric | kind | meaning |"
     yield "|---|---|---|"
     for metric in metrics:
@@ -147,7 +146,7 @@ def metrics_table(metrics: Iterable[Metric]) -> Iterator[str]:
 
 
 def tree(kind: type[errors.HeadraceError]) -> Iterator[type[errors.HeadraceError]]:
-    """A class and all below it, parents first; `AwsError` has its codes from each service's model."""
+    """Yield a class and its subclasses, parents first, without `AwsError`, whose codes are those of each service."""
     if kind is AwsError:
         return
     yield kind
@@ -156,14 +155,14 @@ def tree(kind: type[errors.HeadraceError]) -> Iterator[type[errors.HeadraceError
 
 
 def errors_page() -> Iterator[str]:
-    """Every error that is raised on purpose."""
+    """Yield the page of the errors that are raised on purpose."""
     yield "# Errors\n"
-    yield "Every error says what is wrong, which value, what was wanted and how to fix it."
+    yield "Every error says what is wrong, which value, what was expected and how to fix it."
     yield "Each dialect words and wraps them as its clients expect; the [dialect pages](dialects/index.md) show how."
     yield "On the command line they are one sentence on standard error:"
     yield "exit code 2 if the caller can fix it, 1 otherwise."
     yield "AWS operations answer with `AwsError`, which has AWS's own code, text and status for each case.\n"
-    yield "| error | code | HTTP | worth a retry | meaning |"
+    yield "| error | code | HTTP | retryable | meaning |"
     yield "|---|---|---|---|---|"
     for kind in tree(errors.HeadraceError):
         meaning = (inspect.getdoc(kind) or "").splitlines()[0]
@@ -198,7 +197,7 @@ def source_folders() -> dict[Path, list[Path]]:
 
 
 def tree_page() -> Iterator[str]:
-    """One line for each source file, folder by folder."""
+    """Yield the page with one line per source file, folder by folder."""
     yield "# The tree\n"
     yield "Every source file with its first sentence."
     yield "[Architecture](architecture.md) explains how the folders fit together,"
@@ -214,7 +213,7 @@ def tree_page() -> Iterator[str]:
 
 
 def packages_block() -> Iterator[str]:
-    """One line for each top-level package, for the README."""
+    """Yield one line per top-level package, for the README."""
     yield "```text"
     for package in sorted(PACKAGE.glob("*/__init__.py")):
         yield f"{package.parent.name + '/':12}{first_sentence(package)}"
@@ -222,27 +221,27 @@ def packages_block() -> Iterator[str]:
 
 
 def coverage_page() -> Iterator[str]:
-    """Every operation of the services that the platform speaks, by the models of the installed botocore."""
+    """Yield every operation of the services that the platform speaks, from the models of the installed botocore."""
     made_by = f"botocore {botocore.__version__}"
     on_disk = DOCS / "coverage.md"
     if on_disk.exists() and made_by not in (text := on_disk.read_text(encoding="utf-8")):
-        yield text.removeprefix(NOTE)  # another version has other operations; whoever changes the handlers updates it
+        yield text.removeprefix(NOTE)  # another version has other operations: the page waits for the one it names
         return
-    yield "# Operations of AWS\n"
-    yield "What `headrace up` answers, operation by operation; where its answers differ from AWS's is told in"
-    yield f"[the platform's page](platform.md). Models: {made_by}.\n"
+    yield "# AWS operations\n"
+    yield "The operations that `headrace up` answers; [the platform's page](platform.md) and the pages linked there say"
+    yield f"where its answers differ from AWS's. Models: {made_by}.\n"
     yield coverage.markdown({*OPERATIONS, *(("sagemaker-runtime", name) for name in INVOCATIONS)})
 
 
 INVOCATIONS = ("InvokeEndpoint", "InvokeEndpointAsync", "InvokeEndpointWithResponseStream")
-"""The gateway's."""
+"""Operations of `sagemaker-runtime`, which the gateway answers."""
 
 
 def fields_page() -> Iterator[str]:
-    """What happens to each field of a request, by dialect."""
-    yield "# Fields of requests\n"
-    yield "What changes the answer is applied or refused by name. A refused field may be null, false, empty or have the"
-    yield "value in brackets. Fields that are not listed have no effect; the server's log names them.\n"
+    """Yield the page of request fields, by dialect."""
+    yield "# Request fields\n"
+    yield "A field that changes the answer is applied or refused by name. A refused field may be null, false, empty or"
+    yield "have the value in brackets. Fields that are not listed have no effect; the server's log names them.\n"
     tables: tuple[tuple[str, FieldTable], ...] = (
         ("OpenAI chat completions", CHAT_FIELDS),
         ("OpenAI completions", COMPLETIONS_FIELDS),
@@ -254,8 +253,8 @@ def fields_page() -> Iterator[str]:
         yield f"## {title}\n"
         yield f"Applied: {_code_list(table.applied)}.\n"
         if table.no_effect:
-            yield f"Taken without effect: {_code_list(table.no_effect)}.\n"
-        yield "| refused | because |"
+            yield f"Accepted without effect: {_code_list(table.no_effect)}.\n"
+        yield "| refused | reason |"
         yield "|---|---|"
         for name in sorted(table.refused):
             refused = table.refused[name]

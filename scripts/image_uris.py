@@ -1,9 +1,9 @@
 """
-Write the image URIs that the SageMaker SDK (sagemaker 2.x) gives for model servers of language models into
+Write the image URIs that the SageMaker SDK (sagemaker 2.x) returns for model servers of language models into
 `tests/control/image_uris.txt`, where a test reads them whether the SDK is installed or not.
 
 python scripts/image_uris.py            write them; needs `pip install "sagemaker<3"`
-python scripts/image_uris.py --check    exit 1 if the file is not what the SDK says
+python scripts/image_uris.py --check    exit 1 if the file differs from the SDK
 """
 
 import argparse
@@ -45,7 +45,7 @@ HEAD = f"""\
 
 
 def versions(framework: str, instance_type: str, scope: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each version of a framework with its entry in the SDK's table."""
+    """Yield each version of a framework with its entry in the SDK's table."""
     name = framework
     if framework in {"huggingface", "pytorch"} and "inf" in instance_type:
         name = f"{framework}-neuron{'x' if 'inf2' in instance_type else ''}"
@@ -55,7 +55,7 @@ def versions(framework: str, instance_type: str, scope: str) -> Iterator[tuple[s
 
 
 def arguments(entry: dict[str, Any]) -> Iterator[dict[str, str | None]]:
-    """What else has to be said to name one image of a version."""
+    """Yield the other arguments that name one image of a version."""
     bases = [key for key in entry if key.startswith("pytorch")]
     for base in bases or [None]:
         inner = entry if base is None else entry[base]
@@ -64,7 +64,7 @@ def arguments(entry: dict[str, Any]) -> Iterator[dict[str, str | None]]:
 
 
 def uris() -> Iterator[tuple[str, str, str]]:
-    """Framework, version and URI of every image that the SDK gives for an endpoint."""
+    """Yield framework, version and URI of every image that the SDK returns for an endpoint."""
     for framework in FRAMEWORKS:
         for instance_type in INSTANCE_TYPES:
             tool = TOOLS.get(instance_type) if framework.startswith("huggingface") else None
@@ -85,11 +85,11 @@ def uris() -> Iterator[tuple[str, str, str]]:
 
 
 def main() -> int:
-    """Write or compare."""
+    """Write the file, or compare it with the SDK."""
     import sagemaker
 
     logging.disable()
-    # The SDK would read botocore's table of endpoints anew for each of some 600 images: half a minute.
+    # The SDK would read botocore's table of endpoints for each of some 600 images, which takes half a minute.
     utils._botocore_resolver = functools.cache(utils._botocore_resolver)  # noqa: SLF001
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")

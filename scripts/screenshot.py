@@ -1,5 +1,5 @@
 """
-Take the pictures that the README shows: of the chat page, and of an endpoint in the console.
+Take the screenshots in the README: the chat page, and an endpoint in the console.
 
 headrace serve smollm2 &
 python scripts/screenshot.py http://127.0.0.1:8080 docs/images/chat.png "Why is the sky blue?"
@@ -32,7 +32,7 @@ WAIT_S = 120
 
 
 def photograph(url: str, target: Path, questions: list[str]) -> None:
-    """Open the page, wait until it shows something, and keep a picture of it."""
+    """Open the page, wait until it shows something, and save a screenshot."""
     with tempfile.TemporaryDirectory() as profile:
         options = webdriver.ChromeOptions()
         options.binary_location = "/usr/bin/chromium"
@@ -60,7 +60,7 @@ def ask(driver: webdriver.Chrome, wait: WebDriverWait, questions: list[str]) -> 
 
 
 def main() -> None:
-    """Read the command line."""
+    """Take the screenshot that the command line asks for."""
     parser = argparse.ArgumentParser(description="Take a picture of the chat page or the console.")
     parser.add_argument("url")
     parser.add_argument("target", type=Path)

@@ -1,7 +1,7 @@
 """
-The attacks: each does one hostile thing to a server on this machine, again and again, for a bounded time.
+The attacks: each repeats one hostile action against a server on this machine, for a bounded time.
 
-    python -m benchmarks.attack.attacks NAME PORT SECONDS      (`run` starts it so, in a process of its own)
+    python -m benchmarks.attack.attacks NAME PORT SECONDS      (`run` starts it like this, in a separate process)
 """
 
 import asyncio
@@ -18,11 +18,11 @@ MIB = 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024
 
 Attack = Callable[[int, float], Awaitable[int]]
-"""Takes the port and the time to end at (`perf_counter`); returns how often it did its thing."""
+"""Takes the port and the time to end at (`perf_counter`); returns how often it acted."""
 
 
 def head(path: str, num_bytes: int, more: str = "") -> bytes:
-    """The head of a request with a JSON body."""
+    """Return the head of a request with a JSON body."""
     return (
         f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {num_bytes}\r\n{more}\r\n"
@@ -30,7 +30,7 @@ def head(path: str, num_bytes: int, more: str = "") -> bytes:
 
 
 async def send(port: int, data: bytes, *, answer_bytes: int = MAX_ANSWER_BYTES) -> bytes:
-    """Send bytes on a connection of their own, and read the beginning of the answer."""
+    """Send bytes on a new connection, and read the beginning of the answer."""
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
         writer.write(data)
@@ -79,19 +79,19 @@ def post(path: str, content: bytes) -> bytes:
 
 
 def completion(**fields: object) -> bytes:
-    """A completion with hostile fields."""
+    """Attack with a completion that has hostile fields."""
     return json.dumps({"model": "model", "prompt": "a", "max_tokens": 4, **fields}).encode()
 
 
 def chat(**fields: object) -> bytes:
-    """A chat with hostile fields."""
+    """Attack with a chat that has hostile fields."""
     return json.dumps(
         {"model": "model", "messages": [{"role": "user", "content": "a"}], "max_tokens": 4, **fields}
     ).encode()
 
 
 def schema(content: object) -> bytes:
-    """A chat that has to be answered in a schema."""
+    """Attack with a chat whose answer must match a schema."""
     return chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": content}})
 
 
@@ -136,7 +136,7 @@ def wide(num_properties: int, *, prefix: str = "p") -> object:
 
 
 def deep(levels: int) -> object:
-    """A schema of objects in objects."""
+    """Return a schema of nested objects."""
     inner: object = {"type": "string"}
     for _ in range(levels):
         inner = {"type": "object", "properties": {"a": inner}, "required": ["a"]}

@@ -1,5 +1,5 @@
 """
-The longest gap between two tokens of everybody else's streams while a server is attacked, attack by attack.
+Measure the longest gap between two tokens of other clients' streams while a server is attacked, attack by attack.
 
     python -m benchmarks.attack.run "$(headrace models path smollm2)"
     python -m benchmarks.attack.run MODEL --only tokenize,lists --seconds 5
@@ -37,7 +37,7 @@ _SMALL = json.dumps({"model": "model", "prompt": "Hello", "max_tokens": 1}).enco
 
 @dataclass(kw_only=True)
 class Measured:
-    """What the others saw during one attack."""
+    """The measurements of the other clients during one attack."""
 
     name: str
     num_attacks: int = 0
@@ -47,14 +47,14 @@ class Measured:
     num_events: int = 0
     slowest_small_request_ms: float = 0.0
     refused: int = 0
-    """Requests of the others that were not answered 200."""
+    """Requests of other clients that were not answered 200."""
     rss_before_mib: float = 0.0
     rss_after_mib: float = 0.0
     gaps_ms: list[float] = field(default_factory=list, repr=False)
 
 
 async def ask(port: int, content: bytes, seen: Measured, *, is_stream: bool) -> None:
-    """One request of the others; the gaps between the pieces of a stream are noted."""
+    """Send one request of another client; note the gaps between the pieces of a stream."""
     started_s = perf_counter()
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
@@ -78,7 +78,7 @@ async def ask(port: int, content: bytes, seen: Measured, *, is_stream: bool) -> 
 
 
 async def others(port: int, seen: Measured, num_streams: int) -> None:
-    """Streams one after the other, and a small request every second, until it is cancelled."""
+    """Run streams one after the other, and a small request every second, until cancelled."""
 
     async def stream() -> None:
         while True:
@@ -98,13 +98,13 @@ async def others(port: int, seen: Measured, num_streams: int) -> None:
 
 
 async def measure(name: str, server: ServerProcess, options: argparse.Namespace) -> Measured:
-    """Attack, with the others beside it, and for two seconds after it."""
+    """Measure the other clients during an attack and for two seconds after it."""
     seen = Measured(name=name, rss_before_mib=round(session_memory(server.session).rss_bytes / MIB))
     asking = asyncio.create_task(others(server.port, seen, options.streams))
     await asyncio.sleep(1)
     seen.gaps_ms.clear()
     attack_command = [sys.executable, "-m", "benchmarks.attack.attacks", name, str(server.port), str(options.seconds)]
-    # The lowest priority: elsewhere its CPU time is spent on other machines.
+    # The lowest priority: real attackers spend the CPU time of other machines.
     command = ["nice", "-n", "19", *attack_command]
     attack = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     told, said = await attack.communicate()
@@ -122,7 +122,7 @@ async def measure(name: str, server: ServerProcess, options: argparse.Namespace)
 
 
 def table(rows: list[Measured]) -> str:
-    """The results for people."""
+    """Return the results as a table."""
     lines = [
         "| attack | times | answer | longest gap, ms | over 200 ms | slowest small request, ms | refused | RSS, MiB |",
         "|---|---|---|---|---|---|---|---|",
@@ -136,7 +136,7 @@ def table(rows: list[Measured]) -> str:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a file, a folder or an alias")
     parser.add_argument("--streams", type=int, default=4, help="of the others")
@@ -147,7 +147,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Attack a server of our own."""
+    """Start a server and attack it."""
     options = parse_arguments()
     wanted = [part for part in options.only.split(",") if part]
     names = [name for name in ATTACKS if not wanted or any(part in name for part in wanted)]

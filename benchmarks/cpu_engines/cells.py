@@ -1,4 +1,4 @@
-"""The cells of the table: what goes in, how many tokens come out, and which tokens they are. Pure values."""
+"""The cells of the table: numbers of input and output tokens, and which tokens they are. Pure values."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ START = "start"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A number of prompts of one length that arrive at once; so many tokens are generated for each."""
+    """A number of prompts of one length that arrive at once, and the tokens to generate for each."""
 
     name: str
     title: str
@@ -20,11 +20,11 @@ class Cell:
     counts_prompts: bool = False
     """Speed is prompt and output tokens a second, not output tokens alone."""
     goal_ratio: float
-    """How many times as fast as the best peer we mean to be."""
+    """The goal: how many times as fast as the best peer."""
 
     @property
     def counted_tokens(self) -> int:
-        """Tokens that the speed counts."""
+        """Number of tokens that the speed counts."""
         each = self.output_tokens + (self.prompt_tokens if self.counts_prompts else 0)
         return each * self.num_prompts
 
@@ -46,7 +46,7 @@ CELLS: tuple[Cell, ...] = (
 
 
 def make_prompts(cell: Cell, *, seed: int, vocab_size: int) -> list[list[int]]:
-    """Return random token ids: the same for every engine, others in every run, so that nothing can be remembered."""
+    """Return random token ids: the same for every engine, different in every run, so that no cache helps."""
     rng = np.random.default_rng((seed, cell.num_prompts, cell.prompt_tokens))
     prompts: list[list[int]] = rng.integers(0, vocab_size, (cell.num_prompts, cell.prompt_tokens)).tolist()
     return prompts

@@ -1,4 +1,4 @@
-"""The rows of the table: which engines, in which formats, with which settings. Pure values."""
+"""The rows of the table: engines with their formats and settings. Pure values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from benchmarks.peers.manifest import Manifest
 
 OURS = "headrace"
 LONGEST = 1152
-"""Tokens of the longest sequence of any cell, rounded up to a multiple of what engines like."""
+"""Tokens of the longest sequence of any cell, rounded up to a multiple that suits the engines."""
 MOST = 64
 """Sequences of the largest cell."""
 CACHE_GIB = 1
@@ -17,7 +17,7 @@ CACHE_GIB = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What settings depend on."""
+    """The facts about this machine on which settings depend."""
 
     threads: int
     """Physical cores."""
@@ -33,12 +33,12 @@ class Row:
     weights: str
     script: str
     settings: Callable[[Manifest, Machine], dict[str, Any]]
-    """What the worker is told; raises KeyError if the peer or its model file is not there."""
+    """Its worker's settings; raises KeyError if the peer or its model file is not there."""
     environment: Mapping[str, str] = field(default_factory=dict)
     starts_only: bool = False
     """Whether only its start is measured."""
     counts: bool = True
-    """Whether it is compared with the others; False for a row that shows something else."""
+    """Whether it is compared with the others; False for a row that shows another property."""
 
     @property
     def is_ours(self) -> bool:
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def uses_our_python(self) -> bool:
-        """Whether its worker runs in the project's environment; llama.cpp is a program and needs none of its own."""
+        """Whether its worker runs in the project's environment; llama.cpp is a program and needs none."""
         return self.family in {OURS, "llamacpp"}
 
 
@@ -70,10 +70,10 @@ def _headrace(dtype: str, **options: Any) -> Callable[[Manifest, Machine], dict[
 
 
 def _headrace_first_time(dtype: str) -> Callable[[Manifest, Machine], dict[str, Any]]:
-    """The start without packed weights from an earlier one."""
+    """Settings for a start without packed weights from an earlier one."""
 
     def settings(manifest: Manifest, machine: Machine) -> dict[str, Any]:
-        return {**_headrace(dtype)(manifest, machine), "packs_anew": True}
+        return {**_headrace(dtype)(manifest, machine), "packs_again": True}
 
     return settings
 

@@ -1,10 +1,10 @@
 """
-What the hardware allows: the shortest time in which a cell could be done, from bytes to read and operations to do.
+The hardware's limit: the shortest time in which a cell could be done, from bytes to read and operations to do.
 
 Prompts: the larger of reading all weights once and of the multiplications of all prompt tokens (the head only for one
 row a prompt). Then each further token of all sequences: the larger of reading the weights and the sequences' KV cache,
-and of the multiplications. Attention's own arithmetic, norms, sampling, and all that is not the model count as nothing,
-and reading never waits for arithmetic or the other way round; so no engine can reach it.
+and of the multiplications. Attention's own arithmetic, norms, sampling and everything outside the model count as zero,
+and reading and arithmetic overlap perfectly; so no engine can reach it.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from benchmarks.cpu_engines.cells import Cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What of a network decides about its speed."""
+    """The sizes of a network that determine its speed."""
 
     layer_weights: int
     """Weights of all layers."""
@@ -31,14 +31,14 @@ class Format:
     layer_bits: float
     head_bits: float
     kv_bytes: float
-    """Of one number, its share of the scale included."""
+    """Bytes per number, including its share of the scale."""
     multiplies: str
     """int8 or bf16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """What this machine can do at best."""
+    """The highest rates that this machine can reach."""
 
     read_bytes_per_s: float
     operations_per_s: dict[str, float]
@@ -70,5 +70,5 @@ def shortest_s(cell: Cell, shape: Shape, stored: Format, ceilings: Ceilings) -> 
 
 
 def limit_tokens_per_s(cell: Cell, shape: Shape, stored: Format, ceilings: Ceilings) -> float:
-    """Return the speed that no engine can pass with this format."""
+    """Return the speed that no engine can exceed with this format."""
     return cell.counted_tokens / shortest_s(cell, shape, stored, ceilings)

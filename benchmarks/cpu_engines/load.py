@@ -1,8 +1,8 @@
 """
-How much of the processor others took while something was measured: a disturbed measurement is taken again.
+CPU time that other processes took during a measurement: a disturbed measurement is repeated.
 
-Two threads that wait for each other lose far more than their share when a third process runs, so that a ratio between
-engines which were disturbed unequally says nothing.
+Two threads that wait for each other lose far more than their share when a third process runs, so a ratio between
+engines that were disturbed unequally is meaningless.
 """
 
 import os
@@ -16,22 +16,22 @@ _STEAL_FIELD = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Processor seconds until a moment."""
+    """CPU seconds used up to a moment."""
 
     at_s: float
     all_s: float
-    """Of everything on this machine, time taken away by its host included."""
+    """CPU time of everything on this machine, including time stolen by its host."""
     own_s: float
-    """Of the process group that is measured, and of this process."""
+    """CPU time of the measured process group, and of this process."""
 
 
 def read_usage(group: int) -> Usage:
-    """Return what was used until now; `group` is the process group that is measured."""
+    """Return the CPU time used so far; `group` is the measured process group."""
     return Usage(at_s=time.perf_counter(), all_s=_all_s(), own_s=_group_s(group) + time.process_time())
 
 
 def foreign_cores(before: Usage, after: Usage) -> float:
-    """Return how many cores others used on average between two moments."""
+    """Return how many cores other processes used on average between two moments."""
     used_s = (after.all_s - before.all_s) - (after.own_s - before.own_s)
     return max(0.0, used_s / max(after.at_s - before.at_s, 1e-9))
 
@@ -43,7 +43,7 @@ def _all_s() -> float:
 
 
 def _group_s(group: int) -> float:
-    """Time of all processes of a group, and of their children that have ended."""
+    """Return the CPU time of all processes of a group, including their ended children."""
     ticks = 0
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():

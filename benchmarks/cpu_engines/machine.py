@@ -1,4 +1,4 @@
-"""What this machine is, as a result file says it."""
+"""Description of this machine for result files."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ def physical_cores() -> int:
 
 
 def describe_machine() -> dict[str, object]:
-    """Return what decides about speed."""
+    """Return the facts that determine speed."""
     cpu = cpu_info()
     flags = set(cpu.get("flags", "").split())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""Takes the measurements: starts engines, lets them take turns, keeps every figure. Decides nothing about tables."""
+"""Take the measurements: start engines, let them take turns, keep every figure."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +14,9 @@ from benchmarks.cpu_engines.processes import Worker, WorkerFailed
 from benchmarks.peers.manifest import Manifest
 
 HOPELESS_SHARE = 0.7
-"""A peer's row that is slower than this share of the best peer's, and takes long, is not measured again."""
+"""A slow row of a peer below this share of the best peer's speed is not measured again."""
 DISTURBED_CORES = 0.1
-"""Cores used by others from which on a measurement is taken again."""
+"""Cores used by other processes above which a measurement is repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +28,13 @@ class Sample:
     tokens_per_s: float | None
     """None for the start."""
     read_gb_s: float
-    """What the machine's memory gave just before."""
+    """Memory bandwidth just before the measurement."""
     foreign_cores: float
-    """Cores that other processes used meanwhile."""
+    """Cores that other processes used during the measurement."""
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether others took so much that the figure says little."""
+        """Whether other processes used so much CPU time that the figure is unreliable."""
         return self.foreign_cores > DISTURBED_CORES
 
     def __str__(self) -> str:
@@ -45,27 +45,27 @@ class Sample:
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """All that was seen of one row."""
+    """All measurements and failures of one row."""
 
     row: Row
     description: dict[str, Any] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
-    """Why there is no figure, by cell."""
+    """Reasons for missing figures, by cell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much to measure."""
+    """Numbers of runs, starts and repetitions."""
 
     cells: tuple[Cell, ...]
     runs: int
     starts: int
     """Fresh processes for the start to the first token."""
     long_s: float = 5.0
-    """What takes longer is measured again only if it may be the best peer's."""
+    """A longer measurement is repeated only if it may be the best peer's."""
     retries: int = 1
-    """How often a disturbed measurement is taken again."""
+    """How often a disturbed measurement is repeated."""
     timeout_s: float = 300.0
     seed: int = 1
     vocab_size: int = 49152
@@ -73,7 +73,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where things are."""
+    """The model, the peers and the folder for logs."""
 
     manifest: Manifest
     machine: Machine
@@ -130,7 +130,7 @@ class Contest:
             self._save(self.measured)
 
     def _still_wanted(self, cell_name: str) -> Iterator[Measured]:
-        """Rows that can and should be measured (again)."""
+        """Return the rows that can and should be measured (again)."""
         for measured in self.measured:
             can_be = measured.row.name in self._workers and cell_name not in measured.failures
             is_asked = cell_name == START or not measured.row.starts_only
@@ -183,7 +183,7 @@ class Contest:
         return worker
 
     def _generate(self, measured: Measured, cell: Cell, number: int) -> bool:
-        """Take one measurement; returns whether it was disturbed, so that it is worth another try."""
+        """Take one measurement; return whether it was disturbed and should be repeated."""
         row = measured.row
         worker = self._workers[row.name]
         prompts = make_prompts(cell, seed=self._plan.seed + number, vocab_size=self._plan.vocab_size)
@@ -212,5 +212,5 @@ class Contest:
 
 
 def now_text() -> str:
-    """The time, as results write it."""
+    """Return the current time in the format of results."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,6 +1,6 @@
 """
-How fast this machine reads memory right now (a figure beside every measurement, as neighbours change it), and
-multiplies at best.
+The memory bandwidth right now (measured beside every figure, because neighbours change it), and the peak of
+multiplications.
 """
 
 import math
@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 PROBE_BYTES = 256 * 2**20
-"""Far more than any cache."""
+"""Much larger than any cache."""
 _PASSES = 5
 _MATRIX = 1536
 _OPERATIONS_PER_FLOAT_OPERATION = {"int8": ("avx512_vnni", 4.0), "bf16": ("avx512_bf16", 2.0)}
-"""What one instruction does, compared with a float32 fused multiply-add of the same width, and the flag it needs."""
+"""Operations per instruction relative to a float32 fused multiply-add of the same width, and the CPU flag needed."""
 
 
 def measure_operations_per_s(flags: Sequence[str]) -> dict[str, float]:
@@ -45,7 +45,7 @@ class BandwidthProbe:
         self._pool = ThreadPoolExecutor(threads)
 
     def measure_gb_s(self) -> float:
-        """Return the best of a few passes, 10^9 bytes a second; takes some 50 ms."""
+        """Return the best of a few passes, 10^9 bytes a second; takes about 50 ms."""
         best_s = min(self._pass_s() for _ in range(_PASSES))
         return PROBE_BYTES / best_s / 1e9
 

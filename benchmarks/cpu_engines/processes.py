@@ -1,4 +1,4 @@
-"""Workers: one process for each engine, stopped by a signal while another one runs."""
+"""Workers: one process per engine, stopped by a signal while another one runs."""
 
 import json
 import os
@@ -14,11 +14,11 @@ WORKERS = Path(__file__).parent / "workers"
 
 
 class WorkerFailed(Exception):
-    """An engine did not do what it was asked for; says why."""
+    """An engine failed, with the reason."""
 
 
 class Worker:
-    """One engine in a process group of its own; frozen except while it is asked for something."""
+    """One engine in its own process group; frozen except while it runs a command."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Worker:
 
     @property
     def group(self) -> int:
-        """The process group of all that belongs to this engine."""
+        """The process group of this engine."""
         return self._process.pid
 
     def wait_ready(self, *, timeout_s: float) -> tuple[float, dict[str, Any]]:
@@ -53,10 +53,10 @@ class Worker:
         Wait for the first token, then freeze.
 
         Returns:
-            Seconds from the start of the process to the first token, and what the engine says of itself.
+            Seconds from the start of the process to the first token, and what the engine reports about itself.
 
         Raises:
-            WorkerFailed: It did not come that far.
+            WorkerFailed: The process ended or took too long.
         """
         answer = self._read(timeout_s)
         seconds = time.perf_counter() - self._started_s
@@ -68,7 +68,7 @@ class Worker:
         Thaw, run one cell, freeze, and return the seconds that it took.
 
         Raises:
-            WorkerFailed: It broke, took too long, or made more or fewer tokens than it was asked for.
+            WorkerFailed: It failed, took too long, or generated another number of tokens than requested.
         """
         self._signal(signal.SIGCONT)
         command = json.dumps({"prompts": prompts, "num_tokens": num_tokens}) + "\n"
@@ -82,16 +82,16 @@ class Worker:
         self._signal(signal.SIGSTOP)
         made = answer["output_tokens"]
         if made != [num_tokens] * len(prompts):
-            raise WorkerFailed(f"Made {made} tokens, wanted {num_tokens} for each of {len(prompts)} prompts.")
+            raise WorkerFailed(f"Made {made} tokens; expected {num_tokens} for each of {len(prompts)} prompts.")
         return float(answer["seconds"])
 
     def close(self) -> None:
-        """End the process and all that it started. Idempotent."""
+        """End the process and all its children. Idempotent."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
-                # Unsent bytes of a command have nowhere to go any more.
+                # Unsent bytes of a command have no receiver left.
                 try:
                     pipe.close()
                 except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""From measurements to the result file and the table for people. Pure but for the two files at the end."""
+"""Result file and table from measurements. Pure except for the two files at the end."""
 
 import json
 import statistics
@@ -15,7 +15,7 @@ from benchmarks.cpu_engines.measure import Measured, Place, Plan, Sample, now_te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What the limits are computed from, but for the bandwidth, which is measured beside every figure."""
+    """The inputs of the limits, except for the bandwidth, which is measured beside every figure."""
 
     shape: Shape
     operations_per_s: dict[str, float]
@@ -43,7 +43,7 @@ def median_start_s(measured: Measured) -> float | None:
 
 
 def best(rows: Sequence[Measured], cell_name: str, *, ours: bool) -> tuple[Measured, float] | None:
-    """Return the fastest of our rows, or of the peers', with its speed."""
+    """Return the fastest row of Headrace, or of the peers, with its speed."""
     speeds = [
         (measured, speed)
         for measured in rows
@@ -53,7 +53,7 @@ def best(rows: Sequence[Measured], cell_name: str, *, ours: bool) -> tuple[Measu
 
 
 def table(rows: Sequence[Measured], cells: Sequence[Cell]) -> str:
-    """Return the speeds, one line a row, and below our best against the best peer."""
+    """Return the speeds, one line per row, and the ratio of our best to the best peer."""
     lines = [
         f"| | {' | '.join(cell.title for cell in cells)} | start to first token |",
         "|---|" + "---:|" * (len(cells) + 1),
@@ -96,7 +96,7 @@ def _ratio_texts(rows: Sequence[Measured], cell: Cell) -> tuple[str, str]:
 
 
 def limits_table(rows: Sequence[Measured], cells: Sequence[Cell], hardware: Hardware) -> str:
-    """Return what the hardware allows for our formats, how much of it was reached, and what the formats cost."""
+    """Return the hardware's limit for our formats, the share that was reached, and what the formats cost in quality."""
     lines = [
         f"| share of the limit | {' | '.join(cell.title for cell in cells)} | perplexity |",
         "|---|" + "---:|" * (len(cells) + 1),
@@ -122,7 +122,7 @@ def _share_text(measured: Measured, cell: Cell, hardware: Hardware) -> str:
 
 
 def perplexity_changes() -> dict[tuple[str, str], float]:
-    """Return by how many percent our formats of weights and KV change the perplexity, from its own benchmark."""
+    """Return the change of perplexity in percent by weight and KV format, from the fidelity benchmark."""
     if not FIDELITY.is_file():
         return {}
     results = json.loads(FIDELITY.read_text())["results"]
@@ -130,14 +130,14 @@ def perplexity_changes() -> dict[tuple[str, str], float]:
 
 
 def failures_text(rows: Sequence[Measured]) -> str:
-    """Return one line for each thing that did not work; empty if all did."""
+    """Return one line per failure; empty if there is none."""
     return "\n".join(
         f"- {measured.row.name}, {cell}: {why}" for measured in rows for cell, why in measured.failures.items()
     )
 
 
 def result(rows: Sequence[Measured], plan: Plan, place: Place, hardware: Hardware) -> dict[str, Any]:
-    """Return everything, as the result file has it."""
+    """Return the content of the result file."""
     return {
         "time": now_text(),
         "machine": describe_machine(),

@@ -1,5 +1,5 @@
 """
-Headrace and its peers on this CPU, side by side: installs the peers, measures every cell, writes the result.
+Compare Headrace with its peers on this CPU: install the peers, measure every cell, write the result.
 
     python -m benchmarks.cpu_engines.run
     python -m benchmarks.cpu_engines.run --engines headrace,llamacpp --cells n1,n8 --runs 5 --output /tmp/quick
@@ -34,9 +34,11 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Measure the rows and cells that the command line selects."""
     options = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended by SIGTERM."))  # so that the workers end, too
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit("Ended by SIGTERM.")
+    )  # as an exception, so that the workers end, too
     rows = chosen_rows(options.engines)
     root = options.peers_root.expanduser()
     source = locate(options.model, revision=None, home=home_folder(os.environ), progress=no_progress)
@@ -60,7 +62,7 @@ def main() -> None:
 
 
 def measure_hardware(model: str) -> Hardware:
-    """Return what the limits need: the model's sizes, and how fast this CPU multiplies."""
+    """Return the inputs of the limits: the model's sizes, and this CPU's peak of multiplications."""
     spec = load_model(model).spec
     attention = spec.hidden_size * spec.head_dim * (2 * spec.num_heads + 2 * spec.num_kv_heads)
     shape = Shape(
@@ -72,7 +74,7 @@ def measure_hardware(model: str) -> Hardware:
 
 
 def make_teller() -> Callable[[str], None]:
-    """Return a function that prints a line with the time since now."""
+    """Return a function that prints a line with the elapsed time."""
     started_s = time.perf_counter()
 
     def tell(text: str) -> None:
@@ -82,7 +84,7 @@ def make_teller() -> Callable[[str], None]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     families = ", ".join((OURS, *(peer.name for peer in PEERS)))
     parser.add_argument(
@@ -107,11 +109,11 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def chosen_rows(names: tuple[str, ...]) -> tuple[Row, ...]:
-    """Return the rows of these families or with these names; all without any."""
+    """Return the rows of these families or with these names; all by default."""
     known = {row.family for row in ROWS} | {row.name for row in ROWS}
     unknown = [name for name in names if name not in known]
     if unknown:
-        sys.exit(f"There is no engine {unknown[0]!r}, wanted some of: {', '.join(sorted(known))}.")
+        sys.exit(f"There is no engine {unknown[0]!r}; expected some of: {', '.join(sorted(known))}.")
     return tuple(row for row in ROWS if not names or row.family in names or row.name in names)
 
 

@@ -1,4 +1,4 @@
-"""The columns of the table: which requests arrive when, and the trace that tells the load tool. Pure values."""
+"""The columns of the table: requests with their arrival times, and the trace for the load tool. Pure values."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Kind = Literal["load", "shared", "late"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Requests of one length, so many at a time; perhaps a long one that arrives later."""
+    """Requests of one length with a concurrency; optionally a long one that arrives later."""
 
     name: str
     title: str
@@ -17,23 +17,23 @@ class Cell:
     concurrency: int
     num_requests: int
     prompt_tokens: int = 128
-    """Tokens of a prompt, with those that all share."""
+    """Tokens of a prompt, including the shared ones."""
     output_tokens: int = 128
     shared_tokens: int = 0
-    """Tokens at the beginning that all prompts have in common."""
+    """Tokens of the prefix that all prompts share."""
     late_prompt_tokens: int = 0
-    """Tokens of one more prompt, which arrives while the others stream; 0: there is none."""
+    """Tokens of an additional prompt, which arrives while the others stream; 0: there is none."""
     late_at_s: float = 0.0
     late_output_tokens: int = 8
 
     @property
     def prefix_caching(self) -> bool:
-        """Whether servers may keep what they computed for earlier prompts."""
+        """Whether prefix caches are on."""
         return self.shared_tokens > 0
 
     @property
     def warmups(self) -> int:
-        """Requests before the first that counts: few, but one for each of a server's slots if these keep a prefix."""
+        """Warm-up requests: few, but one for each of a server's slots if these keep a prefix."""
         return self.concurrency if self.prefix_caching else min(self.concurrency, 2)
 
     @property
@@ -101,7 +101,7 @@ def trace_lines(cell: Cell, *, seed: int, number: int) -> list[str]:
     Return the trace of one run as `vllm bench serve --dataset-name timed_trace` reads it: one JSON object a line.
 
     `hash_ids` stand for `piece_tokens` random token ids each, the same for the same id. No prompt returns in
-    another run, so nothing can be remembered but what is meant to be shared.
+    another run, so caches can only hold the shared prefix.
     """
     first = seed * _SEEDS_APART + number * _RUNS_APART
     common = [first] if cell.shared_tokens else []
@@ -130,11 +130,11 @@ def choose_cells(names: str) -> tuple[Cell, ...]:
     Return the cells with these names, separated by commas; all for an empty text.
 
     Raises:
-        KeyError: There is no such cell; the message names those that there are.
+        KeyError: There is no such cell; the message names the existing ones.
     """
     wanted = {name.strip() for name in names.split(",") if name.strip()}
     unknown = wanted - {cell.name for cell in CELLS}
     if unknown:
         known = ", ".join(cell.name for cell in CELLS)
-        raise KeyError(f"There is no cell {min(unknown)!r}, wanted some of: {known}.")
+        raise KeyError(f"There is no cell {min(unknown)!r}; expected some of: {known}.")
     return tuple(cell for cell in CELLS if not wanted or cell.name in wanted)

@@ -1,4 +1,4 @@
-"""From what the load tool wrote to the figures of one run. Pure functions."""
+"""Figures of one run from the load tool's output. Pure functions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from benchmarks.cpu_serving.load_tool import ToolRun
 
 
 class WrongOutput(Exception):
-    """A server made more or fewer tokens than it was asked for: its figures would not be comparable."""
+    """A server generated another number of tokens than requested: its figures would not be comparable."""
 
 
 _RECOUNT_TOKENS = 4
 """
-How far the tool's count of an answer may be off. llama-server tells its usage in an event that the tool skips; the tool
+Tolerance of the tool's token count. llama-server reports its usage in an event that the tool skips; the tool
 then encodes the text again, which gives fewer tokens (half, where they repeat). So the events of the answer count, too:
 there is at most one for each token, and one fewer where a character takes two tokens.
 """
@@ -26,7 +26,7 @@ def run_figures(cell: Cell, run: ToolRun) -> dict[str, float]:
     Return the figures of one run by name; names carry their unit.
 
     Raises:
-        WrongOutput: Prompts or answers have another length than the cell says.
+        WrongOutput: Prompts or answers have another length than the cell.
     """
     result = run.result
     check_lengths(cell, result)
@@ -50,10 +50,10 @@ def run_figures(cell: Cell, run: ToolRun) -> dict[str, float]:
 
 def check_lengths(cell: Cell, result: Mapping[str, Any]) -> None:
     """
-    See that every prompt and every answer has the cell's length.
+    Check that every prompt and every answer has the cell's length.
 
     Raises:
-        WrongOutput: One has not.
+        WrongOutput: One of them has not.
     """
     inputs = [cell.prompt_tokens] * cell.num_requests
     outputs = [cell.output_tokens] * cell.num_requests
@@ -69,11 +69,11 @@ def check_lengths(cell: Cell, result: Mapping[str, Any]) -> None:
     for what, wanted, got, tolerance in checks:
         for asked, found in zip(wanted, got, strict=True):
             if abs(asked - found) > tolerance:
-                raise WrongOutput(f"{cell.name}: {what} of {found} tokens where {asked} were asked for.")
+                raise WrongOutput(f"{cell.name}: {what} of {found} tokens; expected {asked}.")
 
 
 def late_figures(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return how long the streams stood still between the last request's sending and its first token."""
+    """Return the longest gaps of the streams between sending the last request and its first token."""
     *streams, late = zip(result["start_times"], result["ttfts"], result["itls"], strict=True)
     sent_s = late[0]
     answered_s = sent_s + late[1]
@@ -91,7 +91,7 @@ def late_figures(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that `share` of the values do not pass, between the two nearest ranks; nan for none."""
+    """Return the percentile `share` of the values, interpolated between the two nearest ranks; nan for none."""
     if not values:
         return math.nan
     ordered = sorted(values)

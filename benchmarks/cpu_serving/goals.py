@@ -1,4 +1,4 @@
-"""What Headrace is meant to reach, and whether it did. Pure values and functions."""
+"""The goals, and whether they were reached. Pure values and functions."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ HIGHER_IS_BETTER = frozenset({"output_tokens_per_s"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """One figure of one cell, held against a number or the best peer of the same run."""
+    """One figure of one cell, compared with a number or the best peer of the same run."""
 
     cell: str
     figure: str
@@ -27,7 +27,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A goal and what became of it."""
+    """A goal and whether it was reached."""
 
     goal: Goal
     ours: float
@@ -68,7 +68,7 @@ def best(values: Mapping[str, float], *, figure: str) -> tuple[str, float] | Non
 
 def judge(goal: Goal, *, ours: Mapping[str, float], peers: Mapping[str, float]) -> Verdict | None:
     """
-    Say whether a goal was reached by our best row.
+    Return whether our best row reached a goal.
 
     Args:
         goal: The goal.
@@ -76,7 +76,7 @@ def judge(goal: Goal, *, ours: Mapping[str, float], peers: Mapping[str, float]) 
         peers: The same by row of a peer.
 
     Returns:
-        None if nothing was measured that it could be held against.
+        None if there is no measurement to compare with.
     """
     our_best, peer_best = best(ours, figure=goal.figure), best(peers, figure=goal.figure)
     if our_best is None or (goal.against == "best peer" and peer_best is None):

@@ -1,4 +1,4 @@
-"""Drives the independent load tool, `vllm bench serve`: one run at a time, its processor time beside the server's."""
+"""Drive the independent load tool, `vllm bench serve`: one run at a time, with the CPU time of tool and server."""
 
 import json
 import os
@@ -27,17 +27,17 @@ class ToolRun:
     """One run of the tool."""
 
     result: dict[str, Any]
-    """What it wrote: its figures and every request's times."""
+    """Its output: figures and the times of every request."""
     tool_cpu_s: float
     server_cpu_s: float
-    """Processor time from the first request to the last answer."""
+    """CPU time from the first request to the last answer."""
     foreign_cores: float
-    """How many cores others used meanwhile, on average."""
+    """Cores that other processes used meanwhile, on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Usage:
-    """Processor seconds until a moment."""
+    """CPU seconds used up to a moment."""
 
     machine: Usage
     tool_s: float
@@ -46,7 +46,7 @@ class _Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolTask:
-    """What one run sends, and where to."""
+    """The requests of one run, and their target."""
 
     url: str
     model: str
@@ -66,7 +66,7 @@ def tool_arguments(task: ToolTask, result: Path) -> list[str]:
         *("--dataset-name", "timed_trace", "--dataset-path", str(task.trace)),
         *("--timed-trace-chunk-hash-size", str(task.piece_tokens), "--timed-trace-sec-multiplier", "1"),
         *("--num-prompts", str(task.num_requests), "--max-concurrency", str(task.concurrency)),
-        # A connection for each request: llama-server closes them after an answer, on which the tool does not count.
+        # A connection per request: llama-server closes them after an answer, which the tool does not expect.
         *("--header", "Connection=close"),
         *("--num-warmups", str(task.warmups), "--temperature", "0", "--disable-tqdm"),
         *("--percentile-metrics", "ttft,tpot,itl", "--metric-percentiles", "50,99"),
@@ -76,7 +76,7 @@ def tool_arguments(task: ToolTask, result: Path) -> list[str]:
 
 
 class LoadTool:
-    """A process that has the tool in memory and runs it when asked."""
+    """A process that keeps the tool imported and runs it on request."""
 
     def __init__(self, python: str, *, scratch: Path) -> None:
         self._scratch = scratch
@@ -107,7 +107,7 @@ class LoadTool:
         Send one trace and return what was measured.
 
         Raises:
-            ToolFailed: The tool broke, or a request failed.
+            ToolFailed: The tool or a request failed.
         """
         result = self._scratch / "result.json"
         result.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ class LoadTool:
         )
 
     def close(self) -> None:
-        """End the process and a run that is under way. Idempotent."""
+        """End the process and a run in progress. Idempotent."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -163,7 +163,7 @@ class LoadTool:
 
 @contextmanager
 def load_tool(python: str, *, scratch: Path) -> Iterator[LoadTool]:
-    """Have the tool in memory for a while."""
+    """Keep the tool imported while the context lasts."""
     tool = LoadTool(python, scratch=scratch)
     try:
         yield tool

@@ -1,4 +1,4 @@
-"""Runs cells against servers in turns: starts them, freezes all but one, asks the load tool, reads /proc."""
+"""Run cells against servers in turns: start them, freeze all but one, call the load tool, read /proc."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,13 +18,13 @@ from benchmarks.peers.manifest import Manifest
 _START_TIMEOUT_S = 400.0
 _IDLE_S = 3.0
 _DISTURBED_CORES = 0.2
-"""A run during which others used more than this is made once more."""
+"""Cores of other processes above which a run is repeated once."""
 _MAX_ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What every run needs."""
+    """Settings that all runs share."""
 
     manifest: Manifest
     threads: int
@@ -35,7 +35,7 @@ class Bench:
 
 
 class Fleet:
-    """The servers that have been started, all frozen but at most one."""
+    """The started servers, all frozen but at most one."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -45,7 +45,7 @@ class Fleet:
 
     def ready(self, row: Row, cell: Cell) -> ServerProcess:
         """
-        Return the row's server for a cell, awake.
+        Return the row's server for a cell, thawed.
 
         Raises:
             ServerFailed: It did not start.
@@ -73,7 +73,7 @@ class Fleet:
 
 @contextmanager
 def fleet(bench: Bench) -> Iterator[Fleet]:
-    """Have servers for a while."""
+    """Keep servers while the context lasts."""
     servers = Fleet(bench)
     try:
         yield servers
@@ -84,7 +84,7 @@ def fleet(bench: Bench) -> Iterator[Fleet]:
 def run_rounds(
     bench: Bench, servers: Fleet, rows: Sequence[Row], cells: Sequence[Cell], *, rounds: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield one record a run. The order of the servers turns from round to round."""
+    """Yield one record per run. The order of the servers rotates from round to round."""
     for round_number in range(rounds):
         turn = round_number % len(rows)
         for cell in cells:
@@ -99,7 +99,7 @@ def run_rounds(
 
 
 def run_once(bench: Bench, servers: Fleet, row: Row, cell: Cell, *, round_number: int) -> dict[str, Any]:
-    """Let one server do one cell, again if others disturbed it; returns what was measured."""
+    """Run one cell on one server, again if other processes disturbed it; return the measurement."""
     server = servers.ready(row, cell)
     try:
         for attempt in range(_MAX_ATTEMPTS):
@@ -115,7 +115,7 @@ def run_once(bench: Bench, servers: Fleet, row: Row, cell: Cell, *, round_number
 
 
 def write_task(bench: Bench, server: ServerProcess, cell: Cell, *, trace_number: int) -> ToolTask:
-    """Write the trace of one run and return what the tool is asked for."""
+    """Write the trace of one run and return the tool's task."""
     trace = bench.scratch / "trace.jsonl"
     trace.write_text("\n".join(trace_lines(cell, seed=bench.seed, number=trace_number)) + "\n")
     return ToolTask(

@@ -1,4 +1,4 @@
-"""What the processes of a session use, read from /proc: every process that a server or the load tool has started."""
+"""CPU time and memory of a session's processes, from /proc: all that a server or the load tool started."""
 
 import os
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ _KIB = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes that a session's processes hold together."""
+    """Bytes that the processes of a session hold together."""
 
     rss_bytes: int
     """Resident; a page that two processes share counts twice."""
     pss_bytes: int
-    """Proportional: a shared page is divided among those who share it."""
+    """Proportional: a shared page is divided among its processes."""
     peak_rss_bytes: int
     """Sum of each process's largest resident size so far."""
 
 
 def session_pids(session: int, *, proc: Path = Path("/proc")) -> list[int]:
-    """Return the processes of a session, which is named by the process that began it."""
+    """Return the processes of a session, which is named by its leader."""
     found = []
     for folder in proc.iterdir():
         if not folder.name.isdigit():
@@ -33,7 +33,7 @@ def session_pids(session: int, *, proc: Path = Path("/proc")) -> list[int]:
 
 
 def session_cpu_s(session: int, *, proc: Path = Path("/proc")) -> float:
-    """Return the processor time that a session's live processes have used, user and system, seconds."""
+    """Return the CPU time of a session's live processes, user and system, seconds."""
     ticks = 0
     for pid in session_pids(session, proc=proc):
         fields = _stat_fields(proc / str(pid))
@@ -43,7 +43,7 @@ def session_cpu_s(session: int, *, proc: Path = Path("/proc")) -> float:
 
 
 def session_memory(session: int, *, proc: Path = Path("/proc")) -> Memory:
-    """Return what a session's processes hold now."""
+    """Return the memory of a session's processes."""
     totals = {"Rss": 0, "Pss": 0, "VmHWM": 0}
     for pid in session_pids(session, proc=proc):
         folder = proc / str(pid)
@@ -55,7 +55,7 @@ def session_memory(session: int, *, proc: Path = Path("/proc")) -> Memory:
 
 
 def _stat_fields(folder: Path) -> list[str]:
-    """Return the fields of `stat` behind the program's name; nothing for a process that is gone."""
+    """Return the fields of `stat` behind the program's name; nothing for a process that has ended."""
     try:
         return (folder / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

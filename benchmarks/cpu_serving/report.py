@@ -1,4 +1,4 @@
-"""Tables of a result, for people. Pure functions from the result's JSON object to Markdown."""
+"""Markdown tables of a result. Pure functions of the result's JSON object."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -155,7 +155,7 @@ def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits that count."""
+    """Format with three significant digits."""
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:,.{digits}f}"
 

@@ -1,5 +1,5 @@
 """
-Serving over HTTP, measured by `vllm bench serve`: Headrace, llama-server and vLLM take turns on the same CPUs.
+Measure serving over HTTP with `vllm bench serve`: Headrace, llama-server and vLLM take turns on the same CPUs.
 
     python -m benchmarks.peers.install llamacpp vllm       once
     python -m benchmarks.cpu_serving.run                   everything: about 20 minutes on two cores
@@ -35,7 +35,7 @@ _FIRST_STARTS = 3
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--servers", default="", help="names or families, separated by commas; default all")
     parser.add_argument("--cells", default="", help="names, separated by commas; default all")
@@ -49,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measure, write the files, print the tables."""
     options = parse_arguments()
     # As an exception, so that the servers are ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("Terminated."))
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def without_folders(text: str, folders: Mapping[str, Path]) -> str:
-    """Name folders of this machine by what they hold: a result is read elsewhere."""
+    """Replace paths of this machine by their meaning, because results are read elsewhere."""
     for name, folder in folders.items():
         text = text.replace(f"{folder}/", f"{name}/")
     return text
@@ -114,7 +114,7 @@ def measure(
 
 
 def announced(runs: Iterable[dict[str, Any]], servers: Fleet) -> Iterable[dict[str, Any]]:
-    """Print a line a run as it comes."""
+    """Print a line per run as it ends."""
     for run in runs:
         started = sum(start["row"] == run["row"] for start in servers.starts)
         figures = run.get("figures", {})
@@ -124,7 +124,7 @@ def announced(runs: Iterable[dict[str, Any]], servers: Fleet) -> Iterable[dict[s
 
 
 def measure_first_starts(bench: Bench, rows: Sequence[Row], cells: Sequence[Cell]) -> Iterable[dict[str, Any]]:
-    """Yield how long our servers take with an empty cache of packed weights. Peers keep none that we could empty."""
+    """Yield the start times of our servers with an empty cache of packed weights. Peers have no such cache to empty."""
     cell = cells[0] if cells else CELLS[0]
     for row in (row for row in rows if row.is_ours and row.counts):
         for _ in range(_FIRST_STARTS):
@@ -139,7 +139,7 @@ def measure_first_starts(bench: Bench, rows: Sequence[Row], cells: Sequence[Cell
 
 
 def planned_bytes(manifest: Manifest, rows: Sequence[Row]) -> dict[str, int]:
-    """Return what `headrace fit` says for our rows: weights, workspace, and a KV cache of the size that they got."""
+    """Return the memory plan of `headrace fit` for our rows, with the KV cache size of the benchmark."""
     if not any(row.is_ours for row in rows):
         return {}
     limits = ("--max-num-seqs", str(MAX_NUM_SEQS), "--max-model-len", str(MAX_MODEL_LEN))

@@ -1,4 +1,4 @@
-"""Servers under test: each in a session of its own, frozen except while it is its turn."""
+"""Servers under test: each in its own session, frozen except in its turn."""
 
 import contextlib
 import http.client
@@ -50,10 +50,10 @@ class ServerProcess:
 
     def wait_for_token(self, *, timeout_s: float) -> float:
         """
-        Return the seconds from the start of the process until the first token of a stream was here.
+        Return the seconds from the start of the process until the first token of a stream arrived.
 
         Raises:
-            ServerFailed: It ended, or took too long.
+            ServerFailed: The server ended, or took too long.
         """
         deadline_s = self._started_s + timeout_s
         while time.perf_counter() < deadline_s:
@@ -66,17 +66,17 @@ class ServerProcess:
         raise ServerFailed(f"No token within {timeout_s:.0f} s, see {self._log}.")
 
     def idle_cpu_share(self, seconds: float) -> float:
-        """Return the share of one core that it uses while nobody asks for anything."""
+        """Return the share of one core that the idle server uses."""
         before_s, started_s = session_cpu_s(self.session), time.perf_counter()
         time.sleep(seconds)
         return (session_cpu_s(self.session) - before_s) / (time.perf_counter() - started_s)
 
     def freeze(self) -> None:
-        """Stop all its processes where they are."""
+        """Stop all its processes (SIGSTOP)."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let them go on."""
+        """Continue all its processes (SIGCONT)."""
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -91,14 +91,14 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         return int(probe.getsockname()[1])
 
 
 def _first_token(port: int, *, timeout_s: float) -> bool:
-    """Whether the server streams a token; False while it says that it is not ready."""
+    """Return whether the server streams a token; False while it is not ready."""
     connection = http.client.HTTPConnection(_HOST, port, timeout=timeout_s)
     body = {"model": MODEL_NAME, "prompt": "Hello", "max_tokens": 1, "temperature": 0, "stream": True}
     try:

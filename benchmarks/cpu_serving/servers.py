@@ -1,4 +1,4 @@
-"""The rows of the table: which servers, in which formats, with which settings for which cell. Pure values."""
+"""The rows of the table: servers with formats and settings by cell. Pure values."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -9,17 +9,17 @@ from benchmarks.cpu_serving.cells import Cell
 from benchmarks.peers.manifest import Manifest
 
 MODEL_NAME = "model"
-"""What every server calls the model."""
+"""The model's name on every server."""
 MAX_MODEL_LEN = 8192
 MAX_NUM_SEQS = 64
 KV_CACHE_BYTES = 1 << 30
-"""What the servers that ask for a size get; llama-server gets what its slots need."""
+"""KV cache of servers that take a size; llama-server gets what its slots need."""
 OURS = "headrace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How a server is started. Two cells that need the same launch share one process."""
+    """The command that starts a server. Cells with equal launches share one process."""
 
     arguments: tuple[str, ...]
     """Without the port, which is appended as `--port N`."""
@@ -35,7 +35,7 @@ class Row:
     family: str
     """headrace, or the name of a peer."""
     launch: Callable[[Cell, Manifest, int], Launch]
-    """From the cell, what is installed, and the number of threads; raises KeyError if the peer is not there."""
+    """Makes the launch from cell, manifest and number of threads; raises KeyError if the peer is not installed."""
     kinds: frozenset[str] = field(default=frozenset({"load", "shared", "late"}))
     """Kinds of cells that it takes part in."""
     max_rounds: int | None = None
@@ -158,11 +158,11 @@ def choose_rows(names: str) -> tuple[Row, ...]:
     Return the servers with these names or families, separated by commas; all for an empty text.
 
     Raises:
-        KeyError: There is no such server; the message names those that there are.
+        KeyError: There is no such server; the message names the existing ones.
     """
     wanted = {name.strip() for name in names.split(",") if name.strip()}
     unknown = wanted - {row.name for row in ROWS} - {row.family for row in ROWS}
     if unknown:
         known = ", ".join(row.name for row in ROWS)
-        raise KeyError(f"There is no server {min(unknown)!r}, wanted some of: {known}.")
+        raise KeyError(f"There is no server {min(unknown)!r}; expected some of: {known}.")
     return tuple(row for row in ROWS if not wanted or wanted & {row.name, row.family})

@@ -1,9 +1,9 @@
 """
-Runs `vllm bench serve` again and again without importing vLLM again, which takes ten seconds and more.
+Run `vllm bench serve` repeatedly without importing vLLM again, which takes ten seconds or more.
 
-Started by `load_tool.py` with the interpreter of vLLM's environment. Reads one JSON list of arguments a line from
-standard input, runs the tool on it in a forked child, and answers with a line that begins with `DONE`. What the tool
-prints goes to standard output as it is.
+Started by `load_tool.py` with the interpreter of vLLM's environment. Reads one JSON list of arguments per line from
+standard input, runs the tool on it in a forked child, and answers with a line that begins with `DONE`. The tool's
+output goes to standard output unchanged.
 """
 
 import json

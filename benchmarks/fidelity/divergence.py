@@ -1,4 +1,4 @@
-"""Prints how far each weight format is from the float32 reference, for any family, and its size beside the file."""
+"""Print each weight format's divergence from the float32 reference, for any family, and its size."""
 
 import argparse
 import json

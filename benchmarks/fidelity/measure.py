@@ -1,4 +1,4 @@
-"""What a weight format costs in quality: perplexity and agreement with the same weights in `transformers`."""
+"""The quality of a weight format: perplexity and agreement with the same weights in `transformers`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ LAYER_NAMES = {
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one model predicts along one text, teacher-forced."""
+    """The predictions of one model along one text, teacher-forced."""
 
     best: np.ndarray
     """(T,) the most likely next token at each position."""
@@ -55,12 +55,12 @@ class Predictions:
         return float(np.exp(self.losses.mean(dtype=np.float64)))
 
     def agreement(self, other: "Predictions") -> float:
-        """Share of positions where both would choose the same token."""
+        """Return the share of positions where both choose the same token."""
         return float((self.best == other.best).mean())
 
 
 def torch_model(spec: ModelSpec, weights: WeightSource, dtype: torch.dtype) -> LlamaForCausalLM:
-    """A Llama of `transformers` with the dequantised weights, in memory."""
+    """Return a Llama of `transformers` with the dequantised weights, in memory."""
     config = LlamaConfig(
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,
@@ -79,12 +79,12 @@ def torch_model(spec: ModelSpec, weights: WeightSource, dtype: torch.dtype) -> L
     state = {_torch_name(name): _tensor(weights, name, dtype) for name in weights.names()}
     state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
     model.load_state_dict(state, assign=True)
-    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its frequencies are no weights
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its frequencies are not weights of the checkpoint
     return model.eval()
 
 
 def native_runner(model: Model, dtype: str, kv_dtype: str, *, isa: str | None, cache_dir: Path) -> NativeRunner:
-    """Our runner for one sequence."""
+    """Return the native runner for one sequence."""
     plan = plan_memory(
         model.spec,
         dtype=dtype,
@@ -109,7 +109,7 @@ def native_runner(model: Model, dtype: str, kv_dtype: str, *, isa: str | None, c
 
 
 def predict_torch(model: LlamaForCausalLM, tokens: Sequence[int]) -> Predictions:
-    """Teacher-forced predictions of `transformers`."""
+    """Return the teacher-forced predictions of `transformers`."""
     with torch.inference_mode():
         logits = model(torch.tensor([tokens])).logits[0].float()
         losses = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(tokens[1:]), reduction="none")
@@ -117,14 +117,14 @@ def predict_torch(model: LlamaForCausalLM, tokens: Sequence[int]) -> Predictions
 
 
 def predict_native(runner: NativeRunner, tokens: Sequence[int]) -> Predictions:
-    """Teacher-forced predictions of our kernels, in chunks through the paged KV cache."""
+    """Return the teacher-forced predictions of the native kernels, in chunks through the paged KV cache."""
     outputs = [runner.execute(_chunk(tokens, start)) for start in range(0, len(tokens), CHUNK_TOKENS)]
     best = np.concatenate([output.top_ids[:, 0] for output in outputs])
     return Predictions(best, -np.concatenate([output.logprobs for output in outputs])[:-1])
 
 
 def greedy_answer(model: LlamaForCausalLM, prompt: Sequence[int], num_tokens: int) -> list[int]:
-    """What `transformers` would say; never ends early."""
+    """Return the greedy answer of `transformers`, without an early end."""
     with torch.inference_mode():
         output = model.generate(
             torch.tensor([prompt]), max_new_tokens=num_tokens, min_new_tokens=num_tokens, do_sample=False
@@ -133,7 +133,7 @@ def greedy_answer(model: LlamaForCausalLM, prompt: Sequence[int], num_tokens: in
 
 
 def _chunk(tokens: Sequence[int], start: int) -> StepInput:
-    """Asks at each token for the logprob of the next one (whatever it is after the last) and for the best token."""
+    """Return a step that asks at each token for the logprob of the next one and for the best token."""
     chunk = np.array(tokens[start : start + CHUNK_TOKENS], np.int32)
     sampling = stack_sampling([{"num_top": 1}] * len(chunk))
     following = tokens[start + 1 : start + CHUNK_TOKENS + 1]

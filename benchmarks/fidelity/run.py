@@ -1,4 +1,4 @@
-"""Prints and saves what each weight format costs in quality. See README.md."""
+"""Print and save the quality loss of each weight format. See README.md."""
 
 import argparse
 import json
@@ -57,7 +57,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Reference:
-    """What `transformers` says: along the text, and along its own answers."""
+    """The predictions of `transformers` along the text, and along its own answers."""
 
     text: list[int]
     on_text: Predictions

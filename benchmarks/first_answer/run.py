@@ -1,4 +1,4 @@
-"""Counts how often the first answer that a user sees names Paris, by weight format and sampling. See README.md."""
+"""Count how often the first answer that a user sees names Paris, by weight format and sampling. See README.md."""
 
 import argparse
 import asyncio

@@ -1,8 +1,8 @@
 """
-How well many gateways share many replicas when each knows only its own requests.
+Simulation of many gateways that share many replicas, each knowing only its own requests.
 
-An event simulation: requests come at random (Poisson), a gateway drawn at random sends each to a replica, a replica
-answers `slots` at once, first come first served, each for an exponential time. Pure but for its random generator.
+Requests arrive at random (Poisson), a random gateway sends each to a replica, a replica
+answers `slots` at once, first come first served, each for an exponential time. Pure except for its random generator.
 """
 
 import heapq
@@ -19,7 +19,7 @@ RULES: tuple[Rule, ...] = ("random", "own least", "own least of two", "true leas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What is simulated."""
+    """The sizes of a simulation."""
 
     replicas: int
     gateways: int
@@ -30,13 +30,13 @@ class Fleet:
 
     @property
     def load(self) -> float:
-        """The share of all slots that is busy on average."""
+        """The average share of busy slots."""
         return self.requests_per_s * self.service_s / (self.replicas * self.slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """How long requests waited for a slot, seconds."""
+    """Waiting times of requests for a slot, seconds."""
 
     mean_s: float
     p50_s: float

@@ -1,5 +1,5 @@
 """
-What 1,000 nodes and 100,000 requests a second ask of the gateway's design: sums, measurements, and a simulation.
+Estimate 1,000 nodes and 100,000 requests a second for the gateway: sums, measurements, and a simulation.
 
     python -m benchmarks.fleet.run
 
@@ -30,7 +30,7 @@ OUTPUT = Path(__file__).parents[1] / "results" / "fleet.json"
 
 
 def main() -> None:
-    """Run it all."""
+    """Run all parts and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--requests", type=int, default=300_000)
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def measure_routing(num_replicas: int) -> dict[str, Any]:
-    """What one endpoint with so many replicas costs: bytes of its route, reading it, choosing by each strategy."""
+    """Measure an endpoint with this number of replicas: bytes of its route, decoding it, choosing by each strategy."""
     urls = [f"http://10.0.{i // 256}.{i % 256}:8080" for i in range(num_replicas)]
     replicas = tuple(Replica(worker=f"worker-{i:06d}", url=url) for i, url in enumerate(urls))
     rng = random.Random(0)
@@ -68,7 +68,7 @@ def measure_routing(num_replicas: int) -> dict[str, Any]:
 
 
 def timed_us(call: Callable[[], object], *, budget_s: float = 0.3) -> float:
-    """The best of five means."""
+    """Return the best of five means, microseconds."""
     begun = perf_counter()
     call()
     count = max(1, int(budget_s / 5 / max(perf_counter() - begun, 1e-7)))
@@ -82,13 +82,13 @@ def timed_us(call: Callable[[], object], *, budget_s: float = 0.3) -> float:
 
 
 def gateway_cores(summary: list[dict[str, Any]]) -> dict[str, float]:
-    """Cores that the gateways need, from the processor time of a streamed piece with 32 streams."""
+    """Return the cores that the gateways need, from the CPU time of a streamed piece with 32 streams."""
     costs = {row["door"]: row["gateway_cpu_us_a_piece"] for row in summary if row["streams"] == 32}
     return {door: cost * 1e-6 * PIECES * REQUESTS_PER_S for door, cost in costs.items()}
 
 
 def balance(num_requests: int) -> list[dict[str, Any]]:
-    """The waits for a slot, for one gateway and for many."""
+    """Return the waits for a slot, for one gateway and for many."""
     rows = []
     for gateways in (1, 16, 512):
         fleet = Fleet(
@@ -100,14 +100,14 @@ def balance(num_requests: int) -> list[dict[str, Any]]:
         )
         for rule in RULES:
             if gateways > 1 and not rule.startswith("own"):
-                continue  # Those do not depend on who sends.
+                continue  # These do not depend on the sender.
             waits = simulate(fleet, rule, num_requests=num_requests, seed=1)
             rows.append({"gateways": gateways, "rule": rule, "service_s": fleet.service_s, **asdict(waits)})
     return rows
 
 
 def tables(results: dict[str, Any]) -> str:
-    """For people."""
+    """Return the results as Markdown tables."""
     lines = ["# A thousand nodes, on paper and simulated", ""]
     lines += ["| replicas | route, bytes | read it, µs | choose at random, µs | choose the least loaded, µs |"]
     lines += ["|---|---|---|---|---|"]

@@ -1,4 +1,4 @@
-"""From the times of single requests to what the gateway adds. Pure."""
+"""What the gateway adds, from the times of single requests. Pure."""
 
 import statistics
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One streamed answer."""
+    """The times of one streamed answer."""
 
     ttft_s: float
     """Until the first byte of the body."""
@@ -18,39 +18,39 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The same requests once to the worker itself and once through the gateway, answers in the same order."""
+    """The same requests directly to the worker and through the gateway, answers in the same order."""
 
     door: str
     """`sagemaker` or `openai`"""
     streams: int
     direct: tuple[Answer, ...]
     direct_s: float
-    """Wall time of all."""
+    """Wall time of all requests."""
     through: tuple[Answer, ...]
     through_s: float
     gateway_cpu_s: float
-    """Processor time of the gateway's process."""
+    """CPU time of the gateway's process."""
 
 
 def added_ttft_ms(rounds: Sequence[Round]) -> float:
-    """What the gateway adds to the time to the first byte: median of the differences, prompt by prompt."""
+    """Return the added time to the first byte: the median of the differences, prompt by prompt."""
     pairs = [pair for one in rounds for pair in zip(one.direct, one.through, strict=True)]
     return statistics.median(through.ttft_s - direct.ttft_s for direct, through in pairs) * 1e3
 
 
 def throughput_loss(rounds: Sequence[Round]) -> float:
-    """Share of the throughput that is lost: median of the rounds. The answers are the same, so times compare."""
+    """Return the lost share of the throughput: the median of the rounds. Answers are equal, so times are comparable."""
     return statistics.median(1 - one.direct_s / one.through_s for one in rounds)
 
 
 def cpu_us_a_piece(rounds: Sequence[Round]) -> float:
-    """Processor time of the gateway for one piece of a stream, its share of everything else included, microseconds."""
+    """Return the gateway's CPU time per piece of a stream, all else included, microseconds."""
     pieces = sum(answer.num_pieces for one in rounds for answer in one.through)
     return sum(one.gateway_cpu_s for one in rounds) / pieces * 1e6
 
 
 def summary(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """One row for each door and number of streams."""
+    """Return one row per API and number of streams."""
     cells = sorted({(one.door, one.streams) for one in rounds})
     rows = []
     for door, streams in cells:
@@ -68,7 +68,7 @@ def summary(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows for people."""
+    """Return the rows as a Markdown table."""
     lines = [
         "| door | streams | added TTFT, median | throughput lost | gateway CPU a piece |",
         "|---|---|---|---|---|",

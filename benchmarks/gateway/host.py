@@ -1,4 +1,4 @@
-"""The gateway alone in a process before one worker: `python -m benchmarks.gateway.host URL`; prints its own URL."""
+"""Run the gateway alone in front of one worker: `python -m benchmarks.gateway.host URL`; prints its own URL."""
 
 import asyncio
 import sys
@@ -23,7 +23,7 @@ ENDPOINT = "bench"
 
 
 class OneRoute:
-    """The part of a store that the gateway uses, with one endpoint in it."""
+    """The part of a store that the gateway uses, with one endpoint."""
 
     def __init__(self, worker_url: str) -> None:
         replica = Replica(worker="worker", url=worker_url)
@@ -41,11 +41,11 @@ class OneRoute:
         )
 
     def list(self, _kind: AnyKind) -> list[Record[Route, NoStatus]]:
-        """The one route."""
+        """Return the one route."""
         return [self._record]
 
     def subscribe(self, _listener: Callable[[], None]) -> Callable[[], None]:
-        """Nothing ever changes."""
+        """Accept a subscriber; nothing ever changes."""
         return lambda: None
 
 

@@ -1,5 +1,5 @@
 """
-What the gateway adds: time to the first byte, and throughput, beside the bare model server in one run.
+Measure what the gateway adds: time to the first byte and throughput, against the bare model server in one run.
 
     python -m benchmarks.gateway.run "$(headrace models path smollm2)"
     python -m benchmarks.gateway.run MODEL --streams 1,32 --rounds 3
@@ -34,7 +34,7 @@ from headrace.bench.http1 import HttpClient
 RESULT = Path(__file__).parent.parent / "results" / "gateway.json"
 START_TIMEOUT_S = 120.0
 WAVES_OF_STREAMS = 8
-"""With fewer streams a round has so many times more waves."""
+"""With fewer streams a round has this many times more waves."""
 _PATHS = {
     "sagemaker": ("/invocations", f"/endpoints/{ENDPOINT}/invocations-response-stream"),
     "openai": ("/v1/completions", f"/endpoints/{ENDPOINT}/openai/v1/completions"),
@@ -42,7 +42,7 @@ _PATHS = {
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a file or a folder")
     parser.add_argument("--doors", default="sagemaker,openai")
@@ -56,7 +56,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def request_body(door: str, number: int, output_tokens: int) -> bytes:
-    """The same for both ways; each number has a prompt of its own, so that no prefix cache answers."""
+    """Return a body, the same for both ways; each number has its own prompt, so that prefix caches do not help."""
     prompt = f"Number {number}. Tell a long story about number {number} and its friends."
     if door == "openai":
         body = {"model": "m", "prompt": prompt, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
@@ -65,7 +65,7 @@ def request_body(door: str, number: int, output_tokens: int) -> bytes:
 
 
 async def ask(client: HttpClient, path: str, body: bytes) -> Answer:
-    """One streamed answer."""
+    """Send one streamed request."""
     started_s = perf_counter()
     exchange = await client.fetch("POST", path, body)
     assert exchange.status == 200, exchange.content()
@@ -77,14 +77,14 @@ async def ask(client: HttpClient, path: str, body: bytes) -> Answer:
 
 
 async def ask_all(client: HttpClient, path: str, bodies: list[bytes]) -> tuple[list[Answer], float]:
-    """All at once."""
+    """Send all requests at once."""
     started_s = perf_counter()
     answers = await asyncio.gather(*(ask(client, path, body) for body in bodies))
     return answers, perf_counter() - started_s
 
 
 async def measure(options: argparse.Namespace, worker_url: str, gateway_url: str, gateway_pid: int) -> list[Round]:
-    """All rounds but the first, which is for warming up."""
+    """Return all rounds but the first, which warms up."""
     clients = HttpClient(worker_url), HttpClient(gateway_url)
     rounds = []
     for number in range(-1, options.rounds):
@@ -106,7 +106,7 @@ async def measure(options: argparse.Namespace, worker_url: str, gateway_url: str
 async def measure_round(
     door: str, waves: list[list[bytes]], clients: tuple[HttpClient, HttpClient], gateway_pid: int
 ) -> Round:
-    """Each wave goes both ways, one right after the other; which is first changes from wave to wave."""
+    """Send each wave both ways, one right after the other; which is first changes from wave to wave."""
     answers: tuple[list[Answer], list[Answer]] = ([], [])
     wall_s = [0.0, 0.0]
     before_s = session_cpu_s(gateway_pid)
@@ -128,7 +128,7 @@ async def measure_round(
 
 @contextmanager
 def running(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, str, int]]:
-    """The worker's URL, the gateway's URL and its process."""
+    """Yield the worker's URL, the gateway's URL and its process."""
     flags = (
         "--dtype",
         "w4a8",
@@ -154,7 +154,7 @@ def running(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, s
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measure, write the files, print the table."""
     options = parse_arguments()
     started_s = time.time()
     with (

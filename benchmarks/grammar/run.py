@@ -1,10 +1,10 @@
 """
-What a JSON schema costs: tokens/s of the whole engine with one and without, and the time to compile large ones.
+Measure the cost of a JSON schema: tokens/s of the whole engine with and without, and compile times of large ones.
 
     python -m benchmarks.grammar.run smollm2
 
-No HTTP: requests go to the engine. Both kinds of requests have the same prompts and give the same number of tokens, on
-one engine, in turns, so that a slow spell of the machine hits both. The last line is one JSON object.
+No HTTP: requests go to the engine. Both kinds of requests have the same prompts and return the same number of
+tokens, on one engine, in turns, so that a slow phase of the machine affects both. The last line is one JSON object.
 """
 
 import argparse
@@ -43,7 +43,7 @@ KINDS = ("free", "schema")
 
 
 def make_request(kind: str, number: int, *, new_tokens: int, temperature: float) -> GenerationRequest:
-    """Return request `number`; no two are alike, but for the kinds."""
+    """Return request `number`; its two kinds differ in the constraint only."""
     params = SamplingParams(
         max_new_tokens=new_tokens,
         ignore_eos=True,
@@ -74,7 +74,7 @@ async def tokens_per_s(engine: AsyncEngine, requests: list[GenerationRequest]) -
 
 
 async def compare(engine: AsyncEngine, num_streams: int, arguments: argparse.Namespace) -> dict[str, object]:
-    """Rounds of one number of streams, the kinds in turns."""
+    """Run rounds with one number of streams, the kinds in turns."""
     speeds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for number in range(arguments.rounds):
         for kind in KINDS if number % 2 else reversed(KINDS):
@@ -104,7 +104,7 @@ async def compare(engine: AsyncEngine, num_streams: int, arguments: argparse.Nam
 
 
 async def compile_times(tokenizer: Tokenizer, num_properties: int) -> dict[str, object]:
-    """Time the compilation of an object with many properties, new and kept."""
+    """Time the compilation of an object with many properties, new and cached."""
     properties = {
         f"property_{index}": {"type": "string", "maxLength": 40} if index % 2 else {"type": "integer", "minimum": 0}
         for index in range(num_properties)

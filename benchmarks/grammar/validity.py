@@ -1,5 +1,5 @@
 """
-Forty schemas of real projects' shapes on a real model: every answer is valid, closed and ended, or is printed.
+Answer forty realistic schemas with a real model; print every answer that is not valid, closed and ended.
 
     python -m benchmarks.grammar.validity smollm2
 
@@ -28,7 +28,7 @@ NUM_STREAMS = 32
 
 @dataclass(frozen=True)
 class Result:
-    """One answer, and what is wrong with it."""
+    """One answer, and its defect if it has one."""
 
     name: str
     seed: int | None
@@ -38,7 +38,7 @@ class Result:
 
 
 def make_request(name: str, seed: int | None, *, temperature: float, max_new_tokens: int) -> GenerationRequest:
-    """Ask for one answer to a schema; greedy without a seed."""
+    """Return the request for one answer to a schema; greedy without a seed."""
     params = SamplingParams(
         max_new_tokens=max_new_tokens,
         temperature=temperature if seed is not None else 0.0,
@@ -50,7 +50,7 @@ def make_request(name: str, seed: int | None, *, temperature: float, max_new_tok
 
 
 async def check(engine: AsyncEngine, name: str, request: GenerationRequest) -> Result:
-    """Answer and judge."""
+    """Answer one request and check the answer."""
     chunks = [chunk async for chunk in engine.generate(request)]
     text = "".join(chunk.text for chunk in chunks)
     finish = chunks[-1].finish
@@ -75,7 +75,7 @@ async def check_all(
 
 
 async def measure(arguments: argparse.Namespace) -> int:
-    """Run everything, print what is wrong, return how many answers are."""
+    """Run everything, print the wrong answers, return their number."""
     settings = ServerSettings(
         model=arguments.model,
         dtype=arguments.dtype,

@@ -1,12 +1,12 @@
 """
-How long the native runtime takes for one step: no HTTP, no tokenizer, no scheduler.
+Time one step of the native runtime: no HTTP, no tokenizer, no scheduler.
 
     python benchmarks/native_step/run.py smollm2 --formats bf16/bf16,w8a8/int8,w4a8/int8
     python benchmarks/native_step/run.py smollm2 --profile
 
 Decode: B sequences of 128 + i tokens, i up to `--decode-steps`, on scattered blocks, greedy. Prefill: one prompt in one
-chunk. Formats take turns, so that a slow spell of the machine hits all alike; the best and the median of all steps are
-printed. The last line is one JSON object.
+chunk. Formats take turns, so that a slow phase of the machine affects all of them; the best and the median of all
+steps are printed. The last line is one JSON object.
 """
 
 import argparse
@@ -31,7 +31,7 @@ DECODE_START = 128
 
 
 def load(ref: str, weights_and_kv: str, arguments: argparse.Namespace) -> NativeRunner:
-    """One runner; packed weights are kept for this run only unless `--cache-dir` is given."""
+    """Return one runner; packed weights are kept for this run only unless `--cache-dir` is given."""
     dtype, kv_dtype = weights_and_kv.split("/")
     model = load_model(ref)
     sequences = max(arguments.batches)
@@ -69,7 +69,7 @@ def load(ref: str, weights_and_kv: str, arguments: argparse.Namespace) -> Native
 
 
 def block_tables(runner: NativeRunner, batch: int) -> Int32:
-    """Scattered blocks for whole contexts of `batch` sequences."""
+    """Return scattered blocks for whole contexts of `batch` sequences."""
     order = np.random.default_rng(batch).permutation(runner.limits.num_blocks).astype(np.int32)
     per_sequence = min(CONTEXT // BLOCK, runner.limits.num_blocks // batch)
     return np.ascontiguousarray(order[: batch * per_sequence].reshape(batch, per_sequence))
@@ -79,7 +79,7 @@ def write_contexts(runner: NativeRunner, batch: int) -> None:
     """
     Put real keys and values where `decode_steps` reads them.
 
-    Memory that nobody has written is one page of zeros to the system: reading it costs nothing.
+    Unwritten memory is one shared page of zeros, which costs nothing to read.
     """
     rng = np.random.default_rng(batch)
     for table in block_tables(runner, batch):
@@ -96,7 +96,7 @@ def write_contexts(runner: NativeRunner, batch: int) -> None:
 
 
 def decode_steps(runner: NativeRunner, batch: int, num_steps: int) -> Iterator[StepInput]:
-    """Steps of `batch` sequences whose context grows."""
+    """Return steps of `batch` sequences whose context grows."""
     rng = np.random.default_rng(batch)
     tables = block_tables(runner, batch)
     for i in range(num_steps):
@@ -111,7 +111,7 @@ def decode_steps(runner: NativeRunner, batch: int, num_steps: int) -> Iterator[S
 
 
 def prefill_step(runner: NativeRunner, num_tokens: int) -> StepInput:
-    """One prompt in one chunk."""
+    """Return a step with one prompt in one chunk."""
     rng = np.random.default_rng(num_tokens)
     order = rng.permutation(runner.limits.num_blocks).astype(np.int32)
     return StepInput(
@@ -125,14 +125,14 @@ def prefill_step(runner: NativeRunner, num_tokens: int) -> StepInput:
 
 
 def timed(runner: NativeRunner, step: StepInput) -> float:
-    """Milliseconds of one step."""
+    """Return the milliseconds of one step."""
     start = time.perf_counter()
     runner.execute(step)
     return (time.perf_counter() - start) * 1e3
 
 
 def measure(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Milliseconds of every step, by format and case."""
+    """Return the milliseconds of every step, by format and case."""
     times: dict[str, dict[str, list[float]]] = {name: {} for name in runners}
     for runner in runners.values():
         for batch in arguments.batches:
@@ -150,7 +150,7 @@ def measure(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> 
 
 
 def profile(runner: NativeRunner, steps: list[StepInput]) -> dict[str, float]:
-    """Milliseconds of a step by phase, the mean of all threads; what no phase accounts for is `outside`."""
+    """Return the milliseconds of a step by phase, the mean of all threads; the rest is `outside`."""
     for step in steps:
         runner.execute(step)
     runner.start_profile()
@@ -161,7 +161,7 @@ def profile(runner: NativeRunner, steps: list[StepInput]) -> dict[str, float]:
 
 
 def print_profiles(runners: dict[str, NativeRunner], arguments: argparse.Namespace) -> None:
-    """A table for each format: phases down, cases across."""
+    """Print a table for each format: phases down, cases across."""
     for name, runner in runners.items():
         for batch in arguments.batches:
             write_contexts(runner, batch)
@@ -174,7 +174,7 @@ def print_profiles(runners: dict[str, NativeRunner], arguments: argparse.Namespa
 
 
 def report(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Print a table; returns what the JSON line says."""
+    """Print a table; return the values of the JSON line."""
     result: dict[str, dict[str, dict[str, float]]] = {}
     for name, cases in times.items():
         for case, milliseconds in cases.items():

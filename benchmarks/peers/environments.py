@@ -1,4 +1,4 @@
-"""Makes the peers' virtual environments with pip, each in a folder of its own."""
+"""Create the peers' virtual environments with pip, each in its own folder."""
 
 import json
 import os
@@ -15,7 +15,7 @@ _LOG_TAIL_LINES = 20
 
 
 class StepFailed(Exception):
-    """A command failed: which one, and the end of what it said."""
+    """A command failed; the message has its name and the end of its output."""
 
 
 def run_logged(command: Sequence[str], log: Path, *, environment: Mapping[str, str] | None = None) -> None:
@@ -43,13 +43,13 @@ def run_logged(command: Sequence[str], log: Path, *, environment: Mapping[str, s
 
 
 def is_current(installed: InstalledPeer, peer: Peer) -> bool:
-    """Whether this peer is there as it is asked for now."""
+    """Return whether this peer is installed with the current requirements."""
     return installed.requirements == peer.requirements and Path(installed.python).is_file()
 
 
 def install(peer: Peer, root: Path) -> InstalledPeer:
     """
-    Make the environment of one peer anew.
+    Recreate the environment of one peer.
 
     Raises:
         StepFailed: pip failed, or the peer does not start.
@@ -75,10 +75,10 @@ def install(peer: Peer, root: Path) -> InstalledPeer:
 
 def describe(peer: Peer, python: str, log: Path) -> InstalledPeer:
     """
-    Check that an environment works, and say what is in it.
+    Check that an environment works, and return its packages.
 
     Raises:
-        StepFailed: It does not.
+        StepFailed: The environment does not work.
     """
     run_logged([python, "-c", peer.check], log)
     listing = subprocess.run(

@@ -1,10 +1,10 @@
 """
-Installs the engines that Headrace is compared with, and makes the model files that they read.
+Install the engines that Headrace is compared with, and create the model files that they read.
 
     python -m benchmarks.peers.install                  all of them
     python -m benchmarks.peers.install vllm llamacpp    some
 
-Each goes into a virtual environment of its own in `--root`, outside the project. What is there already stays.
+Each gets its own virtual environment in `--root`, outside the project. Existing parts are kept.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _BUILD_NOTE = " (compiled here, which takes minutes)"
 
 
 def main() -> None:
-    """Install what the command line asks for; exits 1 if something failed, after doing the rest."""
+    """Install the peers that the command line names; exit 1 if something failed, after doing the rest."""
     options = parse_arguments()
     try:
         peers = choose(options.names)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="transformers, llamacpp, openvino, vllm; all without a name")
     parser.add_argument("--root", type=Path, default=DEFAULT_ROOT, help="folder for everything that is installed")
@@ -52,10 +52,10 @@ def parse_arguments() -> argparse.Namespace:
 
 def install_peers(peers: Iterable[Peer], root: Path, source: Path, *, model_name: str) -> tuple[Manifest, list[str]]:
     """
-    Install peers and make their model files; one that fails does not stop the others.
+    Install peers and create their model files; one that fails does not stop the others.
 
     Returns:
-        What is there now, and one text for everything that failed.
+        The manifest, and one text per failure.
     """
     root.mkdir(parents=True, exist_ok=True)
     names = {peer.name for peer in peers}
@@ -94,7 +94,7 @@ def _made(form: Form, manifest: Manifest, source: Path, root: Path, model_name: 
 
 @contextmanager
 def _announced(task: str) -> Iterator[None]:
-    """Say what is done and how long it took."""
+    """Print a task and how long it took."""
     print(f"{task} …", flush=True)
     started_s = time.perf_counter()
     yield

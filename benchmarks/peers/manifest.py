@@ -1,4 +1,4 @@
-"""What is installed and where: `manifest.json` in the folder of the peers, which benchmarks read."""
+"""The manifest of installed peers: `manifest.json` in their folder, which benchmarks read."""
 
 import json
 import os
@@ -11,7 +11,7 @@ FILE_NAME = "manifest.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledPeer:
-    """One peer that is ready to run."""
+    """An installed peer that is ready to run."""
 
     python: str
     """The interpreter of its environment."""
@@ -31,16 +31,16 @@ class Manifest:
     """Path by form: `gguf-q4_1`, `hf-bf16`, `openvino-int8` and so on."""
 
     def with_peer(self, name: str, peer: InstalledPeer) -> "Manifest":
-        """Return this with one more peer."""
+        """Return a copy with one more peer."""
         return replace(self, peers={**self.peers, name: peer})
 
     def with_model(self, form: str, path: Path) -> "Manifest":
-        """Return this with one more model file."""
+        """Return a copy with one more model file."""
         return replace(self, models={**self.models, form: str(path)})
 
 
 def read_manifest(root: Path) -> Manifest:
-    """Return what the folder holds; nothing if there is no manifest."""
+    """Return the manifest of a folder; an empty one if there is none."""
     file = root / FILE_NAME
     if not file.is_file():
         return Manifest(peers={}, models={})
@@ -58,7 +58,7 @@ def read_manifest(root: Path) -> Manifest:
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
-    """Write it whole, so that a reader never sees half of it."""
+    """Write the manifest atomically, so that readers never see a part of it."""
     unfinished = root / f"{FILE_NAME}.{os.getpid()}"
     unfinished.write_text(json.dumps(asdict(manifest), indent=1) + "\n")
     unfinished.replace(root / FILE_NAME)

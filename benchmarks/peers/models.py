@@ -1,7 +1,7 @@
 """
-The one model in the forms that the peers read, all made from the GGUF file that Headrace serves.
+The model in the forms that the peers read, all made from the GGUF file that Headrace serves.
 
-`FORMS` says which forms there are, and which peer's programs make each.
+`FORMS` lists the forms, and which peer's programs make each.
 """
 
 import shutil
@@ -41,7 +41,7 @@ class Form:
     file: str
     """Name of the file or folder."""
     command: Callable[[Manifest, Path, Path], list[str]]
-    """From what is installed, the GGUF file and the target to the command that makes it."""
+    """Makes the command from the manifest, the GGUF file and the target."""
 
 
 def _folder_command(manifest: Manifest, source: Path, target: Path) -> list[str]:
@@ -132,14 +132,14 @@ FORMS: tuple[Form, ...] = (
 
 
 def wanted_forms(peers: Iterable[str]) -> tuple[Form, ...]:
-    """Return the forms that these peers read, each after those that it is made from."""
+    """Return the forms that these peers read, each after its sources."""
     wanted = set(peers)
     return tuple(form for form in FORMS if wanted.intersection(form.readers))
 
 
 def make_form(form: Form, manifest: Manifest, source: Path, folder: Path, log: Path) -> Path:
     """
-    Make one form unless it is there, and return where it lies.
+    Make one form unless it exists, and return its path.
 
     Raises:
         StepFailed: The program that makes it failed.

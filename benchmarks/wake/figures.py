@@ -1,4 +1,4 @@
-"""What is made of the times of wake-ups. Pure."""
+"""Figures from the times of wake-ups. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,25 +18,25 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeUp:
-    """One time from zero."""
+    """A wake-up from zero, with its requests."""
 
     number: int
     requests: tuple[Request, ...]
 
     @property
     def first_s(self) -> float | None:
-        """Until the first of the requests had its first byte."""
+        """Seconds until the first of the requests had its first byte."""
         return min((one.first_s for one in self.requests if one.first_s is not None), default=None)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so large a share of all does not exceed."""
+    """Return the smallest value that is not below this share of all values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
 
 
 def summary(wakes: Sequence[WakeUp]) -> dict[str, float]:
-    """Times of all requests, and how many were lost."""
+    """Return the times of all requests, and how many were lost."""
     requests = [request for wake in wakes for request in wake.requests]
     times = [request.first_s for request in requests if request.first_s is not None]
     firsts = [wake.first_s for wake in wakes if wake.first_s is not None]
@@ -56,7 +56,7 @@ _SHARES = (("p50", 0.5), ("p95", 0.95), ("max", 1.0))
 
 
 def table(found: dict[str, float]) -> str:
-    """For people."""
+    """Return the figures as Markdown."""
     lines = ["| request at zero to first byte | p50 | p95 | slowest |", "|---|---|---|---|"]
     for name, title in (("first_request", "quickest request of a wake-up"), ("all_requests", "all requests")):
         cells = [f"{found[f'{name}_{label}_s']:.2f} s" for label, _ in _SHARES if f"{name}_{label}_s" in found]

@@ -1,7 +1,7 @@
 """
-How long a request at zero waits for its first token, and whether any is lost.
+Measure how long a request at zero waits for its first token, and whether any is lost.
 
-Starts a platform of its own, deploys the model, and again and again: scales it to zero, waits until it sleeps, sends
+Starts a platform, deploys the model, and repeatedly scales it to zero, waits until it is at zero, and sends
 several requests at the same moment, streamed and not, by SageMaker's API and OpenAI's.
 
     python -m benchmarks.wake.run "$(headrace models path smollm2)"
@@ -50,7 +50,7 @@ DOORS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a file or a folder")
     parser.add_argument("--wake-ups", type=int, default=100)
@@ -62,7 +62,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @contextmanager
 def platform(folder: Path) -> Iterator[str]:
-    """A platform's URL."""
+    """Yield the URL of a platform."""
     command = shutil.which("headrace", path=str(Path(sys.executable).parent)) or "headrace"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HEADRACE_UP_"))}
     arguments = [command, "up", "--data-dir", str(folder / "data"), "--port", "0"]
@@ -82,7 +82,7 @@ def platform(folder: Path) -> Iterator[str]:
 
 
 class Sleeper:
-    """The endpoint."""
+    """The endpoint that is scaled to zero."""
 
     def __init__(self, url: str, model: str) -> None:
         self._client: Any = boto3.client(
@@ -102,7 +102,7 @@ class Sleeper:
         self._until(1)
 
     def sleep(self) -> None:
-        """Scale to zero, and wait until nothing serves."""
+        """Scale to zero, and wait until no instance serves."""
         self._until(1)
         self._client.update_endpoint_weights_and_capacities(
             EndpointName=NAME, DesiredWeightsAndCapacities=[{"VariantName": "v", "DesiredInstanceCount": 0}]
@@ -110,7 +110,7 @@ class Sleeper:
         self._until(0)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._client.close()
 
     def _until(self, count: int) -> None:
@@ -127,7 +127,7 @@ class Sleeper:
 
 
 def ask(client: httpx.Client, door: str, start: Barrier) -> Request:
-    """One request, read to its end."""
+    """Send one request and read the whole answer."""
     path, body = DOORS[door]
     start.wait()
     started_s = perf_counter()
@@ -147,14 +147,14 @@ def ask(client: httpx.Client, door: str, start: Barrier) -> Request:
 
 
 def wake_up(client: httpx.Client, pool: ThreadPoolExecutor, number: int, num_requests: int) -> WakeUp:
-    """All requests at the same moment."""
+    """Send all requests at the same moment."""
     start, doors = Barrier(num_requests), list(DOORS)
     asked = [pool.submit(ask, client, doors[(number + one) % len(doors)], start) for one in range(num_requests)]
     return WakeUp(number=number, requests=tuple(one.result() for one in asked))
 
 
 def measure(options: argparse.Namespace, url: str) -> list[WakeUp]:
-    """Every wake-up, one after the other."""
+    """Run all wake-ups, one after the other."""
     sleeper = Sleeper(url, options.model)
     wakes = []
     with (
@@ -171,7 +171,7 @@ def measure(options: argparse.Namespace, url: str) -> list[WakeUp]:
 
 
 def main() -> None:
-    """Measure, write, print."""
+    """Measure, write the files, print the table."""
     options = parse_arguments()
     started_s = time.time()
     with tempfile.TemporaryDirectory() as folder, platform(Path(folder)) as url:

@@ -1,7 +1,7 @@
 """
-Call the model as SageMaker calls a container: `GET /ping`, `POST /invocations`, stream cut anywhere.
+Call the model as SageMaker calls a container: `GET /ping`, then `POST /invocations` with a stream cut anywhere.
 
-`LineIterator` joins the pieces to lines, as the iterator of the AWS samples does with the event stream of
+`LineIterator` joins the pieces into lines, as the iterator of the AWS samples does with the event stream of
 `invoke_endpoint_with_response_stream`.
 """
 
@@ -15,7 +15,7 @@ URL = os.environ.get("HEADRACE_URL", "http://127.0.0.1:8080")
 
 
 class LineIterator:
-    """Lines of a byte stream whose pieces may end anywhere, also in the middle of a character."""
+    """The lines of a byte stream whose pieces may end anywhere, even inside a character."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = pieces

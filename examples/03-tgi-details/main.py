@@ -1,4 +1,4 @@
-"""Ask TGI's `/generate` for details: each token with its log probability, the best alternatives, the finish reason."""
+"""Request details from TGI's `/generate`: tokens with log probabilities, the best alternatives, the finish reason."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Make even a small model answer with JSON that fits a schema: tokens that would break it are masked out."""
+"""Make even a small model answer with JSON that matches a schema: invalid tokens are masked out."""
 
 import json
 import os

@@ -1,13 +1,13 @@
 """
-The SageMaker SDK against Headrace: a component with two copies, a third one under load, and two again without it.
+Use the SageMaker SDK with Headrace: a component with two copies, a third one under load, and two again without it.
 
     headrace up &                      # in one terminal
     eval "$(headrace env)"             # in this one
     pip install 'sagemaker<3'
     python examples/sagemaker/components.py
 
-Nothing here knows of Headrace but the model's name. Two policies: target tracking adds copies while each has more
-requests at once than wanted; a step policy on an alarm of one's own takes them away half a minute after the load has
+Only the model's name is specific to Headrace. Two policies: target tracking adds copies while each has more
+in-flight requests than the target; a step policy on a custom alarm removes them half a minute after the load has
 ended (target tracking alone would wait for a quarter of an hour, as on AWS).
 """
 

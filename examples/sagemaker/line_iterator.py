@@ -1,10 +1,10 @@
-"""Reads the response stream of an endpoint line by line."""
+"""Read the response stream of an endpoint line by line."""
 
 import io
 
 
 class LineIterator:
-    """Puts the lines of an event stream together again, as a line may come in several parts."""
+    """Joins the lines of an event stream, because a line may arrive in several parts."""
 
     def __init__(self, stream):
         self._parts = iter(stream)

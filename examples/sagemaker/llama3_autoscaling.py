@@ -1,5 +1,5 @@
 """
-The autoscaling of the article "Serving Llama 3 at Scale in SageMaker" against Headrace, on a small model.
+Run the autoscaling of the article "Serving Llama 3 at Scale in SageMaker" with Headrace and a small model.
 
     headrace up &                      # in one terminal
     eval "$(headrace env)"             # in this one
@@ -7,11 +7,11 @@ The autoscaling of the article "Serving Llama 3 at Scale in SageMaker" against H
     python examples/sagemaker/llama3_autoscaling.py                # until it has grown: about 5 minutes
     python examples/sagemaker/llama3_autoscaling.py --until-idle   # until it has shrunk, too: 20 minutes more
 
-The values are the article's throughout, and between the two lines "as printed" stands its scaling code. Only the model
-is another one, and its prompt is written out. The policy is on the variant, not on the component: when it adds an
+All values are the article's, and its scaling code is between the two lines "as printed". Only the model
+is different, and its prompt is written out. The policy is on the variant, not on the component: when it adds an
 instance, Headrace adds the component's copies in proportion. Target tracking waits for three minutes above the target,
 so after the article's 100 requests one more is sent each second until then; and it waits for fifteen minutes below 90 %
-of the target before it takes the instance away.
+of the target before it removes the instance.
 """
 
 import sys
@@ -102,7 +102,7 @@ client = boto3.client("sagemaker")
 
 
 def counts():
-    """Instances and copies that are there, if nothing is being changed."""
+    """Return the numbers of instances and copies, if nothing is being changed."""
     endpoint = client.describe_endpoint(EndpointName=endpoint_name)
     component = client.describe_inference_component(InferenceComponentName=llm.component_name)
     is_settled = endpoint["EndpointStatus"] == component["InferenceComponentStatus"] == "InService"
@@ -111,7 +111,7 @@ def counts():
 
 
 def activities():
-    """The article's last call, and what it answers."""
+    """Print the answer to the article's last call."""
     found = autoscale.describe_scaling_activities(
         ServiceNamespace="sagemaker",
         ResourceId="endpoint/" + endpoint_name + "/variant/AllTraffic",

@@ -1,7 +1,7 @@
 """
-The SageMaker SDK against Headrace: a DJL (LMI) image with its configuration in a tar.gz on S3.
+Use the SageMaker SDK with Headrace: a DJL (LMI) image with its configuration in a tar.gz on S3.
 
-The answer goes on, request by request, while its finish reason is `length`.
+The answer is continued, request by request, while its finish reason is `length`.
 
     headrace up &                      # in one terminal
     eval "$(headrace env)"             # in this one
@@ -44,7 +44,7 @@ def upload_configuration(bucket: str) -> str:
 
 
 def ask(runtime, payload):
-    """Stream one answer; return prompt and answer, the finish reason, and the log probabilities."""
+    """Stream one answer; return prompt and answer, the finish reason and the log probabilities."""
     response = runtime.invoke_endpoint_with_response_stream(
         EndpointName=NAME, Body=json.dumps(payload), ContentType="application/json"
     )

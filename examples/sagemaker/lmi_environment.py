@@ -1,5 +1,5 @@
 """
-The SageMaker SDK against Headrace: a DJL (LMI) image configured by environment variables, asked at once and streamed.
+Use the SageMaker SDK with Headrace: a DJL (LMI) image configured by environment variables, invoked and streamed.
 
     headrace up &                      # in one terminal
     eval "$(headrace env)"             # in this one

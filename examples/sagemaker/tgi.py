@@ -1,12 +1,12 @@
 """
-The SageMaker SDK against Headrace: a TGI image, deployed, asked, streamed, deleted.
+Use the SageMaker SDK with Headrace: a TGI image, deployed, invoked, streamed, deleted.
 
     headrace up &                      # in one terminal
     eval "$(headrace env)"             # in this one
     pip install 'sagemaker<3'
     python examples/sagemaker/tgi.py
 
-Nothing here knows of Headrace but the model's name. The SDK itself sleeps for 30 seconds before it first looks whether
+Only the model's name is specific to Headrace. The SDK itself sleeps for 30 seconds before it first checks whether
 an endpoint is in service.
 """
 

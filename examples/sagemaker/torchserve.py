@@ -1,5 +1,5 @@
 """
-The SageMaker SDK against Headrace: an uncompressed TorchServe folder on S3, raw text in, words streamed out.
+Use the SageMaker SDK with Headrace: an uncompressed TorchServe folder on S3, plain text in, words streamed out.
 
     headrace up &                      # in one terminal
     eval "$(headrace env)"             # in this one
@@ -27,7 +27,7 @@ handler:
 
 
 class Parser:
-    """Joins the parts of the stream to words, as the notebook of the TorchServe article does: what ends a part goes."""
+    """Joins the parts of the stream into words, as in the TorchServe article: the last byte of a part is dropped."""
 
     def __init__(self):
         self._buffer = io.BytesIO()

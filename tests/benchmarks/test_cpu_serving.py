@@ -189,7 +189,7 @@ def test_a_family_names_all_its_servers() -> None:
 
 @pytest.mark.parametrize("choose", [choose_rows, choose_cells])
 def test_an_unknown_name_is_refused_with_the_known_ones(choose: Any) -> None:
-    with pytest.raises(KeyError, match="wanted some of"):
+    with pytest.raises(KeyError, match="expected some of"):
         choose("nonsense")
 
 

@@ -22,7 +22,7 @@ class HeadraceEngine:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._config = engine_config(ServerSettings(model=settings["model"], **settings["engine"]))
         self._loop = asyncio.new_event_loop()
-        if settings.get("packs_anew"):
+        if settings.get("packs_again"):
             with tempfile.TemporaryDirectory() as folder:
                 self._engine = assemble(replace(self._config, cache_dir=Path(folder)))
         else:

@@ -1,9 +1,9 @@
 """
 llama.cpp through its own `llama-batched-bench`: the same numbers of tokens, random ones.
 
-Loads the model anew for each cell; the tool's clock starts after that. One token less is decoded than asked for,
+Loads the model for each cell again; the tool's clock starts after that. One token less than requested is decoded,
 because the first one comes from the prompt's last row. The tool feeds random tokens instead of sampling, which
-spares it the search for the best token.
+saves the search for the best token.
 """
 
 import json

@@ -8,7 +8,7 @@ from worker import Generation, serve
 
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-# The engine in this process: with two cores a second process that polls costs more than it brings.
+# The engine in this process: with two cores a second process that polls costs more than it gains.
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
 import vllm

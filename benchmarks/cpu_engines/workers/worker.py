@@ -1,7 +1,7 @@
 """
 The worker's side of the protocol: load once, then answer commands until the input ends.
 
-Runs in the peers' own environments, so it imports nothing but the standard library. Messages are JSON, one a line:
+Runs in the peers' own environments, so it imports nothing but the standard library. Messages are JSON, one per line:
 commands on the standard input, answers on what was the standard output (which is moved away first, as libraries
 write to it). The first answer comes after a first token has been produced.
 """
@@ -18,33 +18,33 @@ from typing import Any, Protocol
 
 _PR_SET_PDEATHSIG = 1
 FIRST_PROMPT = tuple(range(100, 116))
-"""The prompt behind the first token."""
+"""The prompt of the first token."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What one cell took."""
+    """The outcome of one cell."""
 
     seconds: float
     output_tokens: list[int]
-    """How many tokens came out, by prompt."""
+    """Numbers of generated tokens, by prompt."""
 
 
 class Engine(Protocol):
-    """One engine with a model in it."""
+    """An engine with a loaded model."""
 
     def generate(self, prompts: list[list[int]], num_tokens: int) -> Generation:
-        """Generate exactly so many tokens for each prompt, greedily, all prompts at once; measures itself."""
+        """Generate exactly this number of tokens for each prompt, greedily, all prompts at once, and time it."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Versions and settings that count."""
+        """Return versions and settings that matter."""
         ...
 
 
 def serve(load: Callable[[dict[str, Any]], Engine]) -> None:
-    """Be a worker. The settings are the first argument, as JSON."""
-    # A frozen process would not notice that its parent has gone, and would keep its memory for ever.
+    """Run a worker. The settings are the first argument, as JSON."""
+    # A frozen process would not notice that its parent has ended, and would keep its memory.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     settings = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")

@@ -1,12 +1,12 @@
 """
-The SageMaker SDK 3.x against Headrace: an inference component, by its resource classes.
+Use the SageMaker SDK 3.x with Headrace: an inference component, with its resource classes.
 
     headrace up &                      # in one terminal
     eval "$(headrace env)"             # in this one
     pip install 'sagemaker>=3'
     python examples/sagemaker/sdk3/components.py
 
-Nothing here knows of Headrace but the model's name.
+Only the model's name is specific to Headrace.
 """
 
 import json

@@ -1,13 +1,13 @@
 """
-The SageMaker SDK 3.x against Headrace: `ModelBuilder`, from an image and the name of a model to an endpoint.
+Use the SageMaker SDK 3.x with Headrace: `ModelBuilder`, from an image and the name of a model to an endpoint.
 
     headrace up &                      # in one terminal
     eval "$(headrace env)"             # in this one
     pip install 'sagemaker>=3'
     python examples/sagemaker/sdk3/model_builder.py
 
-Without `s3_model_data_url` the SDK makes a prefix up and uploads nothing there: the model that `HF_MODEL_ID` names is
-served. The SDK itself sleeps for 30 seconds between two looks at an endpoint. Its
+Without `s3_model_data_url` the SDK makes up a prefix and uploads nothing there: the model that `HF_MODEL_ID` names is
+served. The SDK itself sleeps for 30 seconds between two polls of an endpoint. Its
 `Endpoint.invoke_with_response_stream` fails against every server (`'EventStream' object has no attribute 'get'`):
 boto3 streams.
 """
