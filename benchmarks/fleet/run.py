@@ -20,7 +20,7 @@ import msgspec
 from benchmarks.fleet.balance import RULES, Fleet, simulate
 
 from headrace.bench.environment import describe_environment
-from headrace.gateway.routing import Ask, choose
+from headrace.gateway.routing import RoutingQuery, choose
 from headrace.state.routes import Fleet as RouteFleet
 from headrace.state.routes import Replica, Route, VariantRoute
 
@@ -60,7 +60,7 @@ def measure_routing(num_replicas: int) -> dict[str, Any]:
         route = Route(
             endpoint="e", endpoint_arn="a", endpoint_uid="u", created_s=0.0, status="InService", variants=(variant,)
         )
-        found[f"choose_us {strategy}"] = timed_us(partial(choose, route, Ask(), loads, rng.random))
+        found[f"choose_us {strategy}"] = timed_us(partial(choose, route, RoutingQuery(), loads, rng.random))
     raw = msgspec.json.encode(route)
     found["route_bytes"] = len(raw)
     found["read_route_us"] = timed_us(lambda: msgspec.convert(msgspec.json.decode(raw), Route))
