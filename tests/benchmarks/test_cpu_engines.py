@@ -87,28 +87,28 @@ def test_a_worker_answers_and_is_frozen_between_commands(start):
     assert state_of(worker) == "T"
 
 
-def test_a_worker_that_makes_more_tokens_than_asked_for_has_failed(start):
+def test_a_worker_that_generates_too_many_tokens_has_failed(start):
     worker = start(extra=1)
     worker.wait_ready(timeout_s=WAIT_S)
-    with pytest.raises(WorkerFailed, match=r"Made \[4\] tokens, wanted 3"):
+    with pytest.raises(WorkerFailed, match=r"Made \[4\] tokens; expected 3"):
         worker.generate([[1, 2]], 3, timeout_s=WAIT_S)
 
 
-def test_a_worker_that_breaks_says_why(start):
+def test_a_worker_that_fails_gives_the_reason(start):
     worker = start(breaks=True)
     worker.wait_ready(timeout_s=WAIT_S)
     with pytest.raises(WorkerFailed, match="out of paper"):
         worker.generate([[1, 2]], 3, timeout_s=WAIT_S)
 
 
-def test_a_worker_that_does_not_start_says_where_to_look(tmp_path):
+def test_a_worker_that_does_not_start_names_its_log(tmp_path):
     worker = Worker("absent.py", python=sys.executable, settings={}, environment={}, log=tmp_path / "log")
     with pytest.raises(WorkerFailed, match="log"):
         worker.wait_ready(timeout_s=WAIT_S)
     worker.close()
 
 
-def test_one_engine_that_breaks_does_not_stop_the_others(script, tmp_path):
+def test_an_engine_that_fails_does_not_stop_the_others(script, tmp_path):
     def row(name, family, settings):
         return Row(
             name=name, family=family, weights="bf16", script=str(script), settings=lambda manifest, machine: settings
@@ -138,7 +138,7 @@ def test_one_engine_that_breaks_does_not_stop_the_others(script, tmp_path):
     assert len(saved) == 2
 
 
-def test_prompts_are_the_same_for_every_engine_and_others_in_every_run():
+def test_prompts_are_the_same_for_every_engine_and_different_in_every_run():
     first, again, other = (make_prompts(N1, seed=seed, vocab_size=100) for seed in (1, 1, 2))
     assert first == again != other
     assert [len(prompt) for prompt in first] == [N1.prompt_tokens]
@@ -170,7 +170,7 @@ def test_the_ratio_takes_the_best_of_each_side_without_guessed_tokens():
     assert "2.5x: reached" in table(rows, [N1])
 
 
-def test_what_failed_is_in_the_table_and_says_why():
+def test_failures_are_in_the_table_with_their_reasons():
     row = measured("vLLM bf16")
     row.failures[START] = "no memory"
     assert "| vLLM bf16 | failed | failed |" in table([row], [N1])
@@ -181,13 +181,13 @@ def test_names_of_rows_are_unique():
     assert len({row.name for row in ROWS}) == len(ROWS)
 
 
-def test_what_others_used_is_the_whole_less_our_own():
+def test_foreign_cpu_time_is_the_total_without_our_own():
     before = Usage(at_s=10.0, all_s=100.0, own_s=50.0)
     after = Usage(at_s=12.0, all_s=103.0, own_s=52.0)
     assert foreign_cores(before, after) == 0.5
 
 
-def test_one_sequence_is_bound_by_reading_the_weights():
+def test_one_sequence_is_bound_by_memory_bandwidth():
     ceilings = Ceilings(read_bytes_per_s=40e9, operations_per_s={"int8": 1e15, "bf16": 1e15})
     weights_s = (SHAPE.layer_weights + SHAPE.head_weights) * 2 / 40e9
     seconds = shortest_s(N1, dataclasses.replace(SHAPE, kv_values_per_token=0), FORMATS["bf16"], ceilings)

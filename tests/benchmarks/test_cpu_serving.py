@@ -50,7 +50,7 @@ def test_a_trace_has_every_request_with_its_lengths(cell: Cell) -> None:
 
 
 @given(seed=st.integers(0, 50), number=st.integers(0, 50))
-def test_no_prompt_of_one_run_returns_in_another(seed: int, number: int) -> None:
+def test_no_prompt_occurs_in_two_runs(seed: int, number: int) -> None:
     def ids(seed: int, number: int) -> set[int]:
         return {
             i
@@ -76,25 +76,25 @@ def test_the_late_prompt_arrives_last_and_alone() -> None:
     assert entries[-1]["input_length"] == LATE.late_prompt_tokens
 
 
-def test_speed_counts_the_tokens_that_were_asked_for() -> None:
+def test_speed_counts_the_requested_tokens() -> None:
     figures = run_figures(C8, tool_run(C8))
     assert figures["output_tokens_per_s"] == C8.total_output_tokens / 2.0
     assert figures["server_cpu_s_per_1k_tokens"] == pytest.approx(3000 / C8.total_output_tokens)
 
 
-def test_an_answer_that_the_tool_recounted_a_token_shorter_is_whole() -> None:
+def test_an_answer_that_the_tool_counts_one_token_short_is_complete() -> None:
     lengths = [C8.output_tokens - 1, *[C8.output_tokens] * (C8.num_requests - 1)]
     assert run_figures(C8, tool_run(C8, output_lens=lengths)) == run_figures(C8, tool_run(C8))
 
 
-def test_an_answer_that_the_tool_recounted_half_as_long_is_whole_if_its_events_say_so() -> None:
+def test_an_answer_that_the_tool_counts_half_is_complete_if_its_events_are() -> None:
     lengths = [C8.output_tokens // 2, *[C8.output_tokens] * (C8.num_requests - 1)]
     gaps = [[0.01] * (C8.output_tokens - 2), *[[0.01]] * (C8.num_requests - 1)]
     assert run_figures(C8, tool_run(C8, output_lens=lengths, itls=gaps)) == run_figures(C8, tool_run(C8))
 
 
 @pytest.mark.parametrize(("field", "off"), [("output_lens", 20), ("input_lens", 1)])
-def test_a_server_that_was_given_less_work_is_refused(field: str, off: int) -> None:
+def test_a_run_with_shorter_prompts_or_answers_is_refused(field: str, off: int) -> None:
     length = C8.output_tokens if field == "output_lens" else C8.prompt_tokens
     lengths = [length - off, *[length] * (C8.num_requests - 1)]
     with pytest.raises(WrongOutput, match=str(length - off)):
@@ -121,7 +121,7 @@ def test_a_percentile_lies_among_the_values(values: list[float], share: float) -
     assert percentile(values, 1) == max(values)
 
 
-def test_a_goal_against_peers_takes_the_best_of_them_and_of_ours() -> None:
+def test_a_goal_compares_our_best_row_with_the_best_peer() -> None:
     speed = Goal(cell="c8", figure="output_tokens_per_s", against="best peer", bound=2.0)
     verdict = judge(speed, ours={"a": 500, "b": 300}, peers={"x": 100, "y": 250})
     assert verdict is not None
@@ -167,7 +167,7 @@ def test_the_report_names_ratios_misses_and_failures() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_prefix_caching_is_on_only_where_prompts_share_a_beginning(row: Any) -> None:
+def test_prefix_caching_is_on_only_where_prompts_share_a_prefix(row: Any) -> None:
     off = {"--no-enable-prefix-caching", "--no-cache-prompt"}
     for cell in CELLS:
         arguments = set(row.launch(cell, installed(), 2).arguments)
@@ -193,7 +193,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(choose: Any) -> None:
         choose("nonsense")
 
 
-def test_processor_time_and_memory_are_those_of_the_whole_session(tmp_path: Path) -> None:
+def test_cpu_time_and_memory_are_those_of_the_whole_session(tmp_path: Path) -> None:
     for pid, session in ((10, 10), (11, 10), (12, 99)):
         folder = tmp_path / str(pid)
         folder.mkdir()
@@ -208,7 +208,7 @@ def test_processor_time_and_memory_are_those_of_the_whole_session(tmp_path: Path
     assert (memory.rss_bytes, memory.pss_bytes, memory.peak_rss_bytes) == (600 * 1024, 400 * 1024, 800 * 1024)
 
 
-def test_a_result_names_no_folder_of_the_machine() -> None:
+def test_a_result_contains_no_path_of_the_machine() -> None:
     text = without_folders(
         '["/home/me/peers/bin/x", "/data/model.gguf"]', {"PEERS": Path("/home/me/peers"), "MODELS": Path("/data")}
     )

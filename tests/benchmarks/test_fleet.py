@@ -10,17 +10,17 @@ def fleet(gateways: int, load: float = 0.8) -> Fleet:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_an_empty_fleet_makes_nobody_wait(rule):
+def test_no_request_waits_in_an_empty_fleet(rule):
     assert simulate(fleet(2, load=0.01), rule, num_requests=500, seed=1).p99_s < 0.5
 
 
-def test_one_queue_on_one_slot_waits_as_theory_says():
+def test_one_queue_on_one_slot_waits_as_queueing_theory_predicts():
     """M/M/1 at a load of 0.5: the mean wait is the mean service time."""
     one = Fleet(replicas=1, gateways=1, slots=1, service_s=1.0, requests_per_s=0.5)
     assert simulate(one, "random", num_requests=60_000, seed=1).mean_s == pytest.approx(1.0, rel=0.15)
 
 
-def test_what_one_gateway_knows_is_worth_less_the_more_there_are():
+def test_the_knowledge_of_one_gateway_is_worth_less_the_more_gateways_there_are():
     waits = [simulate(fleet(gateways), "own least", num_requests=10_000, seed=1).mean_s for gateways in (1, 4, 64)]
     assert waits[0] < waits[1] < waits[2]
     assert waits[2] <= simulate(fleet(1), "random", num_requests=10_000, seed=1).mean_s

@@ -20,7 +20,7 @@ def made(*, direct_s: float, through_s: float, ttfts: tuple[float, float], strea
     )
 
 
-def test_what_the_gateway_adds_is_the_median_of_differences_and_the_median_of_losses():
+def test_added_latency_and_lost_throughput_are_medians():
     rounds = [
         made(direct_s=9, through_s=10, ttfts=(0.010, 0.011)),
         made(direct_s=98, through_s=100, ttfts=(0.020, 0.022)),
@@ -33,7 +33,7 @@ def test_what_the_gateway_adds_is_the_median_of_differences_and_the_median_of_lo
     assert "| openai | 1 | 2.00 ms | 2.0% | 100 us |" in table([row])
 
 
-def test_doors_and_numbers_of_streams_are_kept_apart():
+def test_apis_and_numbers_of_streams_have_separate_rows():
     one = made(direct_s=1, through_s=1, ttfts=(1, 1))
     rows = summary([one, made(direct_s=1, through_s=2, ttfts=(1, 1), streams=8)])
     assert [(row["streams"], row["throughput_loss"]) for row in rows] == [(1, 0), (8, 0.5)]

@@ -13,7 +13,7 @@ def installed(requirements, python):
     return InstalledPeer(python=str(python), tools=None, requirements=requirements, versions={"a": "1"})
 
 
-def test_a_manifest_comes_back_as_it_was_written(tmp_path):
+def test_a_manifest_round_trips(tmp_path):
     manifest = Manifest(peers={}, models={}).with_peer("vllm", installed(("vllm==1",), "/bin/python"))
     manifest = manifest.with_model("hf-bf16", Path("/models/hf"))
     write_manifest(tmp_path, manifest)
@@ -25,7 +25,7 @@ def test_an_empty_folder_has_no_peers(tmp_path):
     assert read_manifest(tmp_path) == Manifest(peers={}, models={})
 
 
-def test_a_peer_is_installed_again_when_its_pins_change_or_it_is_gone(tmp_path):
+def test_a_peer_is_reinstalled_when_its_pins_change_or_its_folder_is_missing(tmp_path):
     peer = PEERS[0]
     python = tmp_path / "python"
     python.touch()
@@ -43,7 +43,7 @@ def test_an_unknown_peer_is_refused_by_name():
         choose(["torch"])
 
 
-def test_forms_are_made_by_peers_that_exist_and_after_what_they_are_made_from():
+def test_forms_are_made_by_existing_peers_and_after_their_sources():
     assert {form.maker for form in FORMS if form.maker} <= {peer.name for peer in PEERS}
     names = [form.name for form in wanted_forms(["openvino"])]
     assert names[0] == "hf-bf16"

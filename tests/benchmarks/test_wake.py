@@ -9,14 +9,14 @@ def wake(*times: float | None) -> WakeUp:
     return WakeUp(number=0, requests=tuple(Request(door="d", first_s=time) for time in times))
 
 
-def test_what_is_lost_or_late_is_counted() -> None:
+def test_lost_and_late_requests_are_counted() -> None:
     found = summary([wake(1.0, 2.0), wake(None, 4.0)])
     assert (found["wake_ups"], found["requests"], found["lost"], found["over_goal"]) == (2, 4, 1, 1)
     assert (found["first_request_p50_s"], found["first_request_max_s"]) == (1.0, 4.0)
     assert "2 wake-ups, 4 requests, 1 lost, 1 over 3 s." in table(found)
 
 
-def test_nothing_but_losses_has_no_times() -> None:
+def test_a_run_with_losses_only_has_no_times() -> None:
     assert "all_requests_p50_s" not in summary([wake(None)])
 
 

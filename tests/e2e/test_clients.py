@@ -33,7 +33,7 @@ def test_the_openai_client_gets_a_sensible_chat_answer(client: openai.OpenAI) ->
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def test_the_openai_stream_says_what_the_whole_answer_says(client: openai.OpenAI) -> None:
+def test_the_openai_stream_has_the_text_of_the_whole_answer(client: openai.OpenAI) -> None:
     ask = {"model": "smollm2", "messages": QUESTION, "temperature": 0, "max_tokens": 32}
     client.chat.completions.create(**ask)  # from here on the prompt is cached, and usage says so each time
     whole = client.chat.completions.create(**ask)
@@ -56,7 +56,7 @@ def test_the_openai_client_gets_logprobs_of_each_token(client: openai.OpenAI) ->
         assert token.logprob == max(top.logprob for top in token.top_logprobs)
 
 
-def test_a_json_schema_is_obeyed(client: openai.OpenAI) -> None:
+def test_an_answer_matches_its_json_schema(client: openai.OpenAI) -> None:
     schema = {
         "type": "object",
         "properties": {"city": {"type": "string", "maxLength": 12}, "is_capital": {"type": "boolean"}},

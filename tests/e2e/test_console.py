@@ -48,7 +48,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_a_model_is_deployed_asked_watched_and_deleted(platform_url: str, smollm2_path: Path, tmp_path: Path) -> None:
+def test_a_model_is_deployed_invoked_watched_and_deleted(platform_url: str, smollm2_path: Path, tmp_path: Path) -> None:
     with chromium(tmp_path / "chromium") as driver:
         page = Page(driver)
         driver.get(f"{platform_url}/console")

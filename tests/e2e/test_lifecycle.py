@@ -30,7 +30,7 @@ def eventually(fact: object, wanted: object, read: object, timeout_s: float = WA
         time.sleep(0.02)
 
 
-def test_a_client_that_leaves_frees_its_blocks(server: Served) -> None:
+def test_a_client_that_disconnects_frees_its_blocks(server: Served) -> None:
     eventually("running", 0.0, lambda: metric(server, "headrace_running_sequences"))
     body = {"prompt": "Count: 1 2 3", "max_tokens": 4000, "model": "smollm2", "stream": True, "ignore_eos": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=WAIT_S) as response:
@@ -43,7 +43,7 @@ def test_a_client_that_leaves_frees_its_blocks(server: Served) -> None:
     assert free == total
 
 
-def test_an_idle_server_takes_no_steps_and_hardly_any_cpu(server: Served) -> None:
+def test_an_idle_server_runs_no_steps_and_uses_hardly_any_cpu(server: Served) -> None:
     eventually("running", 0.0, lambda: metric(server, "headrace_running_sequences"))
 
     def cpu_ticks() -> int:
@@ -73,7 +73,7 @@ BAD_BODIES = {
 
 @pytest.mark.parametrize("path", ["/generate", "/invocations", "/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize("kind", BAD_BODIES)
-def test_bad_input_gets_a_clear_error_and_the_server_lives_on(server: Served, path: str, kind: str) -> None:
+def test_bad_input_gets_a_clear_error_and_the_server_keeps_serving(server: Served, path: str, kind: str) -> None:
     body = BAD_BODIES[kind]
     if "completions" in path:
         body = body.replace(b'"inputs"', b'"prompt"').replace(
@@ -111,7 +111,7 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
     )
 
 
-def test_a_port_in_use_is_one_sentence(smollm2_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_sentence(smollm2_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

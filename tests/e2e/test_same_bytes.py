@@ -63,7 +63,7 @@ async def answers(url: str, bodies: list[dict[str, object]], *, together: bool, 
         return [await ask(client, body) for body in bodies]
 
 
-async def test_64_streams_give_the_bytes_of_each_request_alone(server: Served) -> None:
+async def test_64_streams_give_the_same_bytes_as_each_request_alone(server: Served) -> None:
     bodies = requests(64)
 
     alone = await answers(server.url, bodies, together=False, stream=False)

@@ -92,7 +92,9 @@ def test_a_client_gets_an_object_of_its_class(call: str, results: dict[str, dict
         ("text-generation-chat", "fp_[0-9a-f]{10}"),
     ],
 )
-def test_a_client_gets_text_of_its_form(call: str, pattern: str, results: dict[str, dict[str, str]]) -> None:
+def test_a_client_gets_text_that_matches_its_constraint(
+    call: str, pattern: str, results: dict[str, dict[str, str]]
+) -> None:
     assert "error" not in results[call], results[call]
     assert re.fullmatch(pattern, results[call]["text"])
 
@@ -140,7 +142,9 @@ def test_the_hugging_face_client_generates_by_a_grammar(server: Served) -> None:
     ],
     ids=lambda extra: next(iter(extra)),
 )
-def test_the_openai_client_gets_json_in_each_server_s_spelling(extra: dict[str, object], client: openai.OpenAI) -> None:
+def test_the_openai_client_gets_json_for_every_servers_spelling(
+    extra: dict[str, object], client: openai.OpenAI
+) -> None:
     ask = {"model": "smollm2", "messages": QUESTION, "max_tokens": 60, "temperature": 0, "extra_body": extra}
     choice = client.chat.completions.create(**ask).choices[0]
     check_is_city(choice.message.content)
@@ -165,7 +169,7 @@ def test_only_allowed_tools_are_called(client: openai.OpenAI) -> None:
     check_is_city(call.function.arguments)
 
 
-def test_what_is_not_applied_is_a_bad_request(client: openai.OpenAI) -> None:
+def test_a_field_that_is_not_applied_is_a_bad_request(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="smollm2", prompt="Hi", extra_body={"use_beam_search": True})
     assert caught.value.param == "use_beam_search"

@@ -42,7 +42,7 @@ def every_row():
 
 
 @pytest.mark.parametrize("checkpoint", NETWORKS, indirect=True, scope="module")
-def test_the_reference_gives_the_logits_of_transformers(checkpoint):
+def test_the_reference_has_the_logits_of_transformers(checkpoint):
     model = checkpoint.model
     logits = ReferenceRunner(model.spec, model.weights, LIMITS).logits(every_row())
     np.testing.assert_allclose(logits, checkpoint.expected, rtol=1e-4, atol=1e-4)

@@ -1,1 +1,1 @@
-# noqa: A005 -- below tests, nobody takes it for the standard library's
+# noqa: A005 -- inside tests, it is not mistaken for the standard library's

@@ -113,7 +113,7 @@ LIST_METRICS = "/service/GraniteServiceVersion20100801/operation/ListMetrics"
         ("GET", "/healthy/key", {}, b"", "s3"),
     ],
 )
-def test_an_unsigned_request_finds_its_door(
+def test_an_unsigned_request_is_routed(
     opened: str, method: str, path: str, headers: dict[str, str], body: bytes, wanted: str
 ) -> None:
     response = httpx.request(method, opened + path, headers=headers, content=body, timeout=WAIT_S)
@@ -125,7 +125,7 @@ def test_what_is_signed_for_s3_is_a_bucket_whatever_its_name(opened: str, path: 
     assert signed(opened, "s3", method="GET", path=path).json()["door"] == "s3"
 
 
-def test_a_browser_at_the_root_is_led_to_the_console(opened: str) -> None:
+def test_a_browser_at_the_root_is_redirected_to_the_console(opened: str) -> None:
     response = httpx.get(opened, headers={"Accept": "text/html,*/*"}, timeout=WAIT_S)
     assert (response.status_code, response.headers["location"]) == (303, "/console")
 
@@ -167,7 +167,7 @@ def test_health_and_metrics_are_answered_here(opened: str) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/bucket/key", "/console", "/"])
-def test_pages_of_strangers_get_nothing(opened: str, headers: dict[str, str], path: str) -> None:
+def test_pages_of_other_origins_are_refused(opened: str, headers: dict[str, str], path: str) -> None:
     assert httpx.get(opened + path, headers=headers, timeout=WAIT_S).status_code == 403
 
 
@@ -236,7 +236,7 @@ def test_a_token_of_the_sagemaker_sdk_opens_the_routes_of_openai_alone(closed: s
         ("/console/api/rates", "GET", {}),
     ],
 )
-def test_without_a_key_nothing_is_told(closed: str, path: str, method: str, headers: dict[str, str]) -> None:
+def test_without_a_key_every_request_is_refused(closed: str, path: str, method: str, headers: dict[str, str]) -> None:
     body = b"Action=GetCallerIdentity" if headers is FORM else b""
     for more in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "AWS4-HMAC-SHA256 nonsense"}):
         response = httpx.request(method, closed + path, headers={**headers, **more}, content=body, timeout=WAIT_S)
@@ -244,7 +244,7 @@ def test_without_a_key_nothing_is_told(closed: str, path: str, method: str, head
         assert "door" not in response.text
 
 
-def test_health_and_the_page_of_the_console_want_no_key(closed: str) -> None:
+def test_health_and_the_page_of_the_console_need_no_key(closed: str) -> None:
     assert httpx.get(f"{closed}/health", timeout=WAIT_S).status_code == 200
     assert httpx.get(f"{closed}/console", timeout=WAIT_S).json()["door"] == "console"
 
@@ -292,12 +292,12 @@ def test_a_signature_for_another_service_does_not_open_cloudwatch(closed: str) -
     assert b"Credential should be scoped to correct service" in response.content
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_held(closed: str) -> None:
+def test_a_body_that_is_too_large_is_refused_before_it_is_buffered(closed: str) -> None:
     response = signed(closed, "sagemaker", body=b"x" * (26 * 1024 * 1024), **TARGET)
     assert response.status_code == 413
 
 
-async def test_a_removed_key_opens_nothing_soon_after() -> None:
+async def test_a_removed_key_is_soon_refused() -> None:
     store, now = open_store("sqlite://"), [time.monotonic()]
     record = store.create(ACCESS_KEY, KEY, spec={"secret": SECRET})
     ring = KeyRing(store, clock=lambda: now[0])

@@ -48,7 +48,7 @@ def put_step(running: Running, name: str, capacity: int, **alarm: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the command's clients live as long as its process
-def test_a_variant_scales_out_falls_asleep_and_is_woken_by_a_request(platform: Running, smollm2_path: Path) -> None:
+def test_a_variant_scales_out_then_to_zero_and_is_woken_by_a_request(platform: Running, smollm2_path: Path) -> None:
     make_endpoint(platform, NAME, {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
     sagemaker, scaling = platform.client("sagemaker"), platform.client("application-autoscaling")
     cloudwatch = platform.client("cloudwatch")

@@ -29,14 +29,14 @@ def read(data: bytes, cuts: list[int]) -> tuple[bytes, AwsChunkedReader]:
     st.dictionaries(st.sampled_from(["x-amz-checksum-crc32", "x-amz-trailer-signature"]), st.just("abc=")),
     st.lists(st.integers(0, 10_000), max_size=12),
 )
-def test_content_and_trailers_come_out_however_the_body_is_cut(pieces, signed, trailers, cuts) -> None:
+def test_content_and_trailers_do_not_depend_on_how_the_body_is_cut(pieces, signed, trailers, cuts) -> None:
     content, reader = read(coded(pieces, signed=signed, trailers=trailers), cuts)
     assert content == b"".join(pieces)
     assert reader.trailers == trailers
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=3), st.data())
-def test_a_body_that_breaks_off_is_not_complete(pieces, data) -> None:
+def test_a_truncated_body_is_incomplete(pieces, data) -> None:
     whole = coded(pieces, signed=False, trailers={"x-amz-checksum-crc32": "abc="})
     end = data.draw(st.integers(0, whole.rindex(b"0\r\nx-amz") + 2))
     with pytest.raises(BadChunk):
@@ -57,7 +57,7 @@ def test_a_body_that_breaks_off_is_not_complete(pieces, data) -> None:
         b"",
     ],
 )
-def test_what_is_malformed_is_refused(body: bytes) -> None:
+def test_malformed_chunks_are_refused(body: bytes) -> None:
     with pytest.raises(BadChunk):
         read(body, [])
 

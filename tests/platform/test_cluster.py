@@ -45,14 +45,14 @@ def test_an_instance_type_is_a_share_of_this_machine_or_decided_where_the_worker
         ),
     ],
 )
-def test_what_is_not_installed_is_said(tmp_path: Path, cluster: str, missing: str, said: str) -> None:
+def test_a_missing_package_is_named(tmp_path: Path, cluster: str, missing: str, said: str) -> None:
     with pytest.raises(SettingsError) as raised:
         made(tmp_path, cluster, missing)
     assert said in raised.value.message
     assert made(tmp_path, "local", "ray", "grpc").launcher.name == "local"
 
 
-def test_a_cluster_that_a_killed_platform_left_ends_where_another_one_is_wanted(tmp_path: Path) -> None:
+def test_a_cluster_left_by_a_killed_platform_ends_when_another_one_is_configured(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
     folder.cluster.mkdir()
     process = spawn(["/bin/sleep", "100"], {}, tmp_path / "log")

@@ -47,7 +47,7 @@ def test_models_behind_one_endpoint_answer_by_their_names(scene: Scene, host: st
         assert [line["name"] for line in scene.stream(name, host)] == [model] * 3
     assert scene.ask("a", host)["pid"] != scene.ask("c", host)["pid"]
     with pytest.raises(ClientError, match="ValidationError"):
-        scene.ask("nobody", host)
+        scene.ask("missing", host)
     with pytest.raises(ClientError, match="Inference Component Name header is required"):
         scene.runtime.invoke_endpoint(EndpointName=host, Body=b"{}")
 
@@ -81,8 +81,8 @@ def test_a_component_is_deployed_and_removed_from_a_shell(scene: Scene) -> None:
     for flags in ((), ("--stream",)):
         asked = scene.running.headrace("invoke", "shelled", "{}", "--raw", *flags, "--url", scene.running.url)
         assert '"shelled"' in asked.stdout, asked.stderr
-    nobody = scene.running.headrace("invoke", "shell-host", "{}", "--url", scene.running.url)
-    assert "Inference Component Name header is required" in nobody.stderr
+    unnamed = scene.running.headrace("invoke", "shell-host", "{}", "--url", scene.running.url)
+    assert "Inference Component Name header is required" in unnamed.stderr
     arn = scene.seen("shelled")["InferenceComponentArn"]
     scene.sagemaker.add_tags(ResourceArn=arn, Tags=[{"Key": "team", "Value": "blue"}])
     tags = {one["Key"]: one["Value"] for one in scene.sagemaker.list_tags(ResourceArn=arn)["Tags"]}
@@ -93,7 +93,7 @@ def test_a_component_is_deployed_and_removed_from_a_shell(scene: Scene) -> None:
     assert "shelled" not in scene.names()
 
 
-def test_copies_come_and_go_under_load_and_no_request_fails(scene: Scene, host: str) -> None:
+def test_copies_are_added_and_removed_under_load_and_no_request_fails(scene: Scene, host: str) -> None:
     scene.create("scaled", host, "red")
     scene.until_up("scaled")
     with scene.load("scaled", host) as load:
@@ -105,7 +105,7 @@ def test_copies_come_and_go_under_load_and_no_request_fails(scene: Scene, host: 
     assert set(load.answers) == {"red"}
 
 
-def test_an_instance_that_is_given_up_is_emptied_under_load_and_no_request_fails(scene: Scene) -> None:
+def test_an_instance_that_is_removed_is_emptied_under_load_and_no_request_fails(scene: Scene) -> None:
     scene.host("shrunk", InitialInstanceCount=2)
     scene.create("moved", "shrunk", "red", copies=2)
     scene.until_up("moved", 2)
@@ -143,7 +143,7 @@ def test_an_update_rolls_over_the_copies_and_no_request_fails(scene: Scene, host
     assert found["LastDeploymentConfig"]["RollingUpdatePolicy"]["WaitIntervalInSeconds"] == 0
 
 
-def test_a_broken_update_is_taken_back_and_nobody_notices(scene: Scene, host: str) -> None:
+def test_a_broken_update_is_rolled_back_without_a_failed_request(scene: Scene, host: str) -> None:
     scene.create("kept", host, "red", copies=2)
     scene.until_up("kept", 2)
     with scene.load("kept", host) as load:
@@ -160,7 +160,7 @@ def test_a_broken_update_is_taken_back_and_nobody_notices(scene: Scene, host: st
     assert scene.ask("kept", host)["name"] == "blue"
 
 
-def test_an_alarm_takes_the_update_of_a_component_and_of_an_endpoint_back(scene: Scene, host: str) -> None:
+def test_an_alarm_rolls_back_the_update_of_a_component_and_of_an_endpoint(scene: Scene, host: str) -> None:
     cloudwatch = scene.running.client("cloudwatch")
     cloudwatch.put_metric_alarm(
         AlarmName="errors",
@@ -236,7 +236,7 @@ def test_a_component_at_zero_is_woken_by_a_request(scene: Scene, host: str) -> N
     scene.until_up("sleeper", 1)
 
 
-def test_a_copy_that_is_killed_comes_back(scene: Scene, host: str) -> None:
+def test_a_killed_copy_is_replaced(scene: Scene, host: str) -> None:
     scene.create("hurt", host, "red", copies=2)
     scene.until_up("hurt", 2)
     before = pids(scene, host)
@@ -255,7 +255,7 @@ def pids(scene: Scene, host: str, component: str = "hurt") -> set[int]:
     return found
 
 
-def test_deletion_works_while_a_component_is_made_or_changed(scene: Scene, host: str) -> None:
+def test_a_component_can_be_deleted_while_it_is_created_or_updated(scene: Scene, host: str) -> None:
     scene.create("made", host, "slow")
     scene.create("changed", host, "red")
     scene.create("growing", host, "red")
@@ -276,7 +276,7 @@ def test_deletion_works_while_a_component_is_made_or_changed(scene: Scene, host:
     scene.until_up("made")
 
 
-def test_an_endpoint_goes_after_its_components_only(scene: Scene) -> None:
+def test_an_endpoint_is_deleted_only_after_its_components(scene: Scene) -> None:
     scene.host("last")
     for name in ("last-1", "last-2"):
         scene.create(name, "last", "red")

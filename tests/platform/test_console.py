@@ -40,7 +40,7 @@ def test_the_page_may_load_nothing_from_elsewhere(client: httpx.Client) -> None:
     assert not re.search(r"<script(?![^>]*\bsrc=)|\sstyle=|\son\w+=", answer.text)
 
 
-def test_a_slash_behind_the_page_leads_to_it(client: httpx.Client) -> None:
+def test_a_trailing_slash_redirects_to_the_page(client: httpx.Client) -> None:
     assert client.get("/console/", follow_redirects=True).url.path == "/console"
 
 
@@ -57,16 +57,16 @@ def test_every_file_that_the_page_or_a_script_names_is_served(client: httpx.Clie
     for package, own in (("headrace.platform", True), ("headrace.core", False)):
         for file in files(package).joinpath("web").iterdir():
             path = "/console" if file.name == "index.html" else f"/console/web/{file.name}"
-            assert path in seen, "a file that nobody asks for"
+            assert path in seen, "a file that no page uses"
             assert own or file.name in SHARED
 
 
 @pytest.mark.parametrize("path", ["/console/web/../console.py", "/console/web/aws.py", "/console/web/", "/console/x"])
-def test_nothing_else_is_served(client: httpx.Client, path: str) -> None:
+def test_other_files_are_not_served(client: httpx.Client, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
-def test_traffic_is_told_from_a_moment_on(client: httpx.Client) -> None:
+def test_traffic_is_returned_since_a_moment(client: httpx.Client) -> None:
     now = client.get("/console/api/traffic", params={"endpoint": "e", "since": -600})
     assert now.headers["cache-control"] == "no-store"
     assert sum(now.json()["requests"]) == 3
@@ -79,20 +79,20 @@ def test_traffic_is_told_from_a_moment_on(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "query", ["", "endpoint=", "endpoint=e&since=nan", "endpoint=e&since=inf", "endpoint=e&since=x"]
 )
-def test_a_question_that_makes_no_sense_is_answered_with_what_was_wanted(client: httpx.Client, query: str) -> None:
+def test_an_invalid_query_is_answered_with_the_expected_form(client: httpx.Client, query: str) -> None:
     answer = client.get(f"/console/api/traffic?{query}")
     assert answer.status_code == 400
     assert "since=<seconds" in answer.json()["message"]
 
 
 @pytest.mark.parametrize("since", ["1e308", "-1e308", "0", "1e18"])
-def test_a_moment_far_away_is_brought_into_reach(client: httpx.Client, since: str) -> None:
+def test_a_moment_out_of_range_is_clamped(client: httpx.Client, since: str) -> None:
     answer = client.get("/console/api/traffic", params={"endpoint": "e", "since": since})
     assert answer.status_code == 200
     assert 1 <= len(answer.json()["requests"]) <= 61
 
 
-def test_rates_are_told_for_several_endpoints_at_once(client: httpx.Client) -> None:
+def test_rates_are_returned_for_several_endpoints_at_once(client: httpx.Client) -> None:
     answer = client.get("/console/api/rates", params={"endpoint": ["e", "idle"]}).json()
     assert list(answer) == ["e"]
     assert 0.02 < answer["e"]["requests_per_s"] < 0.04
@@ -100,7 +100,7 @@ def test_rates_are_told_for_several_endpoints_at_once(client: httpx.Client) -> N
     assert many.status_code == 400
 
 
-def test_components_are_told_of_one_endpoint(platform: FakePlatform, client: httpx.Client) -> None:
+def test_components_are_returned_for_one_endpoint(platform: FakePlatform, client: httpx.Client) -> None:
     platform.overviews["host"] = {"components": [{"name": "c"}], "hosts": []}
     answer = client.get("/console/api/components", params={"endpoint": "host"})
     assert answer.json() == {"now_s": NOW_S, **platform.overviews["host"]}
@@ -110,7 +110,7 @@ def test_components_are_told_of_one_endpoint(platform: FakePlatform, client: htt
     assert client.get("/console/api/components").status_code == 400
 
 
-def test_the_page_is_open_and_its_numbers_are_not() -> None:
+def test_the_page_is_public_and_its_numbers_are_not() -> None:
     assert is_console("/console")
     assert is_console("/console/web/aws.js")
     assert not is_console("/consoles")

@@ -2,7 +2,7 @@
 A disk that is full under the whole platform: what was there serves on, what is new is refused in a sentence, nothing
 is lost, and all of it works again as soon as there is room.
 
-The disk is a small tmpfs in a mount namespace of its own, so that nobody else sees it.
+The disk is a small tmpfs in its own mount namespace, invisible to other processes.
 """
 
 import json
@@ -34,7 +34,7 @@ class SmallDisk:
 
     folder: Path
     holder: int
-    """Process id of whoever keeps the namespace."""
+    """Process id that keeps the namespace alive."""
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ def pids(disk: SmallDisk) -> set[int]:
     return {json.loads(path.read_text())["facts"]["process"]["pid"] for path in handles}
 
 
-def test_a_full_disk_stops_nothing_that_runs_and_loses_nothing(disk: SmallDisk, smollm2_path: Path) -> None:
+def test_a_full_disk_stops_no_worker_and_loses_no_record(disk: SmallDisk, smollm2_path: Path) -> None:
     platform = up(disk.folder / "data", inside=disk.inside)
     try:
         check_full_disk(platform, disk, {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
@@ -144,7 +144,7 @@ def answers(platform: Running, name: str) -> bool:
     return False
 
 
-def test_a_platform_killed_on_a_full_disk_comes_back_on_it(disk: SmallDisk, smollm2_path: Path) -> None:
+def test_a_platform_killed_on_a_full_disk_restarts_on_it(disk: SmallDisk, smollm2_path: Path) -> None:
     folder = disk.folder / "data"
     platform = up(folder, inside=disk.inside)
     make_endpoint(platform, "kept", {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})

@@ -77,7 +77,7 @@ def stream_text(running: Running, name: str) -> str:
     return "".join(event["token"]["text"] for event in events)
 
 
-def test_from_an_upload_to_a_stream_and_away_again(platform: Running, smollm2_path: Path) -> None:
+def test_a_model_is_uploaded_deployed_streamed_from_and_deleted(platform: Running, smollm2_path: Path) -> None:
     s3, sagemaker = platform.client("s3"), platform.client("sagemaker")
     s3.create_bucket(Bucket="models")
     properties = b"option.model_id=./model.gguf\n"
@@ -113,7 +113,7 @@ def test_a_model_that_fails_to_load_says_why(platform: Running) -> None:
     delete_endpoint(platform, "broken")
 
 
-def test_an_archive_that_leads_outside_is_refused(platform: Running) -> None:
+def test_an_archive_with_paths_outside_its_folder_is_refused(platform: Running) -> None:
     s3 = platform.client("s3")
     s3.create_bucket(Bucket="evil")
     s3.put_object(Bucket="evil", Key="model.tar.gz", Body=archive({"../../outside": b"x"}))
@@ -124,12 +124,12 @@ def test_an_archive_that_leads_outside_is_refused(platform: Running) -> None:
     delete_endpoint(platform, "evil")
 
 
-def test_deleting_what_is_being_created_works(platform: Running, smollm2_path: Path) -> None:
+def test_an_endpoint_can_be_deleted_while_it_is_created(platform: Running, smollm2_path: Path) -> None:
     make_endpoint(platform, "hasty", {"Image": IMAGE, "Environment": {"HF_MODEL_ID": str(smollm2_path)}})
     delete_endpoint(platform, "hasty")
 
 
-def test_the_command_line_shows_asks_and_follows(platform: Running, endpoint: str) -> None:
+def test_the_command_line_describes_invokes_and_follows_logs(platform: Running, endpoint: str) -> None:
     listed = platform.headrace("ls")
     assert "shared" in listed.stdout
     assert "InService" in listed.stdout
@@ -156,9 +156,7 @@ def test_openai_clients_name_the_endpoint(platform: Running, endpoint: str) -> N
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
-def test_the_ids_of_a_request_stand_in_the_log_of_the_platform_and_of_the_worker(
-    platform: Running, endpoint: str
-) -> None:
+def test_the_ids_of_a_request_are_in_the_logs_of_platform_and_worker(platform: Running, endpoint: str) -> None:
     runtime, logs = platform.client("sagemaker-runtime"), platform.client("logs")
     named = {"EndpointName": endpoint, "ContentType": "application/json"}
     whole = runtime.invoke_endpoint(**named, Body=json.dumps(PROMPT), InferenceId="whole one")
@@ -182,8 +180,8 @@ def test_the_ids_of_a_request_stand_in_the_log_of_the_platform_and_of_the_worker
     assert ids(platform.log().splitlines(), "invocation.finished") == expected
 
 
-def test_what_is_not_there_is_one_sentence(platform: Running) -> None:
-    for arguments in (("describe", "nobody"), ("rm", "nobody"), ("logs", "nobody")):
+def test_a_missing_endpoint_is_reported_in_one_sentence(platform: Running) -> None:
+    for arguments in (("describe", "missing"), ("rm", "missing"), ("logs", "missing")):
         done = platform.headrace(*arguments)
         assert done.returncode == 2, done.stdout + done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
@@ -198,7 +196,7 @@ def test_a_second_platform_on_the_folder_is_refused(platform: Running) -> None:
     assert platform.url in done.stderr
 
 
-def test_others_may_come_in_with_a_key_only(tmp_path: Path) -> None:
+def test_clients_of_other_machines_need_a_key(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     running = Running("", folder, None, tmp_path)  # type: ignore[arg-type] -- only for its commands
     refused = running.headrace("up", "--host", "0.0.0.0", "--port", "0")
@@ -226,7 +224,7 @@ def test_others_may_come_in_with_a_key_only(tmp_path: Path) -> None:
         locked.stop()
 
 
-def test_a_port_that_is_taken_is_one_sentence(platform: Running, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_sentence(platform: Running, tmp_path: Path) -> None:
     port = platform.url.rpartition(":")[2]
     done = platform.headrace("up", "--port", port, "--data-dir", str(tmp_path / "other"))
     assert done.returncode == 2
@@ -234,7 +232,7 @@ def test_a_port_that_is_taken_is_one_sentence(platform: Running, tmp_path: Path)
     assert port in done.stderr
 
 
-def test_objects_may_be_kept_by_another_server(platform: Running, tmp_path: Path) -> None:
+def test_objects_can_be_stored_on_another_server(platform: Running, tmp_path: Path) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "thing"}
     other = up(tmp_path / "data", "--s3-endpoint", platform.url, env=keys)
     try:
@@ -248,7 +246,7 @@ def test_objects_may_be_kept_by_another_server(platform: Running, tmp_path: Path
         assert other.stop() == 0
 
 
-def test_a_stream_that_runs_may_finish_when_the_platform_stops(tmp_path: Path, smollm2_path: Path) -> None:
+def test_a_running_stream_finishes_when_the_platform_stops(tmp_path: Path, smollm2_path: Path) -> None:
     running = up(tmp_path / "data", "--keep-workers")
     try:
         assert running.headrace("deploy", str(smollm2_path), "--name", "streaming").returncode == 0, running.log()
@@ -292,7 +290,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_killed_platform_loses_nothing_and_its_workers_serve_on(tmp_path: Path, smollm2_path: Path) -> None:
+def test_a_killed_platform_loses_nothing_and_its_workers_keep_serving(tmp_path: Path, smollm2_path: Path) -> None:
     folder = tmp_path / "data"
     first = up(folder)
     try:
@@ -310,7 +308,7 @@ def test_a_killed_platform_loses_nothing_and_its_workers_serve_on(tmp_path: Path
         described = second.client("sagemaker").describe_endpoint(EndpointName="kept")
         assert described["EndpointStatus"] == "InService"
         assert until(lambda: answered(second, "kept"), "the endpoint answers") == answer
-        assert workers(second) == before, "adopted, not started anew"
+        assert workers(second) == before, "adopted, not restarted"
         with second.client("s3").get_object(Bucket="bucket", Key="key")["Body"] as body:
             assert body.read() == b"content"
         os.kill(next(iter(before.values())), signal.SIGKILL)

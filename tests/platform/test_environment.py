@@ -31,7 +31,7 @@ def in_shell(shell: str, lines: list[str], env: dict[str, str]) -> dict[str, str
     return {name: value for name, value in pairs if name not in {"PWD", "SHLVL", "_", "OLDPWD"}}
 
 
-def test_everything_that_would_lead_elsewhere_is_cleared() -> None:
+def test_variables_that_point_elsewhere_are_cleared() -> None:
     env = {"AWS_PROFILE": "work", "AWS_ENDPOINT_URL_S3": "http://minio", "AWS_SESSION_TOKEN": "t", "HOME": "/h"}
     values = variables(TARGET, env)
     assert [name for name, value in values.items() if value is None] == sorted(env.keys() - {"HOME"})
@@ -46,7 +46,7 @@ def test_proxies_are_told_to_leave_local_addresses_alone() -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_is_pointed_there_and_back(shell: str) -> None:
+def test_the_environment_of_a_shell_is_set_and_restored(shell: str) -> None:
     before = {"AWS_SECRET_ACCESS_KEY": 'it\'s "$HOME"\\ x', "AWS_PROFILE": "work", "PYTHONPATH": "/a:/b", "ODD": "1 2"}
     inside = in_shell(shell, shell_lines(TARGET, before), before)
     assert inside["AWS_SECRET_ACCESS_KEY"] == "headrace"
@@ -57,7 +57,7 @@ def test_a_shell_is_pointed_there_and_back(shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_pointing_twice_is_like_pointing_once(shell: str) -> None:
+def test_setting_the_environment_twice_equals_setting_it_once(shell: str) -> None:
     before = {"AWS_PROFILE": "work", "PYTHONPATH": "/a"}
     other = Target(url="http://127.0.0.1:9", region="eu-west-1")
     first = in_shell(shell, shell_lines(other, before), before)
@@ -70,15 +70,15 @@ def test_secrets_of_the_shell_are_not_printed() -> None:
     assert not any("precious" in line for line in lines)
 
 
-def test_nothing_is_undone_where_nothing_was_done() -> None:
+def test_unset_without_a_set_changes_nothing() -> None:
     assert undo_lines({"AWS_PROFILE": "work"}) == []
 
 
-def test_a_marker_with_foreign_text_runs_nothing() -> None:
+def test_a_marker_with_foreign_text_executes_nothing() -> None:
     assert undo_lines({"_HEADRACE_ENV": "A;touch /nowhere,$(id),B C"}) == []
 
 
-def test_files_for_other_programs_have_names_and_values() -> None:
+def test_dotenv_files_have_names_and_values() -> None:
     assert f"AWS_ENDPOINT_URL={TARGET.url}" in dotenv_lines(TARGET, {"AWS_PROFILE": "work"})
 
 
@@ -90,7 +90,7 @@ def sts_regional_endpoint(region):
 
 @pytest.fixture
 def sdk(tmp_path: Path) -> Path:
-    """Modules laid out as those of the two SDKs, and a sitecustomize that somebody had before."""
+    """Modules laid out as those of the two SDKs, and a sitecustomize that existed before."""
     for module, text in {
         "sagemaker/__init__.py": "",
         "sagemaker/core/__init__.py": "",

@@ -23,7 +23,7 @@ def test_the_folder_is_for_its_owner_alone(folder: DataFolder) -> None:
     folder.make()
 
 
-def test_a_second_platform_is_kept_out_with_a_sentence(folder: DataFolder) -> None:
+def test_a_second_platform_is_refused_in_one_sentence(folder: DataFolder) -> None:
     with (
         folder.locked(),
         folder.announced("http://127.0.0.1:7450"),
@@ -35,7 +35,7 @@ def test_a_second_platform_is_kept_out_with_a_sentence(folder: DataFolder) -> No
         pass
 
 
-def test_where_the_platform_listens_is_told_while_it_does(folder: DataFolder) -> None:
+def test_the_platforms_url_is_announced_while_it_runs(folder: DataFolder) -> None:
     with folder.announced("http://127.0.0.1:1"):
         assert folder.running_url() == "http://127.0.0.1:1"
         assert json.loads(folder.running.read_text())["pid"] == os.getpid()
@@ -43,12 +43,12 @@ def test_where_the_platform_listens_is_told_while_it_does(folder: DataFolder) ->
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"url": 5}', '{"pid": 1}'])
-def test_a_broken_announcement_is_none(folder: DataFolder, text: str) -> None:
+def test_a_broken_announcement_is_ignored(folder: DataFolder, text: str) -> None:
     folder.running.write_text(text)
     assert folder.running_url() is None
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="--data-dir"):
         DataFolder(tmp_path / "file" / "data").make()

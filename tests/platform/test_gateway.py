@@ -146,7 +146,7 @@ def kill(scene: Scene, name: str) -> None:
     until(lambda: pid not in alive(scene, name).values(), "it is dead")
 
 
-def test_a_killed_worker_costs_no_request_that_had_no_byte(scene: Scene, name: str) -> None:
+def test_a_killed_worker_fails_no_request_without_a_first_byte(scene: Scene, name: str) -> None:
     make_endpoint(scene, name)
     with Load(scene.running, name).running() as load:
         for _ in range(3):
@@ -157,7 +157,7 @@ def test_a_killed_worker_costs_no_request_that_had_no_byte(scene: Scene, name: s
     assert set(load.outcomes) <= {"answered", "broke after a byte"}, load.outcomes
 
 
-def test_a_killed_copy_costs_no_request_that_had_no_byte(scene: Scene, name: str) -> None:
+def test_a_killed_copy_fails_no_request_without_a_first_byte(scene: Scene, name: str) -> None:
     scene.host(name)
     scene.create(name, name, "red", copies=2)
     scene.until_up(name, 2)
@@ -169,7 +169,7 @@ def test_a_killed_copy_costs_no_request_that_had_no_byte(scene: Scene, name: str
 
 
 @pytest.mark.parametrize("is_component", [False, True], ids=["variant", "component"])
-def test_a_stream_on_a_worker_that_is_scaled_in_ends_well(scene: Scene, name: str, is_component: bool) -> None:
+def test_a_stream_on_a_worker_that_is_scaled_in_completes(scene: Scene, name: str, is_component: bool) -> None:
     target = {}
     if is_component:
         scene.host(name)
@@ -202,7 +202,7 @@ def open_stream(scene: Scene, name: str, target: dict[str, str]) -> Iterator[byt
         answer["Body"].close()
 
 
-def test_variants_are_asked_by_their_weights(scene: Scene, name: str) -> None:
+def test_variants_get_requests_by_their_weights(scene: Scene, name: str) -> None:
     make_endpoint(
         scene,
         name,
@@ -222,7 +222,7 @@ def test_variants_are_asked_by_their_weights(scene: Scene, name: str) -> None:
     until(lambda: {ask(scene, name)[1] for _ in range(20)} == {"b"}, "the other one gets all")
 
 
-def test_sessions_keep_to_their_copy(scene: Scene, name: str) -> None:
+def test_sessions_stay_with_their_copy(scene: Scene, name: str) -> None:
     scene.host(name)
     scene.create(name, name, "red", copies=3)
     scene.until_up(name, 3)
@@ -240,7 +240,7 @@ def test_sessions_keep_to_their_copy(scene: Scene, name: str) -> None:
 
 
 @pytest.mark.parametrize("is_component", [False, True], ids=["variant", "component"])
-def test_requests_with_the_same_prefix_keep_to_a_replica(scene: Scene, name: str, is_component: bool) -> None:
+def test_requests_with_the_same_prefix_stay_with_one_replica(scene: Scene, name: str, is_component: bool) -> None:
     routing = {"RoutingConfig": {"RoutingStrategy": "PREFIX_AWARE"}}
     target = {}
     if is_component:

@@ -86,7 +86,7 @@ def num_held(scene: Scene) -> float:
     )
 
 
-def test_who_finds_the_room_full_is_told_to_come_again_and_who_waits_too_long_as_well(scene: Scene) -> None:
+def test_requests_over_the_hold_limits_are_told_to_retry(scene: Scene) -> None:
     with ThreadPoolExecutor(2) as pool:
         for waiting in (WAYS[:2], WAYS[2:]):
             held = [pool.submit(refusal, way, scene) for way in waiting]
@@ -106,12 +106,12 @@ def test_who_finds_the_room_full_is_told_to_come_again_and_who_waits_too_long_as
     assert num_held(scene) == 0
 
 
-def test_errors_of_waiting_are_classes_of_boto3(scene: Scene) -> None:
+def test_hold_errors_are_exceptions_of_boto3(scene: Scene) -> None:
     with pytest.raises(scene.runtime.exceptions.ServiceUnavailable):
         scene.runtime.invoke_endpoint(EndpointName=HOST, InferenceComponentName=NAME, Body=json.dumps({}))
 
 
-def test_who_waits_is_counted_in_cloudwatch_as_one_that_found_no_capacity(scene: Scene) -> None:
+def test_held_requests_count_as_no_capacity_in_cloudwatch(scene: Scene) -> None:
     cloudwatch = scene.running.client("cloudwatch")
 
     def num_failures() -> float:

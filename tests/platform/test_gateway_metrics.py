@@ -72,7 +72,7 @@ def make_endpoint(scene: Scene, **config: Any) -> None:
     until(lambda: scene.endpoint(NAME)["EndpointStatus"] == "InService", "it is in service")
 
 
-def test_metrics_are_read_back_after_the_platform_was_killed(folder: Path, platforms: list[Running]) -> None:
+def test_metrics_survive_a_killed_platform(folder: Path, platforms: list[Running]) -> None:
     platforms.append(dumb_up(folder))
     scene = Scene(platforms[-1])
     make_endpoint(scene)
@@ -120,7 +120,7 @@ def put_waking(running: Running) -> None:
     )
 
 
-def test_a_queue_at_zero_outlives_the_platform_and_scales_its_endpoint(folder: Path, platforms: list[Running]) -> None:
+def test_a_queue_at_zero_survives_the_platform_and_scales_its_endpoint(folder: Path, platforms: list[Running]) -> None:
     """In strict mode nothing else wakes it."""
     platforms.append(dumb_up(folder, "--strict"))
     scene = Scene(platforms[-1])

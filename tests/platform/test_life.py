@@ -85,7 +85,7 @@ def test_an_embedded_server_that_dies_is_started_again(tmp_path: Path) -> None:
         assert running.stop() == 0, running.log()
 
 
-def test_a_second_platform_on_the_same_store_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_a_second_platform_on_the_same_store_is_refused_and_the_first_keeps_running(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'shared.db'}"
     running = up(tmp_path / "data", "--database", store)
     try:

@@ -127,7 +127,7 @@ def test_malformed_requests_get_json_and_a_closed_connection_here_too(platform: 
         assert set(json.loads(answer.body)) == {"error", "error_type"}, name
 
 
-def test_methods_and_paths_that_are_nobodys_are_answered_in_whole_frames(platform: Running) -> None:
+def test_unknown_methods_and_paths_are_answered_in_complete_responses(platform: Running) -> None:
     ask = "{} HTTP/1.1\r\nHost: " + platform.url.removeprefix("http://") + "\r\nConnection: close\r\n\r\n"
     (options,) = answers_in(exchange(platform.url, ask.format("OPTIONS *").encode()))
     assert options.status == 204
@@ -138,7 +138,7 @@ def test_methods_and_paths_that_are_nobodys_are_answered_in_whole_frames(platfor
         assert len(answer.body) < 1000
 
 
-def test_models_are_looked_for_with_head(platform: Running) -> None:
+def test_head_requests_for_models_are_answered(platform: Running) -> None:
     assert httpx.head(f"{platform.url}/v1/models").status_code == 200
     assert httpx.head(f"{platform.url}/v1/models/nothing").status_code == 404
 
@@ -152,7 +152,7 @@ def test_an_upload_with_trailers_is_kept_without_them(platform: Running) -> None
     assert platform.client("s3").get_object(Bucket="trailers", Key="key")["Body"].read() == b"hello"
 
 
-def test_a_thousand_odd_requests_are_answered_and_none_is_our_fault(platform: Running) -> None:
+def test_a_thousand_random_requests_are_answered_without_a_server_error(platform: Running) -> None:
     chance, host, seen = random.Random(4), platform.url.removeprefix("http://"), Counter[int]()
     for _ in range(1000):
         request = odd_request(chance, host)

@@ -76,7 +76,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         made.client.close()
 
 
-def test_bytes_come_back(s3: Proxied) -> None:
+def test_an_object_is_read_back(s3: Proxied) -> None:
     body = os.urandom(3 * MIB + 17)
     s3.put("a key/with ünicode + and (signs)~", body)
     assert s3.get("a key/with ünicode + and (signs)~") == body
@@ -85,13 +85,13 @@ def test_bytes_come_back(s3: Proxied) -> None:
     assert head["ContentLength"] == len(body)
 
 
-def test_an_empty_object_and_metadata(s3: Proxied) -> None:
+def test_an_empty_object_and_metadata_are_read_back(s3: Proxied) -> None:
     s3.client.put_object(Bucket="bucket", Key="empty", Body=b"", Metadata={"made": "by"}, ContentType="text/plain")
     head = s3.client.head_object(Bucket="bucket", Key="empty")
     assert (head["ContentLength"], head["Metadata"], head["ContentType"]) == (0, {"made": "by"}, "text/plain")
 
 
-def test_what_is_missing_is_told_as_sdks_read_it(s3: Proxied) -> None:
+def test_missing_objects_are_reported_as_sdks_expect(s3: Proxied) -> None:
     for call, code in (
         (lambda: s3.client.head_bucket(Bucket="no-such-bucket"), "404"),
         (lambda: s3.get("no/such/key"), "NoSuchKey"),
@@ -102,7 +102,7 @@ def test_what_is_missing_is_told_as_sdks_read_it(s3: Proxied) -> None:
         assert caught.value.response["Error"]["Code"] == code
 
 
-def test_lists_pages_and_deletes(s3: Proxied) -> None:
+def test_objects_are_listed_in_pages_and_deleted(s3: Proxied) -> None:
     keys = [f"list/{number:03}" for number in range(12)]
     for key in keys:
         s3.put(key, b"x")
@@ -139,13 +139,13 @@ def test_large_files_go_up_and_down_in_parts(s3: Proxied, tmp_path: Path) -> Non
     assert hashlib.sha256(source.read_bytes()).digest() == hashlib.sha256(target.read_bytes()).digest()
 
 
-def test_a_copy_within_the_server(s3: Proxied) -> None:
+def test_an_object_is_copied_within_the_server(s3: Proxied) -> None:
     s3.put("original", b"content")
     s3.client.copy_object(Bucket="bucket", Key="copied", CopySource={"Bucket": "bucket", "Key": "original"})
     assert s3.get("copied") == b"content"
 
 
-def test_presigned_addresses_of_both_kinds(s3: Proxied) -> None:
+def test_presigned_urls_of_both_signature_versions_work(s3: Proxied) -> None:
     s3.put("presigned", b"content")
     newer = Proxied(s3.url, signature_version="s3v4")
     for client in (s3.client, newer.client):
@@ -215,7 +215,7 @@ def test_chunked_uploads_are_stored_without_their_framing(
         ),
     ],
 )
-def test_a_body_that_is_not_what_was_said_is_not_stored(
+def test_a_body_that_does_not_match_its_digest_is_not_stored(
     s3: Proxied, headers: dict[str, str], body: bytes, code: str
 ) -> None:
     response = httpx.put(f"{s3.url}/bucket/bad", content=body, headers=headers, timeout=WAIT_S)
@@ -224,7 +224,7 @@ def test_a_body_that_is_not_what_was_said_is_not_stored(
         s3.get("bad")
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_body_stores_nothing(s3: Proxied) -> None:
+def test_a_client_that_disconnects_mid_body_stores_nothing(s3: Proxied) -> None:
     host, port = s3.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
         head = f"PUT /bucket/half HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 1000000\r\n\r\n"
@@ -233,7 +233,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_stores_nothing(s3: Proxi
         s3.get("half")
 
 
-def test_a_client_that_asks_first_is_told_to_go_on(s3: Proxied) -> None:
+def test_a_client_that_expects_100_continue_gets_it(s3: Proxied) -> None:
     host, port = s3.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
         head = f"PUT /bucket/asked HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
@@ -244,7 +244,7 @@ def test_a_client_that_asks_first_is_told_to_go_on(s3: Proxied) -> None:
     assert s3.get("asked") == b"abc"
 
 
-def test_without_a_storage_the_answer_says_how_to_get_one() -> None:
+def test_without_object_storage_the_error_says_how_to_enable_it() -> None:
     with proxied(NoStorage()) as url:
         made = Proxied(url)
         with pytest.raises(ClientError, match=r"pip install 'headrace\[s3\]'"):
@@ -253,7 +253,7 @@ def test_without_a_storage_the_answer_says_how_to_get_one() -> None:
         made.client.close()
 
 
-def test_a_storage_that_is_away_is_a_busy_one() -> None:
+def test_an_unreachable_object_storage_is_answered_as_busy() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         away = S3Access(

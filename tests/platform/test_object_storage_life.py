@@ -30,7 +30,7 @@ CONTENT = b"content"
 
 
 @needs_weed
-async def test_it_comes_back_with_its_objects_after_a_kill(tmp_path: Path) -> None:
+async def test_object_storage_restarts_with_its_objects_after_a_kill(tmp_path: Path) -> None:
     storage = make_storage(None, tmp_path, "us-east-1", os.environ)
     assert isinstance(storage, EmbeddedStorage)
     await storage.start()
@@ -50,7 +50,7 @@ async def test_it_comes_back_with_its_objects_after_a_kill(tmp_path: Path) -> No
 
 
 @needs_weed
-async def test_it_comes_back_although_somebody_took_its_inner_ports(tmp_path: Path) -> None:
+async def test_object_storage_restarts_when_its_inner_ports_are_taken(tmp_path: Path) -> None:
     """The address that clients have is the same, and so are the objects."""
     storage = make_storage(None, tmp_path, "us-east-1", os.environ)
     assert isinstance(storage, EmbeddedStorage)
@@ -72,7 +72,7 @@ async def test_it_comes_back_although_somebody_took_its_inner_ports(tmp_path: Pa
 
 
 @needs_weed
-async def test_a_stranger_on_the_port_that_clients_know_is_named_and_outwaited(tmp_path: Path) -> None:
+async def test_a_foreign_process_on_the_public_port_is_named_and_waited_for(tmp_path: Path) -> None:
     storage = make_storage(None, tmp_path, "us-east-1", os.environ)
     assert isinstance(storage, EmbeddedStorage)
     await storage.start()
@@ -91,7 +91,7 @@ async def test_a_stranger_on_the_port_that_clients_know_is_named_and_outwaited(t
 
 
 @needs_weed
-async def test_another_server_on_its_port_is_not_taken_for_it(tmp_path: Path) -> None:
+async def test_another_server_on_its_port_is_not_mistaken_for_it(tmp_path: Path) -> None:
     """Both say at /healthz that they are well."""
     (tmp_path / "one").mkdir()
     storage = make_storage(None, tmp_path / "one", "us-east-1", os.environ)
@@ -111,7 +111,7 @@ async def test_another_server_on_its_port_is_not_taken_for_it(tmp_path: Path) ->
 
 
 @needs_weed
-async def test_the_next_platform_finds_the_one_that_was_left(tmp_path: Path) -> None:
+async def test_the_next_platform_adopts_the_object_storage_that_was_left_running(tmp_path: Path) -> None:
     first = make_storage(None, tmp_path, "us-east-1", os.environ)
     assert isinstance(first, EmbeddedStorage)
     await first.start()
@@ -132,7 +132,7 @@ async def test_the_next_platform_finds_the_one_that_was_left(tmp_path: Path) -> 
 
 
 @needs_weed
-async def test_a_port_that_somebody_took_is_replaced(tmp_path: Path) -> None:
+async def test_a_port_that_another_process_took_is_replaced(tmp_path: Path) -> None:
     first = make_storage(None, tmp_path, "us-east-1", os.environ)
     await first.start()
     access = await first.ready()
@@ -188,8 +188,8 @@ NODE = {"Url": "127.0.0.1:1", "Volumes": 1}
         (None, False),
     ],
 )
-def test_it_is_not_up_before_its_volumes_are(tmp_path: Path, topology: object, is_up: bool) -> None:
-    """S3 answers some seconds before on a busy machine, and has InternalError for every object."""
+def test_object_storage_is_not_ready_before_its_volumes(tmp_path: Path, topology: object, is_up: bool) -> None:
+    """S3 answers some seconds before on a busy machine, and answers InternalError for every object."""
     with answering({"Topology": topology}) as port:
         state = {
             "access_key": "a",
@@ -205,7 +205,7 @@ def test_it_is_not_up_before_its_volumes_are(tmp_path: Path, topology: object, i
 
 @contextmanager
 def answering(document: object) -> Iterator[int]:
-    """A server that says the same to everybody, and its port."""
+    """A server that gives every client the same answer, and its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -230,7 +230,7 @@ def answering(document: object) -> Iterator[int]:
 
 @contextmanager
 def taken(*ports: int) -> Iterator[None]:
-    """Somebody listens on them, as soon as each is free."""
+    """Listen on the ports as soon as each is free."""
     with ExitStack() as listeners:
         for port in ports:
             deadline_s = time.monotonic() + WAIT_S

@@ -71,7 +71,7 @@ def test_a_lost_node_and_a_killed_platform_lose_no_endpoint(nodes: Nodes, tmp_pa
 
 
 @pytest.mark.model
-def test_a_cluster_of_its_own_outlives_a_killed_platform_and_ends_with_one_that_is_stopped(
+def test_its_own_cluster_survives_a_killed_platform_and_ends_with_a_stopped_one(
     tmp_path: Path, smollm2_path: Path
 ) -> None:
     folder, env = tmp_path / "data", {"HEADRACE_HOME": str(tmp_path / "home")}
@@ -99,7 +99,7 @@ def test_a_cluster_of_its_own_outlives_a_killed_platform_and_ends_with_one_that_
     assert not (folder / "ray").exists()
 
 
-def test_a_platform_that_is_stopped_before_its_cluster_is_there_leaves_nothing(tmp_path: Path) -> None:
+def test_a_platform_stopped_before_its_cluster_is_ready_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "data" / "ray" / "state.json"
     running = up(tmp_path / "data", "--cluster", "ray")
     until(lambda: path.exists() and json.loads(path.read_bytes())["process"], "Ray is being started")

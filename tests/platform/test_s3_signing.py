@@ -31,7 +31,7 @@ def sign(method: str, path: str, query: str, headers: dict[str, str]) -> dict[st
     )
 
 
-def test_the_signature_is_botocores() -> None:
+def test_our_signature_equals_botocores() -> None:
     path, query = canonical_path("/bucket/a%20key+(1)~.txt"), canonical_query("partNumber=2&uploadId=x%2Fy&acl")
     headers = {"x-amz-meta-a": "  two   words ", "content-type": "text/plain"}
     ours = sign("PUT", path, query, headers)
@@ -47,7 +47,7 @@ def test_the_signature_is_botocores() -> None:
 
 
 @given(TEXT, st.dictionaries(TEXT.filter(bool), TEXT, max_size=4), st.sampled_from(["GET", "PUT", "DELETE"]))
-def test_what_is_signed_here_is_verified_by_our_own_verifier(key: str, query: dict[str, str], method: str) -> None:
+def test_our_verifier_accepts_our_signatures(key: str, query: dict[str, str], method: str) -> None:
     from urllib.parse import quote, urlencode
 
     path = canonical_path("/bucket/" + quote(key))
@@ -58,12 +58,12 @@ def test_what_is_signed_here_is_verified_by_our_own_verifier(key: str, query: di
     assert identity.service == "s3"
 
 
-def test_parameters_of_a_signature_are_left_out() -> None:
+def test_signature_parameters_are_not_signed() -> None:
     query = "X-Amz-Signature=a&prefix=b%2Fc&x-amz-date=1&list-type=2"
     assert canonical_query(query, without=("x-amz-signature", "x-amz-date")) == "list-type=2&prefix=b%2Fc"
 
 
-def test_a_path_is_encoded_once_whatever_it_was() -> None:
+def test_a_path_is_encoded_exactly_once() -> None:
     assert canonical_path("/b/%7Ea%2Bb c!") == "/b/~a%2Bb%20c%21"
     assert canonical_path("") == "/"
 

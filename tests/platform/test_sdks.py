@@ -71,7 +71,7 @@ def check_all(
 
 
 @pytest.mark.timeout(1200)
-def test_the_sdk_examples_run_side_by_side_and_leave_nothing(
+def test_the_sdk_examples_run_in_parallel_and_leave_nothing(
     platform: Running, shell: dict[str, str], smollm2_path: Path, tmp_path: Path
 ) -> None:
     scripts = sorted(path for path in EXAMPLES.glob("*.py") if path.stem not in RUN_ELSEWHERE)
@@ -115,7 +115,7 @@ def test_the_aws_command_line_lists_describes_invokes_and_copies(
     aws(shell, "s3", "rb", "--force", "s3://from-the-cli")
 
 
-def test_unset_takes_everything_back(platform: Running, shell: dict[str, str]) -> None:
+def test_unset_restores_the_environment(platform: Running, shell: dict[str, str]) -> None:
     assert shell["AWS_ENDPOINT_URL"] == platform.url
     script = f'eval "$({headrace_command()} env --unset)"; env'
     done = subprocess.run(["bash", "-c", script], env=shell, capture_output=True, text=True, check=True)

@@ -102,14 +102,14 @@ def test_no_request_at_zero_is_lost(sleeper: Running, number: int) -> None:
     until(lambda: count_of(sleeper) == 1, "one copy was woken")
 
 
-def test_a_client_that_gives_up_is_not_run_for(sleeper: Running) -> None:
+def test_a_request_whose_client_gave_up_is_not_run(sleeper: Running) -> None:
     to_zero(sleeper)
     with (
         httpx.Client(base_url=sleeper.url, trust_env=False, timeout=httpx.Timeout(WAIT_S, read=0.2)) as quick,
         pytest.raises(httpx.ReadTimeout),
     ):
         quick.post(f"/endpoints/{NAME}/invocations", json=BODY)
-    until(lambda: held(sleeper) == 0, "nobody waits")
+    until(lambda: held(sleeper) == 0, "no request waits")
     assert invoke(sleeper).strip(), "it woke all the same, and answers others"
 
 
@@ -201,7 +201,7 @@ def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> Non
     until(lambda: copies_of(napper) == 1, "one copy was woken")
 
 
-def test_the_console_and_cloudwatch_are_told_of_a_component(napper: Running) -> None:
+def test_the_console_and_cloudwatch_show_a_component(napper: Running) -> None:
     """Where its copy is, which no operation of AWS tells; and how many there were."""
     told = httpx.get(
         f"{napper.url}/console/api/components", params={"endpoint": "naps"}, trust_env=False, timeout=WAIT_S

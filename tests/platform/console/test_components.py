@@ -53,7 +53,7 @@ def page(driver: webdriver.Chrome, platform: FakePlatform) -> Console:
     return opened
 
 
-def test_components_are_shown_with_what_they_need_and_why_they_failed(page: Console) -> None:
+def test_components_are_shown_with_their_requirements_and_failure_reasons(page: Console) -> None:
     rows = [[cell.text for cell in row.find_elements("css selector", "td")] for row in page.all("#components tbody tr")]
     assert rows[0][:5] == ["chat", "InService", "2 of 3", "1 CPU, 1 accelerator, 1 GB", "m"]
     assert rows[1][:2] == ["big", "Failed"]
@@ -100,7 +100,7 @@ def test_copies_are_set(page: Console, platform: FakePlatform) -> None:
     assert not page.find("#copies-dialog").is_displayed()
 
 
-def test_what_the_platform_refuses_stays_in_the_dialog(page: Console, platform: FakePlatform) -> None:
+def test_a_refusal_is_shown_in_the_dialog(page: Console, platform: FakePlatform) -> None:
     why = 'Cannot update in-progress inference component "chat".'
     platform.refusals["UpdateInferenceComponentRuntimeConfig"] = Refused(why)
     page.find("[data-act='copies chat']").click()
@@ -108,7 +108,7 @@ def test_what_the_platform_refuses_stays_in_the_dialog(page: Console, platform: 
     page.until(lambda: page.text("#copies-error") == why, "the error")
 
 
-def test_a_component_is_deleted_after_a_question(page: Console, platform: FakePlatform) -> None:
+def test_a_component_is_deleted_after_confirmation(page: Console, platform: FakePlatform) -> None:
     page.find("[data-act='delete big']").click()
     assert page.text("#component-delete-name") == "big"
     page.find("#component-delete-form .danger").click()
@@ -135,7 +135,7 @@ def test_a_component_is_added(page: Console, platform: FakePlatform) -> None:
     assert page.find("#instance-type").is_displayed()
 
 
-def test_one_talks_to_a_component_by_its_own_path(page: Console, platform: FakePlatform) -> None:
+def test_the_playground_calls_a_component_by_its_own_path(page: Console, platform: FakePlatform) -> None:
     page.all("#components .doings a")[0].click()
     page.until(lambda: page.find("#addressee").is_displayed(), "the choice")
     page.find("#prompt").send_keys("Hello" + Keys.ENTER)

@@ -60,7 +60,7 @@ def test_a_model_in_s3_is_named_by_its_source(
     assert container == {"Image": "my-image:1", "Environment": {}, **source}
 
 
-def test_what_was_made_is_removed_when_the_rest_is_refused(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+def test_created_parts_are_removed_when_the_rest_is_refused(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.refusals["CreateEndpoint"] = Refused("Cannot create already existing endpoint.")
     page = Console(driver, platform)
     page.find("#deploy").click()
@@ -71,7 +71,7 @@ def test_what_was_made_is_removed_when_the_rest_is_refused(driver: webdriver.Chr
 
 
 @pytest.mark.parametrize("tags", [[], [{"Key": "headrace:made-by", "Value": "console"}]])
-def test_an_endpoint_is_deleted_and_its_parts_if_they_were_made_for_it(
+def test_an_endpoint_is_deleted_with_the_parts_that_were_created_for_it(
     driver: webdriver.Chrome, platform: FakePlatform, tags: list[object]
 ) -> None:
     platform.add("chat")

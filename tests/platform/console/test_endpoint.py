@@ -24,8 +24,8 @@ def test_an_endpoint_shows_its_variants_and_facts(driver: webdriver.Chrome, plat
     assert '"model": "chat"' in page.text("#example")
 
 
-def test_an_endpoint_that_does_not_exist_is_said_to(driver: webdriver.Chrome, platform: FakePlatform) -> None:
-    page = Console(driver, platform, "#/nobody")
+def test_an_endpoint_that_does_not_exist_is_reported(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+    page = Console(driver, platform, "#/missing")
     page.until(lambda: page.text("#state") == "Not found", "the state")
     assert "Could not find" in page.text("#reason")
 
@@ -89,14 +89,14 @@ def test_an_answer_that_ends_leaves_the_focus_where_it_is(driver: webdriver.Chro
     assert page.run("return document.activeElement.id") == "search"
 
 
-def test_what_an_endpoint_refuses_is_shown(driver: webdriver.Chrome, platform: FakePlatform) -> None:
-    page = Console(driver, platform, "#/nobody/playground")
+def test_an_endpoints_refusal_is_shown(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+    page = Console(driver, platform, "#/missing/playground")
     page.find("#prompt").send_keys("Hello" + Keys.ENTER)
     page.until(lambda: page.all("#conversation .error"), "the error")
-    assert page.text("#conversation .error") == "The model `nobody` does not exist."
+    assert page.text("#conversation .error") == "The model `missing` does not exist."
 
 
-def test_another_endpoint_begins_another_conversation(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+def test_another_endpoint_starts_another_conversation(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.add("one")
     platform.add("two")
     page = Console(driver, platform, "#/one/playground")

@@ -50,7 +50,7 @@ def test_a_thousand_endpoints_come_in_pages(driver: webdriver.Chrome, platform: 
     assert not page.find("#next").is_enabled()
 
 
-def test_a_page_whose_endpoints_are_gone_leads_back_to_the_first(
+def test_a_page_whose_endpoints_are_deleted_returns_to_the_first(
     driver: webdriver.Chrome, platform: FakePlatform
 ) -> None:
     for number in range(30):
@@ -64,7 +64,7 @@ def test_a_page_whose_endpoints_are_gone_leads_back_to_the_first(
     page.until(lambda: len(page.names()) == 20, "the first page")
 
 
-def test_the_list_says_when_there_is_nothing_or_nothing_fits(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+def test_the_list_says_when_it_is_empty_or_nothing_matches(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     page = Console(driver, platform)
     page.until(lambda: page.text("#list-note") == "No endpoints yet.", "the note")
     platform.add("one")

@@ -26,7 +26,9 @@ def test_logs_are_followed_line_by_line(driver: webdriver.Chrome, platform: Fake
     assert page.run(at_end) < 40
 
 
-def test_logs_of_several_workers_are_told_apart_and_filtered(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+def test_logs_of_several_workers_are_distinguished_and_filtered(
+    driver: webdriver.Chrome, platform: FakePlatform
+) -> None:
     platform.add("chat")
     platform.logs |= {"AllTraffic/a": ["loading", "ready"], "AllTraffic/b": ["loading", "crashed"]}
     page = Console(driver, platform, "#/chat/logs")
@@ -40,7 +42,7 @@ def test_logs_of_several_workers_are_told_apart_and_filtered(driver: webdriver.C
     page.until(lambda: [one.text for one in page.all("#lines .what")] == ["loading", "ready"], "one worker")
 
 
-def test_lines_of_our_own_workers_are_made_readable(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+def test_json_lines_of_our_workers_are_shown_readably(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.add("chat")
     platform.logs["AllTraffic/a"] = [
         '{"status": 200, "ids": [1, 2], "finish": "length", "event": "request.finished", "timestamp": "x"}',

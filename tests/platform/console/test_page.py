@@ -32,7 +32,9 @@ def test_the_page_breaks_none_of_its_own_rules(driver: webdriver.Chrome, platfor
     assert noise == []
 
 
-def test_what_a_platform_says_is_text_and_never_html(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+def test_answers_of_a_platform_are_shown_as_text_never_as_html(
+    driver: webdriver.Chrome, platform: FakePlatform
+) -> None:
     evil = "<img src=x onerror=alert(1)>"
     platform.add("chat", "Failed", FailureReason=evil)
     platform.logs["AllTraffic/a"] = [evil]
@@ -53,7 +55,7 @@ def test_the_theme_changes_and_is_kept(driver: webdriver.Chrome, platform: FakeP
     assert page.run(theme) == after
 
 
-def test_a_platform_that_went_away_is_said_to_and_found_again(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+def test_a_lost_platform_is_reported_and_reconnected(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.add("chat")
     page = Console(driver, platform)
     page.until_listed("chat")
@@ -68,7 +70,7 @@ def test_a_platform_that_went_away_is_said_to_and_found_again(driver: webdriver.
     page.until(lambda: page.text("#connection").startswith("127.0.0.1"), "the return")
 
 
-def test_nothing_sticks_out_on_a_phone(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+def test_nothing_overflows_on_a_phone(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.add("a-very-long-name-that-does-not-fit-on-one-line-of-a-telephone-1", FailureReason="unbroken" * 50)
     size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

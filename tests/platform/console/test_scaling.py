@@ -33,7 +33,7 @@ def page(driver: webdriver.Chrome, platform: FakePlatform, world: World) -> Cons
     return opened
 
 
-def test_one_axis_shows_capacity_metric_alarms_and_activities(page: Console) -> None:
+def test_one_time_axis_shows_capacity_metric_alarms_and_activities(page: Console) -> None:
     assert page.text("#scaling-facts") == "Scaled between 1 and 3 instances by chat-load and chat-quiet"
     titles = [one.text for one in page.all(".timeline .lane-title")]
     words = ("Capacity", "ConcurrentRequestsPerModel", "Requests a minute", "Alarms", "Activities")
@@ -67,7 +67,7 @@ def test_marks_stand_where_capacity_changes(page: Console) -> None:
     assert all(abs(jump - mark) <= 2 * width_of_look for jump, mark in zip(jumps, marks, strict=True)), (jumps, marks)
 
 
-def test_activities_are_told_by_keyboard_and_in_a_table(page: Console) -> None:
+def test_activities_are_readable_by_keyboard_and_in_a_table(page: Console) -> None:
     chart = page.find(".timeline")
     page.run("document.querySelector('.timeline').focus()")
     chart.send_keys(Keys.HOME, Keys.ARROW_DOWN)
@@ -86,7 +86,7 @@ def test_activities_are_told_by_keyboard_and_in_a_table(page: Console) -> None:
     assert any("Scaled in" in row and "Setting desired instance count to 1." in row for row in rows)
 
 
-def test_what_was_not_scaled_can_be_left_out(page: Console) -> None:
+def test_not_scaled_activities_can_be_hidden(page: Console) -> None:
     assert page.all(".timeline .mark.not")
     num_rows = len(page.all("#activities tr"))
     page.find("#with-not-scaled").click()
@@ -128,7 +128,7 @@ def test_a_longer_time_has_means_and_sums_keep_their_period(page: Console) -> No
     assert 1 < float(told[1].split()[0]) < 2, told
 
 
-def test_where_nothing_scales_the_command_is_told(driver: webdriver.Chrome, platform: FakePlatform) -> None:
+def test_without_scaling_the_command_to_set_it_up_is_shown(driver: webdriver.Chrome, platform: FakePlatform) -> None:
     platform.add("idle")
     page = Console(driver, platform, "#/idle/scaling")
     page.until(lambda: page.all("#scaling-none") and page.find("#scaling-none").is_displayed(), "the hint")
@@ -146,7 +146,7 @@ HIDE = """
 """
 
 
-def test_a_hidden_tab_plans_no_further_look(page: Console) -> None:
+def test_a_hidden_tab_schedules_no_refresh(page: Console) -> None:
     page.run(HIDE)
     page.find("#scaling-range option[value='900']").click()
     page.until(lambda: not page.all(".timeline .mark.out"), "the look that was asked for")
