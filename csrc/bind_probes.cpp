@@ -1,4 +1,4 @@
-// Timing of single kernels: `benchmarks/roofline` is the only user.
+// Bindings of the kernel timings, used by `benchmarks/roofline` only.
 #include "probes.h"
 
 #include <nanobind/stl/string.h>

@@ -1,4 +1,4 @@
-// Steps: arrays in, arrays out, the GIL released while the kernels run.
+// Bindings of steps: arrays in, arrays out, with the GIL released while the kernels run.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -23,7 +23,7 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
 }
 
-// The rare parts of a step. The arrays are kept alive by the tuples that they came in.
+// The optional inputs of a step. The Python tuples keep their arrays alive.
 class Extras {
  public:
   Extras(int num_rows, int vocab) : rows(num_rows), vocab_(vocab) {}
@@ -32,7 +32,7 @@ class Extras {
     for (nb::handle history : histories) {
       RowExtras& extras = row_of(history);
       const auto tokens = nb::cast<Ints>(history.attr("tokens"), false);
-      require(are_tokens(tokens), "a history holds a token id that is not in the vocabulary");
+      require(are_tokens(tokens), "a history has a token id that is not in the vocabulary");
       extras.history = tokens.data();
       extras.history_size = static_cast<int32_t>(tokens.shape(0));
       extras.num_prompt_tokens = nb::cast<int32_t>(history.attr("num_prompt_tokens"));
@@ -67,7 +67,7 @@ class Extras {
  private:
   RowExtras& row_of(nb::handle part) {
     const auto row = nb::cast<int64_t>(part.attr("row"));
-    require(row >= 0 && row < static_cast<int64_t>(rows.size()), "a history, bias or mask names a row that is not there");
+    require(row >= 0 && row < static_cast<int64_t>(rows.size()), "a history, bias or mask names a missing row");
     return rows[static_cast<size_t>(row)];
   }
 
@@ -78,7 +78,7 @@ class Extras {
   int vocab_;
 };
 
-// An array that owns its memory, for Python.
+// Returns an array for Python that owns its memory.
 template <class T>
 nb::object make_array(T* data, std::initializer_list<size_t> shape) {
   nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });

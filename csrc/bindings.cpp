@@ -1,4 +1,4 @@
-// The Python face of the native runtime. `_native.pyi` has its types; `headrace.runner.native` is its only user.
+// Python bindings of the native runtime, typed in `_native.pyi` and used by `headrace.runner`.
 #include "bindings.h"
 
 #include <nanobind/ndarray.h>
@@ -59,7 +59,7 @@ void bind_config(nb::module_& m) {
       .def_ro("num_bytes", &Slot::num_bytes);
 }
 
-// The memory of an arena as a writable array; the array keeps the arena alive.
+// Returns the memory of an arena as a writable array, which keeps the arena alive.
 nb::object arena_view(nb::handle_t<Arena> self) {
   const Arena& arena = nb::cast<const Arena&>(self);
   const size_t shape[1] = {arena.size()};
@@ -105,7 +105,7 @@ void bind_packing(nb::module_& m) {
         nb::kw_only(), "first_row"_a, "interleaved"_a, "num_threads"_a);
 }
 
-// Seconds by phase, one dict a thread.
+// Returns the seconds by phase, one dict for each thread.
 nb::list profile_of(const Runtime& runtime) {
   nb::list threads;
   for (const PhaseTimes& times : runtime.profile()) {

@@ -61,7 +61,7 @@ const Kernels& select_kernels(const std::string& isa) {
   bool is_available = false;
   for (const std::string& name : available) is_available |= name == wanted;
   if (!is_available) {
-    throw std::invalid_argument("isa is " + wanted + ", which this CPU or this build cannot run; it can run " +
+    throw std::invalid_argument("isa is " + wanted + ", which this CPU or build does not support; expected one of " +
                                 joined(available));
   }
 #if defined(__x86_64__)

@@ -26,7 +26,7 @@ inline float half_to_float(const uint8_t* little_endian) {
   return bits_to_float(sign | ((rest << 13) + 0x38000000u));
 }
 
-// Nearest, ties to even; too large numbers become the largest half, so that no weight turns infinite.
+// Rounds to nearest even; saturates at the largest half, so that no weight becomes infinite.
 inline uint16_t float_to_half(float x) {
   const uint32_t sign = float_to_bits(x) >> 16 & 0x8000;
   float magnitude = x < 0 ? -x : x;
@@ -38,7 +38,7 @@ inline uint16_t float_to_half(float x) {
   return static_cast<uint16_t>(sign | (bits + 0xfff + (bits >> 13 & 1)) >> 13);
 }
 
-// Nearest, ties to even.
+// Rounds to nearest even.
 inline uint16_t float_to_bf16(float x) {
   const uint32_t bits = float_to_bits(x);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);

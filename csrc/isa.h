@@ -1,4 +1,4 @@
-// The kernels of every ISA, and which of them run here.
+// The kernels of every ISA, and the choice of those that this CPU can run.
 #pragma once
 
 #include <string>
@@ -26,10 +26,10 @@ extern const Kernels kernels;
 // Names of the ISAs that this CPU (and its operating system) can run, best first: avx512, avx2, portable.
 std::vector<std::string> available_isas();
 
-// Instruction sets that decide about the choice, as the CPU reports them, e.g. "avx512_vnni".
+// Instruction sets that matter for the choice, as the CPU reports them, e.g. "avx512_vnni".
 std::vector<std::string> cpu_features();
 
-// Throws std::invalid_argument if the CPU cannot run it, or if there is no such ISA. Empty: the best one.
+// Returns the kernels of an ISA, or the best ones for "". Throws std::invalid_argument if the CPU cannot run them.
 const Kernels& select_kernels(const std::string& isa);
 
 }  // namespace headrace

@@ -1,5 +1,5 @@
-// The body of every isa_*.cpp: all kernels in the namespace HEADRACE_ISA. Standard library templates are kept out:
-// the linker would keep one copy of them for all files, which could then hold instructions that a CPU lacks.
+// The body of every isa_*.cpp: all kernels in the namespace HEADRACE_ISA. No standard library templates in here:
+// the linker merges their instantiations across files, and the surviving copy could use instructions a CPU lacks.
 #define INLINE inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
 #define UNROLL _Pragma("GCC unroll 16")

@@ -55,13 +55,13 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
 }  // namespace
 
 void ModelConfig::check() const {
-  require(dtype == "bf16" || dtype == "w8a8" || dtype == "w4a8", "dtype is " + dtype + ", wanted bf16, w8a8 or w4a8");
-  require(kv_dtype == "bf16" || kv_dtype == "int8", "kv_dtype is " + kv_dtype + ", wanted bf16 or int8");
+  require(dtype == "bf16" || dtype == "w8a8" || dtype == "w4a8", "dtype is " + dtype + "; expected bf16, w8a8 or w4a8");
+  require(kv_dtype == "bf16" || kv_dtype == "int8", "kv_dtype is " + kv_dtype + "; expected bf16 or int8");
   require(num_layers > 0 && hidden_size > 0 && intermediate_size > 0 && vocab_size > 0 && num_heads > 0,
           "every dimension of the model must be positive");
   require(num_kv_heads > 0 && num_heads % num_kv_heads == 0, "num_heads must be a multiple of num_kv_heads");
   require(head_dim > 0 && head_dim % 16 == 0 && head_dim <= kMaxHeadDim,
-          "head_dim is " + std::to_string(head_dim) + ", wanted a multiple of 16 up to 256");
+          "head_dim is " + std::to_string(head_dim) + "; expected a multiple of 16 up to 256");
   require(windows.empty() || windows.size() == static_cast<size_t>(num_layers), "windows must have one entry a layer");
   const size_t half = static_cast<size_t>(head_dim) / 2;
   require(rope_frequencies.size() == half, "rope_frequencies must have head_dim / 2 entries");

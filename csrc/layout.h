@@ -1,4 +1,4 @@
-// Where the packed weights of a model lie: one formula for the loader, the runtime and the memory plan.
+// The layout of the packed weights of a model, computed once for the loader, the runtime and the memory plan.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace headrace {
 
-// What the runtime must know of a network; the fields of `ModelSpec` (models/spec.py) that it needs.
+// The fields of `ModelSpec` (models/spec.py) that the runtime needs.
 struct ModelConfig {
   std::string dtype = "bf16";     // bf16, w8a8 or w4a8
   std::string kv_dtype = "bf16";  // bf16 or int8
@@ -21,21 +21,21 @@ struct ModelConfig {
   std::vector<int32_t> windows;           // per layer
   std::vector<std::string> w8_matrices;   // slots of layers that keep 8 bits in a w4a8 model
   std::vector<double> rope_frequencies;   // radians per position, head_dim / 2
-  std::vector<double> local_frequencies;  // of layers with a window; empty: as the others
+  std::vector<double> local_frequencies;  // of layers with a window; empty: the same as the others
 
-  // Throws std::invalid_argument with what does not fit.
+  // Throws std::invalid_argument if a value is invalid.
   void check() const;
   WeightKind layer_kind(const std::string& slot) const;
   WeightKind embed_kind() const;  // 4 bits cost too much quality in the embedding and the LM head
   KvKind kv_kind() const;
 };
 
-// What the runtime must be able to hold; the fields of `RunnerLimits` (runner/step.py) that decide about memory.
+// The fields of `RunnerLimits` (runner/step.py) that determine memory.
 struct Limits {
   int32_t num_blocks = 0, max_step_tokens = 0, max_step_sequences = 0, max_step_rows = 0, max_context_tokens = 0;
 };
 
-// A matrix or a vector (kind "vector": fp32, one row) in the packed file. Sizes are the padded ones.
+// A matrix or a vector (fp32, one row) in the packed file. Sizes include padding.
 struct Slot {
   std::string name;
   bool is_vector;
@@ -56,7 +56,7 @@ Layout make_layout(const ModelConfig& config);
 size_t kv_head_bytes(const ModelConfig& config);
 size_t kv_block_bytes(const ModelConfig& config);  // of all layers
 
-// The dimensions of a model with its padding; pointers are null.
+// Returns the padded dimensions of a model; its pointers are null.
 Model make_dimensions(const ModelConfig& config);
 
 }  // namespace headrace

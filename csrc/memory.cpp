@@ -15,7 +15,7 @@ namespace headrace {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kPiece = size_t{4} << 20;  // checksums are made of pieces, so that threads do not change them
+constexpr size_t kPiece = size_t{4} << 20;  // unit of checksums, so that they do not depend on the number of threads
 
 uint64_t checksum_piece(uint8_t* destination, const uint8_t* source, size_t bytes) {
   uint64_t lanes[8];
@@ -38,7 +38,7 @@ uint64_t checksum_piece(uint8_t* destination, const uint8_t* source, size_t byte
 }  // namespace
 
 Arena::Arena(size_t bytes) : size_(std::max<size_t>(bytes, 1)) {
-  // One huge page more, so that the data can begin on a huge page.
+  // One extra huge page, so that the data can start on a huge page boundary.
   void* raw = mmap(nullptr, size_ + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) throw std::bad_alloc();
   auto start = reinterpret_cast<uintptr_t>(raw);
@@ -48,7 +48,7 @@ Arena::Arena(size_t bytes) : size_(std::max<size_t>(bytes, 1)) {
   if (end > page_end) munmap(reinterpret_cast<void*>(page_end), end - page_end);
   data_ = reinterpret_cast<uint8_t*>(aligned);
 #ifdef MADV_HUGEPAGE
-  madvise(data_, size_, MADV_HUGEPAGE);  // a wish: without huge pages all works, some per cent slower
+  madvise(data_, size_, MADV_HUGEPAGE);  // best effort: without huge pages everything works, a few per cent slower
 #endif
 }
 

@@ -6,7 +6,7 @@
 
 namespace headrace {
 
-// Anonymous zeroed memory, in huge pages where the system gives them. Pages are only taken when they are touched.
+// Anonymous zeroed memory, in huge pages if the system provides them. Pages are allocated on first touch.
 class Arena {
  public:
   Arena() = default;
@@ -23,7 +23,7 @@ class Arena {
   size_t size_ = 0;
 };
 
-// Hands out aligned pieces of one arena; with a null base it only counts.
+// Allocates aligned pieces of an arena; with a null base it only counts bytes.
 class Carver {
  public:
   explicit Carver(uint8_t* base) : base_(base) {}
@@ -41,7 +41,7 @@ class Carver {
   size_t used_ = 0;
 };
 
-// Copies, and returns a checksum of what was copied; `destination` may be null. Runs on `num_threads` threads.
+// Copies on `num_threads` threads and returns a checksum; with a null `destination` it only computes the checksum.
 uint64_t copy_and_checksum(uint8_t* destination, const uint8_t* source, size_t bytes, int num_threads);
 
 }  // namespace headrace

@@ -1,7 +1,7 @@
-// Plain structures shared by the loader and the kernels: what a model, its KV cache and one step look like in memory.
+// Plain structures shared by the loader and the kernels: the memory layout of a model, its KV cache and a step.
 //
 // Letters: T tokens of a step, D head size, K inputs and N outputs of a matrix. Everything here is a view; `Runtime`
-// owns the memory. Kernels are compiled once per ISA, so that this header must stay free of code that could differ.
+// owns the memory. Kernels are compiled once per ISA, so this header must not contain code that could differ (ODR).
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,24 @@ constexpr int kPanel = 32;         // outputs of a weight panel
 constexpr int kDepth = 64;         // K is padded to a multiple of this; also the group of W8 activation scales
 constexpr int kW4Group = 32;       // group of W4 weights and of their activation scales
 constexpr int kBlockTokens = 32;   // tokens of a KV block
-constexpr int kChunkTokens = 256;  // attention works through a context in chunks of this, at absolute positions
+constexpr int kChunkTokens = 256;  // attention processes a context in chunks of this, at absolute positions
 constexpr int kMaxHeadDim = 256;
 constexpr int kBlockRows = 64;     // rows of a block in the row-split step
-constexpr int kColumnRows = 128;   // at most so many rows of a step are split by columns
+constexpr int kColumnRows = 128;   // the largest step that is split by columns
 constexpr int kColumnRowsPerThread = 24;
-constexpr int kLogitRows = 64;     // logit rows that are computed and sampled at a time
-constexpr int kRedundantRows = 2;  // up to so many rows every thread quantises for itself
+constexpr int kLogitRows = 64;     // logit rows that are computed and sampled together
+constexpr int kRedundantRows = 2;  // up to this many rows each thread quantises redundantly
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// Up to so many rows a step is split by columns. With more rows for each thread weights are used often enough for every
-// thread to read all of them, and threads that keep their own rows need not wait for each other.
+// The largest number of rows for which a step is split by columns. With more rows per thread each weight is reused
+// often enough that every thread can read all weights, and threads with their own rows need no barriers.
 constexpr int column_rows(int num_threads) {
   const int rows = num_threads * kColumnRowsPerThread;
   return rows < kColumnRows ? rows : kColumnRows;
 }
 
-// Blocks of rows of a step that is split by rows: as many for each thread, of at most kBlockRows rows.
+// Number of row blocks of a step that is split by rows: a multiple of the threads, of at most kBlockRows rows each.
 constexpr int num_row_blocks(int num_tokens, int num_threads) {
   const int per_round = num_threads * kBlockRows;
   return num_threads * ((num_tokens + per_round - 1) / per_round);
@@ -43,7 +43,7 @@ enum class WeightKind : int32_t { kBf16 = 0, kW8 = 1, kW4 = 2 };
 enum class KvKind : int32_t { kBf16 = 0, kInt8 = 1 };
 enum class Activation : int32_t { kSilu = 0, kGeluTanh = 1 };
 
-// A matrix in panels of 32 outputs. Within a panel inputs run outermost:
+// A matrix in panels of 32 outputs. Within a panel the inputs are the outermost dimension:
 //   bf16  [K/2][32][2]  bf16
 //   W8    [K/4][32][4]  unsigned bytes w + 128, then [32] fp32 scales
 //   W4    per 32 inputs: [4][32][4] bytes (low nibble: inputs 8u..8u+3 of slice u, high nibble: 8u+4..8u+7),
@@ -62,7 +62,7 @@ struct Layer {
   const float *qkv_bias, *o_bias;               // null where there is none
   const float *q_norm, *k_norm;                 // null where there is none
   const float* rope;                            // [position][D], D/2 cosines and then D/2 sines
-  Matrix qkv, o, gate_up, down;                 // gate and up take turns of 16 outputs
+  Matrix qkv, o, gate_up, down;                 // gate and up alternate every 16 outputs
   int32_t window;                               // 0: none
 };
 
@@ -76,8 +76,8 @@ struct Model {
   Matrix embed, lm_head;  // the same panels when tied
 };
 
-// [block][layer][KV head] pieces of `head_bytes` (memory is handed out by the system on first use, in pages of 2 MB that
-// cost milliseconds each: layer by layer, a step that opens a block would pay for a page of every layer):
+// [block][layer][KV head] pieces of `head_bytes`. The block is outermost because the system allocates pages of 2 MB on
+// first touch, which costs milliseconds each: with the layer outermost, a new block would touch a page of every layer.
 //   bf16  K [D/2][32 tokens][2], V [16 token pairs][D][2]
 //   int8  K [D/4][32 tokens][4] as k + 128, V [16 token pairs][D][2] signed, then 32 K scales and 32 V scales (fp32)
 struct KvCache {
@@ -91,8 +91,8 @@ struct KvCache {
   }
 };
 
-// Quantised inputs of a matrix: [K/64][rows][64] bytes (bf16: [K/32][rows][32]), so that the rows of a tile lie a
-// fixed 64 bytes apart. Scales and sums are [rows][groups]: one per 64 inputs for W8, one per 32 for W4.
+// Quantised inputs of a matrix: [K/64][rows][64] bytes (bf16: [K/32][rows][32]), so that the rows of a tile are a
+// constant 64 bytes apart. Scales and sums are [rows][groups]: one per 64 inputs for W8, one per 32 for W4.
 struct Activations {
   int8_t* values;
   float* scales;
@@ -102,7 +102,7 @@ struct Activations {
   int32_t groups_pitch;
 };
 
-// The best logit of each vector lane, where it is, and a number that is NaN if a logit is not finite.
+// The best logit of each vector lane, its position, and a number that is NaN if any logit is not finite.
 struct BestLanes {
   float values[16];
   int32_t ids[16];
@@ -153,8 +153,8 @@ struct StepContext {
   PhaseTimes* profile;            // likewise, or null
 };
 
-// Rows [first_row, first_row + num_rows) of `inputs` times panels [panel_begin, panel_end) of `matrix`. Output `column`
-// of row i goes to out[i * out_pitch + column % out_pitch].
+// Multiplies rows [first_row, first_row + num_rows) of `inputs` with panels [panel_begin, panel_end) of `matrix`.
+// Output `column` of row i goes to out[i * out_pitch + column % out_pitch].
 struct Product {
   const Matrix* matrix;
   const Activations* inputs;
@@ -163,11 +163,11 @@ struct Product {
   size_t out_pitch;
 };
 
-// Single kernels, and what the machine can do at most: for benchmarks.
+// Single kernels and peak rates of the machine, for benchmarks.
 struct Probes {
   void (*quantise)(WeightKind kind, const float* x, int k, const Activations& inputs, int row);
   void (*multiply)(const Product& product);
-  // Runs the dot product instruction of `kind` on registers only; returns how many operations that were.
+  // Runs the dot product instruction of `kind` on registers only; returns the number of operations.
   int64_t (*compute)(WeightKind kind, int64_t num_rounds);
   void (*read)(const uint8_t* data, size_t num_bytes);
 };

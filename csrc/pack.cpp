@@ -17,7 +17,7 @@ constexpr float kRoundingMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds t
 // |x| < 2^22
 int32_t round_to_int(float x) { return static_cast<int32_t>(float_to_bits(x + kRoundingMagic) - 0x4b400000u); }
 
-// Puts one decoded row (padded with zeros to `k`) into lane `lane` of a panel.
+// Writes a decoded row (padded with zeros to `k`) to lane `lane` of a panel.
 void pack_bf16(const float* row, int32_t k, int lane, uint8_t* panel) {
   auto* out = reinterpret_cast<uint16_t*>(panel);
   for (int32_t i = 0; i < k; i++) out[(i / 2) * 2 * kPanel + lane * 2 + i % 2] = float_to_bf16(row[i]);
@@ -35,7 +35,7 @@ void pack_w8(const float* row, int32_t k, int lane, uint8_t* panel) {
   std::memcpy(panel + static_cast<size_t>(k) * kPanel + lane * sizeof(float), &scale, sizeof scale);
 }
 
-// The values and the scale of an I8 row; columns that are only padding stay at 128, which is zero.
+// Copies values and scale of an I8 row; padding columns stay at 128, which means zero.
 void copy_w8(const uint8_t* row, int32_t num_columns, int32_t k, int lane, uint8_t* panel) {
   const uint8_t* values = row + kI8ScaleBytes;
   for (int32_t i = 0; i < k; i++) {
@@ -80,7 +80,7 @@ W4Group round_group(const float* values, float scale, float minimum) {
   return group;
 }
 
-// Scale and minimum from the range of the values, then once more by least squares for the nibbles found.
+// Takes scale and minimum from the range of the values, then refits them once to the nibbles by least squares.
 W4Group quantise_group(const float* values) {
   const auto [low, high] = std::minmax_element(values, values + kW4Group);
   W4Group best = round_group(values, (*high - *low) / 15.0f, *low);
@@ -104,7 +104,7 @@ void pack_w4(const float* row, int32_t k, int lane, uint8_t* panel) {
   }
 }
 
-// Q4_0 and Q4_1 hold 4 bits with a scale (and a minimum) per 32 already.
+// Q4_0 and Q4_1 already have 4 bits with a scale (and a minimum) per 32.
 void copy_w4(Encoding encoding, const uint8_t* row, int32_t num_columns, int lane, uint8_t* panel) {
   const bool has_minimum = encoding == Encoding::kQ4_1;
   const size_t block_bytes = encoded_row_bytes(encoding, kW4Group);

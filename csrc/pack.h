@@ -1,4 +1,4 @@
-// Turns rows of a checkpoint into panels of a packed matrix (the formats are described at `Matrix` in model.h).
+// Packs rows of a checkpoint into panels of a matrix (`Matrix` in model.h describes the formats).
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,11 @@ constexpr size_t kI8ScaleBytes = 4;
 Encoding parse_encoding(const std::string& name);  // throws std::invalid_argument
 size_t encoded_row_bytes(Encoding encoding, int32_t num_columns);
 
-// Writes `num_columns` numbers.
+// Decodes a row to `num_columns` numbers.
 void decode_row(Encoding encoding, const uint8_t* row, int32_t num_columns, float* out);
 
-// Rows of one tensor of a checkpoint and where they go: source row r becomes output `first_row + r`, or, when
-// `interleaved` (gate and up), output `first_row + r / 16 * 32 + r % 16`.
+// Rows of a checkpoint tensor and their place: source row r becomes output `first_row + r`, or, if `interleaved` (gate
+// and up), output `first_row + r / 16 * 32 + r % 16`.
 struct PackSource {
   Encoding encoding;
   const uint8_t* data;
@@ -29,8 +29,8 @@ struct PackSource {
   bool interleaved;
 };
 
-// `panels` is where the slot begins; it must be zero where nothing was packed before.
-// W8 has one scale per output; it takes the rows of I8 as they are. W4 takes the blocks of Q4_0 and Q4_1 as they are and quantises anything else.
+// `panels` is the start of the slot, zero where nothing was packed before. W8 has one scale per output and copies I8
+// rows unchanged. W4 copies Q4_0 and Q4_1 blocks unchanged and quantises anything else.
 void pack_rows(const Slot& slot, uint8_t* panels, const PackSource& source, int num_threads);
 
 }  // namespace headrace

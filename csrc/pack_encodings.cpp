@@ -35,7 +35,7 @@ Encoding parse_encoding(const std::string& name) {
   if (name == "q4_0") return Encoding::kQ4_0;
   if (name == "q4_1") return Encoding::kQ4_1;
   if (name == "i8") return Encoding::kI8;
-  throw std::invalid_argument("encoding is " + name + ", wanted f32, f16, bf16, q8_0, q4_0, q4_1 or i8");
+  throw std::invalid_argument("encoding is " + name + "; expected f32, f16, bf16, q8_0, q4_0, q4_1 or i8");
 }
 
 size_t encoded_row_bytes(Encoding encoding, int32_t num_columns) {

@@ -1,4 +1,4 @@
-// Loops over independent items on some threads, for loading; steps have their own `Team`.
+// Parallel loops over independent items, for loading; steps use a `Team`.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace headrace {
 
-// Calls `body(i)` for every i < count; threads take the items as they come. `body` must not throw.
+// Calls `body(i)` for every i < count; threads take items dynamically. `body` must not throw.
 template <class Body>
 void parallel_for(size_t count, int num_threads, Body&& body) {
   std::atomic<size_t> next{0};

@@ -14,7 +14,7 @@ namespace headrace {
 
 namespace {
 
-constexpr size_t kKeptOutputs = 8192;  // wider products are looked at tile by tile when serving, and not stored
+constexpr size_t kKeptOutputs = 8192;  // serving consumes wider products tile by tile without storing them
 constexpr int kSpinsBeforeYield = 4096;
 constexpr int64_t kComputeRounds = 1 << 20;
 
@@ -22,11 +22,11 @@ WeightKind kind_of(const std::string& dtype) {
   ModelConfig config;
   config.dtype = dtype;
   if (dtype != "bf16" && dtype != "w8a8" && dtype != "w4a8")
-    throw std::invalid_argument("kind is " + dtype + ", wanted bf16, w8a8 or w4a8");
+    throw std::invalid_argument("kind is " + dtype + "; expected bf16, w8a8 or w4a8");
   return config.layer_kind("");
 }
 
-// Numbers between -1 and 1 without a pattern.
+// Pseudorandom numbers between -1 and 1.
 std::vector<float> noise(size_t count) {
   std::vector<float> numbers(count);
   uint32_t state = 1;
@@ -39,7 +39,7 @@ std::vector<float> noise(size_t count) {
 
 }  // namespace
 
-// Where all threads wait for each other. A `Team` would leave threads out while the machine is busy.
+// A barrier for a fixed number of threads. A `Team` would drop threads while the machine is busy.
 class Meeting {
  public:
   explicit Meeting(int num_threads) : num_threads_(num_threads) {}
@@ -60,7 +60,7 @@ class Meeting {
 
 namespace {
 
-// Calls `part(thread, meeting)` on all threads at once; returns the seconds until all are done.
+// Calls `part(thread, meeting)` on all threads concurrently; returns the seconds until all are done.
 template <class Part>
 double timed(int num_threads, const Part& part) {
   Meeting start(num_threads), inside(num_threads), end(num_threads);
@@ -103,7 +103,7 @@ ProductTimer::ProductTimer(const std::string& kind, int32_t num_outputs, int32_t
                            const std::string& isa, int num_threads)
     : probes_(*select_kernels(isa).probes), num_threads_(checked(num_threads)) {
   if (num_outputs < kPanel || num_outputs % kPanel || num_inputs < kDepth || num_inputs % kDepth || num_copies < 1)
-    throw std::invalid_argument("wanted outputs in panels of 32, inputs in groups of 64, and at least one copy");
+    throw std::invalid_argument("expected outputs in panels of 32, inputs in groups of 64, and at least one copy");
   const size_t bytes = panel_bytes(kind_of(kind), num_inputs), num_panels = static_cast<size_t>(num_outputs) / kPanel;
   weights_ = Arena(bytes * num_panels * num_copies);
   for (int i = 0; i < num_copies; i++) {
@@ -136,7 +136,7 @@ void ProductTimer::fill(const std::string& kind) {
 }
 
 double ProductTimer::time(int num_rows, int num_products) {
-  if (num_rows < 1 || num_products < 1) throw std::invalid_argument("wanted at least one row and one product");
+  if (num_rows < 1 || num_products < 1) throw std::invalid_argument("expected at least one row and one product");
   num_rows_ = num_rows;
   num_products_ = num_products;
   const double seconds = timed(num_threads_, [this](int thread, Meeting& meeting) { run_thread(thread, meeting); });

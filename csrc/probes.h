@@ -1,4 +1,4 @@
-// Single kernels as they serve, and what the machine can do at most: for benchmarks, not for serving.
+// Timings of single kernels, and peak rates of the machine: for benchmarks, not for serving.
 #pragma once
 
 #include <memory>
@@ -12,15 +12,15 @@ namespace headrace {
 
 class Meeting;
 
-// Times products with one matrix, shared out over threads as a step does it. So many copies of the matrix take turns
-// that the weights come from memory.
+// Times products with a matrix, split over threads as in a step. It cycles through enough copies of the matrix that the
+// weights come from memory.
 class ProductTimer {
  public:
-  // Throws std::invalid_argument for an unknown kind or ISA, or for sizes that no panel fits.
+  // Throws std::invalid_argument for an unknown kind or ISA, or for sizes that are not whole panels.
   ProductTimer(const std::string& kind, int32_t num_outputs, int32_t num_inputs, int num_copies,
                const std::string& isa, int num_threads);
 
-  // Seconds for `num_products` products of `num_rows` rows, one after another.
+  // Returns the seconds for `num_products` consecutive products of `num_rows` rows.
   double time(int num_rows, int num_products);
   size_t matrix_bytes() const { return copies_[0].panel_bytes * copies_[0].num_panels; }
 
@@ -42,7 +42,7 @@ class ProductTimer {
 // Operations per second (a multiplication and an addition are two) of the dot products of `kind` on registers.
 double peak_operations(const std::string& kind, const std::string& isa, int num_threads);
 
-// Bytes per second at which all of `memory` is read once, every thread its own part.
+// Bytes per second of reading all of `memory` once, each thread its own part.
 double read_bandwidth(const Arena& memory, const std::string& isa, int num_threads);
 
 }  // namespace headrace

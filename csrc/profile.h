@@ -1,4 +1,4 @@
-// Where the time of steps goes, for benchmarks. Nothing is measured unless asked for.
+// Time of steps by phase, for benchmarks. Disabled by default.
 #pragma once
 
 #include <time.h>
@@ -12,13 +12,13 @@ constexpr const char* kPhaseNames[] = {"embed", "norm", "qkv", "keys", "attentio
 enum class Phase { kEmbed, kNorm, kQkv, kKeys, kAttention, kQuantise, kOutput, kGateUp, kDown, kLmHead, kSample, kWait };
 constexpr int kNumPhases = sizeof kPhaseNames / sizeof *kPhaseNames;
 
-// Of one thread.
+// The times of one thread; on its own cache line to avoid false sharing.
 struct alignas(64) PhaseTimes {
   int64_t nanoseconds[kNumPhases];
   int64_t last;
 };
 
-// Adds the time since the call before to the phase that has just ended; without `times` it does nothing.
+// Adds the time since the previous call to the phase that has just ended; without `times` it does nothing.
 class Stopwatch {
  public:
   explicit Stopwatch(PhaseTimes* times) : times_(times) {}

@@ -23,7 +23,7 @@ int32_t scratch_rows(const Limits& limits, int num_threads) {
   return std::max({columns, blocks, num_threads * kRedundantRows, std::min(limits.max_step_tokens, kLogitRows)});
 }
 
-// Inputs of matrices with up to `k` inputs.
+// Allocates the inputs of matrices with up to `k` inputs.
 Activations carve_activations(size_t rows, int32_t k, bool is_bf16, Carver& carver) {
   const size_t groups = static_cast<size_t>(k) / kW4Group;
   Activations inputs{};
@@ -94,9 +94,9 @@ Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_pt
     : config_(config), limits_(limits), kernels_(select_kernels(isa)), weights_(std::move(weights)),
       model_(make_dimensions(config)) {
   workspace_bytes_ = headrace::workspace_bytes(config, limits, num_threads);
-  const size_t wanted = make_layout(config).total_bytes;
-  require(weights_->size() == wanted, "the packed weights have " + std::to_string(weights_->size()) + " bytes, wanted " +
-                                         std::to_string(wanted));
+  const size_t expected = make_layout(config).total_bytes;
+  require(weights_->size() == expected, "the packed weights have " + std::to_string(weights_->size()) +
+                                            " bytes; expected " + std::to_string(expected));
   const size_t scratch_bytes = static_cast<size_t>(num_threads) * SampleScratch::bytes(config.vocab_size);
   kv_memory_ = Arena(kv_cache_bytes(config, limits));
   workspace_memory_ = Arena(workspace_bytes_ - scratch_bytes);
@@ -193,7 +193,7 @@ void Runtime::execute(const Step& step) {
 
 void Runtime::check(const Step& step) const {
   const auto at_most = [](const char* what, int64_t count, int64_t limit) {
-    if (count > limit) fail(std::to_string(count) + " " + what + ", at most " + std::to_string(limit) + " fit");
+    if (count > limit) fail(std::to_string(count) + " " + what + "; expected at most " + std::to_string(limit));
   };
   if (step.num_tokens <= 0 || step.num_sequences <= 0) fail("the step is empty");
   at_most("tokens", step.num_tokens, limits_.max_step_tokens);
@@ -219,8 +219,8 @@ void Runtime::check_sequence(const Step& step, int s) const {
   if (context < 0) fail(name() + " has a negative context");
   const int64_t total = context + stop - start, blocks = (total + kBlockTokens - 1) / kBlockTokens;
   if (total > limits_.max_context_tokens) {
-    fail(name() + " has " + std::to_string(total) + " tokens, at most " + std::to_string(limits_.max_context_tokens) +
-         " fit");
+    fail(name() + " has " + std::to_string(total) + " tokens; expected at most " +
+         std::to_string(limits_.max_context_tokens));
   }
   if (blocks > step.table_width) fail("the block table of " + name() + " is too short");
   const int32_t* table = step.block_tables + static_cast<size_t>(s) * step.table_width;

@@ -1,4 +1,4 @@
-// One loaded model: weights, KV cache, workspace and threads. Checks a step before the kernels run it.
+// A loaded model: weights, KV cache, workspace and threads. Validates a step before the kernels run it.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace headrace {
 
-// Bytes of all working memory of a runtime, the tables of the rotary embedding and the samplers' scratch included.
+// Bytes of all working memory of a runtime, including rotary tables and sampler scratch.
 size_t workspace_bytes(const ModelConfig& config, const Limits& limits, int num_threads);
 
 // Bytes of the whole KV cache.
@@ -19,15 +19,15 @@ size_t kv_cache_bytes(const ModelConfig& config, const Limits& limits);
 
 class Runtime {
  public:
-  // `weights` holds the packed weights (see make_layout); nobody may write to it any more.
-  // Throws std::invalid_argument for a model, limits or an ISA that it cannot run, std::bad_alloc without memory.
+  // `weights` are the packed weights (see make_layout), which must not change any more.
+  // Throws std::invalid_argument for an unsupported model, limits or ISA, std::bad_alloc if memory is short.
   Runtime(const ModelConfig& config, const Limits& limits, std::shared_ptr<const Arena> weights, int num_threads, const std::string& isa);
 
-  // Runs a step whose arrays have the sizes that `step` says. Throws std::invalid_argument for a step that does not
-  // fit; nothing has happened then.
+  // Runs a step whose arrays have the sizes given in `step`. Throws std::invalid_argument for an invalid step, without
+  // side effects.
   void execute(const Step& step);
 
-  // From now on adds up where the time of steps goes; anew at every call.
+  // Starts (or restarts) adding up the time of steps by phase.
   void start_profile() { profile_.assign(team_->size(), PhaseTimes{}); }
   const std::vector<PhaseTimes>& profile() const { return profile_; }
 

@@ -10,23 +10,23 @@
 namespace headrace {
 namespace {
 
-constexpr int32_t kGuesses[] = {64, 512};  // so many best tokens are tried first as the nucleus of top-p
+constexpr int32_t kGuesses[] = {64, 512};  // numbers of best tokens tried first as the nucleus of top-p
 constexpr float kGreedyTemperature = 1e-5f;
 constexpr float kMaxTemperature = 1e30f;
 
-// The mass that `share` of `total` is; at least 1.
+// Returns the mass of a `share` of `total`, at least 1.
 uint64_t share_of(float share, uint64_t total) {
   double mass = std::nearbyint(static_cast<double>(share) * static_cast<double>(total));
   return mass < 1.0 ? 1 : static_cast<uint64_t>(mass);
 }
 
-// One row of logits with what is known about it.
+// A row of logits with the intermediate results of sampling it.
 class Row {
  public:
   Row(const float* logits, int32_t vocab, SampleScratch& scratch)
       : logits_(logits), vocab_(vocab), num_blocks_((vocab + kBlock - 1) / kBlock), scratch_(scratch) {}
 
-  // Looks at all logits; false if no token can be drawn from them. To be called again when they have changed.
+  // Scans all logits; returns false if no token can be drawn. Call again after the logits change.
   bool scan() {
     bool is_finite = find_block_max(logits_, vocab_, scratch_.block_max.data());
     best_ = *std::max_element(scratch_.block_max.begin(), scratch_.block_max.begin() + num_blocks_);
@@ -38,7 +38,7 @@ class Row {
     return static_cast<int32_t>(std::find(logits_ + block * kBlock, logits_ + vocab_, best_) - logits_);
   }
 
-  // Makes `logprob` known and writes the best alternatives.
+  // Computes `logprob` and writes the best alternatives.
   void report_best(int32_t num_top, SampleResult& result) {
     uint64_t total = find_block_mass(logits_, vocab_, best_, 1.0f, scratch_.block_mass.data());
     log_total_ = std::log(static_cast<double>(total) / static_cast<double>(kBestMass));
@@ -99,10 +99,10 @@ class Row {
 
   // --- candidates: `ids` ascending and their `masses`
 
-  // Candidates are the `count` best tokens and perhaps some more, but none that is worse than one left out.
+  // Candidates become the `count` best tokens and possibly more, but none worse than one left out.
   void gather_best(int32_t count) {
     float threshold = -kInfinity;
-    if (count <= num_blocks_) {  // that many blocks have a token at least as good as the count-th best block
+    if (count <= num_blocks_) {  // each of these blocks has a token at least as good as the count-th best block
       auto begin = scratch_.selection.begin();
       std::copy_n(scratch_.block_max.begin(), num_blocks_, begin);
       std::nth_element(begin, begin + (count - 1), begin + num_blocks_, std::greater<float>());
@@ -111,7 +111,7 @@ class Row {
     gather([threshold](float logit) { return logit >= threshold; });
   }
 
-  // Candidates are all tokens whose exponent is at least `lowest`, and perhaps a few more.
+  // Candidates become all tokens whose exponent is at least `lowest`, and possibly a few more.
   void gather_above(float lowest) {
     double threshold = best_ + lowest * 1.0001 / inverse_temperature_;
     gather([threshold](float logit) { return logit >= threshold; });
@@ -154,7 +154,7 @@ class Row {
     num_candidates_ = count;
   }
 
-  // --- orders: a smaller key is sooner, of equals the lower id
+  // --- orders: by key, ties by id
 
   bool is_sooner(int32_t a, int32_t b) const {
     return scratch_.keys[a] < scratch_.keys[b] || (scratch_.keys[a] == scratch_.keys[b] && a < b);
@@ -167,8 +167,8 @@ class Row {
     }
   }
 
-  // Meister et al. 2022: sooner is what is closer to the expected surprise. As log p = exponent - log Z, both
-  // the surprise of a token and its mean may leave out log Z.
+  // Meister et al. 2022: tokens closer to the expected surprise come first. As log p = exponent - log Z, log Z
+  // cancels between the surprise of a token and the mean.
   void order_by_typicality() {
     uint64_t sum = 0;
     for (int32_t i = 0; i < num_candidates_; ++i) {
@@ -193,7 +193,7 @@ class Row {
     keep_until(order[count - 1]);
   }
 
-  // Keeps the shortest beginning of the order that has mass `wanted`, which is at most that of all candidates.
+  // Keeps the shortest prefix of the order that has mass `wanted`, which is at most that of all candidates.
   void keep_mass(uint64_t wanted) {
     int32_t* order = scratch_.order.data();
     auto sooner = [this](int32_t a, int32_t b) { return is_sooner(a, b); };
@@ -221,7 +221,7 @@ class Row {
     });
   }
 
-  // --- draws: the token, by id, at which the sum of masses passes a random point
+  // --- draws: the token at which the cumulative mass, by id, passes a random point
 
   int32_t draw_from_candidates(const SamplingRow& row) const {
     uint64_t point = random_below(row.seed, row.position, candidate_mass());
@@ -230,7 +230,7 @@ class Row {
     return scratch_.ids[i];
   }
 
-  // Top-p alone: most often a few best tokens have the wanted share of the mass of the whole vocabulary.
+  // Top-p alone: usually a few best tokens have the required share of the mass of the whole vocabulary.
   int32_t draw_from_nucleus(const SamplingRow& row) {
     uint64_t total = find_block_mass(logits_, vocab_, best_, inverse_temperature_, scratch_.block_mass.data());
     uint64_t wanted = share_of(row.top_p, total);
@@ -248,7 +248,7 @@ class Row {
     return draw_from_candidates(row);
   }
 
-  // An exponent such that the tokens above it have mass `wanted`, and not many more tokens than that takes.
+  // Returns an exponent such that the tokens above it have mass `wanted`, with few tokens more than needed.
   float find_lowest(uint64_t wanted) const {
     float too_high = 0, low_enough = kNoMassExponent;
     while (too_high - low_enough > 0.25f) {
@@ -282,7 +282,7 @@ class Row {
   int32_t num_candidates_ = 0;
 };
 
-// Copies the allowed logits; the others, which may never have been computed, become -inf.
+// Copies the allowed logits; the others, which may not have been computed, become -inf.
 void copy_allowed(float* to, const float* logits, int32_t vocab, const uint32_t* mask) {
   for (int32_t start = 0; start < vocab; start += 32) {
     uint32_t word = mask[start / 32];
@@ -297,8 +297,8 @@ void copy_allowed(float* to, const float* logits, int32_t vocab, const uint32_t*
   }
 }
 
-// Repetition penalty over prompt and answer, frequency and presence penalty over the answer.
-// `counts` is 0 for unseen tokens, 1 for seen ones, and has 2 added for each time in the answer.
+// Applies the repetition penalty over prompt and answer, frequency and presence penalty over the answer.
+// `counts` is 0 for unseen tokens, 1 for seen ones, plus 2 for each occurrence in the answer.
 void apply_penalties(float* logits, const SamplingRow& row, const RowExtras& extras, int32_t* counts) {
   const int32_t* history = extras.history;
   for (int32_t i = 0; i < extras.history_size; ++i) {
@@ -328,7 +328,7 @@ void adjust(float* logits, const SamplingRow& row, const RowExtras& extras, int3
   if (extras.history_size > 0) apply_penalties(logits, row, extras, counts);
 }
 
-// The token of the row as mask, biases and penalties leave it; -1 if there is none.
+// Returns the token of the row after mask, biases and penalties; -1 if there is none.
 int32_t choose_adjusted(const float* logits, int32_t vocab, const SamplingRow& row, const RowExtras& extras,
                         SampleScratch& scratch) {
   float* adjusted = scratch.adjusted.data();

@@ -1,9 +1,9 @@
-// Turns one row of logits into a token, its logprob and the best alternatives.
+// Samples a row of logits: returns a token, its logprob and the best alternatives.
 //
-// `headrace.runner.sampling` (numpy) says what is right; this file gives the same token for the same input, on every CPU:
+// `headrace.runner.sampling` (numpy) is the reference; this file gives the same token for the same input on every CPU:
 // the mass of a token is a fixed-point integer, so sums do not depend on their order, and the only transcendental
 // function is a polynomial `exp` that both sides compute with the same single-precision operations.
-// Nothing here allocates once a SampleScratch exists, and nothing is global.
+// Nothing here allocates once a SampleScratch exists, and there is no global state.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace headrace {
 
-// How one row becomes a token: the layout of `SAMPLING_DTYPE` in runner/step.py, which explains the fields.
+// Sampling parameters of a row, in the layout of `SAMPLING_DTYPE` (runner/step.py), which explains the fields.
 struct SamplingRow {
   uint64_t seed;
   uint64_t position;
@@ -29,7 +29,7 @@ struct SamplingRow {
 };
 static_assert(sizeof(SamplingRow) == 56, "SamplingRow must have the layout of SAMPLING_DTYPE");
 
-// The parts of a step that few rows have; a null pointer means "none". Token ids must lie in [0, vocab).
+// Optional inputs of a row; a null pointer means none. Token ids must be in [0, vocab).
 struct RowExtras {
   const int32_t* history = nullptr;  // prompt, then answer
   int32_t history_size = 0;
@@ -40,22 +40,22 @@ struct RowExtras {
   const uint32_t* mask = nullptr;  // ceil(vocab / 32) words, bit set = allowed
 };
 
-// Where the answer of one row goes. `top_ids` and `top_logprobs` have room for `top_capacity` alternatives
-// (at least the row's `num_top`); what the row did not ask for is filled with -1 and NaN.
+// The result of a row. `top_ids` and `top_logprobs` have `top_capacity` entries (at least the row's `num_top`); entries
+// beyond `num_top` are -1 and NaN.
 struct SampleResult {
   int32_t token = -1;  // -1: no token can be drawn, because a logit is NaN or +inf, or because everything is forbidden
-  float logprob = 0;   // NaN when not asked for
+  float logprob = 0;   // NaN if not requested
   int32_t* top_ids = nullptr;
   float* top_logprobs = nullptr;
   int32_t top_capacity = 0;
 };
 
-// Working memory for rows of one vocabulary size; one per thread, made once.
+// Working memory for rows of one vocabulary size; one per thread, allocated once.
 class SampleScratch {
  public:
   explicit SampleScratch(int32_t vocab);
 
-  // What a scratch for `vocab` tokens takes, for the memory plan.
+  // Bytes of a scratch for `vocab` tokens, for the memory plan.
   static size_t bytes(int32_t vocab);
 
   std::vector<float> block_max;      // best logit of each block of tokens
@@ -65,11 +65,11 @@ class SampleScratch {
   std::vector<float> selection;      // copy of block_max to partition
   std::vector<int32_t> ids;          // candidates, ascending
   std::vector<uint64_t> masses;      // of the candidates
-  std::vector<double> keys;          // of the candidates: the smaller, the sooner kept
+  std::vector<double> keys;          // of the candidates; smaller keys are kept first
   std::vector<int32_t> order;        // permutation of the candidates
 };
 
-// Samples one row of `vocab` logits. With a mask, no target and `num_top` -1 it reads the allowed ones only.
+// Samples a row of `vocab` logits. With a mask, no target and `num_top` -1 it reads only the allowed logits.
 void sample_row(const float* logits, int32_t vocab, const SamplingRow& row, const RowExtras& extras, SampleScratch& scratch,
                 SampleResult& result);
 

@@ -1,4 +1,4 @@
-// The arithmetic of the sampler that must give the same bits on every CPU and in numpy: masses and random numbers.
+// The arithmetic of the sampler that must be bit-identical on every CPU and in numpy: masses and random numbers.
 // Included by sampling.cpp only.
 #pragma once
 
@@ -7,12 +7,12 @@
 #include <cstring>
 #include <limits>
 
-// A fused multiply-add would round once where numpy rounds twice, so this file is compiled with -ffp-contract=off too.
+// A fused multiply-add rounds once where numpy rounds twice, so this file is also compiled with -ffp-contract=off.
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-// The loops over the vocabulary are compiled for several CPUs; integers and maxima make all of them agree to the bit.
+// The loops over the vocabulary are compiled for several CPUs; they use integers and maxima, so all agree bit for bit.
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define HEADRACE_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
@@ -87,7 +87,7 @@ constexpr int32_t kLanes = 8;
   masses = reinterpret_cast<Masses>(__builtin_convertvector(scaled, Doubles) + kRounder) - kRounderBits;
 }
 
-// The logits of a block; a block that is not whole is copied and filled up with -inf.
+// Returns the logits of a block; an incomplete block is copied and padded with -inf.
 [[gnu::always_inline]] inline const float* whole_block(const float* logits, int32_t vocab, int32_t start,
                                                        float* padded) {
   if (start + kBlock <= vocab) return logits + start;
@@ -102,7 +102,7 @@ constexpr int32_t kLanes = 8;
   return sum;
 }
 
-// Best logit of each block. False if a logit is NaN or +inf.
+// Finds the best logit of each block. Returns false if a logit is NaN or +inf.
 HEADRACE_CLONES bool find_block_max(const float* logits, int32_t vocab, float* block_max) {
   Ints bad{};
   for (int32_t start = 0; start < vocab; start += kBlock) {
@@ -124,7 +124,7 @@ HEADRACE_CLONES bool find_block_max(const float* logits, int32_t vocab, float* b
   return any_bad == 0;
 }
 
-// Mass of each block for exponents (logit - best) * inverse_temperature; returns the mass of all.
+// Computes the mass of each block for exponents (logit - best) * inverse_temperature; returns the total mass.
 HEADRACE_CLONES uint64_t find_block_mass(const float* logits, int32_t vocab, float best, float inverse_temperature,
                                          uint64_t* block_mass) {
   uint64_t total = 0;
@@ -145,7 +145,7 @@ HEADRACE_CLONES uint64_t find_block_mass(const float* logits, int32_t vocab, flo
   return total;
 }
 
-// Mass of the tokens whose exponent is at least `lowest`.
+// Returns the mass of the tokens whose exponent is at least `lowest`.
 HEADRACE_CLONES uint64_t find_mass_above(const float* logits, int32_t vocab, float best, float inverse_temperature,
                                          float lowest) {
   Masses sums{};

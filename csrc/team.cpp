@@ -9,7 +9,7 @@ namespace headrace {
 
 namespace {
 
-constexpr int kSpinsBeforeYield = 4096;                      // for another thread, some tens of microseconds
+constexpr int kSpinsBeforeYield = 4096;                      // waiting for another thread, some tens of microseconds
 constexpr auto kSpinForNextRun = std::chrono::microseconds(50);  // parking and waking takes about 25
 
 int64_t nanoseconds(clockid_t clock) {
@@ -52,7 +52,7 @@ void Team::run(void (*function)(void*, int), void* context, bool meets_often) {
   function_ = function;
   context_ = context;
   num_running_.store(num_active_ - 1, std::memory_order_relaxed);
-  // Threads that are left out are not called, so that they sleep on and never look at the run.
+  // Inactive threads are not woken and never read the state of the run.
   for (int thread = 1; thread < num_active_; thread++) {
     members_[thread].runs.fetch_add(1, std::memory_order_release);
     members_[thread].runs.notify_one();
@@ -63,8 +63,8 @@ void Team::run(void (*function)(void*, int), void* context, bool meets_often) {
   if (meets_often) budget_.record(now, now - started_, lost_time());
 }
 
-// A thread loses the time from the start of the run to its end in which it did not run: it was not woken yet, it was
-// put off its core, or it gave its core away while it waited for one that was.
+// Lost time is the time between start and end of the run in which the thread was not on a core: not yet woken,
+// preempted, or yielding its core while it waited for a preempted thread.
 void Team::run_part(int thread) {
   const int64_t cpu_start = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
   function_(context_, thread);

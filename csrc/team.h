@@ -1,4 +1,4 @@
-// A team of threads that run the same function side by side and meet at barriers.
+// A team of threads that run the same function concurrently and synchronise at barriers.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ inline void cpu_relax() {
 #endif
 }
 
-// Workers sleep between runs (they spin for some microseconds first, as the next run often comes at once).
+// Workers sleep between runs, after spinning for some microseconds: the next run often follows immediately.
 class Team {
  public:
   Team(int num_threads, int num_items);
@@ -32,29 +32,29 @@ class Team {
   // Threads that take part in the current run: fewer than `size` while other processes keep the cores busy.
   int num_active() const { return num_active_; }
 
-  // Calls `function(context, thread)` on the active threads, the calling one being thread 0; returns when all have
-  // returned. All threads are active where they seldom wait for each other (`meets_often` false).
+  // Calls `function(context, thread)` on the active threads, the caller being thread 0, and waits for all of them.
+  // All threads are active if they seldom synchronise (`meets_often` false).
   void run(void (*function)(void* context, int thread), void* context, bool meets_often);
 
-  // Waits until every thread of the run is here. Writes before it are seen by all after it.
+  // Waits until every thread of the run arrives. Writes before it are visible to all threads after it.
   void barrier(int thread);
 
-  // Numbers 0, 1, 2, ... handed out once each, for work that threads take as they come; every `run` starts at 0.
+  // Returns 0, 1, 2, ..., each once per run, for dynamic scheduling.
   int take() { return taken_.value.fetch_add(1, std::memory_order_relaxed); }
 
-  // Counts the finished stages of an item, on which one thread works at a time; every `run` starts at 0.
+  // Counts a finished stage of an item, which one thread works on at a time; reset at every `run`.
   void finish_stage(int item) { stages_[item].value.fetch_add(1, std::memory_order_release); }
 
-  // Waits until `count` stages of an item are finished, and sees what was written in them. Whoever waits must have taken
-  // its work after those who work on these stages.
+  // Waits until `count` stages of an item are finished and their writes are visible. To avoid deadlock, the waiting
+  // thread must have taken its work after the threads that work on these stages.
   void wait_for_stages(int item, int count) const;
 
  private:
-  // What belongs to one thread, on a cache line of its own.
+  // State of one thread, on its own cache line to avoid false sharing.
   struct alignas(64) Member {
-    std::atomic<uint32_t> runs{0};     // runs that it was called to; its thread sleeps on this
-    std::atomic<uint32_t> arrived{0};  // barriers of this run that it has reached
-    int64_t lost = 0;                  // nanoseconds of this run for which it was off its core
+    std::atomic<uint32_t> runs{0};     // runs started; the thread sleeps on this
+    std::atomic<uint32_t> arrived{0};  // barriers reached
+    int64_t lost = 0;                  // nanoseconds of this run in which the thread was descheduled
   };
   struct alignas(64) Counter {
     std::atomic<int> value{0};

@@ -1,30 +1,30 @@
-// How many threads of a team should work on the next run, while other processes use the cores too.
+// Chooses the number of threads for the next run while other processes compete for the cores.
 #pragma once
 
 #include <cstdint>
 
 namespace headrace {
 
-// The threads of a run meet often, so that all of them wait while one of them is off its core: with another busy process
-// on two cores, two threads are slower than one. A thread is worth 1/n of the speed of n threads; when more time than
-// this goes lost, the budget goes down by a thread. After a while it tries again with one more; every time that this
-// fails it waits longer. All times are nanoseconds of one steady clock.
+// The threads of a run synchronise often, so all of them wait while one is preempted: next to another busy process on
+// two cores, two threads are slower than one. A thread contributes 1/n of the speed of n threads; when more time than
+// that is lost, the budget drops by one thread. Later it tries one more again, with exponential backoff. All times are
+// nanoseconds of a steady clock.
 class ThreadBudget {
  public:
   explicit ThreadBudget(int num_threads) : num_threads_(num_threads), size_(num_threads) {}
 
-  // Threads of a run that starts now.
+  // Returns the number of threads for a run that starts now.
   int size(int64_t now) {
     if (size_ < num_threads_ && now >= retry_at_) {
       size_++;
       is_trial_ = true;
-      retry_at_ = now + pause_;  // for the thread after this one
+      retry_at_ = now + pause_;  // for the next thread
       elapsed_ = lost_ = 0;
     }
     return size_;
   }
 
-  // A run of `size` threads ended now and took `elapsed`, of which a thread was off its core for `lost`.
+  // Records a run of `size` threads that ended now and took `elapsed`, in which a thread lost the time `lost`.
   void record(int64_t now, int64_t elapsed, int64_t lost) {
     if (size_ == 1) return;
     elapsed_ += elapsed;
@@ -40,9 +40,9 @@ class ThreadBudget {
  private:
   static constexpr int64_t kMillisecond = 1'000'000;
   static constexpr int64_t kWindow = 25 * kMillisecond;      // of work, over which losses are summed
-  static constexpr int64_t kMinimumLoss = 4 * kMillisecond;  // less is no busy process, but a short errand
+  static constexpr int64_t kMinimumLoss = 4 * kMillisecond;  // less is a short interruption, not a busy process
   static constexpr int64_t kFirstPause = 50 * kMillisecond, kLongestPause = 800 * kMillisecond;
-  static constexpr double kWorthOfThread = 0.8;  // of 1/n: threads share the memory
+  static constexpr double kWorthOfThread = 0.8;  // of 1/n, because threads share the memory bandwidth
 
   void drop_thread(int64_t now) {
     pause_ = is_trial_ ? (pause_ * 2 < kLongestPause ? pause_ * 2 : kLongestPause) : kFirstPause;

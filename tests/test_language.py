@@ -19,7 +19,6 @@ _NOT_YET = {
     "cluster",
     "control",
     "core",
-    "csrc",
     "engine",
     "gateway",
     "http",

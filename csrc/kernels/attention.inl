@@ -1,9 +1,9 @@
 // Paged attention with grouped query heads over a bf16 or int8 KV cache.
 //
-// Rows are (token, query head) pairs that share a KV head. A context is worked through in chunks of kChunkTokens at
-// absolute positions, with a running maximum. What a row gets depends only on the tokens that it may see: all others
-// are masked before they can reach a maximum, a scale or a sum, so neither the company of a row nor the way in which
-// its prompt was cut into steps shows, nor what lies in unused slots of a block.
+// Rows are (token, query head) pairs that share a KV head. A context is processed in chunks of kChunkTokens at absolute
+// positions, with a running maximum. The result of a row depends only on the tokens visible to it: all others are
+// masked before they can reach a maximum, a scale or a sum. So it is independent of the other rows of the batch, of
+// the chunking of its prompt, and of stale values in unused slots of a block.
 
 struct HeadShape {
   const Layer* layer;
@@ -11,7 +11,7 @@ struct HeadShape {
   float eps;
 };
 
-// Norm (if the model has one) and rotation of a query or key head.
+// Applies the norm (if the model has one) and the rotation to a query or key head.
 INLINE void rotate_head(const HeadShape& shape, const float* head, const float* norm, int position, float* out) {
   const int d = shape.head_dim, half = d / 2;
   alignas(64) float normed[kMaxHeadDim];
@@ -27,7 +27,7 @@ INLINE void rotate_head(const HeadShape& shape, const float* head, const float* 
   }
 }
 
-// Makes NaN and infinity finite: a masked value is multiplied by zero, which must give zero.
+// Makes NaN and infinity finite: a masked value is multiplied by zero and must give zero.
 INLINE void make_finite(float* x, int count) {
   for (int i = 0; i < count; i += W) {
     store_f(x + i, min(max(load_f(x + i), set_f(-1e30f)), set_f(1e30f)));
@@ -62,7 +62,7 @@ INLINE void store_kv_int8(uint8_t* piece, int slot, int d, const float* key, con
   for (int i = 0; i < d; i++) values[2 * i] = v[i];
 }
 
-// Fetches the cache lines that `store_kv` will write for the slot of `position`: they are scattered over the piece.
+// Prefetches the cache lines that `store_kv` will write for the slot of `position`: they are scattered over the piece.
 INLINE void prefetch_slot(KvKind kind, const uint8_t* piece, int position, int d) {
   const int slot = position % kBlockTokens, bytes = kind == KvKind::kInt8 ? 1 : 2;
   for (int i = 0; i < d * bytes; i += 4) prefetch_l2(piece + i * kBlockTokens + slot * 4);
@@ -104,12 +104,12 @@ struct Context {
   const uint8_t* piece(int block) const { return kv->piece(layer, table[block], kv_head); }
 };
 
-// Blocks that the cache is read ahead of use. Blocks lie anywhere in memory: no hardware sees the next one coming.
-// Into the L2 cache: into L1, however far ahead, attention of 64 sequences took 1.7 times as long (AMD Zen 4).
-// With more rows than kRowsOfDecode the arithmetic hides the memory.
+// Prefetch distance in KV blocks. Blocks are scattered in memory, so the hardware prefetcher cannot predict them.
+// Prefetch to L2: to L1, at any distance, attention of 64 sequences took 1.7 times as long (AMD Zen 4).
+// With more rows than kRowsOfDecode attention is compute-bound and needs no prefetch.
 constexpr int kBlocksAhead = 4, kRowsOfDecode = 8;
 
-// The block to fetch while `block` is worked on; after the last one come the first ones of what is attended to next.
+// Returns the block to prefetch while `block` is processed; after the last one, the first ones of the next context.
 INLINE const uint8_t* piece_ahead(const Context& context, const Context& following, int block) {
   const int ahead = block + kBlocksAhead, after = following.first_block + ahead - context.last_block - 1;
   if (ahead <= context.last_block) return context.piece(ahead);
@@ -143,7 +143,7 @@ struct AttentionState {
   float largest[ROWS], sum[ROWS], correction[ROWS], unit[ROWS];
 };
 
-// Fetches `BYTES` bytes at `data`, and as many `distance` bytes after it.
+// Prefetches `BYTES` bytes at `data`, and as many `distance` bytes after it.
 template <int BYTES>
 INLINE void prefetch_pair(const uint8_t* data, size_t distance) {
   for (int i = 0; i < BYTES; i += 64) {
@@ -152,7 +152,7 @@ INLINE void prefetch_pair(const uint8_t* data, size_t distance) {
   }
 }
 
-// Scores of one block; `at` is its first token within the chunk; meanwhile the block `ahead` is fetched.
+// Computes the scores of a block, whose first token is `at` within the chunk, and prefetches the block `ahead`.
 template <KvKind KV, int ROWS>
 INLINE void score_block(const AttentionTile& tile, const uint8_t* piece, const uint8_t* ahead, int d, int at,
                         AttentionState<ROWS>& s) {
@@ -205,7 +205,7 @@ INLINE void score_block(const AttentionTile& tile, const uint8_t* piece, const u
   }
 }
 
-// 2^x like `exp2_v`; relative error below 3e-6, a tenth of what rounding a weight to 16 bits costs.
+// 2^x like `exp2_v`; relative error below 3e-6, a tenth of the error of rounding a weight to 16 bits.
 INLINE vf exp2_weight(vf x) {
   x = max(x, set_f(-126.0f));
   const vf n = round(x), f = sub(x, n);
@@ -217,7 +217,7 @@ INLINE vf exp2_weight(vf x) {
   return scale2(p, n);
 }
 
-// What one row sees of chunk tokens [from, to): tokens [begin, end), and all lanes of vectors in [full_begin, full_end).
+// Chunk tokens visible to a row, within [from, to): tokens [begin, end); vectors in [full_begin, full_end) need no mask.
 struct Seen {
   int from, to, begin, end, full_begin, full_end;
   Seen(int from, int to, int begin, int end)
@@ -228,7 +228,7 @@ struct Seen {
   vmask lanes(int vector) const { return lanes_between(begin - vector, end - vector); }
 };
 
-// The best score and the largest value scale of what a row sees.
+// The best score and the largest value scale among the tokens visible to a row.
 struct Peaks {
   vf score = set_f(kNoScore), value_scale = zero_f();
 };
@@ -246,7 +246,8 @@ INLINE void find_peaks(const float* scores, const float* value_scales, const See
   }
 }
 
-// Weights exp2(score - shift), for an int8 cache times the scale of the value in fixed point. Returns `total` plus their sum.
+// Computes weights exp2(score - shift), for an int8 cache times the scale of the value in fixed point. Returns `total`
+// plus their sum.
 template <KvKind KV, bool FULL>
 INLINE vf weigh(const float* scores, const float* value_scales, const Seen& seen, int from, int to, vf shift,
                 vf fixed_point, int16_t* weights, vf total) {
@@ -364,7 +365,7 @@ NOINLINE void attend_rows(const AttentionTile& tile, const Context& context, con
   }
 }
 
-// Kernels take some row counts only: how many rows a tile of `count` rows needs.
+// Kernels are instantiated for some row counts only: returns the row count for a tile of `count` rows.
 INLINE int padded_rows(int count) {
   if (count <= 4) return count;
   return count <= 6 ? 6 : count <= 8 ? 8 : kRowsAttention;
@@ -386,7 +387,7 @@ INLINE void attend(const AttentionTile& tile, const Context& context, const Cont
   }
 }
 
-// Fills up a tile to a row count that a kernel has.
+// Pads a tile to a row count that a kernel is instantiated for.
 INLINE void repeat_last_row(AttentionTile& tile) {
   const int last = tile.num_rows - 1;
   for (int r = tile.num_rows; r < padded_rows(tile.num_rows); r++) {

@@ -1,13 +1,13 @@
 // Matrix products: quantised rows times panels of 32 outputs, into fp32.
 //
-// A tile is up to kRows* rows by one panel; it goes to a small buffer on which an epilogue works (store, add, activate,
-// best logit). For one row the order of all floating-point operations is the same whatever the number of rows.
+// A tile is up to kRows* rows by one panel, computed into a small buffer for an epilogue (store, add, activate, best
+// logit). The order of the floating-point operations of a row does not depend on the number of rows (batch invariance).
 
-// Weights are fetched ahead of use, as the panels of a thread are one stream from memory. Where a panel is passed over
-// more than once (by several tiles of rows, or of outputs), each pass fetches its part of the next panel, so that memory
-// has work all the time; else a pass fetches what it will need this many bytes later. A row or few wait for nothing but
-// memory and want their weights in L1; with some rows the arithmetic covers the way from L2, and L1 is left to the rows;
-// with many memory no longer matters (measured on Zen 4: 8 rows gain 2-10 %, 1 row would lose 10 %, 32 rows 4 %).
+// The panels of a thread are one stream from memory, so weights are prefetched. If a panel is read more than once (by
+// several tiles of rows, or of outputs), each pass prefetches its part of the next panel, which keeps the memory busy;
+// otherwise a pass prefetches this many bytes ahead. With 1-4 rows the GEMM is memory-bound: prefetch weights to L1.
+// With 5 or more, arithmetic hides the latency of L2: prefetch to L2 and leave L1 to the rows. With more than
+// kMaxTilesFromL2 tiles memory no longer matters (Zen 4: 8 rows gain 2-10 % from L2, 1 row loses 10 %, 32 rows 4 %).
 constexpr size_t kPrefetchAhead = 8192;
 constexpr int kMinRowsFromL2 = 5, kMaxTilesFromL2 = 3;
 constexpr int kPanelPasses = kPanel / (2 * W);  // of one tile
@@ -15,10 +15,10 @@ constexpr int kPanelPasses = kPanel / (2 * W);  // of one tile
 template <int ROWS>
 class Ahead {
  public:
-  // For a tile that fetches from `start` on, one of `num_tiles`.
+  // For one of `num_tiles` tiles, which prefetches from `start` on.
   INLINE Ahead(const uint8_t* start, int num_tiles) 
       : at_(start), passes_(num_tiles * kPanelPasses), to_l2_(ROWS >= kMinRowsFromL2 && num_tiles <= kMaxTilesFromL2) {}
-  // Called whenever a pass has come `lines` cache lines of its panel further.
+  // Called whenever a pass has advanced by `lines` cache lines of its panel.
   INLINE void fetch(int lines) {
     for (int i = 0; i < lines; i += passes_, at_ += 64) to_l2_ ? prefetch_l2(at_) : prefetch(at_);
   }
@@ -30,8 +30,8 @@ class Ahead {
 };
 
 struct Tile {
-  const uint8_t* ahead;  // where to fetch from
-  int num_tiles;         // that pass over the panel
+  const uint8_t* ahead;  // prefetch address
+  int num_tiles;         // tiles that read the panel
   const uint8_t* panel;
   int32_t k;
   const int8_t* values;  // of the first row
@@ -169,7 +169,7 @@ NOINLINE void run_tile(WeightKind kind, const Tile& tile, int rows) {
   }
 }
 
-// Outputs of panels [panel_begin, panel_end) for `num_rows` rows of `inputs` from `first_row` on. For each tile calls
+// Multiplies `num_rows` rows of `inputs` from `first_row` on with panels [panel_begin, panel_end). For each tile calls
 // `epilogue(row, rows, column, tile)`: `rows` rows from `row` (counted from `first_row`) by kPanel outputs from `column`.
 template <class Epilogue>
 INLINE void gemm(const Matrix& matrix, const Activations& inputs, int first_row, int num_rows, int panel_begin,

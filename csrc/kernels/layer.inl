@@ -1,7 +1,7 @@
-// The parts of one layer for some rows: norms, matrices with what is fused to them, keys, attention.
+// The parts of a layer for a range of rows: norms, matrices with their fused operations, keys, attention.
 
-// Rows that one thread works on: `count` tokens from `token` on; their normed inputs of matrices begin at row `input` and
-// all else that is not kept for the whole step at row `scratch` of the workspace.
+// The rows of one thread: `count` tokens from `token` on. Their normed matrix inputs start at row `input` of the
+// workspace, all other temporaries at row `scratch`.
 struct Rows {
   int token, count, input, scratch;
 };
@@ -20,7 +20,7 @@ INLINE Share share_of(int count, int thread, int num_threads) {
           static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / num_threads)};
 }
 
-// Panels of gate and up that give the inputs of one group of `down`.
+// Panels of gate and up that compute the inputs of one group of `down`.
 constexpr int kGateUpPanels = 2 * kDepth / kPanel;
 
 class StepRun {
@@ -42,7 +42,7 @@ class StepRun {
     }
   }
 
-  // Norm of the residual stream, quantised as input of a matrix of `kind`.
+  // Norms the residual stream and quantises it as the input of a matrix of `kind`.
   void norm_input(const float* weight, WeightKind kind, int token, int input) const {
     rms_norm(x(token), weight, m.hidden_padded, m.hidden, m.norm_eps, row_buffer());
     quantise_row(kind, row_buffer(), m.hidden_padded, work.inputs, input);
@@ -81,7 +81,7 @@ class StepRun {
     for (int i = 0; i < rows.count; i++) norm_input(weight, kind, rows.token + i, rows.input + i);
   }
 
-  // The output of a head is quantised where it is made, unless a group of the scales of `o` spans heads.
+  // The output of a head is quantised right after its attention, unless a scale group of `o` spans heads.
   bool quantises_heads(const Layer& layer) const {
     return d % group_of(layer.o.kind) == 0 && m.num_heads * d == m.attention_padded;
   }
@@ -133,7 +133,7 @@ void StepRun::project_qkv(const Layer& layer, Rows rows, Share panels) const {
        });
 }
 
-// Gate and up for some groups of kDepth inputs of `down`, which are quantised while they are in the cache.
+// Computes gate and up for groups of kDepth inputs of `down`, and quantises these while they are in the cache.
 void StepRun::project_gate_up(const Layer& layer, Rows rows, Share groups) const {
   const bool is_silu = m.activation == Activation::kSilu;
   for (int group = groups.begin; group < groups.end; group++) {
@@ -154,7 +154,7 @@ void StepRun::project_gate_up(const Layer& layer, Rows rows, Share groups) const
   }
 }
 
-// Adds the product to the residual stream, or puts it into `projected` when a norm comes first.
+// Adds the product to the residual stream, or stores it in `projected` if a norm follows.
 void StepRun::project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, bool direct,
                                Rows rows, Share panels) const {
   gemm(matrix, inputs, rows.scratch, rows.count, panels.begin, panels.end,
@@ -193,7 +193,7 @@ void StepRun::prefetch_keys(int index, int token, int kv_head) const {
   prefetch_slot(kv.kind, kv.piece(index, table[position / kBlockTokens], kv_head), position, d);
 }
 
-// Keys of this thread's part of all rows and KV heads; with `whole_heads` of those that it attends to.
+// Stores the keys of this thread's share of rows and KV heads; with `whole_heads` those that it attends to itself.
 void StepRun::store_keys_share(int index, bool whole_heads) const {
   const Layer& layer = m.layers[index];
   if (whole_heads) {
@@ -213,8 +213,8 @@ Context StepRun::context_of(int index, HeadRows rows) const {
           window && first >= window ? (first + 1 - window) / kBlockTokens : 0, last / kBlockTokens};
 }
 
-// Attention of some rows. The output of token t goes to wide row t + scratch_offset (t counted from the first token of
-// the step) and, quantised, to the input row of the same number.
+// Attention of a range of rows. The output of token t goes to row t + scratch_offset of `wide` (t counted from the
+// first token of the step) and, quantised, to the input row of the same number.
 void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const Context& following) const {
   const Layer& layer = m.layers[index];
   const HeadShape shape = {&layer, d, m.norm_eps};
@@ -242,11 +242,11 @@ void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const C
   }
 }
 
-// Calls `visit` with this thread's part of all attention of the step, by context length. With `whole_heads` a KV head
-// of a sequence is not divided.
+// Calls `visit` with this thread's share of the attention of the step, balanced by context length. With `whole_heads` a
+// KV head of a sequence is not split.
 template <class Visit>
 void StepRun::visit_share(bool whole_heads, const Visit& visit) const {
-  constexpr int64_t kFixedCost = 64;  // of a row, in tokens of context
+  constexpr int64_t kFixedCost = 64;  // per row, in tokens of context
   int64_t total = 0;
   const auto cost_of = [&](int s) { return step.context_lens[s] + tokens_of(s) + kFixedCost; };
   for (int s = 0; s < step.num_sequences; s++) total += cost_of(s) * tokens_of(s) * m.num_heads;

@@ -1,10 +1,10 @@
-// LM head and sampling: the rows whose logits are wanted, kLogitRows at a time.
+// LM head and sampling of the rows that need logits, kLogitRows at a time.
 //
-// A grammar often allows a few tokens only (a quote, a comma, the digits). The LM head of such a row is computed for
-// the panels that hold an allowed token, and for no other: a panel has kPanel outputs, a word of a mask as many bits.
+// A grammar often allows only a few tokens (a quote, a comma, the digits). The LM head of such a row is computed only
+// for the panels with an allowed token: a panel has kPanel outputs, a word of a mask as many bits.
 
 static_assert(kPanel == 32, "a mask has one word for each panel of the LM head");
-constexpr int kSparseShare = 8;  // a row alone costs several times as much for each panel as one among many rows
+constexpr int kSparseShare = 8;  // a single row costs several times as much per panel as a row among many
 
 class LogitRun {
  public:
@@ -14,7 +14,7 @@ class LogitRun {
 
   void run() {
     for (int first = 0; first < step.num_rows; first += kLogitRows) {
-      if (first > 0) team.barrier(thread);  // all have read the logits of the rows before
+      if (first > 0) team.barrier(thread);  // all threads have read the previous logits
       const int count = step.num_rows - first < kLogitRows ? step.num_rows - first : kLogitRows;
       const int num_dense = order_rows(first, count);
       const int input = prepare_inputs(count);
@@ -34,14 +34,14 @@ class LogitRun {
   float* logits(int row) const { return work.logits + static_cast<size_t>(row) * m.vocab_padded; }
   BestLanes& best(int of_thread, int row) const { return work.best[of_thread * kLogitRows + row]; }
 
-  // Only the best of the allowed tokens is asked for, and nothing changes the logits: they need not be stored.
+  // Only the best allowed token is needed, and nothing modifies the logits: they need not be stored.
   bool is_plain_greedy(int row) const {
     const SamplingRow& s = step.sampling[row];
     return s.temperature == 0.0f && s.num_top < 0 && s.target < 0 && s.repetition_penalty == 1.0f &&
            s.presence_penalty == 0.0f && s.frequency_penalty == 0.0f && step.extras[row].num_biases == 0;
   }
 
-  // Whether so few panels hold an allowed token that they are computed for this row alone.
+  // True if so few panels have an allowed token that they are computed for this row alone.
   bool is_sparse(int row) const {
     const SamplingRow& s = step.sampling[row];
     const uint32_t* mask = step.all_logits ? nullptr : step.extras[row].mask;
@@ -51,7 +51,7 @@ class LogitRun {
     return num_panels * kSparseShare <= m.lm_head.num_panels;
   }
 
-  // Puts the rows that need the whole LM head first; returns how many they are. Every thread finds the same order.
+  // Moves the rows that need the full LM head to the front; returns their number. All threads compute the same order.
   int order_rows(int first, int count) {
     int num_dense = 0, num_sparse = 0;
     int sparse[kLogitRows];
@@ -71,7 +71,7 @@ class LogitRun {
     return false;
   }
 
-  // Returns the row of `work.inputs` where this thread finds the first one.
+  // Returns the row of `work.inputs` of the first one for this thread.
   int prepare_inputs(int count) const {
     const bool alone = count <= kRedundantRows;
     const int input = alone ? thread * kRedundantRows : 0;
@@ -99,7 +99,7 @@ class LogitRun {
          });
   }
 
-  // Computes the panels with an allowed token for one row; the threads take them in turns.
+  // Computes the panels with an allowed token for one row; panels are dealt to the threads in turn.
   void project_allowed(int i, int input) const {
     const uint32_t* mask = step.extras[row_of[i]].mask;
     const bool keep = !is_plain_greedy(row_of[i]);
@@ -121,7 +121,7 @@ class LogitRun {
     store_i(lanes.ids, set_i(-1));
   }
 
-  // Compares a panel's logits of the row in place `i` with the best ones so far, as far as they are allowed.
+  // Updates the best logits of the row at index `i` with the allowed logits of a panel.
   void watch(int i, const float* values, int column) const {
     BestLanes& lanes = best(thread, i);
     const uint32_t* mask = step.extras ? step.extras[row_of[i]].mask : nullptr;

@@ -1,4 +1,4 @@
-// What csrc/probes.h measures.
+// The kernels that csrc/probes.h measures.
 
 void probe_quantise(WeightKind kind, const float* x, int k, const Activations& inputs, int row) {
   quantise_row(kind, x, k, inputs, row);
@@ -14,9 +14,9 @@ void probe_multiply(const Product& p) {
        });
 }
 
-constexpr int kChains = 10;  // independent sums: enough to hide the latency of any instruction
+constexpr int kChains = 10;  // independent sums, enough to hide the latency of any instruction
 
-// Makes the compiler believe that somebody reads `x`.
+// Makes the compiler assume that `x` is read.
 INLINE void use(vf x) {
   alignas(64) float lanes[W];
   store_f(lanes, x);
@@ -28,7 +28,7 @@ INLINE void use(vi x) {
   asm volatile("" : : "m"(lanes));
 }
 
-// Adds up `dot`s of registers, on numbers that the compiler cannot foresee.
+// Adds up `dot`s of registers, on numbers that the compiler cannot fold.
 template <class Sum, class Dot>
 INLINE int64_t probe_dots(int64_t num_rounds, Sum zero, int operations_per_lane, const Dot& dot) {
   alignas(64) static const uint8_t numbers[W * 4] = {1, 2, 3};

@@ -1,4 +1,4 @@
-// What is done to single rows: embedding, norms, activations, quantisation of the inputs of a matrix.
+// Operations on single rows: embedding, norms, activations, quantisation of matrix inputs.
 
 // 2^x for x >= -126 (smaller x gives 2^-126); relative error below 1e-6.
 INLINE vf exp2_v(vf x) {
@@ -33,7 +33,7 @@ INLINE vf gelu_tanh(vf x) {
   return sigmoid_times(x, mul(set_f(2 * 0.7978845608f), fma(cube, set_f(0.044715f), x)));
 }
 
-// 1 / root mean square of `size` numbers, the first of `padded` (the others are zero).
+// 1 / root mean square of the first `size` of `padded` numbers (the others are zero).
 INLINE float inverse_rms(const float* x, int padded, int size, float eps) {
   vf even = zero_f(), odd = zero_f();
   int i = 0;
@@ -51,7 +51,7 @@ INLINE void rms_norm(const float* x, const float* weight, int padded, int size, 
   for (int i = 0; i < padded; i += W) store_f(out + i, mul(mul(load_f(x + i), factor), load_f(weight + i)));
 }
 
-// `count` (a multiple of W) numbers to signed bytes; returns the scale, and the sum of the bytes in `total`.
+// Quantises `count` (a multiple of W) numbers to signed bytes; returns the scale, and the sum of the bytes in `total`.
 INLINE float quantise_s8(const float* x, int count, int8_t* out, int32_t* total) {
   vf largest = zero_f();
   for (int i = 0; i < count; i += W) largest = max(largest, abs(load_f(x + i)));
@@ -67,10 +67,10 @@ INLINE float quantise_s8(const float* x, int count, int8_t* out, int32_t* total)
   return scale;
 }
 
-// Inputs that share a scale (bf16: that lie together).
+// Number of inputs that share a scale (bf16: that are stored together).
 INLINE int group_of(WeightKind kind) { return kind == WeightKind::kW8 ? kDepth : kW4Group; }
 
-// `count` fp32 numbers of one row, from number `first` on (both multiples of the group), as input for a matrix of `kind`.
+// Quantises `count` fp32 numbers of a row from number `first` on (both multiples of the group) for a matrix of `kind`.
 INLINE void quantise_row(WeightKind kind, const float* x, int count, const Activations& inputs, int row,
                          int first = 0) {
   const size_t slab = inputs.num_rows * 64;
@@ -98,7 +98,7 @@ INLINE void quantise_row(WeightKind kind, const float* x, int count, const Activ
   }
 }
 
-// One row of the embedding, times `factor`; the padding of `out` is set to zero by the padding of the matrix.
+// Copies a row of the embedding, times `factor`; the padding of the matrix sets that of `out` to zero.
 INLINE void embed_row(const Matrix& matrix, int32_t token, float factor, float* out) {
   const uint8_t* panel = matrix.panels + static_cast<size_t>(token / kPanel) * matrix.panel_bytes;
   const int lane = token % kPanel;

@@ -1,26 +1,26 @@
-// One step of all layers, run by every thread of the team side by side.
+// One step through all layers, run by every thread of the team concurrently.
 //
-// Few rows: every matrix is split by panels ("columns"), with a barrier after each part. Many rows: blocks of rows go
-// through a whole layer on one thread, and wait for other blocks only where they attend to their keys. Both do the same
-// arithmetic for a row.
+// Few rows: every matrix is split by panels ("columns"), with a barrier after each part. Many rows: a block of rows
+// passes through a whole layer on one thread, and waits for other blocks only when it attends to their keys. The
+// arithmetic for a row is the same in both.
 
-// Where every thread takes its part of each matrix of a layer, and of the attention.
+// Few rows: every thread computes its share of each matrix of a layer, and of the attention.
 void StepRun::run_columns() {
   const int count = step.num_tokens;
-  // One or two rows: every thread quantises them for itself, which is cheaper than to meet.
+  // One or two rows: each thread quantises redundantly, which is cheaper than a barrier.
   const bool alone = count <= kRedundantRows;
   const Share mine = share_of(count, thread, num_threads);
   const Rows every = {0, count, alone ? thread * kRedundantRows : 0, 0};
   const Rows split = {mine.begin, mine.end - mine.begin, mine.begin, mine.begin};
   const Rows normed = alone ? every : split;
-  // Enough sequences of one row: a thread attends only where it has written the key itself, and need not meet others.
+  // Enough sequences of one row: a thread attends only to keys that it has written itself, without a barrier.
   const bool whole_heads = count == step.num_sequences && count * m.num_kv_heads >= 4 * num_threads;
   const auto meet_after = [&](Phase phase) {
     watch.end(phase);
     team.barrier(thread);
     watch.end(Phase::kWait);
   };
-  // The first weights of the matrix that comes next travel while the thread waits.
+  // Prefetch the first weights of the next matrix while waiting at the barrier.
   const auto meet_before = [&](const Matrix& next, int panel, Phase phase) {
     fetch_first(next, panel);
     meet_after(phase);
@@ -64,8 +64,8 @@ void StepRun::run_columns() {
   }
 }
 
-// Stage i of a block of rows is all from the attention of layer i - 1 to the keys of layer i. Threads take blocks in
-// order of stages and rows, so that whatever a block waits for has been taken before.
+// Stage i of a block of rows spans from the attention of layer i - 1 to the keys of layer i. Threads take blocks in
+// order of stages and rows, so a block only waits for blocks that were taken before it (no deadlock).
 void StepRun::run_row_blocks() {
   const int num_blocks = num_row_blocks(step.num_tokens, num_threads);
   for (int taken; (taken = team.take()) < num_blocks * (m.num_layers + 1);) {
@@ -78,8 +78,8 @@ void StepRun::run_row_blocks() {
   watch.end(Phase::kWait);
 }
 
-// Waits for all blocks with rows whose keys the rows of `block` may read: from the first row of the sequence of its
-// first row to the last row of the KV block of its last one (whose key is not used, but read).
+// Waits for all blocks whose keys the rows of `block` may read: from the first row of the sequence of its first row to
+// the last row in the KV block of its last row (whose key is read, but masked).
 void StepRun::wait_for_keys(int stage, int block, int num_blocks) const {
   const Share tokens = share_of(step.num_tokens, block, num_blocks);
   const int last = tokens.end - 1, sequence = work.row_sequence[last];
@@ -103,7 +103,7 @@ void StepRun::run_stage(int stage, Share tokens) const {
   begin_layer(stage, rows);
 }
 
-// The last layer is finished only for rows whose logits are wanted.
+// Finishes the last layer, only for rows that need logits.
 void StepRun::finish_wanted(int index, Rows rows) const {
   for (int i = 0; i < step.num_rows;) {
     const int first = step.rows[i] - rows.token;

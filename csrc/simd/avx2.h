@@ -1,4 +1,4 @@
-// AVX2 + FMA + F16C primitives. Included inside the namespace of one ISA; see avx512.h for what they mean.
+// AVX2 + FMA + F16C primitives. Included inside the namespace of one ISA; avx512.h documents them.
 #pragma once
 
 constexpr int W = 8;
@@ -91,7 +91,7 @@ INLINE void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p
 INLINE vi add_pairs(vi acc, vi products16) {
   return _mm256_add_epi32(acc, _mm256_madd_epi16(products16, _mm256_set1_epi16(1)));
 }
-// Exact: |w| <= 127 and |b| <= 127, so that two products fit into 16 bits.
+// Exact: |w| <= 127 and |b| <= 127, so two products fit in 16 bits.
 INLINE w8_t load_w8(const uint8_t* p) {
   vi weight = _mm256_xor_si256(load_i(p), _mm256_set1_epi8(-128));
   return {weight, _mm256_abs_epi8(weight)};

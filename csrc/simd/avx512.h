@@ -1,12 +1,12 @@
 // AVX-512 (F, BW, DQ, VL, VNNI) primitives; BF16 products are native where HEADRACE_NATIVE_BF16 is 1.
-// Included inside the namespace of one ISA. The other headers of this folder offer the same names.
+// Included inside the namespace of one ISA. The other headers of this folder define the same names.
 #pragma once
 
 constexpr int W = 16;              // fp32 lanes of a vector
-constexpr int kRowsInt = 8;        // rows of an integer GEMM tile (the registers decide)
+constexpr int kRowsInt = 8;        // rows of an integer GEMM tile, bounded by the registers
 constexpr int kRowsBf16 = HEADRACE_NATIVE_BF16 ? 12 : 6;
 constexpr int kRowsAttention = 12;
-constexpr int kWideAttentionRows = 6;  // up to here P x V holds four vectors a row in registers, above it two
+constexpr int kWideAttentionRows = 6;  // up to here P x V keeps four vectors per row in registers, above it two
 constexpr int kW8Bias = -128;      // dot_w8 reads the weight as unsigned w + 128: sums start at kW8Bias * sum(b)
 
 using vf = __m512;

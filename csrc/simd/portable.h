@@ -1,5 +1,5 @@
-// Primitives for any CPU, on the vector types of GCC and Clang (SSE2, NEON or plain code, as the compiler finds).
-// Included inside the namespace of one ISA; see avx512.h for what they mean.
+// Primitives for any CPU, on the vector types of GCC and Clang (the compiler chooses SSE2, NEON or scalar code).
+// Included inside the namespace of one ISA; avx512.h documents them.
 #pragma once
 
 constexpr int W = 4;
@@ -35,7 +35,7 @@ INLINE vmask greater(vf a, vf b) { return a > b; }
 INLINE vf max(vf a, vf b) { return select(a > b, a, b); }
 INLINE vf min(vf a, vf b) { return select(a < b, a, b); }
 INLINE vf abs(vf a) { return (vf)((vi)a & 0x7fffffff); }
-// Nearest, ties to even, for |a| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction.
+// Rounds to nearest even for |a| < 2^22: adding 1.5 * 2^23 leaves no bits for a fraction.
 INLINE vf round(vf a) { return (a + 12582912.0f) - 12582912.0f; }
 INLINE vi round_i(vf a) { return (vi)(a + 12582912.0f) - 0x4b400000; }
 INLINE vf scale2(vf a, vf n) { return a * (vf)((round_i(n) + 127) << 23); }

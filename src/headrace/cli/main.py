@@ -15,7 +15,7 @@ COMMANDS = {
     "fit": Entry("headrace.cli.fit", "fit", "Calculate what a model needs and whether it fits here."),
     "simulate": Entry("headrace.cli.simulate", "simulate_day", "Simulate a scaling policy on a trace of requests."),
     "quantize": Entry("headrace.cli.quantize", "quantize", "Quantise a model to 8 bits into a folder."),
-    "models": Entry("headrace.cli.models", "models", "List, fetch and remove models on this machine."),
+    "models": Entry("headrace.cli.models", "models", "List, download and remove models on this machine."),
     "up": Entry("headrace.cli.up", "up", "Run a local SageMaker."),
     "env": Entry("headrace.cli.env", "env", "Point this shell at a platform."),
     "deploy": Entry("headrace.cli.deploy", "deploy", "Deploy a model as an endpoint."),
