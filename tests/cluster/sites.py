@@ -24,7 +24,7 @@ from headrace.cluster.launcher import (
 from headrace.cluster.local import LocalLauncher
 from headrace.cluster.processes import ProcessId, process_id
 from headrace.cluster.ray_launcher import RayLauncher
-from headrace.cluster.ray_link import ClusterAway
+from headrace.cluster.ray_link import ClusterUnreachable
 from headrace.cluster.ray_messages import Connection
 from headrace.cluster.worker_files import read_value
 from headrace.cluster.worker_logs import WorkerLogs
@@ -126,7 +126,7 @@ async def started(launcher: Launcher, wanted: WorkerSpec) -> Handle:
     while time.monotonic() < deadline_s:
         try:
             return await launcher.start(wanted)
-        except (StartPending, ClusterAway) as error:
+        except (StartPending, ClusterUnreachable) as error:
             waits_for = str(error)
         await asyncio.sleep(0.02)
     raise AssertionError(waits_for)

@@ -99,7 +99,7 @@ async def test_a_cluster_is_reached_through_rays_client(tmp_path: Path) -> None:
     with ray_started(tmp_path, "127.0.0.1", f"--ray-client-server-port={port}"):
         site = ray_site(tmp_path, f"ray://127.0.0.1:{port}", **access(tmp_path))
         handle = await site.healthy("w", print=["hello"])
-        with pytest.raises(LaunchFailed, match="Wanted on one node: 9 CPU"):
+        with pytest.raises(LaunchFailed, match="Requested on one node: 9 CPU"):
             await site.launcher.start(spec("large", resources=ResourceRequest(num_cpus=9, is_at_most=False)))
         await asyncio.gather(*(started(site.launcher, spec(f"w{number}")) for number in range(3)))
         await site.launcher.close()

@@ -64,7 +64,7 @@ async def test_it_is_for_this_user_alone_is_started_again_when_it_dies_and_leave
     first = await started(launcher, spec("first"))
     state = state_in(tmp_path)
     again = head_in(tmp_path)
-    again.start(patience_s=WAIT_S)
+    again.start(timeout_s=WAIT_S)
     assert state_in(tmp_path) == state, "the next platform takes the one that runs"
     processes = processes_of(state)
     assert len(processes) > 3
@@ -122,8 +122,8 @@ def processes_of(state: dict[str, Any]) -> set[int]:
 
 def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
     (tmp_path / "ray").touch()
-    with pytest.raises(HeadFailed, match=r"Ray cannot be started here: .*exists"):
-        head_in(tmp_path).start(patience_s=WAIT_S)
+    with pytest.raises(HeadFailed, match=r"Ray cannot be started on this machine: .*exists"):
+        head_in(tmp_path).start(timeout_s=WAIT_S)
 
 
 def lives(pid: int) -> bool:

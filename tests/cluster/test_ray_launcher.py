@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from headrace.cluster.launcher import InsufficientCapacity, ResourceRequest, StartPending, WorkerPhase
 from headrace.cluster.processes import is_running
-from headrace.cluster.ray_link import ClusterAway
+from headrace.cluster.ray_link import ClusterUnreachable
 
 from .listening import descendants, listening
 from .ray_nodes import MEMORY_BYTES, Nodes
@@ -52,10 +52,10 @@ async def test_a_worker_asks_for_a_token_and_nobody_beyond_this_machine_reaches_
 
 async def test_what_fits_on_no_node_is_refused_with_the_numbers(site: Site) -> None:
     resources = ResourceRequest(num_cpus=9, memory_bytes=GIB, is_at_most=False)
-    numbers = r"Wanted on one node: 9 CPU and 1 GiB of memory\. Nodes: 2 x 2 CPU and 8 GiB of memory"
-    with pytest.raises(InsufficientCapacity, match=rf"is large enough for it\. {numbers}"):
+    numbers = r"Requested on one node: 9 CPU and 1 GiB of memory\. Nodes: 2 x 2 CPU and 8 GiB of memory"
+    with pytest.raises(InsufficientCapacity, match=rf"is large enough for the worker\. {numbers}"):
         await site.launcher.start(spec("w", resources=resources))
-    with pytest.raises(InsufficientCapacity, match=r"Wanted on one node: 0\.1 CPU and 9 GiB of memory"):
+    with pytest.raises(InsufficientCapacity, match=r"Requested on one node: 0\.1 CPU and 9 GiB of memory"):
         await site.launcher.start(
             spec("w", resources=ResourceRequest(num_cpus=0.1, memory_bytes=9 * GIB, is_at_most=False))
         )
@@ -67,7 +67,7 @@ async def test_a_share_gets_what_the_largest_node_has_and_says_so(site: Site) ->
     handle = await started(site.launcher, spec("w", resources=resources))
     (notice,) = (await seen_as(site.launcher, "w", handle, WorkerPhase.STARTING)).notices
     assert notice == (
-        "The worker was to have 4 CPU, 1 GPU and 16 GiB of memory, which no node of the cluster has: "
+        "The worker requests 4 CPU, 1 GPU and 16 GiB of memory, which no node of the cluster has: "
         "it gets 2 CPU and 8 GiB of memory. The model runs on the CPU."
     )
     assert json.loads((site.folder("w") / "worker.json").read_text())["spec"]["threads"] <= 2
@@ -78,7 +78,7 @@ async def test_a_worker_waits_for_room_and_holds_up_nobody(site: Site) -> None:
     whole = ResourceRequest(num_cpus=2)
     first = await started(site.launcher, spec("first", resources=whole))
     await started(site.launcher, spec("second", resources=whole))
-    with pytest.raises(StartPending, match=r"has room for it now\. .* Free on all together: 0 CPU"):
+    with pytest.raises(StartPending, match=r"has enough free resources now\. .* Free on all together: 0 CPU"):
         await site.launcher.start(spec("third", resources=whole))
     await site.launcher.stop("first", first, grace_s=0)
     await seen_as(site.launcher, "first", first, WorkerPhase.EXITED)
@@ -94,11 +94,11 @@ async def test_a_worker_that_asks_for_a_gpu_lands_where_one_is(site: Site, nodes
         assert handle.facts["node"] == node.node_id
         variables = Path(f"/proc/{site.process('w').pid}/environ").read_bytes().split(b"\0")
         assert b"CUDA_VISIBLE_DEVICES=0" in variables
-        with pytest.raises(StartPending, match=r"Wanted on one node: 0\.1 CPU and 1 GPU"):
+        with pytest.raises(StartPending, match=r"Requested on one node: 0\.1 CPU and 1 GPU"):
             await site.launcher.start(spec("waiting", resources=resources))
         two = ResourceRequest(num_cpus=0.1, num_accelerators=2, is_at_most=False)
         with pytest.raises(
-            InsufficientCapacity, match=r"Wanted on one node: 0\.1 CPU and 2 GPU\. .*1 CPU, 1 GPU and 8 GiB"
+            InsufficientCapacity, match=r"Requested on one node: 0\.1 CPU and 2 GPU\. .*1 CPU, 1 GPU and 8 GiB"
         ):
             await site.launcher.start(spec("two", resources=two))
     finally:
@@ -109,7 +109,7 @@ async def test_a_worker_that_asks_for_a_gpu_lands_where_one_is(site: Site, nodes
 async def test_a_cluster_that_is_away_is_said_and_what_serves_stays_ready(site: Site, tmp_path: Path) -> None:
     handle = await site.healthy("w")
     lost = ray_launcher(tmp_path, "127.0.0.1:9", connect_s=0.5)
-    with pytest.raises(ClusterAway, match="cannot be reached"):
+    with pytest.raises(ClusterUnreachable, match="cannot be reached"):
         await lost.start(spec("other"))
     assert (await lost.poll("w", handle)).phase is WorkerPhase.READY
     await lost.close()

@@ -62,6 +62,6 @@ def test_the_numbers_are_said_once_for_nodes_that_are_alike() -> None:
     nodes = [NodeResources(num_cpus=2, memory_bytes=GIB)] * 3 + [NodeResources(num_cpus=0)]
     text = format_resources(ResourceRequest(num_cpus=4, num_accelerators=1), nodes, NodeResources(num_cpus=1.5))
     assert text == (
-        "Wanted on one node: 4 CPU and 1 GPU. Nodes: 3 x 2 CPU and 1 GiB of memory; 0 CPU. "
+        "Requested on one node: 4 CPU and 1 GPU. Nodes: 3 x 2 CPU and 1 GiB of memory; 0 CPU. "
         "Free on all together: 1.5 CPU."
     )

@@ -1,8 +1,8 @@
 """
-A worker's keeper on a node of a Ray cluster: an actor that holds the resources and starts the worker beside itself.
+The actor of a worker on a Ray node: it holds the worker's resources and starts the worker as a process beside it.
 
-The worker is a process of its own, exactly as on one machine (`cluster.local`). It ends when the actor does, however
-that ends, so that what Ray believes to be free is free. Only this file and `ray_bridge` know Ray.
+The worker is the same process as on one machine (`cluster.local`), but the kernel kills it when its actor ends, so that
+resources which Ray counts as free are free. Only this module and `ray_bridge` import Ray.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ _NODE_FOLDER = "nodes"
 
 class WorkerActor:
     """
-    One worker on this node.
+    The actor of one worker on this node.
 
-    Answers are plain JSON values: the platform may be a little older or newer. Nothing raises for what is the worker's
-    own fault; that is in its log.
+    Results are plain JSON values, as the platform may have another version. Failures of the worker itself raise
+    nothing; they are in its log.
     """
 
     def __init__(self, assignment: bytes, granted: bytes) -> None:
@@ -51,7 +51,7 @@ class WorkerActor:
         self._handle: Handle | None = None
 
     async def start(self) -> dict[str, Any]:
-        """Start the worker; again, tell of the one that was started. `refusal` says why it cannot be."""
+        """Start the worker, or describe the one already started; `refusal` is the reason of a failure."""
         if self._assignment.version != __version__:
             return {"refusal": f"This node has Headrace {__version__}, the platform {self._assignment.version}."}
         async with self._starting:
@@ -69,15 +69,15 @@ class WorkerActor:
         return {"url": self._handle.url, "token": self._assignment.token, "facts": facts}
 
     def _num_threads(self) -> int:
-        """As many as the CPUs that are reserved, at most the cores of this node."""
+        """Return the reserved CPUs, at most the cores of this node."""
         return max(1, min(int(self._granted.num_cpus), default_threads()))
 
     async def look(self, position: int) -> dict[str, Any]:
         """
-        What the worker is doing, without asking it, and the next piece of its log.
+        Observe the worker without `/ping`, and return the next chunk of its log.
 
         Args:
-            position: of the first byte that is wanted, counted from this worker's own beginning.
+            position: position of the chunk, counted from this worker's first byte.
         """
         if self._handle is None:
             await self.start()
@@ -96,23 +96,23 @@ class WorkerActor:
         }
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM now, SIGKILL after `grace_s`, also when nobody asks any more."""
+        """Send SIGTERM now and SIGKILL after `grace_s`, without further calls."""
         if self._handle is not None:
             await self._launcher.stop(self._name, self._handle, grace_s=grace_s)
 
-    async def leave(self) -> None:
+    async def remove_folder(self) -> None:
         """Remove the folder of a worker that has exited."""
         await self._launcher.forget(self._name)
 
 
 def all_nodes() -> list[dict[str, Any]]:
-    """The nodes of the cluster, in Ray's words, also those that are lost."""
+    """Return the nodes of the cluster as Ray describes them, lost nodes too."""
     found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return found
 
 
 def _node_address() -> str:
-    """By which the other nodes reach this one."""
+    """Return the address by which other nodes reach this one."""
     here = ray.get_runtime_context().get_node_id()
     return str(next(node["NodeManagerAddress"] for node in all_nodes() if node["NodeID"] == here))
 

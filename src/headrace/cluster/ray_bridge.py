@@ -1,12 +1,12 @@
 """
-The process through which a platform talks to a Ray cluster: one line in, one line out, in JSON.
+The bridge process between a platform and a Ray cluster: one line of JSON in, one line out.
 
-A process of its own, because Ray ends a program that has lost its cluster for a minute, sets signal handlers and
-takes a second to load. A platform whose cluster is away goes on forwarding requests to the workers that answer.
+It is a separate process because Ray ends a program that has lost its cluster for a minute, installs signal handlers and
+takes a second to load. While the cluster is unreachable, the platform keeps forwarding requests to its workers.
 
 Workers are detached actors, each in a placement group of one bundle that holds its resources. They have the worker's
-name in the platform's namespace, by which the next bridge finds them. Ray places them and tells when they end; whether
-and when another one is started is the reconciler's decision, so that they do not restart by themselves.
+name in the platform's namespace, by which the next bridge finds them. Ray places them and reports their end. They do
+not restart by themselves, because replacing workers is the reconciler's decision.
 """
 
 import contextlib
@@ -34,53 +34,53 @@ from headrace.cluster.ray_messages import (
     PENDING,
     REFUSED,
     UNAVAILABLE,
+    BridgeReply,
+    BridgeRequest,
     Connection,
-    Reply,
-    Request,
 )
 from headrace.cluster.ray_resources import NodeResources, format_resources, grant
 
 _NUM_THREADS: Final = 32
 _PLACING_S: Final = 1.5
-"""For a node with room, the first time that it is asked for."""
-_AGAIN_S: Final = 0.05
-"""For the same, every other time: one that waits holds up nobody."""
+"""Longest wait for a placement when it is first requested."""
+_PLACING_AGAIN_S: Final = 0.05
+"""Longest wait at repeated requests: a waiting placement must not delay other calls."""
 _STARTING_S: Final = 0.3
-"""For the actor's process, which loads Python and Ray; whoever wants it asks again."""
+"""Longest wait for the actor's process, which loads Python and Ray; the platform calls again."""
 _KEPT_S: Final = 20.0
-"""A reservation that nobody has asked for so long is given back."""
+"""Seconds without a request after which an unused reservation is released."""
 
 
 class Refused(Exception):
-    """It cannot be done; the message says why."""
+    """The request cannot be fulfilled; the message has the reason."""
 
 
 class TooLarge(Exception):
-    """No node is large enough; the message has the numbers."""
+    """No node is large enough; the message has the resources."""
 
 
 class Gone(Exception):
-    """There is no such worker any more."""
+    """The worker does not exist any more."""
 
 
 class Pending(Exception):
-    """It is under way; the message says what it waits for."""
+    """The start is in progress; the message is what it waits for."""
 
 
 @dataclass(slots=True)
 class _Start:
     """A worker that is being started."""
 
-    asked_s: float
-    """When somebody asked for it last; of a monotonic clock."""
+    requested_s: float
+    """When the start was last requested, on a monotonic clock."""
     group: PlacementGroup | None = None
     granted: NodeResources | None = None
     answer: Any = None
-    """Of its actor, to come."""
+    """Ray's reference to the result of the actor's `start`."""
 
 
 class Bridge:
-    """What a platform asks of the cluster. Methods block, and are called in several threads."""
+    """The operations that a platform requests of the cluster. Methods block; they are called in several threads."""
 
     def __init__(self, connection: Connection) -> None:
         ray.init(
@@ -95,78 +95,80 @@ class Bridge:
         self._starts: dict[str, _Start] = {}
 
     def start(self, name: str, assignment: str, resources: dict[str, Any]) -> dict[str, Any]:
-        """Start a worker where there is room, or tell of the one of that name."""
+        """Start a worker on a node with free resources, or describe the running one of that name."""
         with self._lock:
             start = self._starts.setdefault(name, _Start(0.0))
-            start.asked_s = time.monotonic()
+            start.requested_s = time.monotonic()
         try:
             actor = self._actor(name)
         except Gone:
-            granted = self._placed(name, start, msgspec.convert(resources, ResourceRequest))
+            granted = self._place(name, start, msgspec.convert(resources, ResourceRequest))
             actor = self._make_actor(name, start, assignment.encode(), granted)
-        return self._started(name, start, actor)
+        return self._await_start(name, start, actor)
 
     def look(self, name: str, position: int) -> dict[str, Any]:
-        """What a worker is doing, and more of its log."""
-        seen: dict[str, Any] = self._ask(name, "look", position)
+        """Observe a worker, and return the next chunk of its log."""
+        seen: dict[str, Any] = self._call(name, "look", position)
         return seen
 
     def stop(self, name: str, grace_s: float) -> None:
-        """Ask it to stop."""
-        self._ask(name, "stop", grace_s)
+        """Stop a worker."""
+        self._call(name, "stop", grace_s)
 
     def finish(self, name: str) -> None:
-        """Remove what is left of a worker that has exited; one that lives is killed."""
+        """Remove an exited worker with its folder, actor and reservation; a running one is killed."""
         with contextlib.suppress(Gone, RayError):
-            self._ask(name, "leave")
+            self._call(name, "remove_folder")
         self._remove(name)
 
     def known(self) -> dict[str, dict[str, Any]]:
-        """The workers that answer, whether they still run or not; reservations that nobody uses are given back."""
+        """Return the workers whose actors answer, running or exited; release unused reservations."""
         names = ray.util.list_named_actors()
-        answers: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for name in names:
             with contextlib.suppress(Gone):
-                answers[name] = self._actor(name).start.remote()
-        if answers:
-            ray.wait([*answers.values()], num_returns=len(answers), timeout=self._answer_s)
+                results[name] = self._actor(name).start.remote()
+        if results:
+            ray.wait([*results.values()], num_returns=len(results), timeout=self._answer_s)
         found: dict[str, dict[str, Any]] = {}
         used = {*names}
-        for name, answer in answers.items():
+        for name, result in results.items():
             try:
-                started = ray.get(answer, timeout=0)
+                started = ray.get(result, timeout=0)
                 if "refusal" not in started:
                     found[name] = self._with_memory(started)
             except ActorDiedError:
-                # NOTE: the reservation of a lost node goes before all others until it is given back.
+                # NOTE: until it is released, Ray places the reservation of a lost node before all others.
                 self._forget_actor(name)
                 used.discard(name)
             except RayError:
                 self._forget_actor(name)
-        self._give_back_reservations(used)
+        self._release_reservations(used)
         return found
 
-    def _placed(self, name: str, start: _Start, resources: ResourceRequest) -> NodeResources:
-        """Reserve a place, and wait a moment for it; what it has."""
+    def _place(self, name: str, start: _Start, resources: ResourceRequest) -> NodeResources:
+        """Reserve resources on a node, and wait a moment for them; returns the reserved resources."""
         nodes = [_node_resources(node["Resources"]) for node in _living_nodes()]
-        patience_s = _AGAIN_S
+        wait_s = _PLACING_AGAIN_S
         if start.group is None:
-            patience_s = _PLACING_S
+            wait_s = _PLACING_S
             start.granted = grant(resources, nodes)
             if start.granted is None:
                 with self._lock:
                     self._starts.pop(name, None)
-                raise TooLarge(f"No node of the cluster is large enough for it. {_resources_text(resources, nodes)}")
+                raise TooLarge(
+                    f"No node of the cluster is large enough for the worker. {_resources_text(resources, nodes)}"
+                )
             self._remove_group(name)
             bundle = _bundle(start.granted)
             start.group = placement_group([bundle], strategy="STRICT_PACK", name=name, lifetime="detached")
-        if not start.group.wait(patience_s):
-            raise Pending(f"No node of the cluster has room for it now. {_resources_text(resources, nodes)}")
+        if not start.group.wait(wait_s):
+            raise Pending(f"No node of the cluster has enough free resources now. {_resources_text(resources, nodes)}")
         assert start.granted is not None
         return start.granted
 
     def _make_actor(self, name: str, start: _Start, assignment: bytes, granted: NodeResources) -> Any:
-        """Its actor, in its place."""
+        """Create the worker's actor in its placement group."""
         assert start.group is not None
         strategy = PlacementGroupSchedulingStrategy(start.group, placement_group_bundle_index=0)
         options: dict[str, Any] = {
@@ -183,16 +185,16 @@ class Bridge:
             self._actors[name] = actor
         return actor
 
-    def _started(self, name: str, start: _Start, actor: Any) -> dict[str, Any]:
+    def _await_start(self, name: str, start: _Start, actor: Any) -> dict[str, Any]:
         if start.answer is None:
             start.answer = actor.start.remote()
         try:
             started: dict[str, Any] = ray.get(start.answer, timeout=_STARTING_S)
         except GetTimeoutError as error:
-            raise Pending("Its node has not started it yet.") from error
+            raise Pending("The node has not started the worker yet.") from error
         except ActorDiedError as error:
             self._remove(name)
-            why = f"A node could not run it: {_last_line(error)}. Is Headrace installed on all nodes?"
+            why = f"The node could not run the worker: {_last_line(error)}. Is Headrace installed on all nodes?"
             raise Refused(why) from error
         except RayError:
             start.answer = None
@@ -205,7 +207,7 @@ class Bridge:
         return self._with_memory(started)
 
     def _with_memory(self, started: dict[str, Any]) -> dict[str, Any]:
-        """What an actor says of its start, and how much memory its node has for workers."""
+        """Add the memory of the actor's node to the result of its `start`."""
         node_id = started["facts"]["node"]
         memory = next(
             (_node_resources(one["Resources"]).memory_bytes for one in all_nodes() if one["NodeID"] == node_id), 0
@@ -225,7 +227,7 @@ class Bridge:
             self._actors[name] = actor
         return actor
 
-    def _ask(self, name: str, method: str, *arguments: object) -> Any:
+    def _call(self, name: str, method: str, *arguments: object) -> Any:
         actor = self._actor(name)
         try:
             return ray.get(getattr(actor, method).remote(*arguments), timeout=self._answer_s)
@@ -252,14 +254,14 @@ class Bridge:
             return
         remove_placement_group(group)
 
-    def _give_back_reservations(self, used: set[str]) -> None:
-        """Those of bridges that were killed in the middle of a start, and of actors that died."""
+    def _release_reservations(self, used: set[str]) -> None:
+        """Release the reservations of bridges that were killed during a start, and of dead actors."""
         for entry in ray.util.placement_group_table().values():
             name = entry["name"]
             with self._lock:
                 start = self._starts.get(name)
-                is_asked_for = start is not None and time.monotonic() - start.asked_s < _KEPT_S
-            if name not in used and not is_asked_for and entry["state"] != "REMOVED":
+                is_requested = start is not None and time.monotonic() - start.requested_s < _KEPT_S
+            if name not in used and not is_requested and entry["state"] != "REMOVED":
                 with self._lock:
                     self._starts.pop(name, None)
                 self._remove_group(name)
@@ -288,51 +290,53 @@ def _resources_text(resources: ResourceRequest, nodes: Sequence[NodeResources]) 
 
 
 def main() -> None:
-    """Answer lines from stdin until it ends; what anybody prints goes to stderr."""
+    """Answer the requests on stdin until it ends. All other output goes to stderr."""
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     lines = sys.stdin.buffer
     try:
         bridge = Bridge(msgspec.json.decode(lines.readline(), type=Connection))
-    except Exception as error:  # noqa: BLE001 -- an edge: the platform has to know
-        _write(out, Reply(number=0, error=UNAVAILABLE, message=_last_line(error)))
+    except Exception as error:  # noqa: BLE001 -- an edge: the platform gets the reason
+        _write(out, BridgeReply(number=0, error=UNAVAILABLE, message=_last_line(error)))
         return
-    _write(out, Reply(number=0))
+    _write(out, BridgeReply(number=0))
     writing = threading.Lock()
     pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="bridge")
     for line in lines:
-        pool.submit(_answer, bridge, msgspec.json.decode(line, type=Request), out, writing)
-    os._exit(0)  # the platform has ended: its workers are not ours to end
+        pool.submit(_answer, bridge, msgspec.json.decode(line, type=BridgeRequest), out, writing)
+    os._exit(0)  # the platform has ended; its workers keep running
 
 
-def _answer(bridge: Bridge, request: Request, out: BinaryIO, writing: threading.Lock) -> None:
+def _answer(bridge: Bridge, request: BridgeRequest, out: BinaryIO, writing: threading.Lock) -> None:
     method = getattr(bridge, request.name)
     try:
-        reply = Reply(number=request.number, result=method(**request.arguments))
+        reply = BridgeReply(number=request.number, result=method(**request.arguments))
     except Gone as error:
-        reply = Reply(number=request.number, error=GONE, message=str(error))
+        reply = BridgeReply(number=request.number, error=GONE, message=str(error))
     except TooLarge as error:
-        reply = Reply(number=request.number, error=INSUFFICIENT_CAPACITY, message=str(error))
+        reply = BridgeReply(number=request.number, error=INSUFFICIENT_CAPACITY, message=str(error))
     except Refused as error:
-        reply = Reply(number=request.number, error=REFUSED, message=str(error))
+        reply = BridgeReply(number=request.number, error=REFUSED, message=str(error))
     except Pending as error:
-        reply = Reply(number=request.number, error=PENDING, message=str(error))
+        reply = BridgeReply(number=request.number, error=PENDING, message=str(error))
     except (RayActorError, RaySystemError, GetTimeoutError) as error:
-        reply = Reply(number=request.number, error=UNAVAILABLE, message=_last_line(error))
-    except Exception as error:  # noqa: BLE001 -- an edge: the platform has to know
-        reply = Reply(number=request.number, error=UNAVAILABLE, message=f"{type(error).__name__}: {_last_line(error)}")
+        reply = BridgeReply(number=request.number, error=UNAVAILABLE, message=_last_line(error))
+    except Exception as error:  # noqa: BLE001 -- an edge: the platform gets the reason
+        reply = BridgeReply(
+            number=request.number, error=UNAVAILABLE, message=f"{type(error).__name__}: {_last_line(error)}"
+        )
     with writing:
         _write(out, reply)
 
 
-def _write(out: BinaryIO, reply: Reply) -> None:
+def _write(out: BinaryIO, reply: BridgeReply) -> None:
     line = msgspec.json.encode(reply) + b"\n"
     while line:
         line = line[out.write(line) :]
 
 
 def _last_line(error: BaseException) -> str:
-    """Ray's messages are tracebacks; what went wrong stands at their end."""
+    """Return the last line of Ray's message, a traceback whose end is the reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__).rstrip(".")
 

@@ -1,8 +1,8 @@
 """
-A Ray cluster of one node on this machine, for `--cluster ray`: started, found again by the next platform, ended.
+A Ray cluster of one node on this machine, for `--cluster ray`.
 
-It listens on loopback and asks for a token that only this user can read. What has to outlive the platform (port, token,
-which process it is) lies in its folder. Methods block; call them from a thread.
+It listens on loopback and requires a token that only this user can read. Its port, token and process id are in its
+folder, so that the next platform finds it again. Methods block; call them from a thread.
 """
 
 import os
@@ -28,106 +28,106 @@ from headrace.cluster.worker_files import LOOPBACK, read_value, write_atomically
 from headrace.runner.cpu import default_threads
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block")
-_SHARED_BY: Final = 4
-"""Workers that share a core, at most: those that are idle leave theirs to the others, as without a cluster."""
+_WORKERS_PER_CORE: Final = 4
+"""Workers that may share a core: idle workers leave theirs to the others, as without a cluster."""
 _OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024
-"""Nearly the least that Ray takes: nothing of ours lies in it."""
+"""About the least that Ray accepts; Headrace stores nothing in it."""
 _MAX_SESSIONS_CHARACTERS: Final = 40
-"""Of the folder for Ray's sessions: its sockets, some 65 characters deeper, have 107 in all. Source: `unix(7)`."""
+"""Longest path of Ray's session folder: its sockets' are some 65 characters longer, of at most 107 (`unix(7)`)."""
 _OPEN: Final = "r"
-"""Ray lets everybody write into its folder, which therefore lies in one of ours."""
+"""Ray makes its folder writable for all users, so it is put into a private one."""
 _PORTS: Final = range(16_000, 20_000)
-"""Below the workers' ports and those that Linux gives to clients."""
+"""Below the workers' ports and Linux's client ports."""
 _POLL_S: Final = 0.05
 _NUM_TAIL_BYTES: Final = 400
 QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "PYTHONUNBUFFERED": "1"}
-"""No usage is reported to Ray's makers."""
+"""Disables Ray's usage reports."""
 ON_LOOPBACK: Final = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Else Ray takes 127.0.0.1 for this machine's address on the network, where such a cluster does not listen."""
+"""Without it Ray replaces 127.0.0.1 by this machine's network address, where such a cluster does not listen."""
 _AGENTS: Final = ("dashboard-agent-grpc", "dashboard-agent-listen", "metrics-export", "runtime-env-agent")
-"""Get their ports from us: the node waits at most 15 s for each port that an agent chooses (Ray #65983)."""
+"""Agents that get their ports from us: a node waits at most 15 s for a port that the agent chooses (Ray #65983)."""
 PATIENT: Final = {"RAY_agent_register_timeout_ms": "300000", "RAY_worker_register_timeout_seconds": "300"}
-"""Ray gives its processes 30 and 60 s to start, which a busy machine exceeds."""
+"""Start timeouts of Ray's processes: a busy machine exceeds the defaults, 30 and 60 s."""
 _NO_SPARE_WORKERS: Final = {"RAY_enable_worker_prestart": "0", "RAY_prestart_worker_first_driver": "0"}
 
 
 class HeadFailed(Exception):
-    """Ray does not start here; the message says what it printed last."""
+    """Ray does not start on this machine; the message has its last output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """What outlives the platform."""
+    """The state that outlives the platform."""
 
     port: int
     sessions: str
-    """Folder in which Ray keeps its sockets and logs, for this user alone."""
+    """Folder of Ray's sockets and logs, accessible to this user only."""
     process: ProcessId | None = None
 
 
 class RayHead:
-    """The one node, and its folder."""
+    """A head node on this machine, and its folder."""
 
     def __init__(self, folder: Path, *, environment: Mapping[str, str]) -> None:
         """
-        Describe it; nothing happens yet.
+        Prepare the node; nothing is started yet.
 
         Args:
-            folder: its state, token and log; made when it is needed.
-            environment: of this process; Ray sees the harmless part of it.
+            folder: for its state, token and log; created on the first start.
+            environment: this process's environment; Ray gets the safe part of it (`worker_environment`).
         """
         self._folder = folder
         self._environment = environment
         self._lock = threading.Lock()
-        self._is_over = False
+        self._is_ended = False
         self.is_empty = False
-        """Whether it was started here, and nobody has run anything in it since."""
+        """Whether it was started by this object, and no worker has been started on it since."""
 
     @property
     def address(self) -> str:
-        """`host:port` of its control service; the port is 0 before the first start."""
+        """The `host:port` of its control service; the port is 0 before the first start."""
         state = self._state()
         return f"{LOOPBACK}:{state.port if state is not None else 0}"
 
     @property
     def access(self) -> dict[str, str]:
-        """Environment with which a program may join."""
+        """The environment variables with which a program may join the cluster."""
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self._folder / "token")}
 
     @property
     def log(self) -> Path:
-        """What `ray start` printed."""
+        """The file with the output of `ray start`."""
         return self._folder / "log.txt"
 
     def is_alive(self) -> bool:
-        """Whether it runs: the one that was started here, or by an earlier platform."""
+        """Return whether the node runs, started by this platform or an earlier one."""
         state = self._state()
         if state is None or state.process is None:
             return False
         reap(state.process)
         return is_running(state.process)
 
-    def start(self, *, patience_s: float) -> None:
+    def start(self, *, timeout_s: float) -> None:
         """
-        Start it, unless it runs already, and wait until it answers.
+        Start the node unless it runs already, and wait until it answers.
 
         Raises:
-            HeadFailed: it does not answer in time, or cannot be started at all.
+            HeadFailed: it cannot be started, or does not answer within `timeout_s`.
         """
         try:
             with self._lock:
-                if self._is_over:
-                    raise HeadFailed("Ray has been ended here.")
+                if self._is_ended:
+                    raise HeadFailed("Ray has been stopped on this machine.")
                 if not self.is_alive():
                     self._start()
-            self._wait(time.monotonic() + patience_s)
+            self._wait(time.monotonic() + timeout_s)
         except OSError as error:
-            raise HeadFailed(f"Ray cannot be started here: {error}.") from error
+            raise HeadFailed(f"Ray cannot be started on this machine: {error}.") from error
 
     def end(self) -> bool:
-        """End it and all that runs in it, for good; False if there was none."""
+        """Kill the node with all its workers, and remove its folder; False if there is no node."""
         with self._lock:
-            self._is_over = True
+            self._is_ended = True
             state = self._state()
             if state is None:
                 return False
@@ -141,7 +141,7 @@ class RayHead:
         before = self._state()
         if before is not None:
             if before.process is not None:
-                _kill(before.process)  # a part of it may live on without the others
+                _kill(before.process)  # some of its processes may still run
             shutil.rmtree(before.sessions, ignore_errors=True)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(self._folder / "token", secrets.token_hex(32).encode())
@@ -163,9 +163,11 @@ class RayHead:
     def _wait(self, deadline_s: float) -> None:
         while (state := self._state()) is None or not _answers(state.port):
             if not self.is_alive():
-                raise HeadFailed(f"Ray has not started here: {self._last_line()}. All of it is in {self.log}.")
+                raise HeadFailed(
+                    f"Ray has not started on this machine: {self._last_line()}. The whole output is in {self.log}."
+                )
             if time.monotonic() > deadline_s:
-                raise HeadFailed(f"Ray has not yet started here. What it says is in {self.log}.")
+                raise HeadFailed(f"Ray has not started on this machine in time. Its output is in {self.log}.")
             time.sleep(_POLL_S)
 
     def _last_line(self) -> str:
@@ -179,7 +181,7 @@ class RayHead:
 
 
 def _kill(process: ProcessId) -> None:
-    """All of it, at once: after SIGTERM Ray waits half a minute for actors that nobody stops."""
+    """Kill all processes of the node at once: after SIGTERM Ray waits half a minute for its actors."""
     while is_session_running(process):
         kill_session(process)
         reap(process)
@@ -187,16 +189,16 @@ def _kill(process: ProcessId) -> None:
 
 
 def _flags(state: _State) -> list[str]:
-    # NOTE: where Ray's client is installed its server starts, too, and the port that it takes by itself may be in use.
+    # NOTE: if Ray's client is installed its server starts too, and its default port may be in use.
     client = [f"--ray-client-server-port={free_ports(1)[0]}"] if find_spec("grpc") is not None else []
     return [
         *client,
         *agent_flags(),
         f"--node-ip-address={LOOPBACK}",
         f"--port={state.port}",
-        "--min-worker-port=0",  # free ones, chosen by the kernel
+        "--min-worker-port=0",  # free ports, chosen by the kernel
         "--max-worker-port=0",
-        f"--num-cpus={default_threads() * _SHARED_BY}",
+        f"--num-cpus={default_threads() * _WORKERS_PER_CORE}",
         "--include-dashboard=false",
         "--disable-usage-stats",
         f"--object-store-memory={_OBJECT_STORE_BYTES}",
@@ -205,7 +207,7 @@ def _flags(state: _State) -> list[str]:
 
 
 def _sessions(folder: Path) -> Path:
-    """A folder for Ray's sockets: in our own, or on a short path where theirs would be too long."""
+    """Create a folder for Ray's sockets: in our folder, or on a shorter path if socket paths would be too long."""
     inside = folder / "s"
     if len(os.fsencode(inside / _OPEN)) <= _MAX_SESSIONS_CHARACTERS:
         inside.mkdir(mode=0o700, exist_ok=True)
@@ -223,7 +225,7 @@ def _answers(port: int) -> bool:
 
 
 def agent_flags() -> list[str]:
-    """Options of `ray start` that give its agents their ports."""
+    """Return the options of `ray start` that assign ports to its agents."""
     return [f"--{agent}-port={port}" for agent, port in zip(_AGENTS, free_ports(len(_AGENTS)), strict=True)]
 
 
@@ -232,7 +234,7 @@ def free_ports(number: int) -> list[int]:
     Choose distinct free ports outside the ranges of workers and of Linux's client ports.
 
     Raises:
-        OSError: there are not enough.
+        OSError: fewer ports are free.
     """
     found = list(islice(filter(_is_free, random.sample(_PORTS, len(_PORTS))), number))
     if len(found) < number:

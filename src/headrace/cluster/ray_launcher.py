@@ -1,9 +1,9 @@
 """
-Workers on the nodes of a Ray cluster.
+The launcher of workers on the nodes of a Ray cluster.
 
-Ray finds a node with room and says when a worker's actor or its node has ended; whether a worker is well is asked of
-the worker itself, from here, as the gateway has to reach it too. What a worker writes is copied into this platform's
-folders while it is watched, so that its log is here when its node is not any more.
+Ray chooses a node with free resources and reports the end of actors and nodes. Readiness is checked by `/ping` from
+this machine, because the gateway must reach the worker from here. The log of a worker is copied to this platform's
+folder at each observation, so that it survives the loss of the node.
 """
 
 import asyncio
@@ -22,33 +22,33 @@ from headrace import __version__
 from headrace.cluster.launcher import Handle, LaunchFailed, Observation, ResourceRequest, WorkerPhase, WorkerSpec
 from headrace.cluster.local import PING_TIMEOUT_S, last_error_line, ping, try_touch
 from headrace.cluster.ray_head import RayHead
-from headrace.cluster.ray_link import CONNECT_S, ClusterAway, RayLink, WorkerGone
+from headrace.cluster.ray_link import CONNECT_S, ClusterUnreachable, RayLink, WorkerGone
 from headrace.cluster.ray_messages import ActorAssignment, Connection
 from headrace.cluster.worker_files import WorkerFiles, read_value, worker_files, write_value
 from headrace.cluster.worker_logs import WorkerLogs
 from headrace.core.telemetry import get_logger
 
-_ASK_MARGIN_S: Final = 3.0
-"""Longer than an actor has to answer, so that the bridge says what is wrong."""
+_CALL_MARGIN_S: Final = 3.0
+"""Added to an actor's timeout, so that the bridge's own error arrives first."""
 _KNOWN_MARGIN_S: Final = 20.0
-"""The same where all actors are asked."""
+"""The same for calls of all actors."""
 _MAX_CHUNKS: Final = 64
-"""Of a log in one look: 64 MiB, which is all that a node keeps."""
+"""Log chunks copied in one observation: 64 MiB, all that a node keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """`Handle.facts` of this launcher."""
+    """The `Handle.facts` of this launcher's workers."""
 
     node: str
-    """Ray's id of it."""
+    """Ray's id of the node."""
     log_position: int
     notices: tuple[str, ...] = ()
-    """What the cluster does not have."""
+    """Resources that the cluster does not have, in sentences."""
 
 
 class RayLauncher:
-    """A `Launcher` of Ray actors."""
+    """A `Launcher` that runs workers beside Ray actors."""
 
     name = "ray"
 
@@ -65,21 +65,21 @@ class RayLauncher:
         head: RayHead | None = None,
     ) -> None:
         """
-        Look after the workers of one namespace; the cluster is reached when it is needed first.
+        Create a launcher for the workers of one namespace. It connects to the cluster on first use.
 
         Args:
-            folder: holds a folder for each worker, with the copy of its log.
-            connection: the cluster, and this platform's namespace there.
-            environment: of this process.
-            command: instead of `headrace worker` on the nodes.
-            node_folder: on the nodes, for workers and artifacts. Empty: in the user's cache folder there.
-            ping_timeout_s: how long `/ping` may take to answer.
-            connect_s: how long it may take to reach the cluster.
-            head: a cluster on this machine, to be started when it is needed.
+            folder: has a folder for each worker, with the copy of its log.
+            connection: the cluster, and this platform's namespace on it.
+            environment: this process's environment.
+            command: replaces `headrace worker` on the nodes.
+            node_folder: folder for workers and artifacts on the nodes. Empty: in the user's cache folder there.
+            ping_timeout_s: the timeout of `/ping`.
+            connect_s: the timeout of connecting to the cluster.
+            head: a cluster on this machine, started on first use.
         """
         self._folder = folder
         self._namespace = connection.namespace
-        self._ask_s = connection.answer_s + _ASK_MARGIN_S
+        self._call_s = connection.answer_s + _CALL_MARGIN_S
         self._known_s = connection.answer_s + _KNOWN_MARGIN_S
         log = folder.parent / "ray.log"
         self._head = head
@@ -92,24 +92,24 @@ class RayLauncher:
 
     async def start(self, spec: WorkerSpec) -> Handle:
         """
-        Start a worker where there is room, or return the handle of the living one of that name.
+        Start a worker on a node with free resources, or return the handle of the running one of that name.
 
         Raises:
-            StartPending: no node has room now, or its node has not started it yet; call again.
-            LaunchFailed: no node is large enough, or can run it; the message says why and what to do.
-            ClusterAway: the cluster does not answer now.
+            StartPending: no node has enough free resources now, or the node has not started the worker yet; call again.
+            LaunchFailed: no node is large enough, or the node cannot run the worker; the message has the reason.
+            ClusterUnreachable: the cluster does not answer now.
         """
         text = await asyncio.to_thread(self._prepare, spec)
         if self._head is not None:
             self._head.is_empty = False
         resources = msgspec.to_builtins(spec.resources or ResourceRequest(num_cpus=1.0))
-        started = await self._link.ask("start", self._ask_s, name=spec.name, assignment=text, resources=resources)
+        started = await self._link.call("start", self._call_s, name=spec.name, assignment=text, resources=resources)
         handle = _handle(started)
-        await asyncio.to_thread(self._note, self._files(spec.name), handle)
+        await asyncio.to_thread(self._store_handle, self._files(spec.name), handle)
         return handle
 
     async def poll(self, name: str, handle: Handle) -> Observation:
-        """Look at a worker, adopted or own."""
+        """Observe a worker, started or adopted."""
         files = self._files(name)
         ended = await asyncio.to_thread(read_value, files.report, _Ended)
         if ended is not None and ended.handle == handle:
@@ -120,37 +120,37 @@ class RayLauncher:
         try:
             seen = await self._look(name, handle)
         except WorkerGone as error:
-            message = f"the node that it ran on was lost, or Ray ended it: {error}."
+            message = f"the node was lost, or Ray ended the worker: {error}."
             return await self._ended(name, handle, Observation(phase=WorkerPhase.EXITED), message=message)
-        except ClusterAway:
-            # what answers is well, whatever the cluster says
+        except ClusterUnreachable:
+            # a worker that answers `/ping` is healthy even if the cluster is unreachable
             seen = Observation(phase=WorkerPhase.STARTING, notices=_facts(handle).notices)
         if seen.phase is WorkerPhase.EXITED:
             return await self._ended(name, handle, seen)
         return await self._with_ping(files, handle, seen)
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
-        """SIGTERM now, SIGKILL after `grace_s`, which the node sees to."""
+        """Send SIGTERM now; the node sends SIGKILL after `grace_s`."""
         current = await asyncio.to_thread(read_value, self._files(name).handle, Handle)
         if current is not None and current != handle:
             return
         try:
-            await self._link.ask("stop", self._ask_s, name=name, grace_s=grace_s)
+            await self._link.call("stop", self._call_s, name=name, grace_s=grace_s)
         except WorkerGone:
             return
 
     async def known(self) -> dict[str, Handle]:
-        """All workers of this platform that live on the cluster; what has exited is put away."""
+        """Return this platform's running workers on the cluster; exited ones are removed from it."""
         if self._head is not None and self._head.is_empty:
-            return {}  # a platform that is stopped meanwhile need not wait until Ray is there
-        started: dict[str, Any] = await self._link.ask("known", self._known_s)
+            return {}  # so that a platform that stops now does not wait for Ray
+        started: dict[str, Any] = await self._link.call("known", self._known_s)
         handles = {name: _handle(facts) for name, facts in started.items()}
         seen = await asyncio.gather(*(self.poll(name, handle) for name, handle in handles.items()))
         alive = zip(handles.items(), seen, strict=True)
-        return {name: handle for (name, handle), one in alive if one.phase is not WorkerPhase.EXITED}
+        return {name: handle for (name, handle), observed in alive if observed.phase is not WorkerPhase.EXITED}
 
     async def forget(self, name: str) -> None:
-        """Remove what is kept of an exited worker, log included; a living one keeps it."""
+        """Remove the folder of an exited worker with its log; a running worker keeps it."""
         files = self._files(name)
         handle = await asyncio.to_thread(read_value, files.handle, Handle)
         if handle is not None and (await self.poll(name, handle)).phase is not WorkerPhase.EXITED:
@@ -159,11 +159,11 @@ class RayLauncher:
         await asyncio.to_thread(shutil.rmtree, files.folder, ignore_errors=True)
 
     async def close(self) -> None:
-        """Let go of the cluster; workers run on."""
+        """Disconnect from the cluster; workers keep running."""
         await self._link.close()
 
     def _prepare(self, spec: WorkerSpec) -> str:
-        """Make its folder; returns the assignment for its keeper, in JSON."""
+        """Create the worker's folder; returns the assignment for its actor, in JSON."""
         try:
             files = self._files(spec.name)
             files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -182,8 +182,8 @@ class RayLauncher:
             folder=self._node_folder,
         )
 
-    def _note(self, files: WorkerFiles, handle: Handle) -> None:
-        """Write down how to find it; what is left of an earlier worker of the name goes."""
+    def _store_handle(self, files: WorkerFiles, handle: Handle) -> None:
+        """Store the handle, and remove the files of an earlier worker of the same name."""
         if read_value(files.handle, Handle) == handle:
             return
         for left_over in (files.report, files.ready):
@@ -191,12 +191,12 @@ class RayLauncher:
         write_value(files.handle, handle)
 
     async def _look(self, name: str, handle: Handle) -> Observation:
-        """What its keeper says, and its log as far as it goes."""
+        """Observe a worker through its actor, and copy the rest of its log."""
         facts = _facts(handle)
         offset = facts.log_position
         for _ in range(_MAX_CHUNKS):
             position = await asyncio.to_thread(self._logs.end_position, name)
-            answer = await self._link.ask("look", self._ask_s, name=name, position=max(position - offset, 0))
+            answer = await self._link.call("look", self._call_s, name=name, position=max(position - offset, 0))
             await asyncio.to_thread(self._append, name, answer, offset)
             if answer["is_log_end"]:
                 break
@@ -215,26 +215,26 @@ class RayLauncher:
                 self._logs.trim(name)
 
     async def _ended(self, name: str, handle: Handle, seen: Observation, *, message: str = "") -> Observation:
-        """Write down how it ended, then let Ray forget it."""
-        said = await asyncio.to_thread(last_error_line, self._logs, name, _facts(handle).log_position)
-        seen = replace(seen, phase=WorkerPhase.EXITED, message=said or message)
+        """Store how the worker ended, then remove it from the cluster."""
+        error_line = await asyncio.to_thread(last_error_line, self._logs, name, _facts(handle).log_position)
+        seen = replace(seen, phase=WorkerPhase.EXITED, message=error_line or message)
         files = self._files(name)
         if files.folder.is_dir():
             await asyncio.to_thread(write_value, files.report, _Ended(handle=handle, seen=seen))
         try:
-            await self._link.ask("finish", self._ask_s, name=name)
-        except ClusterAway as error:
+            await self._link.call("finish", self._call_s, name=name)
+        except ClusterUnreachable as error:
             get_logger().warning("worker.not_put_away", worker=name, message=str(error))
         return seen
 
     async def _with_ping(self, files: WorkerFiles, handle: Handle, seen: Observation) -> Observation:
         if seen.phase is WorkerPhase.FETCHING:
             return seen
-        is_well = await ping(handle.url, self._ping_timeout_s)
+        is_healthy = await ping(handle.url, self._ping_timeout_s)
         was_ready = await asyncio.to_thread(files.ready.exists)
-        if is_well and not was_ready:
+        if is_healthy and not was_ready:
             await asyncio.to_thread(try_touch, files.ready)
-        phase = WorkerPhase.READY if is_well else WorkerPhase.UNHEALTHY if was_ready else WorkerPhase.STARTING
+        phase = WorkerPhase.READY if is_healthy else WorkerPhase.UNHEALTHY if was_ready else WorkerPhase.STARTING
         return Observation(phase=phase, notices=seen.notices)
 
     def _files(self, name: str) -> WorkerFiles:
@@ -243,7 +243,7 @@ class RayLauncher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
-    """How a worker ended, which nobody on the cluster knows any more."""
+    """The end of a worker, stored here because the cluster forgets it."""
 
     handle: Handle
     seen: Observation

@@ -1,4 +1,4 @@
-"""The platform's end of its bridge to a Ray cluster: starts the process, asks it, starts another one if it ends."""
+"""The platform's side of the bridge to a Ray cluster: starts and calls the bridge process, replaces it if it ends."""
 
 import asyncio
 import itertools
@@ -14,29 +14,37 @@ import msgspec
 
 from headrace.cluster.launcher import InsufficientCapacity, LaunchFailed, StartPending
 from headrace.cluster.ray_head import ON_LOOPBACK, QUIET, HeadFailed, RayHead
-from headrace.cluster.ray_messages import GONE, INSUFFICIENT_CAPACITY, PENDING, REFUSED, Connection, Reply, Request
+from headrace.cluster.ray_messages import (
+    GONE,
+    INSUFFICIENT_CAPACITY,
+    PENDING,
+    REFUSED,
+    BridgeReply,
+    BridgeRequest,
+    Connection,
+)
 from headrace.core.telemetry import get_logger
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "headrace.cluster.ray_bridge")
 CONNECT_S: Final = 25.0
-"""Ray itself takes one to three of them where nothing is wrong."""
+"""Timeout of connecting. Normally Ray takes one to three seconds."""
 _PAUSE_S: Final = 2.0
-"""Between two tries to reach a cluster."""
+"""Pause between two attempts to connect."""
 _LINE_BYTES: Final = 8 << 20
 _HEAD_S: Final = 60.0
-"""For a cluster that is started here."""
+"""Timeout of starting a cluster on this machine."""
 
 
-class ClusterAway(TimeoutError):
-    """The cluster, or a worker's node, does not answer now; try again later."""
+class ClusterUnreachable(TimeoutError):
+    """The cluster, or the node of a worker, does not answer now; try again later."""
 
 
 class WorkerGone(Exception):
-    """The cluster has no such worker any more."""
+    """The worker does not exist on the cluster any more."""
 
 
 class RayLink:
-    """Questions to the cluster. At most one process at a time; it ends with this one, however that ends."""
+    """Calls to the cluster through one bridge process, which ends with this process."""
 
     def __init__(
         self,
@@ -51,11 +59,11 @@ class RayLink:
         Prepare to connect; nothing is started yet.
 
         Args:
-            connection: the cluster; with `head` its address is not read.
-            environment: of this process.
-            log: file for what Ray prints.
-            connect_s: longest for the process to load Ray and to reach the cluster.
-            head: a cluster on this machine that is started when it is needed and does not run.
+            connection: the cluster; its address is ignored with `head`.
+            environment: this process's environment.
+            log: the file for Ray's output.
+            connect_s: timeout of starting the bridge process and connecting to the cluster.
+            head: a cluster on this machine, started on first use if it does not run.
         """
         self._connection = connection
         self._environment = environment
@@ -65,26 +73,26 @@ class RayLink:
         self._numbers = itertools.count(1)
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._waiting: dict[int, asyncio.Future[BridgeReply]] = {}
         self._connecting = asyncio.Lock()
         self._failed: tuple[float, str] | None = None
 
-    async def ask(self, method: str, timeout_s: float, **arguments: Any) -> Any:
+    async def call(self, method: str, timeout_s: float, **arguments: Any) -> Any:
         """
         Call a method of `ray_bridge.Bridge`.
 
         Raises:
-            ClusterAway: no answer, now.
-            StartPending: it is under way; ask again.
-            WorkerGone: the worker that it is about has ended, with its actor or node.
-            LaunchFailed: it cannot be done.
+            ClusterUnreachable: the cluster does not answer now.
+            StartPending: the start is in progress; call again.
+            WorkerGone: the worker has ended with its actor or node.
+            LaunchFailed: the worker cannot be started.
         """
         await self._connect()
         assert self._process is not None
         assert self._process.stdin is not None
         number = next(self._numbers)
-        line = msgspec.json.encode(Request(number=number, name=method, arguments=arguments)) + b"\n"
-        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        line = msgspec.json.encode(BridgeRequest(number=number, name=method, arguments=arguments)) + b"\n"
+        reply: asyncio.Future[BridgeReply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = reply
         try:
             async with asyncio.timeout(timeout_s):
@@ -92,20 +100,20 @@ class RayLink:
                 await self._process.stdin.drain()
                 answer = await reply
         except TimeoutError:
-            why = f"The Ray cluster {self._connection.address} did not answer in {timeout_s:g} s."
-            raise ClusterAway(why) from None
+            why = f"The Ray cluster {self._connection.address} did not answer within {timeout_s:g} s."
+            raise ClusterUnreachable(why) from None
         except OSError as error:
-            raise ClusterAway(f"The connection to Ray has ended: {error}.") from error
+            raise ClusterUnreachable(f"The connection to Ray has ended: {error}.") from error
         finally:
             self._waiting.pop(number, None)
         return self._result(answer)
 
     async def close(self) -> None:
-        """End the process."""
+        """End the bridge process."""
         async with self._connecting:
-            await self._let_go()
+            await self._end_process()
 
-    async def _let_go(self) -> None:
+    async def _end_process(self) -> None:
         process, self._process = self._process, None
         if self._reader is not None:
             self._reader.cancel()
@@ -113,7 +121,7 @@ class RayLink:
         if process is not None:
             await _end(process)
 
-    def _result(self, answer: Reply) -> Any:
+    def _result(self, answer: BridgeReply) -> Any:
         if not answer.error:
             return answer.result
         if answer.error == GONE:
@@ -124,21 +132,21 @@ class RayLink:
             raise InsufficientCapacity(answer.message)
         if answer.error == REFUSED:
             raise LaunchFailed(answer.message)
-        raise ClusterAway(f"The Ray cluster {self._connection.address} does not answer: {answer.message}.")
+        raise ClusterUnreachable(f"The Ray cluster {self._connection.address} does not answer: {answer.message}.")
 
     async def _connect(self) -> None:
         async with self._connecting:
             if self._process is not None and self._process.returncode is None:
                 if self._head is None or self._head.is_alive():
                     return
-                await self._let_go()
+                await self._end_process()
             if self._failed is not None and time.monotonic() - self._failed[0] < _PAUSE_S:
-                raise ClusterAway(self._failed[1])
+                raise ClusterUnreachable(self._failed[1])
             try:
                 if self._head is not None:
                     await self._start_head(self._head)
                 await self._start_process()
-            except ClusterAway as error:
+            except ClusterUnreachable as error:
                 self._failed = (time.monotonic(), str(error))
                 get_logger().warning("cluster.away", address=self._connection.address, message=str(error))
                 raise
@@ -146,9 +154,9 @@ class RayLink:
 
     async def _start_head(self, head: RayHead) -> None:
         try:
-            await asyncio.to_thread(head.start, patience_s=_HEAD_S)
+            await asyncio.to_thread(head.start, timeout_s=_HEAD_S)
         except HeadFailed as error:
-            raise ClusterAway(str(error)) from error
+            raise ClusterUnreachable(str(error)) from error
         self._connection = replace(self._connection, address=head.address)
 
     async def _start_process(self) -> None:
@@ -159,7 +167,7 @@ class RayLink:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 env=self._bridge_environment(),
-                start_new_session=True,  # Ctrl-C is for the platform, which still needs it to end its workers
+                start_new_session=True,  # Ctrl-C must not end the bridge: the platform stops its workers through it
                 limit=_LINE_BYTES,
             )
         assert process.stdin is not None
@@ -170,21 +178,23 @@ class RayLink:
                 process.stdin.write(msgspec.json.encode(self._connection) + b"\n")
                 line = await process.stdout.readline()
                 if line:
-                    why = msgspec.json.decode(line, type=Reply).message
+                    why = msgspec.json.decode(line, type=BridgeReply).message
         except (TimeoutError, OSError) as error:
-            line, why = b"", str(error) or f"no answer in {self._connect_s:g} s"
+            line, why = b"", str(error) or f"no answer within {self._connect_s:g} s"
         except BaseException:
             await _end(process)
             raise
         if not line or why:
             await _end(process)
             address = self._connection.address
-            raise ClusterAway(f"The Ray cluster {address} cannot be reached: {why}. What Ray said is in {self._log}.")
+            raise ClusterUnreachable(
+                f"The Ray cluster {address} cannot be reached: {why}. Ray's output is in {self._log}."
+            )
         self._process = process
         self._reader = asyncio.create_task(self._read(process.stdout), name="ray-link")
 
     def _bridge_environment(self) -> dict[str, str]:
-        if self._head is not None:  # what the user says of Ray is about other clusters
+        if self._head is not None:  # the user's variables for Ray are about other clusters
             own = {name: value for name, value in self._environment.items() if not name.startswith("RAY_")}
             return {**own, **QUIET, **ON_LOOPBACK, **self._head.access}
         is_here = self._connection.address.removeprefix("ray://").startswith(("127.", "localhost:"))
@@ -193,7 +203,7 @@ class RayLink:
     async def _read(self, lines: asyncio.StreamReader) -> None:
         try:
             while line := await lines.readline():
-                reply = msgspec.json.decode(line, type=Reply)
+                reply = msgspec.json.decode(line, type=BridgeReply)
                 waiting = self._waiting.get(reply.number)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(reply)
@@ -201,13 +211,13 @@ class RayLink:
             self._process_ended()
 
     def _process_ended(self) -> None:
-        """Nobody waits for answers that cannot come."""
+        """Fail all calls that cannot be answered any more."""
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             process.kill()
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(ClusterAway("The connection to Ray has ended."))
+                waiting.set_exception(ClusterUnreachable("The connection to Ray has ended."))
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

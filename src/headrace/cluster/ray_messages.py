@@ -1,4 +1,4 @@
-"""What passes between the platform, its bridge process and the actors on a Ray cluster. Values only."""
+"""Messages between the platform, its bridge process and the actors on a Ray cluster."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -6,67 +6,67 @@ from typing import Any, Final
 from headrace.cluster.launcher import WorkerSpec
 
 CHUNK_BYTES: Final = 1 << 20
-"""Of a worker's log, in one answer."""
+"""Largest chunk of a worker's log in one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorAssignment:
-    """What an actor is to run."""
+    """The platform's instructions to an actor."""
 
     spec: WorkerSpec
     token: str = field(repr=False)
-    """Bearer token that the worker has to ask for."""
+    """Bearer token that the worker must require."""
     namespace: str
-    """The platform's own: its workers on a node lie below a folder of this name."""
+    """The platform's namespace, and the name of its folder on a node."""
     log_position: int
-    """Where the log of this worker begins in what the platform keeps of its name."""
+    """Position at which this worker's lines begin in the platform's log of that name."""
     version: str
-    """Of Headrace on the platform."""
+    """Version of Headrace on the platform."""
     command: tuple[str, ...] = ()
-    """Instead of `headrace worker`."""
+    """Command that replaces `headrace worker`."""
     folder: str = ""
-    """On the node, for workers and artifacts. Empty: in the user's cache folder there."""
+    """Folder for workers and artifacts on the node. Empty: in the user's cache folder there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How the bridge reaches the cluster."""
+    """The address and options with which the bridge connects to the cluster."""
 
     address: str
     """`host:port` of its control service, or `ray://host:port`."""
     namespace: str
     answer_s: float = 5.0
-    """Longest for an actor to answer."""
+    """Timeout of an actor's answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One line to the bridge."""
+class BridgeRequest:
+    """A line of JSON to the bridge: one call."""
 
     number: int
     name: str
-    """Of a method of `ray_bridge.Bridge`."""
+    """Name of a method of `ray_bridge.Bridge`."""
     arguments: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """One line from the bridge."""
+class BridgeReply:
+    """A line of JSON from the bridge: the result of one call."""
 
     number: int
     result: Any = None
     error: str = ""
-    """Empty if it went well; else one of the words below."""
+    """Empty on success, or one of the codes below."""
     message: str = ""
 
 
 GONE: Final = "gone"
-"""There is no such worker any more: its actor, or the node of it, has ended."""
+"""The worker does not exist any more: its actor or node has ended."""
 UNAVAILABLE: Final = "unavailable"
-"""It, or the cluster, does not answer now."""
+"""The actor or the cluster does not answer now."""
 PENDING: Final = "pending"
-"""It is under way; ask again."""
-INSUFFICIENT_CAPACITY: Final = "no room"
-"""No node is large enough; the message has the numbers."""
+"""The start is in progress; call again."""
+INSUFFICIENT_CAPACITY: Final = "insufficient capacity"
+"""No node is large enough; the message has the resources."""
 REFUSED: Final = "refused"
-"""It cannot be done; the message says why."""
+"""The worker cannot be started; the message has the reason."""

@@ -1,4 +1,4 @@
-"""How much of a node a worker gets. Pure: what it is to have and what the nodes have give what is reserved."""
+"""The resources of a node to reserve for a worker, from its request and the nodes' resources. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,19 +9,19 @@ from headrace.cluster.launcher import ResourceRequest
 from headrace.core.sizes import format_size
 
 _MAX_KINDS: Final = 8
-"""Of nodes, in a sentence."""
+"""Kinds of nodes listed in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeResources:
-    """What a node has in all, or what a worker gets of one; in the words of Ray."""
+    """The total resources of a node, or the part of them reserved for a worker; as Ray counts them."""
 
     num_cpus: float
     num_gpus: float = 0.0
     memory_bytes: int = 0
 
     def holds(self, other: "NodeResources") -> bool:
-        """Whether there is no less of anything."""
+        """Return whether every resource is at least that of `other`."""
         return (
             self.num_cpus >= other.num_cpus
             and self.num_gpus >= other.num_gpus
@@ -29,7 +29,7 @@ class NodeResources:
         )
 
     def at_most(self, other: "NodeResources") -> "NodeResources":
-        """The lesser of everything."""
+        """Return the minimum of each resource."""
         return NodeResources(
             num_cpus=min(self.num_cpus, other.num_cpus),
             num_gpus=min(self.num_gpus, other.num_gpus),
@@ -47,40 +47,40 @@ class NodeResources:
 
 def grant(resources: ResourceRequest, nodes: Sequence[NodeResources]) -> NodeResources | None:
     """
-    What to reserve for a worker on one node; None if there is none that is large enough, also when it is empty.
+    Return the resources to reserve for a worker on one node; None if no node is large enough even when empty.
 
-    On a cluster without a single GPU none is reserved, and the model runs on CPUs, as it does on one machine.
+    On a cluster without GPUs none is reserved, and the model runs on CPUs, as on a single machine.
     """
-    wanted = _wanted(resources)
-    if wanted.num_gpus and not any(node.num_gpus for node in nodes):
-        wanted = NodeResources(num_cpus=wanted.num_cpus, memory_bytes=wanted.memory_bytes)
-    if any(node.holds(wanted) for node in nodes):
-        return wanted
+    requested = _requested(resources)
+    if requested.num_gpus and not any(node.num_gpus for node in nodes):
+        requested = NodeResources(num_cpus=requested.num_cpus, memory_bytes=requested.memory_bytes)
+    if any(node.holds(requested) for node in nodes):
+        return requested
     able = [node for node in nodes if node.num_cpus > 0]
     if not resources.is_at_most or not able:
         return None
-    shares = [wanted.at_most(node) for node in able]
+    shares = [requested.at_most(node) for node in able]
     return max(shares, key=lambda share: (share.num_gpus, share.num_cpus, share.memory_bytes))
 
 
 def notices_of_grant(resources: ResourceRequest, granted: NodeResources) -> tuple[str, ...]:
-    """What could not be honoured, in sentences."""
-    wanted = _wanted(resources)
-    if granted.holds(wanted):
+    """Return the differences between the requested and the reserved resources, in sentences."""
+    requested = _requested(resources)
+    if granted.holds(requested):
         return ()
-    on_cpu = " The model runs on the CPU." if wanted.num_gpus and not granted.num_gpus else ""
-    return (f"The worker was to have {wanted}, which no node of the cluster has: it gets {granted}.{on_cpu}",)
+    on_cpu = " The model runs on the CPU." if requested.num_gpus and not granted.num_gpus else ""
+    return (f"The worker requests {requested}, which no node of the cluster has: it gets {granted}.{on_cpu}",)
 
 
 def format_resources(resources: ResourceRequest, nodes: Sequence[NodeResources], free: NodeResources) -> str:
-    """The numbers, for whoever is refused or has to wait."""
+    """Format the requested, total and free resources, for workers that are refused or wait."""
     kinds = Counter(str(node) for node in nodes).most_common()
     shown = [f"{count} x {kind}" if count > 1 else kind for kind, count in kinds[:_MAX_KINDS]]
     has = "; ".join([*shown, *(["..."] if len(kinds) > _MAX_KINDS else [])]) or "none"
-    return f"Wanted on one node: {_wanted(resources)}. Nodes: {has}. Free on all together: {free}."
+    return f"Requested on one node: {_requested(resources)}. Nodes: {has}. Free on all together: {free}."
 
 
-def _wanted(resources: ResourceRequest) -> NodeResources:
+def _requested(resources: ResourceRequest) -> NodeResources:
     return NodeResources(
         num_cpus=resources.num_cpus, num_gpus=resources.num_accelerators, memory_bytes=resources.memory_bytes
     )
