@@ -24,7 +24,7 @@ from headrace.engine.config import EngineLimits
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.request_processor import TextParts
-from headrace.engine.spec_decode.drafting import RowPrices
+from headrace.engine.spec_decode.drafting import RowCostModel
 from headrace.models.chat import ChatTemplate
 from headrace.models.tokenizer import Tokenizer, byte_characters
 from headrace.runner.step import RunnerLimits, StepInput
@@ -116,10 +116,10 @@ async def running(engine: AsyncEngine) -> AsyncIterator[AsyncEngine]:
         assert engine._engine.scheduler.pool.num_free == engine._engine.scheduler.pool.num_blocks
 
 
-class FreeRows(RowPrices):
+class FreeRows(RowCostModel):
     """In place of an engine's own: everybody drafts whatever matches, as long as it may."""
 
-    def price(self, *, sequences: int) -> float:
+    def row_cost(self, *, sequences: int) -> float:
         return 0.0
 
 

@@ -103,7 +103,7 @@ async def test_guessed_tokens_change_no_bit(dtype: str, kv_dtype: str, smollm2_p
     async with engine_on(smollm2_path, cache_dir, max_draft_tokens=0, enable_prefix_caching=False, **formats) as engine:
         plain = [await ask(engine, one) for one in wanted]
     async with engine_on(smollm2_path, cache_dir, max_draft_tokens=7, **formats) as engine:
-        engine._engine.scheduler._row_prices = FreeRows()
+        engine._engine.scheduler._row_costs = FreeRows()
         together = await asyncio.gather(*(ask(engine, one) for one in wanted))
         assert 0 < engine.stats().accepted_tokens_total < engine.stats().drafted_tokens_total
     assert [(a.text, a.tokens, a.prompt, a.finish.reason) for a in together] == [

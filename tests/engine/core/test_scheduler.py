@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from headrace.core.generation import SamplingParams
 from headrace.engine.core.blocks import chain_hash, root_hash
 from headrace.engine.core.scheduler import MAX_PREEMPTIONS, MIN_CHUNK_TOKENS, Scheduler, StepPlan
-from headrace.engine.core.sequence import Phase, Sequence
+from headrace.engine.core.sequence import Sequence, SequencePhase
 from headrace.engine.core.step_time import StepTimeModel
-from headrace.engine.spec_decode.drafting import RowPrices
+from headrace.engine.spec_decode.drafting import RowCostModel
 from tests.engine.support import LIMITS, FreeRows, runner_limits
 
 BLOCK = 4
@@ -36,14 +36,14 @@ def make_scheduler(
         max_draft_tokens=max_draft_tokens,
     )
     runner = runner_limits(num_blocks, block_tokens=BLOCK, max_step_rows=max_step_rows or max_step_tokens)
-    return Scheduler(limits, runner, StepTimeModel(), RowPrices())
+    return Scheduler(limits, runner, StepTimeModel(), RowCostModel())
 
 
-def make_sequence(order: int, prompt: list[int], *, max_new: int = 8, salt: str = "") -> Sequence:
+def make_sequence(arrival_id: int, prompt: list[int], *, max_new: int = 8, salt: str = "") -> Sequence:
     tokens = np.zeros(len(prompt) + max_new, np.int32)
     tokens[: len(prompt)] = prompt
     return Sequence(
-        order=order,
+        arrival_id=arrival_id,
         tokens=tokens,
         num_tokens=len(prompt),
         num_prompt_tokens=len(prompt),
@@ -61,7 +61,7 @@ def run_step(scheduler: Scheduler) -> tuple[StepPlan, list[Sequence]]:
     ended = []
     for sequence in plan.sequences:
         if sequence.num_computed_tokens == sequence.num_tokens:
-            sequence.append(sequence.order * 1000 + sequence.num_tokens)
+            sequence.append(sequence.arrival_id * 1000 + sequence.num_tokens)
             if sequence.num_tokens == sequence.max_total_tokens:
                 scheduler.finish(sequence)
                 ended.append(sequence)
@@ -73,7 +73,7 @@ def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
     assert sum(plan.counts) == plan.num_tokens <= scheduler._limits.max_num_batched_tokens
     assert len(plan.sequences) == len(set(map(id, plan.sequences)))
     for sequence, count in zip(plan.sequences, plan.counts, strict=True):
-        assert sequence.phase is Phase.RUNNING
+        assert sequence.phase is SequencePhase.RUNNING
         assert count > 0
         assert sequence.num_computed_tokens + count <= sequence.num_tokens
         assert len(sequence.blocks) * BLOCK >= sequence.num_computed_tokens + count
@@ -112,7 +112,7 @@ def test_ten_thousand_random_operations_leave_the_pool_whole() -> None:
         else:
             plan, _ = run_step(scheduler)
             num_preempted += len(plan.preempted)
-            live = [s for s in live if s.phase is not Phase.DONE]
+            live = [s for s in live if s.phase is not SequencePhase.DONE]
     run_all(scheduler)
     assert num_preempted > 0
 
@@ -134,14 +134,14 @@ def test_every_sequence_ends_and_none_is_preempted_for_ever(
     for sequence in sequences:
         scheduler.add(sequence)
     ended = run_all(scheduler)
-    assert sorted(s.order for s in ended) == list(range(len(sequences)))
+    assert sorted(s.arrival_id for s in ended) == list(range(len(sequences)))
     assert max(s.num_preemptions for s in sequences) <= MAX_PREEMPTIONS + 1
 
 
 def next_token(sequence: Sequence) -> int:
     """A text that repeats itself now and then, and depends on all that was said."""
     recent = sequence.tokens[max(0, sequence.num_tokens - 5) : sequence.num_tokens]
-    return int(recent.sum() * 7 + sequence.order) % 5 if recent.sum() % 4 else int(recent[-1])
+    return int(recent.sum() * 7 + sequence.arrival_id) % 5 if recent.sum() % 4 else int(recent[-1])
 
 
 def run_drafting_step(scheduler: Scheduler) -> int:
@@ -194,7 +194,7 @@ def test_drafting_sequences_say_what_they_would_have_said(
     scheduler = make_scheduler(
         num_blocks=num_blocks, max_step_tokens=48, max_step_rows=max_step_rows, max_draft_tokens=max_draft_tokens
     )
-    scheduler._row_prices = FreeRows()
+    scheduler._row_costs = FreeRows()
     rng = np.random.default_rng(seed)
     sequences = [
         make_sequence(order, rng.integers(0, 4, prompt).tolist(), max_new=max_new)
@@ -208,7 +208,7 @@ def test_drafting_sequences_say_what_they_would_have_said(
         run_drafting_step(scheduler)
     assert scheduler.pool.num_free == scheduler.pool.num_blocks
     for sequence in sequences:
-        plain = make_sequence(sequence.order, sequence.tokens[: sequence.num_prompt_tokens].tolist(), max_new=1000)
+        plain = make_sequence(sequence.arrival_id, sequence.tokens[: sequence.num_prompt_tokens].tolist(), max_new=1000)
         while plain.num_tokens < sequence.num_tokens:
             plain.append(next_token(plain))
         assert sequence.tokens.tolist() == plain.tokens[: plain.num_tokens].tolist()
@@ -217,7 +217,7 @@ def test_drafting_sequences_say_what_they_would_have_said(
 
 def test_a_repeating_sequence_needs_fewer_steps() -> None:
     scheduler = make_scheduler(max_draft_tokens=4)
-    scheduler._row_prices = FreeRows()
+    scheduler._row_costs = FreeRows()
     scheduler.add(make_sequence(0, [0, 0, 0], max_new=60))
     num_steps = 0
     while scheduler.has_work:
@@ -228,7 +228,7 @@ def test_a_repeating_sequence_needs_fewer_steps() -> None:
 
 def test_drafts_take_no_block_that_a_decoding_sequence_may_need() -> None:
     scheduler = make_scheduler(num_blocks=4, max_num_seqs=2, max_draft_tokens=6)
-    scheduler._row_prices = FreeRows()
+    scheduler._row_costs = FreeRows()
     scheduler._expected_output_tokens = 0.0
     for order in range(2):
         scheduler.add(make_sequence(order, [0, 0, 0], max_new=5))
@@ -245,7 +245,7 @@ def test_a_preempted_sequence_finds_its_blocks_again() -> None:
     run_step(scheduler)
     known = sequence.num_tokens
     scheduler._preempt(sequence, StepPlan())
-    assert sequence.phase is Phase.WAITING
+    assert sequence.phase is SequencePhase.WAITING
     plan, _ = run_step(scheduler)
     assert sequence.num_tokens == known + 1
     assert plan.counts == [known - 16]
@@ -260,9 +260,9 @@ def test_the_newest_gives_way_and_the_oldest_goes_on() -> None:
     scheduler.add(new)
     while not new.num_preemptions:
         run_step(scheduler)
-    assert (old.num_preemptions, old.phase) == (0, Phase.RUNNING)
+    assert (old.num_preemptions, old.phase) == (0, SequencePhase.RUNNING)
     ended = run_all(scheduler)
-    assert [s.order for s in ended] == [0, 1]
+    assert [s.arrival_id for s in ended] == [0, 1]
 
 
 def test_admission_keeps_room_for_what_running_answers_will_need() -> None:
@@ -270,7 +270,7 @@ def test_admission_keeps_room_for_what_running_answers_will_need() -> None:
     scheduler.add(make_sequence(0, [1] * 20, max_new=40))
     scheduler.add(make_sequence(1, [2] * 20, max_new=40))
     run_step(scheduler)
-    assert [s.order for s in scheduler.running] == [0]
+    assert [s.arrival_id for s in scheduler.running] == [0]
     assert all(s.num_preemptions == 0 for s in run_all(scheduler))
 
 
@@ -279,7 +279,7 @@ def test_waiting_sequences_are_admitted_in_order_of_arrival() -> None:
     for order, size in enumerate([40, 60, 4, 4]):
         scheduler.add(make_sequence(order, [order] * size, max_new=1))
     ended = run_all(scheduler)
-    assert [s.order for s in ended] == [0, 1, 2, 3]
+    assert [s.arrival_id for s in ended] == [0, 1, 2, 3]
 
 
 def test_decoding_goes_on_while_a_long_prompt_is_read() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.core.generation import SamplingParams
 from headrace.engine.core.row_extras import make_extras
 from headrace.engine.core.scheduler import StepPlan
-from headrace.engine.core.sequence import Phase, Sequence
+from headrace.engine.core.sequence import Sequence, SequencePhase
 from headrace.engine.core.step_input import StepBuilder
 from headrace.engine.structured_output.compiler import GrammarMasks
 from headrace.testing.fake_runner import FAKE_LIMITS
@@ -20,7 +20,7 @@ LIMITS = replace(FAKE_LIMITS, block_tokens=4)
 def make_sequence(slot: int, *, prompt: int, output: int, computed: int, **sampling: object) -> Sequence:
     params = SamplingParams(**sampling)
     return Sequence(
-        order=slot,
+        arrival_id=slot,
         tokens=np.arange(slot * 100, slot * 100 + 64, dtype=np.int32),
         num_tokens=prompt + output,
         num_prompt_tokens=prompt,
@@ -29,7 +29,7 @@ def make_sequence(slot: int, *, prompt: int, output: int, computed: int, **sampl
         root_hash=b"",
         seed=params.seed or 0,
         scores_prompt=params.prompt_logprobs is not None,
-        phase=Phase.RUNNING,
+        phase=SequencePhase.RUNNING,
         slot=slot,
         num_computed_tokens=computed,
         blocks=[slot * 10 + i for i in range(-(-(prompt + output) // 4))],
@@ -53,7 +53,7 @@ def builder_for(*sequences: Sequence, end_ids: tuple[int, ...] = ()) -> StepBuil
 def test_decoding_sequences_and_chunks_lie_one_after_the_other() -> None:
     one, two = make_sequence(3, prompt=5, output=2, computed=6), make_sequence(1, prompt=9, output=1, computed=9)
     reading = make_sequence(2, prompt=20, output=0, computed=4)
-    step, uses = builder_for(one, two, reading).build(plan_of([one, two], [(reading, 3)]))
+    step, logit_rows = builder_for(one, two, reading).build(plan_of([one, two], [(reading, 3)]))
     assert step.token_ids.tolist() == [306, 109, 204, 205, 206]
     assert step.query_starts.tolist() == [0, 1, 2, 5]
     assert step.context_lens.tolist() == [6, 9, 4]
@@ -63,7 +63,7 @@ def test_decoding_sequences_and_chunks_lie_one_after_the_other() -> None:
         reading.blocks,
     ]
     assert step.rows.tolist() == [0, 1]
-    assert uses.drawing == [one, two]
+    assert logit_rows.drawing == [one, two]
     assert step.block_tables.flags.c_contiguous
 
 
@@ -77,21 +77,21 @@ def test_a_builder_that_has_seen_the_sequences_before_builds_what_a_new_one_does
         elif event == "readmit":
             sequences[0].slot = sequences[0].slot % 2 + 5
             builder.admit(sequences[0], None)
-        seen, uses = builder.build(plan_of(sequences, []))
-        new, new_uses = builder_for(*sequences).build(plan_of(sequences, []))
+        seen, logit_rows = builder.build(plan_of(sequences, []))
+        new, new_logit_rows = builder_for(*sequences).build(plan_of(sequences, []))
         for name in ("token_ids", "query_starts", "context_lens", "block_tables", "rows", "sampling"):
             np.testing.assert_array_equal(getattr(seen, name), getattr(new, name), err_msg=name)
-        assert uses == new_uses
+        assert logit_rows == new_logit_rows
         for sequence in sequences:
             sequence.num_tokens += 1
             sequence.num_computed_tokens += 1
-            sequence.blocks += [sequence.order * 10 + len(sequence.blocks)] * (sequence.num_tokens % 4 == 1)
+            sequence.blocks += [sequence.arrival_id * 10 + len(sequence.blocks)] * (sequence.num_tokens % 4 == 1)
 
 
 def test_a_chunk_that_reaches_the_end_of_the_prompt_draws() -> None:
     reading = make_sequence(2, prompt=7, output=0, computed=4, temperature=0.5, seed=77)
-    step, uses = builder_for(reading).build(plan_of([], [(reading, 3)]))
-    assert (step.rows.tolist(), uses.drawing, uses.draw_rows) == ([2], [reading], [0])
+    step, logit_rows = builder_for(reading).build(plan_of([], [(reading, 3)]))
+    assert (step.rows.tolist(), logit_rows.drawing, logit_rows.draw_rows) == ([2], [reading], [0])
     row = step.sampling[0]
     assert (row["seed"], row["position"], row["temperature"], row["target"]) == (77, 7, 0.5, -1)
 
@@ -108,8 +108,8 @@ def test_the_position_of_a_draw_is_its_place_in_the_sequence() -> None:
 def test_scoring_rows_aim_at_the_next_prompt_token() -> None:
     reading = make_sequence(1, prompt=6, output=0, computed=2, prompt_logprobs=3)
     reading.num_scored_tokens = 2
-    step, uses = builder_for(reading).build(plan_of([], [(reading, 4)]))
-    assert uses.scoring == [(reading, 0, 3)]
+    step, logit_rows = builder_for(reading).build(plan_of([], [(reading, 4)]))
+    assert logit_rows.scoring == [(reading, 0, 3)]
     assert step.rows.tolist() == [0, 1, 2, 3]
     assert step.sampling["target"].tolist() == [103, 104, 105, -1]
     assert step.sampling["num_top"].tolist() == [3, 3, 3, -1]
@@ -118,8 +118,8 @@ def test_scoring_rows_aim_at_the_next_prompt_token() -> None:
 def test_what_was_scored_before_a_preemption_is_not_scored_again() -> None:
     reading = make_sequence(1, prompt=6, output=2, computed=0, prompt_logprobs=0)
     reading.num_scored_tokens = 5
-    step, uses = builder_for(reading).build(plan_of([], [(reading, 8)]))
-    assert (uses.scoring, step.rows.tolist()) == ([], [7])
+    step, logit_rows = builder_for(reading).build(plan_of([], [(reading, 8)]))
+    assert (logit_rows.scoring, step.rows.tolist()) == ([], [7])
 
 
 def test_a_slot_forgets_the_sequence_before() -> None:
@@ -162,14 +162,14 @@ def drafting(sequence: Sequence, count: int) -> StepPlan:
 def test_drafted_tokens_are_rows_as_if_those_before_them_had_been_drawn() -> None:
     sequence = make_sequence(1, prompt=4, output=2, computed=5, temperature=0.5, seed=7)
     plan = drafting(sequence, 3)
-    step, uses = builder_for(plan.sequences[0], sequence).build(plan)
+    step, logit_rows = builder_for(plan.sequences[0], sequence).build(plan)
     assert step.token_ids.tolist() == [205, 105, 106, 107, 108]
     assert step.query_starts.tolist() == [0, 1, 5]
     assert step.context_lens.tolist() == [5, 5]
     assert step.rows.tolist() == [0, 1, 2, 3, 4]
     assert step.sampling["position"].tolist() == [6, 6, 7, 8, 9]
     assert step.sampling["seed"].tolist() == [0, 7, 7, 7, 7]
-    assert (uses.draw_rows, uses.draw_counts) == ([0, 1], [1, 4])
+    assert (logit_rows.draw_rows, logit_rows.draw_counts) == ([0, 1], [1, 4])
 
 
 def test_chunks_follow_drafted_tokens() -> None:
@@ -179,11 +179,11 @@ def test_chunks_follow_drafted_tokens() -> None:
     )
     plan = drafting(sequence, 2)
     plan.add(reading, 3)
-    step, uses = builder_for(*plan.sequences).build(plan)
+    step, logit_rows = builder_for(*plan.sequences).build(plan)
     assert step.token_ids.tolist() == [205, 105, 106, 107, 306, 307, 308]
     assert step.rows.tolist() == [0, 1, 2, 3, 6]
     assert step.sampling["position"].tolist() == [6, 6, 7, 8, 9]
-    assert (uses.draw_rows, uses.draw_counts) == ([0, 1, 4], [1, 3, 1])
+    assert (logit_rows.draw_rows, logit_rows.draw_counts) == ([0, 1, 4], [1, 3, 1])
 
 
 def test_each_drafted_row_has_its_own_history_and_its_own_banned_ends() -> None:

@@ -10,7 +10,7 @@ from headrace.core.generation import FinishReason, GenerationRequest, Grammar
 from headrace.engine.config import EngineLimits
 from headrace.engine.core.blocks import chain_hash, root_hash
 from headrace.engine.service.async_engine import AsyncEngine
-from headrace.engine.spec_decode.drafting import RowPrices
+from headrace.engine.spec_decode.drafting import RowCostModel
 from headrace.testing.fake_runner import FakeRunner
 from tests.engine.support import (
     EOS,
@@ -39,7 +39,7 @@ def babble(prefix: tuple[int, ...]) -> int | None:
 
 def drafting_engine(*, limits: EngineLimits = DRAFTING, num_blocks: int = 512, **options: object) -> AsyncEngine:
     engine = make_engine(limits=limits, room=runner_limits(num_blocks), **options)
-    engine._engine.scheduler._row_prices = FreeRows()
+    engine._engine.scheduler._row_costs = FreeRows()
     return engine
 
 
@@ -182,12 +182,12 @@ async def test_under_a_grammar_nothing_is_drafted() -> None:
 
 
 async def test_nothing_is_drafted_where_rows_are_dear() -> None:
-    class DearRows(RowPrices):
-        def price(self, *, sequences: int) -> float:
+    class DearRows(RowCostModel):
+        def row_cost(self, *, sequences: int) -> float:
             return 1.0
 
     async with running(drafting_engine(**TEXTS["babble"])) as engine:
-        engine._engine.scheduler._row_prices = DearRows()
+        engine._engine.scheduler._row_costs = DearRows()
         await ask(engine, request("abababab", max_new_tokens=60))
         assert engine.stats().drafted_tokens_total == 0
 

@@ -1,5 +1,5 @@
 """
-The paged KV cache's bookkeeping: which block belongs to whom, which may be reused, which holds which tokens.
+The bookkeeping of the paged KV cache: reference counts, the prefix cache and eviction.
 
 Called by the scheduler only. It knows block numbers and hashes, not tensors and not sequences.
 

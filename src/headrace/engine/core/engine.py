@@ -12,10 +12,10 @@ from headrace.engine.config import EngineLimits
 from headrace.engine.core.choice import Choice, prompt_token
 from headrace.engine.core.observer import EngineObserver, NoObserver, StepReport
 from headrace.engine.core.scheduler import Scheduler, StepPlan
-from headrace.engine.core.sequence import Phase
-from headrace.engine.core.step_input import RowUses, StepBuilder
+from headrace.engine.core.sequence import SequencePhase
+from headrace.engine.core.step_input import LogitRows, StepBuilder
 from headrace.engine.core.step_time import StepTimeModel
-from headrace.engine.spec_decode.drafting import RowPrices
+from headrace.engine.spec_decode.drafting import RowCostModel
 from headrace.engine.structured_output.compiler import GrammarMasks
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.runner.step import Runner, StepOutput
@@ -48,8 +48,8 @@ class Engine:
         clock: Callable[[], float],
     ) -> None:
         self.step_times = StepTimeModel()
-        self.row_prices = RowPrices()
-        self.scheduler = Scheduler(limits, runner.limits, self.step_times, self.row_prices)
+        self.row_costs = RowCostModel()
+        self.scheduler = Scheduler(limits, runner.limits, self.step_times, self.row_costs)
         self.num_failures_in_row = 0
         """Steps that failed since the last good one."""
         self.last_failure: Exception | None = None
@@ -70,7 +70,7 @@ class Engine:
 
     def add(self, choice: Choice) -> None:
         """Queue a choice."""
-        self._choices[choice.sequence.order] = choice
+        self._choices[choice.sequence.arrival_id] = choice
         self.scheduler.add(choice.sequence)
 
     def abort(self, choices: Iterable[Choice], *, message: str) -> Emitted:
@@ -78,7 +78,7 @@ class Engine:
         return [
             (choice, self._end(choice, choice.finish(FinishReason.ABORT, message=message)))
             for choice in choices
-            if choice.sequence.phase is not Phase.DONE
+            if choice.sequence.phase is not SequencePhase.DONE
         ]
 
     def step(self) -> Emitted:
@@ -90,11 +90,11 @@ class Engine:
             return []
         emitted: Emitted = []
         try:
-            step, uses = self._builder.build(plan)
+            step, logit_rows = self._builder.build(plan)
             executing_s = self._clock()
             output = self._runner.execute(step)
             executed_s = self._clock()
-            self._apply(plan, uses, output, executed_s, emitted)
+            self._apply(plan, logit_rows, output, executed_s, emitted)
         except Exception as error:  # noqa: BLE001 - an edge: whatever a step raises ends its requests, not the server
             self._fail(plan, error, emitted)
         else:
@@ -131,7 +131,7 @@ class Engine:
     def _note_queues(self, plan: StepPlan, now_s: float) -> None:
         """Book admissions and preemptions."""
         for sequence in plan.admitted:
-            choice = self._choices[sequence.order]
+            choice = self._choices[sequence.arrival_id]
             self._builder.admit(sequence, choice.extras)
             if choice.admitted_s is None:
                 choice.admitted_s = now_s
@@ -139,19 +139,21 @@ class Engine:
                 self._totals["cached_tokens"] += sequence.num_cached_tokens
         self._totals["preemptions"] += len(plan.preempted)
 
-    def _apply(self, plan: StepPlan, uses: RowUses, output: StepOutput, now_s: float, emitted: Emitted) -> None:
+    def _apply(self, plan: StepPlan, logit_rows: LogitRows, output: StepOutput, now_s: float, emitted: Emitted) -> None:
         """Book what was computed, hand each choice its tokens, take out those that ended."""
         self.scheduler.commit(plan)
-        for sequence, first_row, count in uses.scoring:
-            self._score_prompt(self._choices[sequence.order], output, first_row, count)
+        for sequence, first_row, count in logit_rows.scoring:
+            self._score_prompt(self._choices[sequence.arrival_id], output, first_row, count)
         token_ids = output.token_ids.tolist()
-        for sequence, first_row, count in zip(uses.drawing, uses.draw_rows, uses.draw_counts, strict=True):
-            choice = self._choices[sequence.order]
+        for sequence, first_row, count in zip(
+            logit_rows.drawing, logit_rows.draw_rows, logit_rows.draw_counts, strict=True
+        ):
+            choice = self._choices[sequence.arrival_id]
             if choice.first_token_s is None:
                 choice.first_token_s = now_s
             self._take_tokens(choice, output, token_ids[first_row : first_row + count], first_row, emitted)
         self._totals["drafted_tokens"] += plan.num_drafted
-        self._take_forced_tokens([self._choices.get(sequence.order) for sequence in uses.drawing], emitted)
+        self._take_forced_tokens([self._choices.get(sequence.arrival_id) for sequence in logit_rows.drawing], emitted)
         emitted += self._end_without_answer(plan)
 
     def _take_tokens(
@@ -184,7 +186,7 @@ class Engine:
         """
         choices = [choice for choice in drew if choice is not None and choice.grammar_without_logprobs is not None]
         for _ in range(_MAX_FORCED_TOKENS):
-            choices = [choice for choice in choices if choice.sequence.phase is not Phase.DONE]
+            choices = [choice for choice in choices if choice.sequence.phase is not SequencePhase.DONE]
             self._masks.prepare([grammar for choice in choices if (grammar := choice.grammar_without_logprobs)])
             choices = [choice for choice in choices if self._take_forced_token(choice, emitted)]
             if not choices:
@@ -206,8 +208,8 @@ class Engine:
         return [
             (choice, self._end(choice, choice.finish(FinishReason.LENGTH)))
             for sequence in plan.sequences[plan.num_decodes :]
-            if sequence.num_computed_tokens >= sequence.max_total_tokens and sequence.phase is not Phase.DONE
-            for choice in (self._choices[sequence.order],)
+            if sequence.num_computed_tokens >= sequence.max_total_tokens and sequence.phase is not SequencePhase.DONE
+            for choice in (self._choices[sequence.arrival_id],)
         ]
 
     def _end(self, choice: Choice, chunk: Chunk) -> Chunk:
@@ -216,7 +218,7 @@ class Engine:
         if choice.sequence.slot >= 0:
             self._builder.release(choice.sequence.slot)
         self.scheduler.finish(choice.sequence)
-        self._choices.pop(choice.sequence.order, None)
+        self._choices.pop(choice.sequence.arrival_id, None)
         self._observer.choice_finished(choice.report(chunk.finish.reason, self._clock()))
         return chunk
 
@@ -227,8 +229,8 @@ class Engine:
         self._observer.step_failed()
         message = f"The engine failed in a step: {error}"
         for sequence in plan.sequences:
-            if sequence.phase is not Phase.DONE:
-                choice = self._choices[sequence.order]
+            if sequence.phase is not SequencePhase.DONE:
+                choice = self._choices[sequence.arrival_id]
                 emitted.append((choice, self._end(choice, choice.finish(FinishReason.ERROR, message=message))))
 
     def _measure(self, plan: StepPlan, started_s: float, executing_s: float, executed_s: float) -> None:
@@ -242,7 +244,7 @@ class Engine:
             has_chunk=has_chunk and plan.num_decodes > 0,
         )
         if not has_chunk:
-            self.row_prices.observe(sequences=plan.num_decodes, rows=plan.num_tokens, seconds=seconds)
+            self.row_costs.observe(sequences=plan.num_decodes, rows=plan.num_tokens, seconds=seconds)
         self._totals["steps"] += 1
         self._step_seconds_total += seconds
         self._observer.step_finished(

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from headrace.core.errors import Internal
 from headrace.engine.config import EngineLimits
 from headrace.engine.core.blocks import BlockPool
-from headrace.engine.core.sequence import Phase, Sequence
+from headrace.engine.core.sequence import Sequence, SequencePhase
 from headrace.engine.core.step_time import StepTimeModel, attended_tokens
-from headrace.engine.spec_decode.drafting import RowPrices, can_pay, draft
+from headrace.engine.spec_decode.drafting import RowCostModel, draft, drafting_pays
 from headrace.runner.step import RunnerLimits
 
 MAX_PREEMPTIONS = 2
@@ -75,7 +75,7 @@ class Scheduler:
     """Owns the block pool and the two queues."""
 
     def __init__(
-        self, limits: EngineLimits, runner: RunnerLimits, step_times: StepTimeModel, row_prices: RowPrices
+        self, limits: EngineLimits, runner: RunnerLimits, step_times: StepTimeModel, row_costs: RowCostModel
     ) -> None:
         assert limits.max_num_batched_tokens >= limits.max_num_seqs <= runner.max_step_rows
         self.pool = BlockPool(runner.num_blocks)
@@ -85,7 +85,7 @@ class Scheduler:
         self._block_tokens = runner.block_tokens
         self._max_rows = runner.max_step_rows
         self._step_times = step_times
-        self._row_prices = row_prices
+        self._row_costs = row_costs
         self._free_slots = list(range(limits.max_num_seqs - 1, -1, -1))
         self._computing: dict[bytes, Sequence] = {}
         self._watermark = int(runner.num_blocks * _WATERMARK)
@@ -98,18 +98,18 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence, which must be able to fit alone."""
-        insort(self.waiting, sequence, key=_order)
+        insort(self.waiting, sequence, key=_arrival_id)
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is, and free its blocks. Idempotent."""
-        if sequence.phase is Phase.RUNNING:
+        if sequence.phase is SequencePhase.RUNNING:
             self.running.remove(sequence)
             self._release(sequence)
             gap = sequence.num_output_tokens - self._expected_output_tokens
             self._expected_output_tokens += _EXPECTATION_WEIGHT * gap
-        elif sequence.phase is Phase.WAITING:
+        elif sequence.phase is SequencePhase.WAITING:
             self.waiting.remove(sequence)
-        sequence.phase = Phase.DONE
+        sequence.phase = SequencePhase.DONE
 
     def schedule(self) -> StepPlan:
         """Plan the next step; its sequences have the blocks that they need."""
@@ -145,7 +145,7 @@ class Scheduler:
     def _grow_decoding(self, plan: StepPlan) -> None:
         block_tokens = self._block_tokens
         for sequence in list(self.running):
-            while sequence.phase is Phase.RUNNING and sequence.num_tokens > len(sequence.blocks) * block_tokens:
+            while sequence.phase is SequencePhase.RUNNING and sequence.num_tokens > len(sequence.blocks) * block_tokens:
                 if self.pool.num_free:
                     sequence.blocks += self.pool.allocate(1)
                 else:
@@ -166,13 +166,13 @@ class Scheduler:
         )
         if not plan.num_decodes or min(room, limits.max_draft_tokens) <= 0:
             return
-        price = self._row_prices.price(sequences=plan.num_decodes)
-        if not can_pay(price):
+        row_cost = self._row_costs.row_cost(sequences=plan.num_decodes)
+        if not drafting_pays(row_cost):
             return
         for index, sequence in enumerate(plan.sequences):
             most = min(room, limits.max_draft_tokens, sequence.max_total_tokens - sequence.num_tokens - 1)
             if sequence.can_draft and most > 0:
-                count = draft(sequence.matcher, sequence.tokens, sequence.num_tokens, price=price, most=most)
+                count = draft(sequence.matcher, sequence.tokens, sequence.num_tokens, row_cost=row_cost, most=most)
                 count = self._fit_draft(sequence, count)
                 plan.add_draft(index, count)
                 room -= count
@@ -187,16 +187,16 @@ class Scheduler:
 
     def _victim(self) -> Sequence:
         spared = [s for s in self.running if s.num_preemptions < MAX_PREEMPTIONS]
-        return max(spared or self.running, key=_order)
+        return max(spared or self.running, key=_arrival_id)
 
     def _preempt(self, sequence: Sequence, plan: StepPlan) -> None:
         self.running.remove(sequence)
         self._release(sequence)
-        sequence.phase = Phase.WAITING
+        sequence.phase = SequencePhase.WAITING
         sequence.num_computed_tokens = 0
         sequence.num_registered_blocks = 0
         sequence.num_preemptions += 1
-        insort(self.waiting, sequence, key=_order)
+        insort(self.waiting, sequence, key=_arrival_id)
         plan.preempted.append(sequence)
 
     # Prompt chunks: what is left of the budget, in tokens and in time.
@@ -291,7 +291,7 @@ class Scheduler:
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = sequence.num_computed_tokens
         sequence.slot = self._free_slots.pop()
-        sequence.phase = Phase.RUNNING
+        sequence.phase = SequencePhase.RUNNING
         self.running.append(sequence)
         num_full = sequence.num_tokens // self._block_tokens
         for block_hash in sequence.hash_blocks(num_full, self._block_tokens)[len(hits) :]:
@@ -323,10 +323,10 @@ class Scheduler:
         return -(-num_tokens // self._block_tokens)
 
 
-def _order(sequence: Sequence) -> int:
-    return sequence.order
+def _arrival_id(sequence: Sequence) -> int:
+    return sequence.arrival_id
 
 
 def _chunk_order(sequence: Sequence) -> tuple[bool, int]:
     """Forced tokens of answers first: they are few, and a stream must not wait for an older prompt."""
-    return sequence.num_computed_tokens < sequence.num_prompt_tokens, sequence.order
+    return sequence.num_computed_tokens < sequence.num_prompt_tokens, sequence.arrival_id

@@ -1,7 +1,7 @@
 """
 One sequence: a prompt with its answer so far, and how much of it is in the KV cache.
 
-Written by the scheduler (progress, blocks) and by the engine (tokens); pure state, it decides nothing.
+Pure state: the scheduler writes progress and blocks, the engine tokens.
 """
 
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ from headrace.engine.spec_decode.token_match import TokenMatcher
 Int32 = npt.NDArray[np.int32]
 
 
-class Phase(Enum):
-    """Where a sequence is."""
+class SequencePhase(Enum):
+    """The scheduling state of a sequence."""
 
     WAITING = auto()
     RUNNING = auto()
@@ -31,11 +31,11 @@ class Sequence:
     One prompt plus its generated tokens.
 
     `tokens[:num_tokens]` are known; the KV of `tokens[:num_computed_tokens]` is in the cache. A sequence decodes when
-    exactly one known token is not computed and the prompt is behind it; otherwise it prefills.
-    What lies behind `num_tokens` is scratch: tokens that were drafted for the next step.
+    its prompt is computed and exactly one known token is not; otherwise it prefills.
+    Entries from `num_tokens` on are scratch: draft tokens of the next step.
     """
 
-    order: int
+    arrival_id: int
     """Arrival number: smaller is older."""
     tokens: Int32
     """(max_total_tokens,)"""
@@ -45,37 +45,37 @@ class Sequence:
     """The sequence ends when it has this many tokens."""
     params: SamplingParams
     root_hash: bytes
-    """Parent of the first block's hash: from the request's salt."""
+    """Parent of the first block's hash, derived from the request's salt."""
     seed: int = 0
     scores_prompt: bool = False
-    """Wants the logprobs of its prompt."""
+    """Whether the logprobs of the prompt are computed."""
     can_draft: bool = True
-    """Whether a row's draw is known from the tokens before it alone, so that drafted tokens can be verified."""
+    """Whether a row's draw depends on the tokens before it alone, so that draft tokens can be verified."""
 
-    phase: Phase = Phase.WAITING
+    phase: SequencePhase = SequencePhase.WAITING
     slot: int = -1
-    """Row in the step's persistent arrays while running."""
+    """Row in the persistent arrays of `StepBuilder` while running, else -1."""
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
-    """Prompt tokens that were found in the prefix cache at the first admission."""
+    """Prompt tokens found in the prefix cache at the first admission."""
     num_scored_tokens: int = 0
-    """Rows `[0, num_scored_tokens)` of the prompt have given their logprob (row `i` scores token `i + 1`)."""
+    """Rows `[0, num_scored_tokens)` of the prompt are scored (row `i` scores token `i + 1`)."""
     num_preemptions: int = 0
     blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
-    """Of the leading full blocks, as far as they were needed."""
+    """Hashes of leading full blocks, computed on demand."""
     num_registered_blocks: int = 0
-    """Leading blocks that the pool knows by hash."""
+    """Leading blocks registered with the pool by hash."""
     _matcher: TokenMatcher | None = field(default=None, init=False, repr=False)
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens generated so far."""
+        """The number of tokens generated so far."""
         return self.num_tokens - self.num_prompt_tokens
 
     @property
     def is_decoding(self) -> bool:
-        """Whether the next step computes just the newest generated token."""
+        """True if the next step computes just the newest generated token."""
         return self.num_computed_tokens == self.num_tokens - 1 and self.num_tokens > self.num_prompt_tokens
 
     @property

@@ -27,7 +27,7 @@ _SEED_MASK = 2**64 - 1
 
 
 @dataclass(slots=True)
-class RowUses:
+class LogitRows:
     """What each logit row of a step is for."""
 
     drawing: list[Sequence] = field(default_factory=list)
@@ -41,12 +41,12 @@ class RowUses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Round:
+class CachedStep:
     """A step in which sequences decoded one token each, for more steps of the same sequences with the same blocks."""
 
     sequences: list[Sequence]
     step: StepInput
-    uses: RowUses
+    logit_rows: LogitRows
 
 
 class StepBuilder:
@@ -60,42 +60,42 @@ class StepBuilder:
         self._extras: dict[int, RowExtras] = {}
         """By slot."""
         self._masks = masks
-        self._round: _Round | None = None
+        self._cached: CachedStep | None = None
         """The last step, if its like may follow."""
 
     def admit(self, sequence: Sequence, extras: RowExtras | None) -> None:
         """Fill a slot's persistent rows. Called whenever a sequence gets a slot."""
         slot = sequence.slot
-        self._round = None
+        self._cached = None
         self._sampling[slot] = sampling_row(sequence.params, sequence.seed)
         self._table_lens[slot] = 0
         self._extras.pop(slot, None)
         if extras is not None:
             self._extras[slot] = extras
 
-    def build(self, plan: StepPlan) -> tuple[StepInput, RowUses]:
+    def build(self, plan: StepPlan) -> tuple[StepInput, LogitRows]:
         """Gather the arrays of one step."""
         sequences = plan.sequences
         for sequence in sequences:
             if len(sequence.blocks) != self._table_lens[sequence.slot]:
                 self._write_table(sequence)
         is_plain = plan.num_tokens == len(sequences) == plan.num_decodes
-        if is_plain and self._round is not None and self._round.sequences == sequences:
-            return self._next_of(self._round), self._round.uses
-        step, uses = self._gather(plan)
-        self._round = _Round(sequences=sequences, step=step, uses=uses) if is_plain else None
-        return step, uses
+        if is_plain and self._cached is not None and self._cached.sequences == sequences:
+            return self._next_of(self._cached), self._cached.logit_rows
+        step, logit_rows = self._gather(plan)
+        self._cached = CachedStep(sequences=sequences, step=step, logit_rows=logit_rows) if is_plain else None
+        return step, logit_rows
 
-    def _next_of(self, round_: _Round) -> StepInput:
+    def _next_of(self, cached: CachedStep) -> StepInput:
         """Return the next step of the same sequences."""
-        step = round_.step
+        step = cached.step
         sampling = step.sampling.copy()
-        sampling["position"] = [s.num_tokens for s in round_.sequences]
-        histories, biases, masks = self._extra_rows(round_.uses)
+        sampling["position"] = [s.num_tokens for s in cached.sequences]
+        histories, biases, masks = self._extra_rows(cached.logit_rows)
         return StepInput(
-            token_ids=_newest_tokens(round_.sequences),
+            token_ids=_newest_tokens(cached.sequences),
             query_starts=step.query_starts,
-            context_lens=_context_lens(round_.sequences),
+            context_lens=_context_lens(cached.sequences),
             block_tables=step.block_tables,
             rows=step.rows,
             sampling=sampling,
@@ -104,14 +104,14 @@ class StepBuilder:
             masks=masks,
         )
 
-    def _gather(self, plan: StepPlan) -> tuple[StepInput, RowUses]:
+    def _gather(self, plan: StepPlan) -> tuple[StepInput, LogitRows]:
         sequences = plan.sequences
         slots = np.array([s.slot for s in sequences], np.int64)
         starts = np.zeros(len(sequences) + 1, np.int32)
         np.cumsum(plan.counts, out=starts[1:])
         most_blocks = max(len(s.blocks) for s in sequences)
-        rows, sampling, uses = self._rows(plan, slots, starts)
-        histories, biases, masks = self._extra_rows(uses)
+        rows, sampling, logit_rows = self._rows(plan, slots, starts)
+        histories, biases, masks = self._extra_rows(logit_rows)
         step = StepInput(
             token_ids=_token_ids(plan),
             query_starts=starts,
@@ -123,19 +123,21 @@ class StepBuilder:
             biases=biases,
             masks=masks,
         )
-        return step, uses
+        return step, logit_rows
 
     def _write_table(self, sequence: Sequence) -> None:
         slot, blocks = sequence.slot, sequence.blocks
-        self._round = None
+        self._cached = None
         written = self._table_lens[slot]
         self._tables[slot, written : len(blocks)] = blocks[written:]
         self._table_lens[slot] = len(blocks)
 
-    def _rows(self, plan: StepPlan, slots: npt.NDArray[np.int64], starts: Int32) -> tuple[Int32, SamplingRows, RowUses]:
+    def _rows(
+        self, plan: StepPlan, slots: npt.NDArray[np.int64], starts: Int32
+    ) -> tuple[Int32, SamplingRows, LogitRows]:
         num_decodes = plan.num_decodes
         decoding, counts = plan.sequences[:num_decodes], plan.counts[:num_decodes]
-        uses = RowUses(drawing=list(decoding), draw_rows=starts[:num_decodes].tolist(), draw_counts=counts)
+        logit_rows = LogitRows(drawing=list(decoding), draw_rows=starts[:num_decodes].tolist(), draw_counts=counts)
         num_rows = int(starts[num_decodes])
         rows = [np.arange(num_rows, dtype=np.int32)]
         sampling = self._sampling[np.repeat(slots[:num_decodes], counts)]
@@ -146,30 +148,32 @@ class StepBuilder:
             sequence, count, start = plan.sequences[index], plan.counts[index], int(starts[index])
             first, num_scored = _scored(sequence, count)
             if num_scored:
-                uses.scoring.append((sequence, num_rows, num_scored))
+                logit_rows.scoring.append((sequence, num_rows, num_scored))
                 offset = start + first - sequence.num_computed_tokens
                 rows.append(np.arange(offset, offset + num_scored, dtype=np.int32))
                 samplings.append(_scoring_rows(sequence, first, num_scored))
                 num_rows += num_scored
             if _draws(sequence, count):
-                uses.drawing.append(sequence)
-                uses.draw_rows.append(num_rows)
-                uses.draw_counts.append(1)
+                logit_rows.drawing.append(sequence)
+                logit_rows.draw_rows.append(num_rows)
+                logit_rows.draw_counts.append(1)
                 rows.append(np.array([start + count - 1], np.int32))
                 drawn = self._sampling[slots[index : index + 1]]
                 drawn["position"] = sequence.num_tokens
                 samplings.append(drawn)
                 num_rows += 1
         if len(rows) == 1:
-            return rows[0], sampling, uses
-        return np.concatenate(rows), np.concatenate(samplings), uses
+            return rows[0], sampling, logit_rows
+        return np.concatenate(rows), np.concatenate(samplings), logit_rows
 
-    def _extra_rows(self, uses: RowUses) -> tuple[tuple[History, ...], tuple[Bias, ...], tuple[Mask, ...]]:
+    def _extra_rows(self, logit_rows: LogitRows) -> tuple[tuple[History, ...], tuple[Bias, ...], tuple[Mask, ...]]:
         if not self._extras:
             return (), (), ()
         histories, biases = [], []
         grammars: list[tuple[int, GrammarState]] = []
-        for sequence, first_row, count in zip(uses.drawing, uses.draw_rows, uses.draw_counts, strict=True):
+        for sequence, first_row, count in zip(
+            logit_rows.drawing, logit_rows.draw_rows, logit_rows.draw_counts, strict=True
+        ):
             extras = self._extras.get(sequence.slot)
             if extras is None:
                 continue

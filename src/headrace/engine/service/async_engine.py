@@ -26,7 +26,7 @@ from headrace.engine.config import EngineLimits, fit_to_runner
 from headrace.engine.core.engine import Engine
 from headrace.engine.core.observer import EngineObserver, NoObserver
 from headrace.engine.service.best_of import best_chunks
-from headrace.engine.service.request_processor import Intake, TextParts
+from headrace.engine.service.request_processor import RequestProcessor, TextParts
 from headrace.engine.service.stream import ChunkStream, deliver
 from headrace.engine.service.thread import EngineThread
 from headrace.engine.text.detokenizer import TokenTable
@@ -57,7 +57,7 @@ class AsyncEngine:
         self._observer = observer or NoObserver()
         self._engine = Engine(runner, table, limits, clock=time.perf_counter)
         self._thread = EngineThread(self._engine, deliver)
-        self._intake = Intake(parts, table, limits, vocab_size=runner.spec.vocab_size)
+        self._processor = RequestProcessor(parts, table, limits, vocab_size=runner.spec.vocab_size)
         self._streams: set[ChunkStream] = set()
         self._num_open = 0
         self._is_accepting = False
@@ -128,7 +128,7 @@ class AsyncEngine:
 
     def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
         """Return the text after the chat template, and its tokens."""
-        return self._intake.tokenize(prompt)
+        return self._processor.tokenize(prompt)
 
     def stats(self) -> EngineStats:
         """Return how busy the engine is now."""
@@ -144,7 +144,7 @@ class AsyncEngine:
 
     async def _submit(self, request: GenerationRequest) -> ChunkStream:
         """Check and queue a request; its places are taken before anything is awaited, so that no burst gets past."""
-        self._intake.check(request.sampling)
+        self._processor.check(request.sampling)
         num_choices = request.sampling.best_of or request.sampling.n
         self._take_places(num_choices)
         stream = ChunkStream(asyncio.get_running_loop())
@@ -153,7 +153,7 @@ class AsyncEngine:
         self._streams.add(stream)
         self._is_drained.clear()
         try:
-            stream.open(await self._intake.prepare(request, stream, now_s=time.perf_counter()))
+            stream.open(await self._processor.prepare(request, stream, now_s=time.perf_counter()))
             self._check_accepting()
             self._thread.add(stream.choices)
         except BaseException:
@@ -206,7 +206,7 @@ class AsyncEngine:
             except TimeoutError:
                 await self._abort_all()
         await asyncio.to_thread(self._thread.stop)
-        self._intake.close()
+        self._processor.close()
         self._runner.close()
 
     async def _abort_all(self) -> None:

@@ -47,7 +47,7 @@ class TextParts:
     eos_token_ids: frozenset[int]
 
 
-class Intake:
+class RequestProcessor:
     """Prepares requests. One per engine."""
 
     def __init__(self, parts: TextParts, table: TokenTable, limits: EngineLimits, *, vocab_size: int) -> None:
@@ -58,7 +58,7 @@ class Intake:
         self._limits = limits
         self._vocab_size = vocab_size
         self._grammars = GrammarCompiler(parts.tokenizer, vocab_size=vocab_size)
-        self._orders = count()
+        self._arrival_ids = count()
 
     def check(self, params: SamplingParams) -> None:
         """Raise `InvalidRequest` if a sampling parameter is out of range."""
@@ -84,7 +84,7 @@ class Intake:
         make = _ChoiceMaker(
             self._table, self._eos_token_ids, request, owner, tokens, len(token_ids), self._root(request), now_s
         )
-        return list(make.choices(self._orders, grammar))
+        return list(make.choices(self._arrival_ids, grammar))
 
     def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
         """Return the text after the chat template and its tokens."""
@@ -184,7 +184,7 @@ class _ChoiceMaker:
     root: bytes
     now_s: float
 
-    def choices(self, orders: Iterator[int], grammar: GrammarState | None) -> Iterator[Choice]:
+    def choices(self, arrival_ids: Iterator[int], grammar: GrammarState | None) -> Iterator[Choice]:
         """Make them all; each has its own tokens, seed and grammar state."""
         params = self.request.sampling
         num_choices = params.best_of or params.n
@@ -193,17 +193,17 @@ class _ChoiceMaker:
         seed = params.seed if params.seed is not None else secrets.randbits(_SEED_BITS)
         for index in range(num_choices):
             state = grammar if index == 0 or grammar is None else grammar.fork()
-            yield self._choice(index, params, _choice_seed(seed, index), next(orders), state)
+            yield self._choice(index, params, _choice_seed(seed, index), next(arrival_ids), state)
 
     def _choice(
-        self, index: int, params: SamplingParams, seed: int, order: int, grammar: GrammarState | None
+        self, index: int, params: SamplingParams, seed: int, arrival_id: int, grammar: GrammarState | None
     ) -> Choice:
         end_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             end_ids |= self.eos_token_ids
         scores_prompt = params.prompt_logprobs is not None and index == 0
         sequence = Sequence(
-            order=order,
+            arrival_id=arrival_id,
             tokens=self.tokens if index == 0 else self.tokens.copy(),
             num_tokens=self.num_prompt_tokens,
             num_prompt_tokens=self.num_prompt_tokens,

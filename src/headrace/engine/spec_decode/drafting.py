@@ -1,37 +1,37 @@
 """
-When a sequence drafts tokens, and how many: prompt lookup, verified by the step that would run anyway.
+When a sequence drafts tokens, and how many: prompt lookup, verified by the step that runs anyway.
 
-A decoding sequence may bring drafted tokens to a step. Each is one row more; those rows draw what plain decoding would
-have drawn, so the drafted tokens that agree are tokens for the price of a row, and the rest is as if it had not been.
-A row must bring more than it costs: `RowPrices` knows what a row costs, the sequence's `TokenMatcher` what it brings.
-Where rows are dear (many sequences) or nothing repeats, nobody drafts. Pure: no clock here.
+A decoding sequence may add draft tokens to a step, one logit row each. Those rows draw what plain decoding would have
+drawn: the draft tokens that agree are accepted, the rest are discarded. A row must yield more tokens than it costs:
+`RowCostModel` estimates the cost, the sequence's `TokenMatcher` the acceptance probability. With many sequences, whose
+rows are expensive, or without repeats there are no drafts. Pure: no clock.
 """
 
 from headrace.engine.spec_decode.token_match import Int32, TokenMatcher
 
 _MARGIN = 1.5
-"""A drafted row must bring so many times what it costs: prices and trust are estimates."""
+"""Tokens that a draft row must yield for each token that it costs: both are estimates."""
 _MOST_TO_WATCH = 0.6
-"""Where a row must bring more than this nobody even watches for repeats: it cost 8 sequences more than it brought."""
+"""Above this required yield matchers are not even updated: with 8 sequences that cost more than drafts gained."""
 _ASSUMED_FREE_ROWS = 10
-"""Until it was measured: a step costs what so many rows cost, plus its rows."""
+"""Prior: the fixed cost of a step, in rows."""
 _ASSUMED_WEIGHT = 32.0
-"""What the assumption counts beside measurements: as much as 32 pairs of steps that differ in one row, or 2 in four."""
-_MAX_PRICE = 2.0
-"""Pairs of steps that differ by more are disturbed."""
+"""Weight of the prior: 32 pairs of steps that differ in one row, or 2 pairs that differ in four."""
+_MAX_ROW_COST = 2.0
+"""Pairs of steps that differ by more than this per row are outliers."""
 _MEMORY = 0.998
-"""From step to step: in a thousand steps without drafts most of a wrong price is forgotten, and it is tried again."""
+"""Decay per step: after a thousand steps without drafts most of a wrong cost is forgotten and drafting is retried."""
 
 
-class RowPrices:
+class RowCostModel:
     """
-    What one more row costs, in tokens, for steps of so many sequences.
+    The cost of one more logit row, in tokens, by the number of sequences in the step.
 
-    A step of ten sequences yields ten tokens. If a row more makes it last a twentieth longer, it must bring half a
-    token to be worth its time: its price is 0.5.
+    A step of ten sequences yields ten tokens. If one more row makes the step a twentieth longer, the row must yield
+    half a token to pay off: its cost is 0.5.
 
-    Learned from neighbours: two steps in a row, of equally many sequences and no prompt chunk, that differ in their
-    rows. So neither a slow spell of the machine nor longer contexts pass for the price of rows.
+    Learned from pairs of consecutive steps with equally many sequences, no prompt chunk and different numbers of rows,
+    so that neither a slow phase of the machine nor longer contexts are taken for the cost of rows.
     """
 
     def __init__(self) -> None:
@@ -47,42 +47,42 @@ class RowPrices:
         if last_sequences == sequences and last_rows != rows:
             more = rows - last_rows
             change = (seconds - last_s) / (last_s if more > 0 else seconds)
-            limit = _MAX_PRICE * abs(more) / sequences
+            limit = _MAX_ROW_COST * abs(more) / sequences
             slope += min(max(change, -limit), limit) * more
             weight += more * more
         self._evidence[key] = slope, weight
         self._latest = sequences, rows, seconds
 
-    def price(self, *, sequences: int) -> float:
-        """Return the tokens that one more row must bring to a step of `sequences` to be worth its time."""
+    def row_cost(self, *, sequences: int) -> float:
+        """Return the tokens that one more row must yield in a step of `sequences` to pay off."""
         slope, weight = self._evidence.get(sequences.bit_length(), (0.0, 0.0))
         slope += _ASSUMED_WEIGHT / (sequences + _ASSUMED_FREE_ROWS)
         return max(0.0, sequences * slope / (weight + _ASSUMED_WEIGHT))
 
 
-def can_pay(price: float) -> bool:
-    """Whether rows are so cheap that guessing, and watching for what to guess, is likely to pay."""
-    return price * _MARGIN < _MOST_TO_WATCH
+def drafting_pays(row_cost: float) -> bool:
+    """Return whether rows are cheap enough for drafting, and for updating matchers, to pay off."""
+    return row_cost * _MARGIN < _MOST_TO_WATCH
 
 
-def draft(matcher: TokenMatcher, tokens: Int32, num_tokens: int, *, price: float, most: int) -> int:
+def draft(matcher: TokenMatcher, tokens: Int32, num_tokens: int, *, row_cost: float, most: int) -> int:
     """Write at most `most` draft tokens behind the `num_tokens` known ones, as many as pay; return their number."""
     matcher.follow(tokens, num_tokens)
-    count = draft_length(matcher, price=price, most=most)
+    count = draft_length(matcher, row_cost=row_cost, most=most)
     if count:
         tokens[num_tokens : num_tokens + count] = matcher.guess(tokens, count)
     return count
 
 
-def draft_length(matcher: TokenMatcher, *, price: float, most: int) -> int:
-    """Return the length that makes the most tokens a second: a row more must bring more than the step does so far."""
+def draft_length(matcher: TokenMatcher, *, row_cost: float, most: int) -> int:
+    """Return the draft length that yields the most tokens per second."""
     count, reach = 0, 1.0
-    tokens, cost = 1.0, 1.0  # expected of the step for this sequence, and what it costs
+    tokens, cost = 1.0, 1.0  # expected yield of the step for this sequence, and its cost
     while count < most:
         reach *= matcher.trust(count)
-        if reach * cost <= _MARGIN * price * tokens:
+        if reach * cost <= _MARGIN * row_cost * tokens:
             break
         count += 1
         tokens += reach
-        cost += price
+        cost += row_cost
     return count

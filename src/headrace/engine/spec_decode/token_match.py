@@ -1,12 +1,12 @@
 """
-Which tokens come next if a sequence repeats itself: the match model of lossless compressors, on tokens.
+Prediction of the next tokens of a sequence that repeats itself: the match model of lossless compressors, on tokens.
 
-A match is an earlier place where the latest tokens stood before; the tokens behind that place are the guess. While the
-guesses are right the match goes on and grows; after a wrong one the next place is looked up, by the last 4 tokens, else
-by the last 2. Watching needs no step: a sequence finds out how far its matches can be trusted before it drafts a token.
+A match is an earlier occurrence of the latest tokens; the tokens after it are the prediction. While predictions are
+right the match grows; after a wrong one the next match is looked up by the last 4 tokens, else by the last 2. The
+matcher learns from every token, so it knows how reliable its matches are before a sequence drafts at all.
 
-Tables of positions, hashed and overwritten, verified when read: some 50 bytes and a few operations a token, and a whole
-prompt is taken in by a few numpy calls. Pure: it only reads the tokens that it is given.
+Hash tables of positions, overwritten on collision and verified on lookup: about 50 bytes and a few operations per
+token; a whole prompt is indexed by a few numpy calls. Pure: it only reads the tokens that it is given.
 
 Sources: prompt lookup decoding (Saxena 2023; `ngram` in vLLM, `lookup` in llama.cpp), the match model of PAQ (Mahoney
 2005), the hash table of LZ4.
@@ -20,23 +20,23 @@ import numpy.typing as npt
 Int32 = npt.NDArray[np.int32]
 
 NGRAMS = (4, 2)
-"""Tokens that must be equal for a match to begin; tried in this order."""
+"""Lengths of the n-grams that begin a match, in the order of lookup."""
 _LONGEST = 32
-"""Longer matches are not told apart."""
+"""Longer matches count as this long."""
 _SLOTS_PER_TOKEN = 4
 _MAX_TABLE_BITS = 16
 _MAX_STEPS = 128
-"""More new tokens than this are taken in at once, without learning from them."""
+"""More new tokens than this are indexed at once, without learning from them."""
 _FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD1342543DE82EF95)
 """Odd and random: the high bits of a sum of products are a universal hash (Dietzfelbinger 1996)."""
 _WORD = 2**64 - 1
 _PRIOR_TRUST = (0.0, 0.0, 0.25, 0.45, 0.65, 0.8, 0.9)
-"""How often a match is right, by the bit length of its length, before anything was seen: 2-3, 4-7, 8-15, 16-31, 32."""
+"""Prior probability that a match is right, by the bit length of its length: 2-3, 4-7, 8-15, 16-31, 32 tokens."""
 _LEARNING_RATE = 1 / 8
 
 
 class TokenMatcher:
-    """Of one sequence. `follow` it, then ask for the guess."""
+    """Predicts the next tokens of one sequence: call `follow`, then `guess`."""
 
     __slots__ = ("_bits", "_length", "_num_seen", "_place", "_tables", "_trust")
 
@@ -49,7 +49,7 @@ class TokenMatcher:
         self._length = 0
 
     def follow(self, tokens: Int32, num_tokens: int) -> None:
-        """Take in the tokens up to `num_tokens`; those of the last call must not have changed."""
+        """Index the tokens up to `num_tokens`; those of the last call must not have changed."""
         if num_tokens - self._num_seen > _MAX_STEPS:
             for table, size in zip(self._tables, NGRAMS, strict=True):
                 self._index(table, size, tokens[:num_tokens])
@@ -61,15 +61,15 @@ class TokenMatcher:
         self._num_seen = num_tokens
 
     def guess(self, tokens: Int32, count: int) -> Int32:
-        """Return the next `count` tokens; where the match runs into the end of the sequence, it goes round."""
+        """Return the predicted `count` tokens; a match that reaches the end of the sequence wraps around."""
         return np.resize(tokens[self._place : self._num_seen], count)
 
     def trust(self, depth: int) -> float:
-        """Return how likely guess number `depth` (from 0) is right if those before it are; 0 without a match."""
+        """Return the probability that prediction number `depth` (from 0) is right, given those before; 0 without a match."""
         return self._trust[_kind(self._length + depth)] if self._place else 0.0
 
     def _judge(self, token: int, tokens: Int32) -> None:
-        """Learn from a token that has come."""
+        """Update the match and the probabilities by a new token."""
         if not self._place:
             return
         is_right = bool(tokens[self._place] == token)
@@ -78,7 +78,7 @@ class TokenMatcher:
         self._place, self._length = (self._place + 1, self._length + 1) if is_right else (0, 0)
 
     def _find_and_index(self, tokens: Int32, end: int) -> None:
-        """Look for a match if there is none, and make the n-grams that end here findable for later."""
+        """Look for a match if there is none, and index the n-grams that end here."""
         recent = tokens[max(0, end - NGRAMS[0]) : end].tolist()
         for table, size in zip(self._tables, NGRAMS, strict=True):
             if len(recent) < size:
@@ -93,7 +93,7 @@ class TokenMatcher:
         self._find_and_index(tokens, end)
 
     def _try(self, place: int, size: int, tokens: Int32, end: int) -> None:
-        """Begin a match at `place` if the tokens before it are those before `end`."""
+        """Begin a match at `place` if the tokens before it equal those before `end`."""
         if not place:
             return
         reach = min(_LONGEST, place)
@@ -107,7 +107,7 @@ class TokenMatcher:
         return word >> (64 - self._bits)
 
     def _index(self, table: "memoryview[int]", size: int, tokens: Int32) -> None:
-        """Index every n-gram but the last one, which is looked up first; of equals the latest stays."""
+        """Index every n-gram except the last, which is looked up first; the latest of equal ones wins."""
         count = len(tokens) - size
         if count <= 0:
             return
