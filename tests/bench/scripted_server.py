@@ -1,4 +1,4 @@
-"""A tiny HTTP server whose answers a test writes down: path → how to answer."""
+"""A tiny HTTP server with scripted answers: path → answering function."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Connection:
-    """One client, as an answering function sees it."""
+    """The client connection that an answering function gets."""
 
     writer: asyncio.StreamWriter
 
@@ -35,7 +35,7 @@ Answer = Callable[[Connection, dict], Awaitable[None]]
 
 @dataclass
 class ScriptedServer:
-    """Routes, and what has been asked."""
+    """The scripted routes, and the requests received so far."""
 
     routes: dict[str, Answer]
     asked: list[tuple[str, dict]] = field(default_factory=list)
@@ -82,7 +82,7 @@ async def openai_models(connection: Connection, _: dict) -> None:
 
 
 async def openai_completion(connection: Connection, question: dict) -> None:
-    """`max_tokens` pieces, one event each, and the usage: one token a word and three more."""
+    """Answer with `max_tokens` events and a usage of one token per word and three more."""
     connection.start_stream()
     for _ in range(question["max_tokens"]):
         connection.piece('data: {"choices": [{"index": 0, "text": " la"}]}\n\n')

@@ -1,4 +1,4 @@
-"""The commands on an engine that repeats the prompt."""
+"""Run commands on an engine that repeats the prompt."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from headrace.testing.echo import EchoBackend, EchoScript
 
 
 class Headrace:
-    """Runs command lines in this process, each with an engine of its own."""
+    """Runs command lines in this process, each with a new engine."""
 
     def __init__(self) -> None:
         self.script = EchoScript()

@@ -1,4 +1,4 @@
-"""The text of an answer is the same in every dialect, however its stream is cut."""
+"""The text of an answer is the same in every dialect, however its stream is split."""
 
 import json
 

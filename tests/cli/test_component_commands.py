@@ -22,7 +22,7 @@ def run(command: object, platform: Platform, *arguments: str) -> Result:
 
 
 def said(command: object, platform: Platform, *arguments: str) -> str:
-    """What a command printed; the server runs in the same process, and logs to the same place."""
+    """Return the output of a command without log lines: the server runs in the same process and logs to stdout."""
     lines = run(command, platform, *arguments).stdout.splitlines()
     return "\n".join(line for line in lines if "call.finished" not in line)
 

@@ -1,4 +1,4 @@
-"""`headrace deploy --component-of` and `headrace rm`, against a control plane on a real port with played workers."""
+"""`headrace deploy --component-of` and `headrace rm`, against a control plane on a real port with fake workers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ DUMB = ("--image", "huggingface-pytorch-tgi-inference:2.7.0-tgi3.3.6")
 
 @dataclass(frozen=True)
 class Result:
-    """Of a command."""
+    """The exit code and output of a command."""
 
     exit_code: int
     output: str
@@ -28,7 +28,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs commands in this process; the server, which runs here as well, logs to the same place."""
+    """Runs commands in the process of the server and captures their output."""
 
     platform: Platform
     capture: pytest.CaptureFixture[str]
@@ -43,7 +43,7 @@ class Shell:
 
 @pytest.fixture
 def platform(capsys: pytest.CaptureFixture[str]) -> Iterator[Platform]:
-    """Ends before what it logs to is closed."""
+    """Run a platform that stops before pytest closes the stream that it logs to."""
     with running_platform() as made:
         yield made
 

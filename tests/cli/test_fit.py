@@ -16,7 +16,7 @@ BF16 = Formats(dtype="bf16", kv_dtype="bf16", reason="bf16 is nearest to the fil
 
 
 def planner(available: int):
-    """A planner of small numbers: one byte of KV cache a token in int8, two in bf16."""
+    """A planner with small numbers: one byte of KV cache per token in int8, two in bf16."""
 
     def plan(*, dtype: str, kv_dtype: str, max_model_len: int, max_num_seqs: int) -> MemoryPlan:
         room = available - WEIGHTS[dtype]

@@ -119,7 +119,7 @@ def test_a_busy_server_is_exit_code_1(headrace) -> None:
 
 @pytest.fixture
 def batch(tmp_path):
-    """Input of five lines, of which two are wrong."""
+    """Return an input of five lines, two of them invalid."""
     rows = [
         '{"id": "a", "prompt": "one two three four five six"}',
         "",

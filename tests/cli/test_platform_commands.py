@@ -1,4 +1,4 @@
-"""What the platform's commands decide without a platform, and what they say when there is none."""
+"""Platform commands without a platform: their pure parts, and their error messages."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`headrace quantize` writes folders that load, with the numbers that it says."""
+"""`headrace quantize` writes folders that load, with the numbers that it reports."""
 
 import json
 import os

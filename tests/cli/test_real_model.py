@@ -1,4 +1,4 @@
-"""The commands as a user runs them, with the real small model."""
+"""Commands as a user runs them, with a small real model."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`headrace serve` as a process: it starts, says so, stops, and refuses in one sentence what cannot be."""
+"""`headrace serve` as a process: it starts, reports readiness, stops, and refuses invalid settings in one sentence."""
 
 import os
 import signal

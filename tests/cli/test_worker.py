@@ -1,4 +1,4 @@
-"""The settings of a worker's server, and its command."""
+"""The settings of a worker's server, and the `headrace worker` command."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Writes small checkpoints for the tests, with the libraries that made the real ones."""
+"""Write small checkpoints for tests, with the libraries that write the real ones."""
 
 import json
 from pathlib import Path
@@ -123,7 +123,7 @@ def _add(writer: GGUFWriter, key: str, value: object) -> None:
 
 
 def gguf_metadata(spec: ModelSpec, architecture: str = "llama") -> dict[str, object]:
-    """What a converter writes about a network."""
+    """Return the metadata that a converter writes about a network."""
     return {
         f"{architecture}.block_count": spec.num_layers,
         f"{architecture}.context_length": spec.max_positions,

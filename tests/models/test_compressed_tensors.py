@@ -1,4 +1,4 @@
-"""int8 checkpoints in the form of compressed-tensors: what is read, and what is refused by name."""
+"""int8 checkpoints in the format of compressed-tensors are read, and unsupported parts are refused by name."""
 
 import json
 

@@ -27,7 +27,7 @@ LLAMA3 = {
 
 
 def spec_of(config):
-    """Of a config object of transformers, in the form that it saves, or of plain values."""
+    """Return the fields of a transformers config as it is saved, or of plain values."""
     values = config if isinstance(config, dict) else config.to_dict()
     return from_config(Fields(values, "config.json"))[1]
 

@@ -27,7 +27,7 @@ ENCODINGS = {
 
 
 def interleaved(rows, num_heads):
-    """What llama.cpp's converter does to q and k of Llama."""
+    """Permute the rows of q and k as llama.cpp's converter does for Llama."""
     return rows.reshape(num_heads, 2, len(rows) // num_heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 

@@ -197,7 +197,7 @@ def hub_home(tmp_path) -> Path:
 
 
 def run_offline(code: str, home: Path) -> str:
-    """In a process of its own: `huggingface_hub` reads its environment once, when it is imported."""
+    """Run in a separate process: `huggingface_hub` reads its environment once, on import."""
     environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     environment.pop("HF_HUB_CACHE", None)
     command = [sys.executable, "-c", code]

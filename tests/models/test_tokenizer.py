@@ -19,7 +19,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
 def sentencepiece(*, prefix: bool) -> Tokenizer:
-    """Letters, a few merges, and a byte token for all else."""
+    """Return a vocabulary of letters, a few merges, and byte tokens for everything else."""
     pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *"abcdé", "ab", "\u2581ab", "ä"]
     vocab = {piece: index for index, piece in enumerate(pieces)}
     backend = Backend(

@@ -26,7 +26,7 @@ LIMITS = RunnerLimits(
 
 
 def small_spec(**changes) -> ModelSpec:
-    """Two layers with odd sizes; `changes` make it another network."""
+    """Return a spec of two layers with odd sizes; `changes` override its fields."""
     fields = {
         "family": "test",
         "num_layers": 2,
@@ -74,7 +74,7 @@ SPECS: Mapping[str, ModelSpec] = {
 
 
 class BlockWeights(ArrayWeights):
-    """Layer matrices in GGUF's Q4_0, Q4_1 or Q8_0 blocks with random content; all else from float32 arrays."""
+    """A `WeightSource` with layer matrices in random Q4_0, Q4_1 or Q8_0 blocks, and everything else in float32."""
 
     def __init__(self, arrays, encoding: Encoding) -> None:
         super().__init__(arrays)
@@ -135,5 +135,5 @@ def load(
 
 
 def relative_error(actual, expected) -> float:
-    """Root mean square of the difference over that of what is right."""
+    """Return the root mean square error relative to the root mean square of the expected values."""
     return float(np.sqrt(np.mean((actual - expected) ** 2) / np.mean(expected**2)))

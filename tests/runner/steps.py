@@ -1,4 +1,4 @@
-"""Steps made by hand, for tests of runners."""
+"""Handmade steps for tests of runners."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from headrace.runner.sampling import stack_sampling
 from headrace.runner.step import StepInput
 
 Piece = tuple[Sequence[int], int, Sequence[int]]
-"""The tokens of one sequence in the step, the number of those before them, its blocks."""
+"""The tokens of a sequence in the step, the number of earlier tokens, and its blocks."""
 
 
 def make_step(
@@ -17,7 +17,7 @@ def make_step(
     all_rows: bool = False,
     **extras,
 ) -> StepInput:
-    """A step that wants the logits of each piece's last token, or of all tokens."""
+    """Return a step that requests the logits of each piece's last token, or of all tokens."""
     lengths = [len(tokens) for tokens, _, _ in pieces]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     rows = np.arange(starts[-1], dtype=np.int32) if all_rows else starts[1:] - 1

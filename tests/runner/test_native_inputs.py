@@ -1,4 +1,4 @@
-"""A step that does not fit is refused with a sentence, and the runner goes on."""
+"""An invalid step is refused with the reason, and the runner continues to work."""
 
 from dataclasses import replace
 

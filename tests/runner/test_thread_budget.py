@@ -1,4 +1,4 @@
-"""How many threads work on a step while other processes use the cores, and that the answer does not show it."""
+"""The number of threads adapts to other processes on the cores, without changing the answer."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ MILLISECOND = 1_000_000
 
 
 def sizes(budget: ThreadBudget, *, start_ms: int, stop_ms: int, lost_share: float) -> list[int]:
-    """Threads of runs of 2 ms, one after the other, that lose `lost_share` of their time if they have two threads."""
+    """Return the threads of consecutive runs of 2 ms that lose `lost_share` of their time if they have two threads."""
     result = []
     for now in range(start_ms * MILLISECOND, stop_ms * MILLISECOND, 2 * MILLISECOND):
         result.append(budget.size(now))

@@ -1,4 +1,4 @@
-"""Weights made up on the spot, as a `WeightSource`."""
+"""Random weights as a `WeightSource`."""
 
 from collections.abc import Iterable, Mapping
 
@@ -35,7 +35,7 @@ class ArrayWeights:
 
 
 def random_weights(spec: ModelSpec, seed: int = 0) -> ArrayWeights:
-    """Every weight that a spec asks for, of a size that keeps activations near 1."""
+    """Return every weight that a spec requires, scaled to keep activations near 1."""
     rng = np.random.default_rng(seed)
     return ArrayWeights({name: _random(rng, name, shape) for name, shape in weight_shapes(spec).items()})
 

@@ -1,1 +1,1 @@
-"""Models on disk: names and where they lie, specs by family, weights as stored, tokenizers and chat templates."""
+"""Models on disk: names and locations, specs by family, stored weights, tokenizers and chat templates."""

@@ -15,7 +15,7 @@ def rope_from_config(config: Fields, default_theta: float = 10000.0) -> RopeSpec
     """Read the rotary embedding of a config that has the same one for all layers."""
     parameters = config.sub("rope_parameters")
     for layer_type in ("full_attention", "sliding_attention"):
-        parameters.refuse(layer_type, "a rotary embedding of its own for each type of layer")
+        parameters.refuse(layer_type, "a separate rotary embedding for each type of layer")
     scaling = parameters if parameters.values else config.sub("rope_scaling")
     theta = scaling.positive("rope_theta", config.positive("rope_theta", default_theta))
     return rope_from_scaling(scaling, theta, config.whole("max_position_embeddings", 2048))
