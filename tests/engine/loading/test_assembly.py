@@ -1,15 +1,12 @@
 """What is asked for plus what the model is gives what will be."""
 
-import threading
 from dataclasses import replace
 
 import pytest
-from structlog.testing import capture_logs
 
 from headrace.core.errors import SettingsError
 from headrace.core.generation import RecommendedSampling
 from headrace.engine.loading.assembly import (
-    building_grammar_vocabulary,
     check_threads,
     recommended_sampling,
     resolve_limits,
@@ -19,7 +16,6 @@ from headrace.models.spec import RopeSpec
 from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import SPEC
-from tests.waiting import WAIT_S
 
 CONFIG = engine_config(ServerSettings(model="m"))
 LONG = replace(SPEC, max_positions=131_072)
@@ -71,35 +67,3 @@ def test_what_the_checkpoint_recommends_goes_before_the_usual_sampling() -> None
     given = GenerationDefaults(temperature=1.0, top_k=64, top_p=0.95)
     assert recommended_sampling(given) == RecommendedSampling(temperature=1.0, top_k=64, top_p=0.95)
     assert recommended_sampling(GenerationDefaults(temperature=0.0)).temperature == 0
-
-
-class GrammarTokenizer:
-    """Builds its vocabulary once `may_end` is set."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.may_end = threading.Event()
-        self.is_built = False
-        self._error = error
-
-    def grammar_tokenizer(self) -> None:
-        assert self.may_end.wait(WAIT_S)
-        if self._error is not None:
-            raise self._error
-        self.is_built = True
-
-
-def test_the_vocabulary_of_grammars_is_built_beside_the_weights_and_waited_for() -> None:
-    tokenizer = GrammarTokenizer()
-    with building_grammar_vocabulary(tokenizer):
-        assert not tokenizer.is_built
-        tokenizer.may_end.set()
-    assert tokenizer.is_built
-
-
-def test_a_model_whose_vocabulary_llguidance_cannot_read_is_loaded_with_a_warning() -> None:
-    tokenizer = GrammarTokenizer(ValueError("an unknown kind"))
-    tokenizer.may_end.set()
-    with capture_logs() as logs, building_grammar_vocabulary(tokenizer):
-        pass
-    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("engine.no_grammars", "warning")]
-    assert "an unknown kind" in logs[0]["error"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.core.errors import Busy, InvalidRequest
 from headrace.core.generation import FinishReason, Grammar, GrammarKind
@@ -19,6 +20,7 @@ from headrace.models.gguf_file import open_gguf
 from headrace.models.gguf_tokenizer import read_gguf_tokenizer
 from headrace.runner.step import StepInput
 from tests.engine.support import VOCAB_SIZE, ask, ask_all, byte_tokenizer, make_engine, request, runner_limits, running
+from tests.waiting import WAIT_S
 
 SCHEMA = {
     "type": "object",
@@ -216,6 +218,44 @@ async def test_large_grammars_are_compiled_at_a_lower_priority_than_small_ones_a
     compiler.close()
     small, large = priorities.values()
     assert small < large or small == 19
+
+
+class ObservedTokenizer:
+    """Notes when the vocabulary for grammars is built; `error` is raised instead."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.is_built = threading.Event()
+        self._error = error
+
+    def grammar_tokenizer(self) -> object:
+        self.is_built.set()
+        if self._error is not None:
+            raise self._error
+        return byte_tokenizer().grammar_tokenizer()
+
+
+async def test_the_vocabulary_for_grammars_is_built_while_there_is_no_request(monkeypatch) -> None:
+    monkeypatch.setattr("headrace.engine.service.async_engine._VOCABULARY_DELAY_S", 0.01)
+    tokenizer = ObservedTokenizer()
+    engine = make_engine()
+    engine._processor._grammars._tokenizer = tokenizer
+    async with running(engine):
+        stream = engine.generate(request("x", max_new_tokens=300, ignore_eos=True))
+        await anext(stream)
+        await asyncio.sleep(0.1)
+        was_built = tokenizer.is_built.is_set()
+        await stream.aclose()
+        assert await asyncio.to_thread(tokenizer.is_built.wait, WAIT_S)
+    assert not was_built
+
+
+async def test_a_vocabulary_that_llguidance_cannot_read_is_logged() -> None:
+    compiler = GrammarCompiler(ObservedTokenizer(ValueError("an unknown kind")), vocab_size=VOCAB_SIZE)
+    with capture_logs() as logs:
+        await compiler.build_vocabulary()
+    compiler.close()
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("engine.no_grammars", "warning")]
+    assert "an unknown kind" in logs[0]["error"]
 
 
 async def test_a_client_that_leaves_does_not_end_the_compilation_for_others() -> None:

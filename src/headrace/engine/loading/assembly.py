@@ -7,11 +7,6 @@ the model is gives what will be.
 
 import os
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-
-import structlog
 
 from headrace.core.errors import SettingsError
 from headrace.core.generation import ModelInfo, RecommendedSampling
@@ -27,14 +22,11 @@ from headrace.models.model import GenerationDefaults, Model
 from headrace.models.shapes import expected_shapes
 from headrace.models.sources import home_folder
 from headrace.models.spec import ModelSpec
-from headrace.models.tokenizer import Tokenizer
 from headrace.models.weights import dominant_bits
 from headrace.runner.step import Runner, RunnerLimits
 
 BLOCK_TOKENS = 32
 DEFAULT_MAX_MODEL_LEN = 8192
-
-_log = structlog.get_logger("headrace.engine")
 
 
 def assemble(
@@ -55,28 +47,11 @@ def assemble(
         progress=progress,
     )
     limits = resolve_limits(config, model.spec)
-    with building_grammar_vocabulary(model.tokenizer):
-        formats = _formats(config, model)
-        runner = _load_runner(config, model, formats, limits, progress)
+    formats = _formats(config, model)
+    runner = _load_runner(config, model, formats, limits, progress)
     eos_token_ids = model.defaults.eos_token_ids | model.tokenizer.eos_token_ids
     parts = TextParts(tokenizer=model.tokenizer, chat_template=model.chat_template, eos_token_ids=eos_token_ids)
     return AsyncEngine(runner, parts, limits, _model_info(config, model, runner, limits, formats), observer=observer)
-
-
-@contextmanager
-def building_grammar_vocabulary(tokenizer: Tokenizer) -> Iterator[None]:
-    """
-    Build the vocabulary for grammars on another thread while the block runs, and wait for it.
-
-    llguidance holds the interpreter lock while it builds, 0.3 s for 49,000 tokens and 3 s for 262,000: on the first
-    request with a grammar, that would stop every stream.
-    """
-    with ThreadPoolExecutor(1, thread_name_prefix="headrace-vocabulary") as pool:
-        built = pool.submit(tokenizer.grammar_tokenizer)
-        yield
-        error = built.exception()
-    if error is not None:  # requests without a grammar are served all the same
-        _log.warning("engine.no_grammars", error=repr(error))
 
 
 def resolve_limits(config: EngineConfig, spec: ModelSpec) -> EngineLimits:

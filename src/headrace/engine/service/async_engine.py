@@ -35,6 +35,8 @@ from headrace.runner.step import Runner
 _WARM_UP_TOKENS = 64
 _WARM_UP_ANSWER_TOKENS = 4
 _MAX_RETRY_AFTER_S = 60.0
+_VOCABULARY_DELAY_S = 1.0
+"""Seconds after the start in which the vocabulary for grammars is not built: requests may wait for this engine."""
 
 
 class AsyncEngine:
@@ -63,6 +65,7 @@ class AsyncEngine:
         self._is_accepting = False
         self._is_drained = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
         self._seconds_per_choice = 1.0
         self._freed_at_s = time.perf_counter()
 
@@ -99,6 +102,13 @@ class AsyncEngine:
             if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
                 raise EngineFailed(f"The model produced no token at the start. {chunk.finish.message}")
         self._engine.begin_service(self._observer)
+        self._preparing = asyncio.create_task(self._build_grammar_vocabulary())
+
+    async def _build_grammar_vocabulary(self) -> None:
+        """Build the vocabulary for grammars in a moment without requests, so that neither start nor streams wait."""
+        await asyncio.sleep(_VOCABULARY_DELAY_S)
+        await self._is_drained.wait()
+        await self._processor.build_grammar_vocabulary()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Stream the answer, see `Backend.generate`."""
@@ -206,6 +216,8 @@ class AsyncEngine:
             except TimeoutError:
                 await self._abort_all()
         await asyncio.to_thread(self._thread.stop)
+        if self._preparing is not None:
+            self._preparing.cancel()
         self._processor.close()
         self._runner.close()
 

@@ -95,6 +95,10 @@ class RequestProcessor:
             return text, tuple(self._tokenizer.encode_spans(text, add_special_tokens=False))
         return prompt, tuple(self._tokenizer.encode_spans(prompt))
 
+    async def build_grammar_vocabulary(self) -> None:
+        """See `GrammarCompiler.build_vocabulary`."""
+        await self._grammars.build_vocabulary()
+
     def close(self) -> None:
         """Stop the grammar thread."""
         self._grammars.close()
