@@ -65,7 +65,7 @@ class TokenMatcher:
         return np.resize(tokens[self._place : self._num_seen], count)
 
     def trust(self, depth: int) -> float:
-        """Return the probability that prediction number `depth` (from 0) is right, given those before; 0 without a match."""
+        """Return the probability that prediction `depth` (from 0) is right if those before are; 0 without a match."""
         return self._trust[_kind(self._length + depth)] if self._place else 0.0
 
     def _judge(self, token: int, tokens: Int32) -> None:
