@@ -80,7 +80,7 @@ def settings_table(rows: Iterable[SettingRow]) -> Iterator[str]:
     for row in rows:
         default = f"`{row.default_text}`" if row.default_text else ""
         names = f"`{row.flag}`<br>`{row.env}`"
-        yield f"| {names} | {escape(row.rule.wanted)} | {default} | {escape(row.help)} |"
+        yield f"| {names} | {escape(row.rule.expected)} | {default} | {escape(row.help)} |"
 
 
 def meaning_text(meaning: Meaning) -> str:

@@ -18,17 +18,14 @@ _NOT_YET = {
     "cloudwatch",
     "cluster",
     "control",
-    "core",
     "engine",
     "gateway",
     "http",
     "platform",
     "server",
-    "settings",
     "state",
     "testing",
     "tests",
-    "wire",
 }
 
 # Pronouns without a subject behind them, and phrases that the field does not use.

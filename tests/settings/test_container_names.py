@@ -263,7 +263,7 @@ def test_an_unknown_option_is_told_about_with_the_nearest_known_name(env, proper
 def test_a_name_that_is_like_no_other_gets_no_hint(name):
     env, properties = ({name: "1"}, {}) if name.isupper() else ({}, {name: "1"})
     (notice,) = load_settings(MODEL, env, properties)[1]
-    assert notice.message == f"{name} is not known here and has no effect."
+    assert notice.message == f"{name} is unknown and has no effect."
 
 
 @pytest.mark.parametrize("value", [*BATCHERS, "Disabled", "DISABLE", "vLLM"])

@@ -87,7 +87,7 @@ def test_a_model_that_is_named_beside_the_folder_is_served_with_its_settings(tmp
 
 
 def test_a_folder_that_is_not_there_stops_the_start(tmp_path):
-    with pytest.raises(SettingsError, match=r"HEADRACE_MODEL_FOLDER is .* wanted: a folder"):
+    with pytest.raises(SettingsError, match=r"HEADRACE_MODEL_FOLDER is .* expected a folder"):
         model_of(tmp_path / "missing")
 
 
@@ -186,8 +186,8 @@ def test_a_relative_name_does_not_lead_out_of_the_folder(tmp_path):
     ("text", "sentence"),
     [
         ("a: [", "model-config.yaml is not YAML"),
-        ("- 1", "should hold keys and values"),
-        ("text", "should hold keys and values"),
+        ("- 1", "expected keys and values"),
+        ("text", "expected keys and values"),
         ("a: !!python/object/apply:os.system [ls]", "model-config.yaml is not YAML"),
         ("a: " + "[" * 5000, "model-config.yaml is not YAML"),
         ("when: 2024-99-99", "model-config.yaml is not YAML"),
@@ -205,7 +205,7 @@ def test_a_file_that_is_no_text_or_far_too_long_stops_the_start(tmp_path):
     with pytest.raises(SettingsError, match="a YAML file in UTF-8"):
         model_of(tmp_path)
     (tmp_path / "model-config.yaml").write_text("# " + "x" * 2_000_000)
-    with pytest.raises(SettingsError, match="at most 1048576 are read"):
+    with pytest.raises(SettingsError, match="expected at most 1048576"):
         model_of(tmp_path)
 
 

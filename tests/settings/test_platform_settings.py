@@ -26,14 +26,14 @@ def test_a_flag_beats_the_environment() -> None:
     ("env", "said"),
     [
         ({"HEADRACE_UP_PROT": "1"}, "Did you mean HEADRACE_UP_PORT"),
-        ({"HEADRACE_UP_PORT": "x"}, "HEADRACE_UP_PORT is 'x'; wanted: a whole number from 0 to 65535"),
+        ({"HEADRACE_UP_PORT": "x"}, "HEADRACE_UP_PORT is 'x'; expected a whole number from 0 to 65535"),
         ({"HEADRACE_UP_ACCOUNT": "12"}, "12 digits"),
         ({"HEADRACE_UP_S3_ENDPOINT": "minio:9000"}, "http:// or https://"),
         ({"HEADRACE_UP_S3_ENDPOINT": "http://host:99999"}, "http:// or https://"),
-        ({"HEADRACE_UP_CLUSTER": "Ray"}, "cluster is 'Ray'; wanted: local, ray (to start a Ray cluster here)"),
+        ({"HEADRACE_UP_CLUSTER": "Ray"}, "cluster is 'Ray'; expected local, ray (to start a Ray cluster here)"),
         ({"HEADRACE_UP_CLUSTER": "10.0.0.1"}, "such as 10.0.0.1:6379 or ray://10.0.0.1:10001"),
-        ({"HEADRACE_UP_CLUSTER": "ray://"}, "cluster is 'ray://'; wanted:"),
-        ({"HEADRACE_UP_CLUSTER": "ray://head:99999"}, "cluster is 'ray://head:99999'; wanted:"),
+        ({"HEADRACE_UP_CLUSTER": "ray://"}, "cluster is 'ray://'; expected"),
+        ({"HEADRACE_UP_CLUSTER": "ray://head:99999"}, "cluster is 'ray://head:99999'; expected"),
     ],
 )
 def test_a_bad_value_is_one_sentence(env: dict[str, str], said: str) -> None:

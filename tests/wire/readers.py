@@ -1,5 +1,5 @@
 """
-Readers of streams that behave like those in AWS's published samples, written anew.
+Readers of streams that behave like those in AWS's published samples, reimplemented.
 
 Each takes an event stream as boto3 gives it: `{"PayloadPart": {"Bytes": ...}}`.
 """
@@ -35,7 +35,7 @@ class Lines:
             try:
                 event = next(self._events)
             except StopIteration:
-                assert self._position == self._buffer.getbuffer().nbytes, "the published reader would spin for ever"
+                assert self._position == self._buffer.getbuffer().nbytes, "the published reader would spin forever"
                 raise
             self._buffer.seek(0, io.SEEK_END)
             self._buffer.write(event["PayloadPart"]["Bytes"])

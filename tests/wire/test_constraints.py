@@ -176,5 +176,5 @@ def test_what_cannot_be_one_constraint_is_refused(name, fields, text):
 
 @pytest.mark.parametrize("name", [name for name in DIALECTS if name not in {"chat", "completions"}])
 def test_a_constraint_outside_of_the_parameters_is_refused(name):
-    with pytest.raises(InvalidRequest, match="Put it into 'parameters'"):
+    with pytest.raises(InvalidRequest, match="Move it to 'parameters'"):
         parse(DIALECTS[name], inputs="hi", response_format={"type": "json_object"})

@@ -51,8 +51,8 @@ def test_a_good_body_is_decoded():
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (b"", "The body is empty, a JSON object was expected."),
-        (b"  ", "The body is empty, a JSON object was expected."),
+        (b"", "The body is empty; expected a JSON object."),
+        (b"  ", "The body is empty; expected a JSON object."),
         (b'{"inner"', "The body is not valid JSON: Input data was truncated."),
         (b'{"inner": {"number": NaN}}', "The body is not valid JSON: invalid character (byte 21)."),
         (b'{"text": "\xff"}', "The body is not valid UTF-8."),

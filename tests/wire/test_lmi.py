@@ -231,7 +231,7 @@ def test_what_has_no_effect_is_named():
         ({"inputs": "a", "parameters": {"max_new_tokens": 0}}, "`max_new_tokens` must be >= 1. Given: 0"),
         ({"inputs": "a", "parameters": {"num_beams": 2}}, "beam search is not available"),
         ({"inputs": "a", "parameters": {"stop_token_ids": [-1]}}, "`stop_token_ids` must be >= 0"),
-        ({"inputs": ["a"] * 129}, "'inputs' has 129 prompts, at most 128"),
+        ({"inputs": ["a"] * 129}, "'inputs' has 129 prompts; expected at most 128"),
     ],
 )
 def test_bad_values_are_424_with_a_reason(fields, text):

@@ -18,7 +18,7 @@ def test_every_name_gives_a_dialect():
 
 
 def test_an_unknown_name_stops_the_start():
-    with pytest.raises(SettingsError, match="Dialect 'tgi-2' is not known"):
+    with pytest.raises(SettingsError, match="Dialect 'tgi-2' is unknown"):
         get_dialect("tgi-2")
 
 

@@ -100,7 +100,7 @@ def parse_alpha(text: str) -> tuple[float, ...]:
     try:
         return strengths(rule.read(text))
     except ValueError:
-        raise SettingsError(f"--alpha is {text!r}; expected {rule.wanted}.") from None
+        raise SettingsError(f"--alpha is {text!r}; expected {rule.expected}.") from None
 
 
 def summary(reports: "Sequence[LayerReport]") -> str:

@@ -1,4 +1,4 @@
-"""Text that a client sent, as errors and the log quote it."""
+"""Quoting of text that a client sent, in errors and in the log."""
 
 from urllib.parse import quote
 
@@ -6,13 +6,13 @@ _MAX_QUOTED_CHARACTERS = 200
 
 
 def escaped(text: str) -> str:
-    """The text with its control characters, line ends among them, percent-encoded: it stays on one line."""
+    """Return the text on one line: control characters, including line ends, are percent-encoded."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else quote(character, errors="replace") for character in text)
 
 
 def shortened(text: str) -> str:
-    """The beginning of a client's text, on one line."""
+    """Return the beginning of a client's text, on one line."""
     head = text[:_MAX_QUOTED_CHARACTERS]
     return escaped(head) if len(head) == len(text) else f"{escaped(head)}…"

@@ -13,25 +13,25 @@ Every error that Headrace raises on purpose, in one tree.
     │   ├── PayloadTooLarge       413  the body is over the limit
     │   ├── SettingsError         -    a flag, environment variable or property is wrong: the start stops
     │   ├── ModelNotFound         404  no model by that name, folder or file
-    │   ├── UnsupportedModel      422  the checkpoint uses a part that we do not run, which is named
+    │   ├── UnsupportedModel      422  the checkpoint uses a part that Headrace does not run, which is named
     │   ├── BrokenModel           422  a file of the checkpoint is truncated, malformed or missing
     │   └── InsufficientMemory    507  weights + KV cache do not fit here; carries the sum
     ├── Busy                      429  the queue is full; carries `retry_after_s`
     ├── Unavailable               503  starting up or shutting down
     │   └── ModelNotReady         503  the model exists, and cannot answer yet
-    ├── ModelFailed               503  the model exists, and will not answer until a person has looked at it
+    ├── ModelFailed               503  the model exists, and will not answer until a person repairs it
     ├── RequestAborted            499  the client went away, or a shutdown deadline passed
     ├── EngineFailed              500  a step failed; the requests in it are lost, the server goes on
     ├── AwsError                  ...  an error with AWS's own code and text; see `wire.aws.errors`
-    └── Internal                  500  our bug; the only one that is logged with a traceback
+    └── Internal                  500  a bug in Headrace; the only one that is logged with a traceback
 
-The message is a sentence for people and safe to show to a client: what, which value, what was wanted,
-how to fix it. `facts` are the same as values, for logs and for dialects that word the message themselves.
+The message is a sentence for people and safe to show to a client: what, which value, what was expected, how to fix it.
+`facts` has the same values for logs, and for dialects that write their own message.
 """
 
 
 class HeadraceError(Exception):
-    """Root of the tree."""
+    """The root of the error tree."""
 
     code: str = "internal"
     http_status: int = 500
@@ -44,7 +44,7 @@ class HeadraceError(Exception):
 
 
 class UserError(HeadraceError):
-    """The caller can fix it."""
+    """An error that the caller can fix."""
 
     code = "user_error"
     http_status = 400
@@ -61,14 +61,14 @@ class InvalidRequest(UserError):
 
 
 class PromptTooLong(InvalidRequest):
-    """The prompt alone has more tokens than the server takes."""
+    """The prompt alone has more tokens than the server accepts."""
 
     code = "prompt_too_long"
 
     def __init__(self, *, prompt_tokens: int, max_prompt_tokens: int, is_exact: bool = True) -> None:
         counted = f"{prompt_tokens}" if is_exact else f"at least {prompt_tokens}"
         super().__init__(
-            f"The prompt has {counted} tokens, at most {max_prompt_tokens} are taken. Shorten the prompt.",
+            f"The prompt has {counted} tokens; expected at most {max_prompt_tokens}. Shorten the prompt.",
             prompt_tokens=prompt_tokens,
             max_prompt_tokens=max_prompt_tokens,
             is_exact=is_exact,
@@ -86,8 +86,8 @@ class ContextTooLong(InvalidRequest):
 
     def __init__(self, *, prompt_tokens: int, max_new_tokens: int, max_total_tokens: int) -> None:
         super().__init__(
-            f"The prompt has {prompt_tokens} tokens and {max_new_tokens} new tokens were asked for: "
-            f"{prompt_tokens + max_new_tokens} in all, at most {max_total_tokens} fit. "
+            f"The prompt has {prompt_tokens} tokens and {max_new_tokens} new tokens were requested: "
+            f"{prompt_tokens + max_new_tokens} in all; expected at most {max_total_tokens}. "
             "Shorten the prompt or ask for fewer new tokens.",
             prompt_tokens=prompt_tokens,
             max_new_tokens=max_new_tokens,
@@ -99,28 +99,28 @@ class ContextTooLong(InvalidRequest):
 
 
 class Unauthorized(UserError):
-    """The API key is missing or wrong."""
+    """The API key of the request is missing or wrong."""
 
     code = "unauthorized"
     http_status = 401
 
 
 class Forbidden(UserError):
-    """A web page of another site that may not use this server."""
+    """The request comes from a web page that may not use this server."""
 
     code = "forbidden"
     http_status = 403
 
 
 class NotFound(UserError):
-    """No such route, model or adapter."""
+    """The route, model or adapter does not exist."""
 
     code = "not_found"
     http_status = 404
 
 
 class MethodNotAllowed(UserError):
-    """The route takes other methods, which `Allow` names."""
+    """The route accepts other methods, which `Allow` names."""
 
     code = "method_not_allowed"
     http_status = 405
@@ -144,7 +144,7 @@ class SettingsError(UserError):
 
 
 class ModelNotFound(UserError):
-    """No model by that name, folder or file."""
+    """No model has this name, folder or file."""
 
     code = "model_not_found"
     http_status = 404
@@ -172,7 +172,7 @@ class InsufficientMemory(UserError):
 
 
 class Busy(HeadraceError):
-    """The queue is full."""
+    """The queue is full; `retry_after_s` says when to come back."""
 
     code = "busy"
     http_status = 429
@@ -192,13 +192,13 @@ class Unavailable(HeadraceError):
 
 
 class ModelNotReady(Unavailable):
-    """The model exists, and cannot answer yet."""
+    """The model exists but cannot answer yet."""
 
     code = "model_not_ready"
 
 
 class ModelFailed(HeadraceError):
-    """The model exists, and will not answer until a person has looked at it."""
+    """The model exists but will not answer until a person repairs it."""
 
     code = "model_failed"
     http_status = 503
@@ -220,6 +220,6 @@ class EngineFailed(HeadraceError):
 
 
 class Internal(HeadraceError):
-    """A bug of ours."""
+    """A bug in Headrace, logged with a traceback."""
 
     code = "internal"

@@ -1,5 +1,5 @@
 """
-Every Prometheus metric, declared once: under our name and under the names that dashboards for TGI and vLLM look for.
+Every Prometheus metric, declared once: under its own name and under the names that TGI and vLLM dashboards query.
 
 Sources: TGI `router/src/`, `docs/source/reference/metrics.md`; vLLM `vllm/v1/metrics/loggers.py`.
 """
@@ -16,11 +16,11 @@ from headrace.core.metrics import Distribution, Metrics
 _VLLM_REASONS = {"eos_token": "stop", "stop_sequence": "stop", "disconnected": "abort"}
 
 Row = tuple[tuple[str, ...], str, float]
-"""All names of a metric, what it is, its value."""
+"""All names of a metric, its help text and its value."""
 
 
 def families(metrics: Metrics) -> Iterator[Metric]:
-    """All metrics under all their names."""
+    """Yield all metrics under all their names."""
     info = metrics.info()
     label = info.name if info is not None else ""
     yield from _engine_metrics(metrics, label)
@@ -28,7 +28,7 @@ def families(metrics: Metrics) -> Iterator[Metric]:
     if info is not None:
         about = GaugeMetricFamily(
             "headrace_model_info",
-            "Always 1; the labels say what is served.",
+            "Always 1; the labels describe the model that is served.",
             labels=["model", "dtype", "kv_dtype", "device"],
         )
         about.add_metric([info.name, info.dtype, info.kv_dtype, info.device], 1)
@@ -40,10 +40,10 @@ def _engine_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
     stats = metrics.stats()
     for names, help_text, value in _gauges(stats, metrics.in_flight()):
         for name in names:
-            yield _one(GaugeMetricFamily, name, help_text, model, value)
+            yield _family(GaugeMetricFamily, name, help_text, model, value)
     for names, help_text, value in _counters(stats):
         for name in names:
-            yield _one(CounterMetricFamily, name, help_text, model, value)
+            yield _family(CounterMetricFamily, name, help_text, model, value)
 
 
 def _gauges(stats: EngineStats, requests_in_flight: int) -> tuple[Row, ...]:
@@ -57,7 +57,7 @@ def _gauges(stats: EngineStats, requests_in_flight: int) -> tuple[Row, ...]:
         ),
         (
             ("headrace_waiting_sequences", "tgi_queue_size", "vllm:num_requests_waiting"),
-            "Sequences that wait for their turn.",
+            "Sequences that are waiting to be scheduled.",
             stats.num_waiting,
         ),
         (
@@ -71,14 +71,14 @@ def _gauges(stats: EngineStats, requests_in_flight: int) -> tuple[Row, ...]:
             "Tokens that fit into the KV cache.",
             stats.num_blocks * stats.block_tokens,
         ),
-        (("headrace_kv_blocks_free",), "Blocks that can be handed out now.", stats.num_free_blocks),
-        (("headrace_kv_blocks_cached",), "Blocks that hold a prefix for later.", stats.num_cached_blocks),
+        (("headrace_kv_blocks_free",), "Blocks that can be allocated now.", stats.num_free_blocks),
+        (("headrace_kv_blocks_cached",), "Blocks that hold a cached prefix.", stats.num_cached_blocks),
         (
             ("headrace_kv_cache_usage_ratio", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
             "Share of the KV cache in use, 0 to 1.",
             share,
         ),
-        (("headrace_requests_in_flight",), "Requests that are being answered now.", requests_in_flight),
+        (("headrace_requests_in_flight",), "Requests in flight.", requests_in_flight),
     )
 
 
@@ -86,7 +86,7 @@ def _counters(stats: EngineStats) -> tuple[Row, ...]:
     return (
         (
             ("headrace_prompt_tokens", "vllm:prompt_tokens", "vllm:prefix_cache_queries"),
-            "Prompt tokens taken.",
+            "Prompt tokens processed.",
             stats.prompt_tokens_total,
         ),
         (
@@ -97,17 +97,17 @@ def _counters(stats: EngineStats) -> tuple[Row, ...]:
         (("headrace_output_tokens", "vllm:generation_tokens"), "Tokens generated.", stats.output_tokens_total),
         (
             ("headrace_draft_tokens", "vllm:spec_decode_num_draft_tokens"),
-            "Tokens that were guessed and verified in a step.",
+            "Draft tokens that were verified in a step.",
             stats.drafted_tokens_total,
         ),
         (
             ("headrace_accepted_draft_tokens", "vllm:spec_decode_num_accepted_tokens"),
-            "Guessed tokens that were right.",
+            "Draft tokens that were accepted.",
             stats.accepted_tokens_total,
         ),
         (
             ("headrace_preemptions", "vllm:num_preemptions"),
-            "Sequences that were put back to make room.",
+            "Sequences that were preempted to free KV blocks.",
             stats.preemptions_total,
         ),
         (("headrace_steps",), "Steps of the engine.", stats.steps_total),
@@ -123,7 +123,7 @@ def _request_metrics(metrics: Metrics, model: str) -> Iterator[Metric]:
         requests.add_metric([model, dialect, status], count)
     yield requests
     finished = CounterMetricFamily(
-        "vllm:request_success", "Answers by why they ended.", labels=["model_name", "finished_reason"]
+        "vllm:request_success", "Answers by finish reason.", labels=["model_name", "finished_reason"]
     )
     for reason, count in metrics.by_finish.items():
         finished.add_metric([model, _VLLM_REASONS.get(reason, reason)], count)
@@ -159,7 +159,7 @@ def _distributions(metrics: Metrics) -> tuple[tuple[tuple[str, ...], str, Distri
         ),
         (
             ("headrace_request_seconds", "vllm:e2e_request_latency_seconds", "tgi_request_duration"),
-            "Whole time of a request.",
+            "End-to-end latency of a request.",
             metrics.total_s,
         ),
         (
@@ -185,21 +185,21 @@ def _distributions(metrics: Metrics) -> tuple[tuple[tuple[str, ...], str, Distri
         ),
         (
             ("headrace_request_max_new_tokens", "vllm:request_params_max_tokens", "tgi_request_max_new_tokens"),
-            "Tokens that were asked for.",
+            "Requested new tokens.",
             metrics.max_new_tokens,
         ),
     )
 
 
 def render(metrics: Metrics) -> bytes:
-    """The metrics in Prometheus' text format."""
+    """Return the metrics in the Prometheus text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(metrics))
     return generate_latest(registry)
 
 
 class _Families(Collector):
-    """The metrics as `prometheus_client` asks for them."""
+    """Collects the metrics whenever `prometheus_client` scrapes them."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -208,15 +208,15 @@ class _Families(Collector):
         return families(self._metrics)
 
 
-def _one(
+def _family(
     family: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, help_text: str, model: str, value: float
 ) -> Metric:
-    made = family(name, help_text, labels=["model_name"])
-    made.add_metric([model], value)
-    return made
+    built = family(name, help_text, labels=["model_name"])
+    built.add_metric([model], value)
+    return built
 
 
 def _histogram(name: str, help_text: str, model: str, distribution: Distribution) -> Metric:
-    made = HistogramMetricFamily(name, help_text, labels=["model_name"])
-    made.add_metric([model], distribution.buckets(), sum_value=distribution.sum)
-    return made
+    built = HistogramMetricFamily(name, help_text, labels=["model_name"])
+    built.add_metric([model], distribution.buckets(), sum_value=distribution.sum)
+    return built

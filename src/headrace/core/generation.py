@@ -1,8 +1,8 @@
 """
-What a request to generate text is, and what comes back, without any dialect.
+Requests to generate text and the chunks that come back, independent of any dialect.
 
-`wire` turns bytes into a `GenerationRequest` and `Chunk`s into bytes; `engine` does the work in between.
-These types are the only thing that the two have in common.
+`wire` parses bytes into a `GenerationRequest` and renders `Chunk`s; `engine` runs the request. The two packages share
+nothing but these types.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from typing import Literal
 
 
 class FinishReason(StrEnum):
-    """Why a choice ended."""
+    """The reason why a choice ended."""
 
     LENGTH = "length"
     """`max_new_tokens` were generated, or the context is full."""
     EOS = "eos_token"
-    """The model produced an end-of-sequence token (or one of `stop_token_ids`)."""
+    """The model generated an end-of-sequence token (or one of `stop_token_ids`)."""
     STOP = "stop_sequence"
     """A stop string appeared; the text ends before it."""
     ABORT = "abort"
@@ -31,7 +31,7 @@ GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "lark", "
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A constraint on the answer, whatever the client called it."""
+    """A constraint on the answer, whichever field the client used."""
 
     kind: GrammarKind
     text: str = ""
@@ -40,18 +40,18 @@ class Grammar:
     for `regex`; the grammar for `lark` and `ebnf` (GBNF, as llama.cpp and xgrammar read it); empty for `json_object`.
     """
     whitespace_pattern: str | None = field(default=None, kw_only=True)
-    """JSON only: a regular expression for the white space between tokens. None: a space, or a line break and indent."""
+    """JSON only: a regular expression for the white space between tokens. None: a space, or a newline and indent."""
     param: str = field(default="grammar", kw_only=True, compare=False)
-    """The client's name of the field, for error messages."""
+    """The client's name for the field, for error messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """
-    How to choose the tokens. Ranges are checked by the dialect (in its own words) and again by the engine.
+    Sampling parameters. The dialect checks their ranges with its own error texts, and the engine checks them again.
 
-    The order in which they apply: logprobs are taken from the raw logits; then grammar mask, min_new_tokens,
-    logit bias, penalties, temperature, min-p, top-k, typical-p, top-p.
+    Order of application: logprobs come from the raw logits; then grammar mask, min_new_tokens, logit bias, penalties,
+    temperature, min-p, top-k, typical-p, top-p.
     """
 
     max_new_tokens: int | None = None
@@ -73,20 +73,20 @@ class SamplingParams:
     """Over the answer (OpenAI)."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
-    """None: a fresh one is drawn and reported in `Finish.seed`."""
+    """None: a random seed is drawn and reported in `Finish.seed`."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     include_stop: bool = False
     """Keep the stop string at the end of the text."""
     ignore_eos: bool = False
     skip_special_tokens: bool = True
-    """Special tokens do not show in the text."""
+    """Leave special tokens out of the text."""
     n: int = 1
-    """Choices to return."""
+    """Number of choices to return."""
     best_of: int | None = None
     """Candidates to generate, of which the `n` with the best mean logprob are returned; not while streaming."""
     logprobs: int | None = None
-    """None: not wanted. 0: of the chosen token. k: of the k best tokens too."""
+    """None: no logprobs. 0: of the sampled token. k: also of the k most likely tokens."""
     prompt_logprobs: int | None = None
     """The same for each token of the prompt."""
     grammar: Grammar | None = None
@@ -94,7 +94,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """The most that one request may ask for. Dialects refuse more in their own terms, and the engine checks again."""
+    """Upper bounds on what one request may ask for, shared by the dialects and the engine."""
 
     max_best_of: int
     """Candidates of one prompt: `n` and `best_of`."""
@@ -111,16 +111,16 @@ class ChatPrompt:
     tools: Sequence[Mapping[str, object]] | None = None
     add_generation_prompt: bool = True
     template_values: Mapping[str, object] = field(default_factory=dict)
-    """More names for the template (`chat_template_kwargs`)."""
+    """Additional variables for the template (`chat_template_kwargs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One request, whatever dialect it came in."""
+    """A request to generate text, independent of its dialect."""
 
     request_id: str
     prompt: str | tuple[int, ...] | ChatPrompt
-    """Text (special tokens are added as the tokenizer does), token ids (used as they are), or a chat."""
+    """Text (the tokenizer adds special tokens), token ids (used unchanged), or a chat."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     truncate_prompt_tokens: int | None = None
     """Keep only this many tokens at the end of the prompt."""
@@ -130,7 +130,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One alternative at one position."""
+    """The logprob of one alternative at one position."""
 
     id: int
     text: str
@@ -143,25 +143,25 @@ class Token:
     """
     One token of an answer or of a prompt.
 
-    `text` is what this token adds to the visible text: joined over the tokens of an answer (special ones left out
-    when `skip_special_tokens`) it is exactly the answer's text. It is empty while a character is incomplete; the
-    token that completes the character carries it whole. A special token's `text` is its own name (`</s>`).
+    `text` is what this token adds to the visible text: joined over the tokens of an answer (without special tokens
+    under `skip_special_tokens`) it is exactly the answer's text. It is empty while a character is incomplete; the
+    token that completes the character has the whole character. A special token's `text` is its name (`</s>`).
     """
 
     id: int
     text: str
     logprob: float | None = None
-    """Natural logarithm, from the raw logits; None when not asked for, and for the first token of a prompt."""
+    """Natural logarithm, from the raw logits; None when not requested, and for the first token of a prompt."""
     special: bool = False
     top: tuple[TokenLogprob, ...] = ()
-    """Best alternatives, best first."""
+    """The most likely alternatives, most likely first."""
     raw: bytes = b""
-    """The bytes that the token stands for, also where they are half a character."""
+    """The bytes of the token, even if they are part of a character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The end of one choice."""
+    """The end of one choice: its reason and token counts."""
 
     reason: FinishReason
     prompt_tokens: int
@@ -169,13 +169,13 @@ class Finish:
     cached_tokens: int = 0
     """Prompt tokens whose KV came from the prefix cache."""
     seed: int | None = None
-    """The seed that was used; None when greedy."""
+    """The seed that was used; None for greedy sampling."""
     stop: str | int | None = None
     """The stop string or stop token that ended the answer."""
     message: str | None = None
     """What went wrong, when `reason` is ERROR or ABORT."""
     param: str | None = None
-    """The field of the request that is the cause, when `reason` is ERROR; None: the engine is."""
+    """The request field that caused an ERROR; None: the engine caused it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,22 +183,22 @@ class Chunk:
     """
     One streamed piece of one choice.
 
-    Joined over a choice, `text` is the answer. A chunk holds one or more tokens: several when text was held back
-    because it could still have become a stop string. The last chunk of a choice has `finish`.
+    Joined over a choice, `text` is the answer. A chunk has one or more tokens: several when text was held back because
+    it could have become a stop string. The last chunk of a choice has `finish`.
     """
 
     index: int = 0
-    """Which of the `n` choices."""
+    """Index of the choice, below `n`."""
     text: str = ""
     tokens: tuple[Token, ...] = ()
     prompt: tuple[Token, ...] | None = None
-    """The prompt's tokens, in the first chunk of choice 0, if `prompt_logprobs` was asked for."""
+    """The prompt's tokens, in the first chunk of choice 0, if `prompt_logprobs` was requested."""
     finish: Finish | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpan:
-    """One token of a text that was tokenised: its id and the characters `start:stop` that it covers."""
+    """A token of a tokenized text: its id and the characters `start:stop` that it covers."""
 
     id: int
     text: str
@@ -208,10 +208,10 @@ class TextSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommendedSampling:
-    """How to sample answers of a chat where its user says nothing; the chat page and `headrace chat` begin with it."""
+    """The sampling defaults of the chat page and `headrace chat`."""
 
     temperature: float = 0.2
-    """Default of the fields: what small instruction models such as SmolLM2 are recommended with."""
+    """The default values are those recommended for small instruction models such as SmolLM2."""
     top_p: float = 0.9
     top_k: int = 0
     repetition_penalty: float = 1.0
@@ -219,10 +219,10 @@ class RecommendedSampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What a model server tells about the model that it serves."""
+    """A description of the model that is served."""
 
     name: str
-    """As clients call it (`model` in OpenAI requests)."""
+    """The name that clients use (`model` in OpenAI requests)."""
     revision: str | None
     family: str
     dtype: str
@@ -238,31 +238,31 @@ class ModelInfo:
     num_parameters: int
     has_chat_template: bool
     created_s: int
-    """When it was loaded, seconds since 1970."""
+    """Time of loading, seconds since 1970."""
     format_reason: str = ""
-    """Why it is served in these formats."""
+    """Why these formats were chosen."""
     recommended: RecommendedSampling = RecommendedSampling()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """A moment's picture of the engine, for metrics, health and the console. Totals count since the start."""
+    """A snapshot of the engine, for metrics, health and the console. Totals count since the start."""
 
     num_running: int = 0
     num_waiting: int = 0
     num_blocks: int = 0
     num_free_blocks: int = 0
-    """Blocks that can be handed out now, those of the prefix cache that nobody uses included."""
+    """Blocks that can be allocated now, including unreferenced blocks of the prefix cache."""
     num_cached_blocks: int = 0
     block_tokens: int = 0
-    """Tokens that one block holds; 0: the backend has no blocks of tokens."""
+    """Tokens per block; 0: the backend has no KV blocks."""
     prompt_tokens_total: int = 0
     cached_tokens_total: int = 0
     output_tokens_total: int = 0
     drafted_tokens_total: int = 0
-    """Tokens that were guessed and verified in a step."""
+    """Draft tokens that were verified in a step."""
     accepted_tokens_total: int = 0
-    """Those that were right."""
+    """Draft tokens that were accepted."""
     preemptions_total: int = 0
     steps_total: int = 0
     step_seconds_total: float = 0.0

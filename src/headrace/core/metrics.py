@@ -1,4 +1,4 @@
-"""What is counted. `core.exposition` says by which names Prometheus sees it."""
+"""Counters and histograms of one server. `core.exposition` names them for Prometheus."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 
 
 
 class Distribution:
-    """A histogram of one number, cheap enough to be fed once a token: no labels, no locks, one thread."""
+    """A histogram without labels or locks, written by one thread: cheap enough for one observation per token."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -29,16 +29,16 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """How many values were seen."""
+        """Number of values observed."""
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Upper bound → how many values up to it, as Prometheus wants them."""
-        total, made = 0, []
+        """Return cumulative counts by upper bound, in the form that Prometheus expects."""
+        total, cumulative = 0, []
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
             total += count
-            made.append((bound, float(total)))
-        return made
+            cumulative.append((bound, float(total)))
+        return cumulative
 
     @property
     def sum(self) -> float:
@@ -49,34 +49,34 @@ class Distribution:
 @dataclass(slots=True, eq=False)
 class Metrics:
     """
-    Everything that is counted, for one server.
+    All metrics of one server.
 
-    The engine's own numbers are read when somebody asks for the metrics; requests are counted as they end.
+    The engine's statistics are read at each scrape; requests are counted as they end.
     """
 
     stats: Callable[[], EngineStats]
     info: Callable[[], ModelInfo | None]
     in_flight: Callable[[], int]
-    """How many requests are being answered now."""
+    """Number of requests in flight."""
     by_status: dict[tuple[str, str], int] = field(default_factory=dict)
     """(dialect, HTTP status) → requests."""
     by_finish: dict[str, int] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
-    """TGI's word for what went wrong → requests."""
+    """TGI's failure label → requests."""
     ttft_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     itl_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))
     mean_itl_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))
     total_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     generation_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     queue_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
-    """Fed by the engine's thread, as `step_s` is."""
+    """Written by the engine's thread, as `step_s` is."""
     step_s: Distribution = field(default_factory=lambda: Distribution(SHORT_SECONDS))
     prompt_tokens: Distribution = field(default_factory=lambda: Distribution(TOKENS))
     output_tokens: Distribution = field(default_factory=lambda: Distribution(TOKENS))
     max_new_tokens: Distribution = field(default_factory=lambda: Distribution(TOKENS))
 
     def count(self, record: RequestRecord) -> None:
-        """Take a request that has ended."""
+        """Count a request that has ended."""
         key = (record.dialect, str(record.status))
         self.by_status[key] = self.by_status.get(key, 0) + 1
         self.total_s.observe(record.total_s)
@@ -88,7 +88,7 @@ class Metrics:
         if record.ttft_s is None or record.first_s is None:
             return
         if record.max_new_tokens is not None:
-            # Only of requests that were let in: others may ask for more than a float can hold.
+            # Only for admitted requests: a refused one may have asked for more than a float can hold.
             self.max_new_tokens.observe(record.max_new_tokens)
         self.ttft_s.observe(record.ttft_s)
         self.prompt_tokens.observe(record.prompt_tokens)
@@ -102,7 +102,7 @@ _TGI_FAILURES = {"busy": "overloaded", "aborted": "incomplete", "engine_failed":
 
 
 def _failure(record: RequestRecord) -> str | None:
-    """TGI's word for what went wrong, if something did."""
+    """Return TGI's label for a failed request, or None."""
     if record.finish == "disconnected":
         return "dropped"
     if record.error is None:

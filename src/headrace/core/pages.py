@@ -1,8 +1,8 @@
 """
-What the web pages of Headrace have in common: the policy that they are served with, and files that they share.
+Files and security headers that the chat page and the console share.
 
 The chat page of the model server and the console of the platform are static files without a build step. What both
-need (colours, streaming, Markdown, how an answer is drawn) lies in `core/web`.
+need (colours, streaming, Markdown, rendering of an answer) is in `core/web`.
 """
 
 from functools import cache
@@ -17,19 +17,19 @@ PAGE_HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-"""A page may load nothing from elsewhere, and nobody may frame it."""
+"""A page may load nothing from other sites, and no site may frame it."""
 SHARED = ("base.css", "conversation.js", "dom.js", "events.js", "markdown.js", "messages.css")
-"""The files of `core/web`; a page finds them beside its own."""
+"""The files of `core/web`, served next to a page's own files."""
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 
 
 def media_type(name: str) -> str:
-    """What a file of a page is, by its ending."""
+    """Return the media type of a file by its extension."""
     return _TYPES[name.rpartition(".")[2]]
 
 
 @cache
 def read_page(package: str, name: str) -> bytes:
-    """One file of the `web` folder of a package, or of the shared ones."""
+    """Read a file from the `web` folder of a package, or a shared file."""
     home = "headrace.core" if name in SHARED else package
     return files(home).joinpath("web", name).read_bytes()

@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write and read them."""
+"""Human-readable sizes in bytes: parsing and formatting."""
 
 import re
 
@@ -8,9 +8,9 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 def parse_size(raw: str, *, minimum: int = 0) -> int:
     """
-    Read a size in bytes: a number and a unit (KB, MB, GB, TB by 1000; KiB, MiB, GiB, TiB by 1024; `2g` is 2 GiB).
+    Parse a size in bytes: a number and a unit (KB, MB, GB, TB by 1000; KiB, MiB, GiB, TiB by 1024).
 
-    A single letter counts by 1024, as docker and java do.
+    A single letter is a binary unit, as in docker and java: `2g` is 2 GiB.
     """
     match = _SIZE.fullmatch(raw.strip())
     if match is None:
@@ -25,7 +25,7 @@ def parse_size(raw: str, *, minimum: int = 0) -> int:
 
 
 def format_size(num_bytes: int) -> str:
-    """The size in the largest binary unit that keeps it a short number: `1.5 GiB`."""
+    """Format a size in the largest binary unit that gives a short number: `1.5 GiB`."""
     value = float(num_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

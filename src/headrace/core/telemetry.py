@@ -1,8 +1,8 @@
 """
-The log, and what is recorded of a request (`core.metrics` counts the same record).
+The log, and the record of a request that is logged and counted (`core.metrics`).
 
-Logging is structlog: events are `noun.verb` in the past tense, facts are keys with units. One line a request at its
-end (`log_request`); prompts only when a setting says so.
+Logging uses structlog: events are `noun.verb` in the past tense, facts are keys with units. Each request has one line
+at its end (`log_request`); prompts are logged only if a setting says so.
 """
 
 import logging
@@ -20,13 +20,12 @@ _SECRET_MARKS = ("api_key", "authorization", "token=", "password", "secret")
 
 def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:  # noqa: A002
     """
-    Send our events, and those of libraries, to `stream` (stderr by default).
+    Send events of Headrace and its libraries to `stream` (stderr by default).
 
     Args:
-        format: `console` for people, `json` for machines (one object a line), `auto` by whether the stream is a
-            terminal.
-        level: the least important events that are kept.
-        stream: where to.
+        format: `console` for people, `json` for machines (one object a line), `auto`: `console` on a terminal.
+        level: the lowest level that is logged.
+        stream: the output.
     """
     target = stream or sys.stderr
     is_console = format == "console" or (format == "auto" and target.isatty())
@@ -63,7 +62,7 @@ def setup_logging(*, format: str = "auto", level: str = "info", stream: TextIO |
 
 
 def get_logger() -> Any:
-    """The logger that `setup_logging` configured."""
+    """Return the logger that `setup_logging` configured."""
     return structlog.get_logger()
 
 
@@ -76,7 +75,7 @@ def mask_secrets(_logger: object, _method: str, event: Any) -> Any:
 
 
 def escape_control_characters(_logger: object, _method: str, event: Any) -> Any:
-    """Keep each text on its line: what a client sent must not look like a line of the log."""
+    """Escape line ends and other control characters, so that a client's text cannot forge a log line."""
     for key, value in event.items():
         if isinstance(value, str) and key != "exception":
             event[key] = escaped(value)
@@ -85,7 +84,7 @@ def escape_control_characters(_logger: object, _method: str, event: Any) -> Any:
 
 @dataclass(slots=True, kw_only=True)
 class RequestRecord:
-    """One request, as it is logged and counted at its end. Times are seconds of a monotonic clock."""
+    """The facts of one request, logged and counted at its end. Times are seconds of a monotonic clock."""
 
     request_id: str
     route: str
@@ -95,24 +94,24 @@ class RequestRecord:
     status: int = 0
     """The HTTP status; 499 when the client went away before the first byte."""
     first_s: float | None = None
-    """When the first chunk came."""
+    """Time of the first chunk."""
     last_s: float = 0.0
-    """When the last chunk came."""
+    """Time of the last chunk."""
     ended_s: float = 0.0
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     max_new_tokens: int | None = None
     finish: str | None = None
-    """The finish reason, or what happened in its place: `disconnected`, `error`."""
+    """The finish reason, or `disconnected` or `error`."""
     error: str | None = None
-    """The code of the error that was answered, if one was."""
+    """The code of the error in the response, if any."""
     message: str | None = None
     ignored: tuple[str, ...] = ()
     prompts: tuple[str, ...] | None = None
-    """Only when prompts are to be logged."""
+    """None unless prompts are logged."""
     answer: str | None = None
-    """Only when prompts are to be logged."""
+    """None unless prompts are logged."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -121,12 +120,12 @@ class RequestRecord:
 
     @property
     def total_s(self) -> float:
-        """From the request's head to its last byte."""
+        """Time from the request's head to the last byte of the response."""
         return self.ended_s - self.started_s
 
 
 def log_request(logger: Any, record: RequestRecord) -> None:
-    """The one line of a request; a failure of ours is an error, one of the caller's a warning."""
+    """Log a request in one line: an error if the server failed, a warning if the caller did."""
     facts: dict[str, object] = {
         "request_id": record.request_id,
         "route": record.route,

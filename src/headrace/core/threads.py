@@ -1,4 +1,4 @@
-"""Priorities of threads."""
+"""Scheduling priorities of threads."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 
 _NICER = 10
-"""A tenth of the CPU time that a thread of the model gets while both want the same CPU."""
+"""Gives a tenth of the CPU time of a model thread while both compete for one CPU."""
 
 
 def lower_thread_priority() -> None:

@@ -1,8 +1,8 @@
 """
-The ids of a request, from its client through the gateway to the worker: header names, rules, and log fields.
+The ids of a request from the client through the gateway to the worker: header names, rules, and log fields.
 
-A request id that is missing or unfit is replaced by a new one; any other id that is unfit is dropped, as we start no
-traces. A W3C trace context is passed on as it came: we record no spans, so the parent stays the caller's.
+A missing or invalid request id is replaced by a new one; any other invalid id is dropped, as no traces are started
+here. A W3C trace context is forwarded unchanged: no spans are recorded, so the parent stays the caller's.
 Source: W3C Trace Context, level 1, sections 3.2 and 3.3.
 """
 
@@ -20,11 +20,11 @@ AMZN_TRACE_ID = "X-Amzn-Trace-Id"
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._~:/+=@,;|-]{1,128}", re.ASCII)
 _INFERENCE_ID = re.compile(r"[ -~]{1,64}", re.ASCII)
-"""SageMaker's own limit. Source: botocore sagemaker-runtime, shape InferenceId."""
+"""SageMaker's limit. Source: botocore sagemaker-runtime, shape InferenceId."""
 _AMZN_TRACE_ID = re.compile(r"[A-Za-z0-9._=;:/-]{1,256}", re.ASCII)
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}", re.ASCII)
 _LATER_TRACEPARENT = re.compile(rf"(?!00){_TRACEPARENT.pattern}(?:-[ -~]{{0,200}})?", re.ASCII)
-"""Versions after 00 may have more fields."""
+"""Versions after 00 may have additional fields."""
 _TRACESTATE = re.compile(r"[ -~]{1,512}", re.ASCII)
 _SCOPE_KEY = "headrace.trace"
 
@@ -32,13 +32,13 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 def new_request_id() -> str:
-    """Return an id that no other request has."""
+    """Return a unique request id."""
     return uuid4().hex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceContext:
-    """The ids of one request; empty where it has none."""
+    """The ids of one request; an id that it does not have is empty."""
 
     request_id: str = field(default_factory=new_request_id)
     inference_id: str = ""
@@ -47,7 +47,7 @@ class TraceContext:
     tracestate: str = ""
 
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """The headers that the next server gets."""
+        """Return the headers to forward to the next server."""
         named = (
             (REQUEST_ID, self.request_id),
             (INFERENCE_ID, self.inference_id),
@@ -58,7 +58,7 @@ class TraceContext:
         return tuple((name, value) for name, value in named if value)
 
     def log_fields(self) -> dict[str, str]:
-        """What each log line of the request says."""
+        """Return the fields for each log line of the request."""
         _, trace_id, parent_id, *_ = self.traceparent.split("-") if self.traceparent else ("", "", "")
         fields = {
             "request_id": self.request_id,
@@ -71,7 +71,7 @@ class TraceContext:
 
 
 def read_trace(headers: RawHeaders) -> TraceContext:
-    """Read the ids from the head of a request; header names are in lower case, as ASGI has them."""
+    """Read the ids from the head of a request; header names are in lower case, as in ASGI."""
     found: dict[str, str] = {}
     for raw_name, raw_value in headers:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1").strip()
@@ -87,7 +87,7 @@ def read_trace(headers: RawHeaders) -> TraceContext:
 
 
 def trace_of(scope: MutableMapping[str, Any]) -> TraceContext:
-    """The ids of the request of an ASGI scope: the same for all that look at it."""
+    """Return the ids of an ASGI scope's request; repeated calls return the same ids."""
     trace = scope.get(_SCOPE_KEY)
     if trace is None:
         trace = scope[_SCOPE_KEY] = read_trace(scope["headers"])
@@ -96,7 +96,7 @@ def trace_of(scope: MutableMapping[str, Any]) -> TraceContext:
 
 
 def bind_to_log(trace: TraceContext) -> None:
-    """Put the ids into every log line of the current task from now on, in place of those of an earlier request."""
+    """Add the ids to every log line of the current task, replacing those of an earlier request."""
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**trace.log_fields())
 

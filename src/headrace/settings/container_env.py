@@ -1,4 +1,4 @@
-"""Environment variables of SageMaker, TGI, LMI and TorchServe containers: what each means here."""
+"""Meanings of the environment variables of SageMaker, TGI, LMI and TorchServe containers."""
 
 from headrace.settings.container_meanings import (
     ALWAYS,
@@ -96,11 +96,11 @@ ENVIRONMENT: dict[str, Meaning] = {
         ("SAGEMAKER_NUM_MODEL_WORKERS", "SAGEMAKER_MODEL_SERVER_WORKERS", "VALIDATION_WORKERS"), NO_WORKERS
     ),
     "SAGEMAKER_MULTI_MODEL": NoEffect("one model is served", ("false",)),
-    "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT": NoEffect("the dialect decides the form of the answer"),
+    "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT": NoEffect("the dialect determines the form of the answer"),
     "SAGEMAKER_MAX_RESPONSE_SIZE": OPTIONS["max_output_size"],
     **dict.fromkeys(
         ("SAGEMAKER_SECURE_MODE", "SAGEMAKER_SECURITY_CONTROLS", "SAGEMAKER_UNTRUSTED_CHANNELS"),
-        NoEffect("code, pickles and requirements of a model folder are never run, which is what it asks for"),
+        NoEffect("code, pickles and requirements of a model folder are never run, as this variable demands"),
     ),
     **dict.fromkeys(
         ("SAGEMAKER_ENABLE_STATEFUL_SESSIONS", "SAGEMAKER_SESSIONS_EXPIRATION", "SAGEMAKER_SESSIONS_PATH"),
@@ -121,7 +121,8 @@ ENVIRONMENT: dict[str, Meaning] = {
         NO_CUSTOM_CODE,
     ),
     **dict.fromkeys(
-        ("PROCESS_AUTO_RECOVERY", "PROCESS_MAX_START_RETRIES"), NoEffect("whoever started the server restarts it")
+        ("PROCESS_AUTO_RECOVERY", "PROCESS_MAX_START_RETRIES"),
+        NoEffect("restarting the server is up to the process that started it"),
     ),
     **dict.fromkeys(("HF_SEQUENCE_LENGTH", "HF_OPTIMUM_SEQUENCE_LENGTH"), MAX_MODEL_LEN),
     **dict.fromkeys(("HF_BATCH_SIZE", "HF_OPTIMUM_BATCH_SIZE"), Fills("max_num_seqs")),
@@ -130,7 +131,7 @@ ENVIRONMENT: dict[str, Meaning] = {
     **dict.fromkeys(("NEURONX_CACHE", "NEURONX_DUMP_TO"), NO_NEURON),
     "SPECULATE": MAX_DRAFT_TOKENS,
     **dict.fromkeys(
-        ("WAITING_SERVED_RATIO", "MAX_WAITING_TOKENS"), NoEffect("waiting prompts are mixed into every step")
+        ("WAITING_SERVED_RATIO", "MAX_WAITING_TOKENS"), NoEffect("each step mixes waiting prompts with decoding")
     ),
     **dict.fromkeys(("CUDA_GRAPHS", "CUDA_MEMORY_FRACTION", "DISABLE_CUSTOM_KERNELS"), NO_GPU),
     **dict.fromkeys(("ROPE_SCALING", "ROPE_FACTOR"), ROPE),
@@ -147,19 +148,19 @@ ENVIRONMENT: dict[str, Meaning] = {
     "TS_DEFAULT_WORKERS_PER_MODEL": NO_WORKERS,
     "TS_DEFAULT_RESPONSE_TIMEOUT": NO_TIMEOUT,
     "TS_DEFAULT_STARTUP_TIMEOUT": NO_LOAD_TIMEOUT,
-    "TS_DISABLE_TOKEN_AUTHORIZATION": NoEffect("tokens are not asked for; see api_key", ("true",)),
+    "TS_DISABLE_TOKEN_AUTHORIZATION": NoEffect("tokens are not required; see api_key", ("true",)),
     "TS_METRICS_MODE": NoEffect("metrics are on /metrics", ("prometheus",)),
     "TOKENIZER_CONFIG_PATH": NoEffect("the tokenizer of the model is used"),
     "DISABLE_GRAMMAR_SUPPORT": NoEffect("grammars are always supported", ("false", "0")),
     "MAX_CLIENT_BATCH_SIZE": NoEffect("a request has one prompt"),
     "LORA_ADAPTERS": NO_LORA,
-    "USAGE_STATS": NoEffect("nothing is reported to anybody", ("off",)),
+    "USAGE_STATS": NoEffect("no usage is reported", ("off",)),
     "ENABLE_PREFILL_LOGPROBS": ALWAYS,
     **dict.fromkeys(
         ("AIP_HTTP_PORT", "AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE"), NoEffect("Vertex AI's routes are not served")
     ),
 }
-"""Whole names of environment variables; where two fill the same field, the first one counts."""
+"""Full names of environment variables; if two set the same field, the first one counts."""
 
 GENERAL_NAMES = frozenset(
     {
@@ -187,4 +188,4 @@ GENERAL_NAMES = frozenset(
         "USAGE_STATS",
     }
 )
-"""Names that mean other things on a person's machine: read only in a container."""
+"""Names that often mean something else outside a container, and are read only inside one."""

@@ -1,9 +1,9 @@
 """
-What a foreign setting can mean here, how its value is converted, and the reasons why some have no effect.
+Meanings of foreign settings: how values are converted, and why some have no effect.
 
-A name is obeyed (`Fills`), has no effect (`NoEffect`, with the reason), is refused unless it asks for what happens
-anyway (`Requires`) or is read by a library (`UsedElsewhere`).
-The tables `container_options` and `container_env` are made of these.
+A name sets a field (`Fills`), has no effect (`NoEffect`, with the reason), is refused unless its value asks for the
+default behaviour (`Requires`), or is read by a library (`UsedElsewhere`).
+The tables `container_options`, `container_model_config` and `container_env` consist of these.
 """
 
 import json
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from headrace.core.sizes import parse_size
 
 Converted = tuple[str | None, str]
-"""The text for our field (None: leave the field alone) and a remark for the notice, which may be empty."""
+"""The text for the field (None: leave the field unset) and a remark for the notice, which may be empty."""
 
 
 def _same(raw: str) -> Converted:
@@ -22,7 +22,7 @@ def _same(raw: str) -> Converted:
 
 @dataclass(frozen=True, slots=True)
 class Fills:
-    """The name fills a field of `ServerSettings`."""
+    """The name sets a field of `ServerSettings`."""
 
     field: str
     convert: Callable[[str], Converted] = _same
@@ -30,7 +30,7 @@ class Fills:
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """The name is accepted and does nothing; `quiet` are the values that ask for what happens anyway."""
+    """The name is accepted without effect; `quiet` values, which ask for the default behaviour, get no notice."""
 
     why: str
     quiet: tuple[str, ...] = ()
@@ -38,17 +38,17 @@ class NoEffect:
 
 @dataclass(frozen=True, slots=True)
 class Requires:
-    """The name is accepted with the values that ask for what happens anyway; any other value stops the start."""
+    """The name is accepted with values that ask for the default behaviour; any other value stops the start."""
 
     values: tuple[str, ...]
     """In lower case."""
     why: str
-    """A sentence: what happens, and what to do instead."""
+    """A sentence that says what the server does, and what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsedElsewhere:
-    """A library that we use reads the name itself."""
+    """A library reads the name itself."""
 
     by: str
 
@@ -56,20 +56,20 @@ class UsedElsewhere:
 Meaning = Fills | NoEffect | Requires | UsedElsewhere
 
 
-def by_value(wanted: str, values: Mapping[str, Converted]) -> Callable[[str], Converted]:
-    """Look the value up; the error of an unknown one says `wanted`."""
+def by_value(expected: str, values: Mapping[str, Converted]) -> Callable[[str], Converted]:
+    """Return a converter that looks up the value; its error for an unknown one is `expected`."""
 
     def convert(raw: str) -> Converted:
         found = values.get(raw.lower())
         if found is None:
-            raise ValueError(wanted)
+            raise ValueError(expected)
         return found
 
     return convert
 
 
 def read_megabytes(raw: str) -> Converted:
-    """A number of MiB as bytes."""
+    """Convert a number of MiB to bytes."""
     try:
         return str(int(raw) * 1024 * 1024), ""
     except ValueError:
@@ -77,7 +77,7 @@ def read_megabytes(raw: str) -> Converted:
 
 
 def read_bytes(raw: str) -> Converted:
-    """A number of bytes, with or without a unit."""
+    """Convert a number of bytes, with or without a unit."""
     try:
         return str(parse_size(raw, minimum=1)), ""
     except ValueError:
@@ -88,22 +88,22 @@ _FORMATTERS = ("json", "jsonlines", "sse", "json_chat", "jsonlines_chat", "sse_c
 
 
 def read_formatter(raw: str) -> Converted:
-    """One of LMI's output formatters; custom ones are code, which is not run."""
+    """Accept LMI's output formatters; custom ones are code, which is never run."""
     if raw.lower() in _FORMATTERS:
         return raw, ""
     return None, f"there is no such formatter here; choose one of {', '.join(_FORMATTERS)}"
 
 
 def read_speculative_config(raw: str) -> Converted:
-    """The number of tokens in vLLM's JSON object if its method is `ngram`; other methods have no counterpart here."""
-    wanted = 'a JSON object as {"method": "ngram", "num_speculative_tokens": 5}'
+    """Return the number of draft tokens if vLLM's method is `ngram`; other methods have no counterpart here."""
+    expected = 'a JSON object as {"method": "ngram", "num_speculative_tokens": 5}'
     try:
         config = json.loads(raw)
         if "ngram" not in (config.get("method"), str(config.get("model")).strip("[]")):
-            return None, "there are no draft models in this version; the answer's own repeats are guessed"
+            return None, "there are no draft models in this version; draft tokens come from prompt lookup"
         return str(int(config["num_speculative_tokens"])), ""
     except (ValueError, TypeError, AttributeError, KeyError):
-        raise ValueError(wanted) from None
+        raise ValueError(expected) from None
 
 
 _CONTEXT_REMARK = "0 and -1 mean the model's own"
@@ -131,7 +131,7 @@ _DTYPES: dict[str, Converted] = {
 }
 _8_BIT = "8-bit weights run as w8a8"
 _4_BIT = "4-bit weights run as w4a8"
-_IN_CHECKPOINT = "it names the format of a checkpoint, and checkpoints tell that themselves; choose with dtype"
+_IN_CHECKPOINT = "it names the format of a checkpoint, which the checkpoint's files name too; choose with dtype"
 _QUANTIZERS: dict[str, Converted] = {
     **dict.fromkeys(("bitsandbytes", "bitsandbytes8", "fp8", "dynamic_int8", "static_int8", "eetq"), ("w8a8", _8_BIT)),
     "smoothquant": ("smoothquant", ""),
@@ -145,10 +145,8 @@ _KV_DTYPES: dict[str, Converted] = {
     "int8": ("int8", ""),
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_e4m3fn"), ("int8", "8-bit KV is int8 on a CPU")),
 }
-_OTHER_ENGINE = "that engine is not part of this server; its own continuous batching takes its place"
-_NOT_DISABLED = (
-    "requests are batched continuously all the same, which changes no answer; max_num_seqs=1 runs one at a time"
-)
+_OTHER_ENGINE = "that engine is not part of this server, which has its own continuous batching"
+_NOT_DISABLED = "requests are still batched continuously, which changes no answer; max_num_seqs=1 runs one at a time"
 BATCHERS: dict[str, Converted] = {
     "auto": ("auto", ""),
     "native": ("native", ""),
@@ -175,22 +173,22 @@ MAX_DRAFT_TOKENS = Fills("max_draft_tokens")
 SPECULATIVE_CONFIG = Fills("max_draft_tokens", read_speculative_config)
 
 NOT_SPLIT = NoEffect(
-    "one process runs the model on the CPU, it is not split over devices", ("1", "max", "auto", "false")
+    "one process runs the model on the CPU; it is not split over devices", ("1", "max", "auto", "false")
 )
 NO_GPU = NoEffect("there is no GPU memory to manage; the KV cache is sized by kv_cache_bytes")
 NO_NEURON = NoEffect("no Neuron device or compiler is used: the model runs on the CPU")
 TEXT_GENERATION = "This server generates text and nothing else; deploy the model with a server made for its task."
 NO_CODE = NoEffect("code that comes with a checkpoint is never run", ("false", "0"))
 NO_CUSTOM_CODE = NoEffect("custom handlers are not run by this version")
-NO_TIMEOUT = NoEffect("a request is never cut by the clock; a client that goes away ends it")
-NO_LOAD_TIMEOUT = NoEffect("loading shows its progress and is not cut by the clock")
+NO_TIMEOUT = NoEffect("requests have no time limit; a client that disconnects ends its request")
+NO_LOAD_TIMEOUT = NoEffect("loading has no time limit and shows its progress")
 NO_WORKERS = NoEffect("one process serves all requests", ("1",))
 NO_LORA = NoEffect("adapters are not supported by this version", ("false", "0"))
-NO_DRAFT_MODEL = NoEffect("there are no draft models in this version; max_draft_tokens guesses from repeats", ("0",))
+NO_DRAFT_MODEL = NoEffect("there are no draft models in this version; max_draft_tokens sets prompt lookup", ("0",))
 NO_SESSIONS = NoEffect("sessions are not kept by this version", ("false", "0"))
 ROPE = NoEffect("the rope scaling of the checkpoint's config.json is used")
 COMPILER = NoEffect("it tunes a compiler or kernels that are not used here")
 ALWAYS = NoEffect("it is always on", ("true", "1"))
-PARSERS = NoEffect("tool calls and reasoning are recognised by the model's chat template")
+PARSERS = NoEffect("the model's chat template determines how tool calls and reasoning are recognised")
 CACHED_ANSWERS = NoEffect("answers are streamed and not kept")
 TRACING = NoEffect("traces are not sent; see /metrics")

@@ -1,4 +1,4 @@
-"""The keys of TorchServe's `model-config.yaml`: what each means here."""
+"""Meanings of the keys of TorchServe's `model-config.yaml`."""
 
 from headrace.settings.container_meanings import (
     ALWAYS,
@@ -15,11 +15,11 @@ from headrace.settings.container_meanings import (
     NoEffect,
 )
 
-_CONTINUOUS = NoEffect("requests are batched continuously, none waits for others", ("1",))
+_CONTINUOUS = NoEffect("requests are batched continuously and do not wait for others", ("1",))
 
 
 def _read_model_name(raw: str) -> Converted:
-    """Handlers use `model_name` for a Hub id, or for a label that means nothing."""
+    """Accept a Hub id; handlers also use `model_name` for a label without meaning."""
     return (raw, "") if "/" in raw else (None, "it is a label; model_path names the model")
 
 
@@ -34,7 +34,7 @@ MODEL_CONFIG: dict[str, Meaning] = {
     "responseTimeout": NO_TIMEOUT,
     "clientTimeoutInMills": NO_TIMEOUT,
     "startupTimeout": NO_LOAD_TIMEOUT,
-    "maxRetryTimeoutInSec": NoEffect("whoever started the server restarts it"),
+    "maxRetryTimeoutInSec": NoEffect("restarting the server is up to the process that started it"),
     "jobQueueSize": Fills("max_concurrent_requests"),
     "useJobTicket": NoEffect("a full server answers 429 with Retry-After"),
     "deviceType": NoEffect("the model runs on the CPU", ("cpu",)),
@@ -58,16 +58,16 @@ MODEL_CONFIG: dict[str, Meaning] = {
     "handler.max_new_tokens": Fills("default_max_new_tokens"),
     "handler.max_length": Fills("default_max_new_tokens"),
     "handler.dtype": DTYPE,
-    "handler.amp": NoEffect("the format of the weights is chosen with dtype", ("bf16", "bfloat16")),
+    "handler.amp": NoEffect("dtype selects the format of the weights", ("bf16", "bfloat16")),
     "handler.tp_degree": NOT_SPLIT,
     "handler.tensor_parallel": NOT_SPLIT,
-    "handler.manual_seed": NoEffect("a request says its seed"),
+    "handler.manual_seed": NoEffect("the seed is a field of each request"),
 }
 """
-Keys at the top, and those of `handler` after a dot. Any other key of `handler` is for code that is not run; those of
-`handler.vllm_engine_config` are options of vLLM. Source: pytorch/serve `docs/configuration.md` and
+Top-level keys, and keys of `handler` after a dot. Any other key of `handler` is for code that is not run; keys of
+`handler.vllm_engine_config` are vLLM options. Source: pytorch/serve `docs/configuration.md` and
 `examples/large_models`.
 """
 
 MODEL_KEYS = ("handler.model_checkpoint_dir", "handler.model_path", "handler.model_id", "handler.model_name")
-"""Those that may name the model, the most exact one first."""
+"""Keys that may name the model, the most specific one first."""

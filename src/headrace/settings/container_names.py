@@ -1,11 +1,10 @@
 """
-Settings that come in the names of other model servers: SageMaker, TGI, LMI (DJL), vLLM and TorchServe containers.
+Settings under the names of other model servers: SageMaker, TGI, LMI (DJL), vLLM and TorchServe containers.
 
-The tables `container_options`, `container_model_config` and `container_env` say for each name what happens: it is
-obeyed (it fills one of our fields, its value converted), it has no effect here, with the reason, or it is refused
-unless its value asks for what happens anyway.
-Nothing is dropped in silence: `read_container_names` gives a notice for every name that was found, unless its value
-asks for what happens anyway.
+The tables `container_options`, `container_model_config` and `container_env` define each name: it sets a field after
+conversion, it has no effect for a stated reason, or it is refused unless its value asks for the default behaviour.
+No name is dropped silently: `read_container_names` returns a notice for every name that it finds, unless its value asks
+for the default behaviour.
 
 Sources: djl-serving `serving/docs/lmi/`, `docs/configurations.md`; text-generation-inference `launcher/src/main.rs`
 and `sagemaker-entrypoint.sh`; the AWS vLLM container.
@@ -34,23 +33,23 @@ from headrace.settings.near_names import near_name
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something about the settings that a person should be told once, at the start."""
+    """A message about the settings for the operator, shown once at the start."""
 
     name: str
-    """As it was given: `SM_NUM_GPUS`, `option.dtype`."""
+    """The name as the user wrote it: `SM_NUM_GPUS`, `option.dtype`."""
     kind: Literal["obeyed", "ignored", "unknown"]
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """What the foreign names say."""
+    """The settings that foreign names give."""
 
     values: Mapping[str, tuple[str, str]]
-    """Field of ours → the name that set it, and the text to read."""
+    """Field of `ServerSettings` → the name that sets it, and the text to parse."""
     notices: tuple[Notice, ...]
     is_lmi: bool
-    """Some of it came in LMI's form."""
+    """Whether some names are in LMI's form."""
 
 
 def read_container_names(
@@ -61,10 +60,10 @@ def read_container_names(
     container: bool,
 ) -> ContainerSettings:
     """
-    Read all foreign names; where two fill the same field, the files of the model beat the environment (as in DJL).
+    Read all foreign names; if two set the same field, the files of the model take precedence over the environment.
 
     Args:
-        env: the environment; our own `HEADRACE_*` are not looked at.
+        env: the environment; `HEADRACE_*` variables are not read.
         properties: the content of `serving.properties`.
         model_config: the content of TorchServe's `model-config.yaml`, flat.
         container: also read names that are too general elsewhere, such as `PORT`.
@@ -103,8 +102,8 @@ def parse_properties(text: str) -> dict[str, str]:
     """
     Read a Java properties file.
 
-    `key=value`, `key: value` or `key value`; lines that begin with `#` or `!` are comments; a backslash at the end
-    joins the next line.
+    A line is `key=value`, `key: value` or `key value`, or a comment after `#` or `!`; a backslash at its end joins the
+    next line.
     """
     properties: dict[str, str] = {}
     joined = ""
@@ -132,16 +131,16 @@ def _split_property(line: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A foreign name with a value, and what the table says about it (None: nothing)."""
+    """A foreign name with a value and its meaning (None: unknown)."""
 
     name: str
     raw: str
     meaning: Meaning | None
     is_lmi: bool = False
     family: Mapping[str, Meaning] | None = None
-    """The names among which a misspelt one is looked for."""
+    """The names to suggest for a misspelt one."""
     spelling: str = "{}"
-    """How a key of `family` is written in the source."""
+    """The format of a key of `family` in its source."""
 
 
 def _properties(properties: Mapping[str, str]) -> Iterator[_Found]:
@@ -157,7 +156,7 @@ def _properties(properties: Mapping[str, str]) -> Iterator[_Found]:
 
 
 def _model_config(config: Mapping[str, str]) -> Iterator[_Found]:
-    """In the table's order. Keys of `handler` are for its own code, but for those that published handlers share."""
+    """Yield the names in the table's order; unknown keys of `handler` are for custom code."""
     known = [name for name in MODEL_CONFIG if name in config]
     for name in (*known, *(name for name in config if name not in MODEL_CONFIG)):
         raw = config[name]
@@ -171,7 +170,7 @@ def _model_config(config: Mapping[str, str]) -> Iterator[_Found]:
 
 
 def _environment(env: Mapping[str, str], *, container: bool) -> Iterator[_Found]:
-    """Prefixed names first (they are the more exact ones), then the short names in order."""
+    """Yield prefixed names first, which are more specific, then the short names in order."""
     for name in sorted(env):
         if name.startswith("OPTION_"):
             key = name.removeprefix("OPTION_").lower()
@@ -191,8 +190,8 @@ def _environment(env: Mapping[str, str], *, container: bool) -> Iterator[_Found]
 
 
 def _exact_first(found: Iterable[_Found]) -> list[_Found]:
-    """A quantiser says more about the weights than a dtype beside it."""
-    return sorted(found, key=lambda one: one.meaning is not QUANTIZE)
+    """Put quantisers first: they describe the weights more exactly than a dtype."""
+    return sorted(found, key=lambda name: name.meaning is not QUANTIZE)
 
 
 def _check_value(found: _Found, meaning: Requires) -> None:
@@ -205,12 +204,12 @@ def _obey(found: _Found, meaning: Fills, values: dict[str, tuple[str, str]], not
     try:
         text, remark = meaning.convert(found.raw.strip())
     except ValueError as error:
-        raise SettingsError(f"{found.name} is {found.raw!r}; wanted: {error}.", name=found.name) from None
+        raise SettingsError(f"{found.name} is {found.raw!r}; expected {error}.", name=found.name) from None
     if text is not None:
         values[meaning.field] = (found.name, text)
         is_secret = meaning.field == "api_key"
-        told = f"{found.name} sets {meaning.field}" + ("" if is_secret else f" to {text}")
-        notices.append(Notice(found.name, "obeyed", f"{told}{f': {remark}' if remark else ''}."))
+        effect = f"{found.name} sets {meaning.field}" + ("" if is_secret else f" to {text}")
+        notices.append(Notice(found.name, "obeyed", f"{effect}{f': {remark}' if remark else ''}."))
     elif remark:
         notices.append(Notice(found.name, "ignored", f"{found.name}={found.raw.strip()} has no effect: {remark}."))
 
@@ -221,4 +220,4 @@ def _unknown(found: _Found) -> Notice:
     key = found.name[len(found.spelling.removesuffix("{}")) :]
     near = near_name(key, family)
     hint = f" Did you mean {found.spelling.format(style(near))}?" if near else ""
-    return Notice(found.name, "unknown", f"{found.name} is not known here and has no effect.{hint}")
+    return Notice(found.name, "unknown", f"{found.name} is unknown and has no effect.{hint}")

@@ -1,4 +1,4 @@
-"""The options of LMI and vLLM and the other properties of DJL: what each means here."""
+"""Meanings of the options of LMI and vLLM and of other DJL properties."""
 
 from headrace.settings.container_meanings import (
     ALWAYS,
@@ -70,19 +70,19 @@ OPTIONS: dict[str, Meaning] = {
             "djl_python.tensorrt_llm_python",
             "djl_python.transformers_neuronx",
         ),
-        "Handlers are not run by this version: these generate text, as this server does. Remove it to have the model "
-        "served as text.",
+        "Custom handlers are not run by this version; these values generate text, as this server does. Remove it to "
+        "serve the model for text generation.",
     ),
     "trust_remote_code": NO_CODE,
-    "load_format": NoEffect("the format of the weights is seen from the files", ("auto", "safetensors")),
+    "load_format": NoEffect("the format of the weights is read from the files", ("auto", "safetensors")),
     "low_cpu_mem_usage": ALWAYS,
     "paged_attention": ALWAYS,
     "async_mode": ALWAYS,
     "enable_chunked_prefill": ALWAYS,
     "enable_streaming": ALWAYS,
-    "waiting_steps": NoEffect("waiting prompts are mixed into every step"),
-    "bedrock_compat": NoEffect("Bedrock's form is not spoken", ("false",)),
-    "max_output_size": NoEffect("answers are streamed, so that their size needs no limit"),
+    "waiting_steps": NoEffect("each step mixes waiting prompts with decoding"),
+    "bedrock_compat": NoEffect("Bedrock's format is not supported", ("false",)),
+    "max_output_size": NoEffect("answers are streamed, so their size needs no limit"),
     "tensor_parallel_degree": NOT_SPLIT,
     "pipeline_parallel_degree": NOT_SPLIT,
     "tensor_parallel_size": NOT_SPLIT,
@@ -97,13 +97,13 @@ OPTIONS: dict[str, Meaning] = {
     "kv_cache_free_gpu_mem_fraction": NO_GPU,
     "kv_cache_host_memory_bytes": NO_GPU,
     "enforce_eager": NoEffect("there are no graphs to capture", ("true", "false")),
-    "block_size": NoEffect("the block size belongs to the kernels"),
-    "tokens_per_block": NoEffect("the block size belongs to the kernels"),
-    "normalize": NoEffect("it is for embeddings"),
+    "block_size": NoEffect("the kernels determine the block size"),
+    "tokens_per_block": NoEffect("the kernels determine the block size"),
+    "normalize": NoEffect("it applies to embeddings, which are not served"),
     "smoothquant_alpha": Fills("smoothquant_alpha"),
     "smoothquant_per_token": Requires(("true",), "Activations always have a scale for each token. Remove it."),
     "smoothquant_per_channel": Requires(("true",), "Weights always have a scale for each channel. Remove it."),
-    "quantization_param_path": NoEffect("scales are found at load; see smoothquant_alpha and `headrace quantize`"),
+    "quantization_param_path": NoEffect("scales are computed at load; see smoothquant_alpha and `headrace quantize`"),
     "rope_scaling": ROPE,
     "rope_theta": ROPE,
     **dict.fromkeys(
@@ -149,7 +149,7 @@ OPTIONS: dict[str, Meaning] = {
     "predict_timeout": NO_TIMEOUT,
     "enable_venv": NO_CUSTOM_CODE,
     "python_executable": NO_CUSTOM_CODE,
-    "s3url": NoEffect("models are read from folders and the Hub; put the files into a folder"),
+    "s3url": NoEffect("models are read from folders and the Hub; copy the files to a folder"),
     **dict.fromkeys(
         ("triangular_masking", "return_tuple", "enable_cuda_graph", "replace_method", "checkpoint"), COMPILER
     ),
@@ -179,7 +179,7 @@ OPTIONS: dict[str, Meaning] = {
     ),
     **dict.fromkeys(
         ("decoding_strategy", "max_sparsity", "max_splits"),
-        NoEffect("a request says how its tokens are chosen"),
+        NoEffect("sampling is set by each request"),
     ),
 }
 """`option.<key>` of serving.properties and `OPTION_<KEY>`."""
@@ -194,7 +194,7 @@ VLLM: dict[str, Meaning] = {
     "download_dir": Fills("cache_dir"),
     "tokenizer": NoEffect("the tokenizer of the model is used"),
     "tokenizer_mode": NoEffect("the tokenizer of the model is used", ("auto",)),
-    "seed": NoEffect("a request says its seed"),
+    "seed": NoEffect("the seed is a field of each request"),
     "disable_log_requests": NoEffect("prompts are not logged, unless log_prompts is on", ("true",)),
     "disable_log_stats": NoEffect("metrics are on /metrics"),
     "enable_log_requests": NoEffect("see log_prompts", ("false",)),
@@ -206,7 +206,7 @@ PROPERTIES: dict[str, Meaning] = {
     "job_queue_size": Fills("max_concurrent_requests"),
     "max_request_size": Fills("max_body_bytes", read_bytes),
     "batch_size": NoEffect("requests are batched continuously", ("1",)),
-    "max_batch_delay": NoEffect("requests are batched continuously, none waits for others"),
+    "max_batch_delay": NoEffect("requests are batched continuously and do not wait for others"),
     "max_idle_time": NO_WORKERS,
     **dict.fromkeys(
         (
@@ -225,7 +225,7 @@ PROPERTIES: dict[str, Meaning] = {
     ),
     **dict.fromkeys(
         ("required_memory_mb", "reserved_memory_mb", "gpu.required_memory_mb", "gpu.reserved_memory_mb"),
-        NoEffect("memory is planned from the model and what this process may use"),
+        NoEffect("memory is planned from the model and the memory that this process may use"),
     ),
     **dict.fromkeys(
         ("log_model_metric", "log_request_metric", "metrics_aggregation", "prometheus"),
@@ -240,7 +240,7 @@ PROPERTIES: dict[str, Meaning] = {
     "chunked_read_timeout": NO_TIMEOUT,
     **dict.fromkeys(
         ("error_rate_wlm", "error_rate_server", "error_rate_model", "error_rate_any"),
-        NoEffect("/ping tells whether the engine works"),
+        NoEffect("/ping reports the health of the engine"),
     ),
     **dict.fromkeys(
         (
@@ -251,14 +251,14 @@ PROPERTIES: dict[str, Meaning] = {
             "server_error_http_code",
             "backport_for_non_streaming_http_error_codes",
         ),
-        NoEffect("errors have the codes of the dialect, always the real ones", ("true",)),
+        NoEffect("errors always have the status codes of the dialect", ("true",)),
     ),
     "request_id_header_key": NoEffect("the header is X-Request-Id"),
     "cors_allowed_origin": Fills("cors_allow_origins"),
     **dict.fromkeys(("cors_allowed_methods", "cors_allowed_headers"), NoEffect("all methods and headers are allowed")),
     **dict.fromkeys(
         ("keystore", "keystore_pass", "keystore_type", "private_key_file", "certificate_file"),
-        NoEffect("TLS belongs to the proxy in front of the server"),
+        NoEffect("TLS is up to the proxy in front of the server"),
     ),
     **dict.fromkeys(
         (

@@ -1,7 +1,7 @@
 """
-The settings as people read about them: one row a field, made from the fields themselves.
+Documentation rows of the settings, one per field, generated from the fields.
 
-Help texts of the command line and the settings page of the docs come from here.
+The command line's help texts and the settings page of the docs come from here.
 """
 
 import ast
@@ -26,7 +26,7 @@ _PREFIXES: dict[type, str] = {ServerSettings: ENV_PREFIX, PlatformSettings: PLAT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
-    """All there is to say about one setting."""
+    """The documentation of one setting."""
 
     name: str
     flag: str
@@ -34,16 +34,16 @@ class SettingRow:
     rule: Rule
     default: object
     default_text: str
-    """The default for people; empty where the help says it."""
+    """The default as text; empty if the help describes it."""
     help: str
     """Meaning, unit, default and why, on one line."""
     container_names: tuple[str, ...]
-    """Names of other servers that fill it."""
+    """Names of other servers that set it."""
 
 
 @cache
 def setting_rows(kind: type = ServerSettings) -> tuple[SettingRow, ...]:
-    """One row for each field of a settings class, in order."""
+    """Return one row for each field of a settings class, in order."""
     helps = _field_docstrings(kind)
     return tuple(
         SettingRow(
@@ -61,7 +61,7 @@ def setting_rows(kind: type = ServerSettings) -> tuple[SettingRow, ...]:
 
 
 def _field_docstrings(kind: type) -> dict[str, str]:
-    """The string below each field; dataclasses do not keep them, the source does."""
+    """Return the string below each field, read from the source because dataclasses do not keep it."""
     source = Path(inspect.getfile(kind)).read_text(encoding="utf-8")
     (body,) = [
         node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == kind.__name__
@@ -86,7 +86,7 @@ def _default_text(name: str, default: object) -> str:
 
 
 def _container_names(field: str) -> tuple[str, ...]:
-    """Foreign names that fill `field`, as they are written."""
+    """Return the foreign names that set `field`, as users write them."""
     tables: tuple[tuple[dict[str, Meaning], str], ...] = (
         (ENVIRONMENT, "{}"),
         (OPTIONS, "option.{}"),

@@ -1,8 +1,8 @@
 """
-The configuration that comes in a model's folder: `serving.properties`, `model-config.yaml`, and code beside them.
+Reads the configuration in a model's folder: `serving.properties`, `model-config.yaml`, and code next to them.
 
-The files lie at the top of the folder or in its one folder, as archives are packed both ways. Reads the disk, decides
-nothing but what the names of models in these files stand for: a name of something in the folder becomes its path.
+The files are at the top of the folder or in its only subfolder, as archives are packed both ways. If a file names a
+model that is in the folder, the name becomes its path.
 """
 
 import re
@@ -33,10 +33,10 @@ _MAX_FILE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFolder:
-    """What a model's folder says."""
+    """The configuration found in a model's folder."""
 
     root: Path
-    """Where its files lie: the folder itself, or its one folder."""
+    """The folder that has the files: the model's folder or its only subfolder."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """`serving.properties`."""
     model_config: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class ModelFolder:
 
     @property
     def names_model(self) -> bool:
-        """Whether a file says what to serve, so that the folder itself is not the model."""
+        """True if a file names the model, so that the folder itself is not the model."""
         in_properties = any(name.strip().lower() == MODEL_ID and value for name, value in self.properties.items())
         return in_properties or any(key in self.model_config for key in MODEL_KEYS)
 
@@ -73,9 +73,9 @@ def read_model_folder(folder: Path) -> ModelFolder:
 
 def in_folder(name: str, *, root: Path, folder: Path) -> str:
     """
-    The path of a model that is named as inside of its folder; any other name as it is.
+    Return the path of a model that is named relative to its folder; any other name unchanged.
 
-    `/opt/ml/model` is the folder, wherever it lies. A relative name counts if there is something by that name in it.
+    `/opt/ml/model` stands for the folder, wherever it is. A relative name counts if it exists in the folder.
     """
     if name.rstrip("/") == str(MODEL_FOLDER):
         return str(root)
@@ -88,7 +88,7 @@ def in_folder(name: str, *, root: Path, folder: Path) -> str:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is a folder; a name that no file can have is none."""
+    """Return whether `path` is a folder; False also for names that no file can have."""
     try:
         return path.is_dir()
     except OSError:
@@ -110,7 +110,7 @@ def parse_model_config(text: str) -> dict[str, str]:
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
-        raise SettingsError(f"{MODEL_CONFIG_FILE} should hold keys and values, such as `minWorkers: 1`.")
+        raise SettingsError(f"{MODEL_CONFIG_FILE} is not a mapping; expected keys and values, such as `minWorkers: 1`.")
     return dict(_flat(loaded))
 
 
@@ -122,12 +122,12 @@ def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, st
         elif isinstance(value, bool):
             yield name, str(value).lower()
         elif value is not None:
-            # NOTE: a few aliases in YAML can stand for a list of astronomic size: never write one out.
+            # NOTE: YAML aliases can expand to a list of astronomic size: never format one.
             yield name, str(value) if isinstance(value, str | int | float) else "..."
 
 
 def _with_one_model(config: dict[str, str], *, root: Path, folder: Path) -> dict[str, str]:
-    """The configuration with its model's name in front, resolved, and without names that mean nothing."""
+    """Return the configuration with the resolved model name first, and without keys that do not name a model."""
     given = {key: config[key].strip() for key in MODEL_KEYS if config.get(key, "").strip()}
     named = {key: in_folder(name, root=root, folder=folder) for key, name in given.items()}
     rest = {key: value for key, value in config.items() if key not in MODEL_KEYS}
@@ -166,16 +166,16 @@ def _has(folder: Path, patterns: tuple[str, ...]) -> bool:
     return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 
-def _read(path: Path, wanted: str) -> str:
+def _read(path: Path, expected: str) -> str:
     if not path.is_file():
         return ""
     try:
         size_bytes = path.stat().st_size
         if size_bytes > _MAX_FILE_BYTES:
-            raise SettingsError(f"{path} has {size_bytes} bytes, at most {_MAX_FILE_BYTES} are read.")
+            raise SettingsError(f"{path} has {size_bytes} bytes; expected at most {_MAX_FILE_BYTES}.")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}. It should be {wanted}.") from error
+        raise SettingsError(f"{path} cannot be read: {error}. Expected {expected}.") from error
 
 
 def _code_notices(root: Path) -> Iterator[Notice]:

@@ -1,4 +1,4 @@
-"""Hints for names that are not known: the known name that a misspelt or shortened one most likely means."""
+"""Suggestions for unknown names: the known name that a misspelt or shortened one most likely means."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -10,9 +10,9 @@ def near_name(word: str, known: Iterable[str], *, cutoff: float = 0.75) -> str |
     """
     Return the known name nearest to `word`, or None.
 
-    Case and separators do not count. A name that goes on where `word` ends (`max_rolling_batch` of
-    `max_rolling_batch_size`) comes before one that is spelled alike; of several the first in the order of `known`.
-    Give the names without a prefix that they share: it would make all of them look alike.
+    Case and separators are ignored. A name that extends `word` (`max_rolling_batch_size` for `max_rolling_batch`) is
+    preferred to a similar one; of several the first in the order of `known` wins. Pass the names without a common
+    prefix, which would make all of them similar.
     """
     names: dict[str, str] = {}
     for name in known:

@@ -1,8 +1,8 @@
 """
-How the text of one setting is read.
+Rules that parse the text of one setting.
 
-A `Rule` knows what is wanted, in words for people, and turns text into a value. All sources of settings (flags,
-environment, properties) give text, so that each value is read and refused in the same way wherever it came from.
+A `Rule` turns text into a value and describes what it expects. All sources of settings (flags, environment, properties)
+give text, so that a value is parsed and refused in the same way whichever source it came from.
 """
 
 import math
@@ -19,78 +19,78 @@ _FALSE = frozenset({"false", "0", "no", "off"})
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Reads one setting's text; `read` raises `ValueError` when the text is not what is wanted."""
+    """Parses the text of one setting; `read` raises `ValueError` if the text is not as expected."""
 
-    wanted: str
-    """As it ends the sentence "wanted: …"."""
+    expected: str
+    """Ends the sentence "expected …"."""
     read: Callable[[str], Any]
     choices: tuple[str, ...] = ()
     is_flag: bool = False
     """A command line flag without a value: `--name / --no-name`."""
     is_secret: bool = False
-    """Never shown or logged."""
+    """Whether the value must never be shown or logged."""
 
 
 def setting(rule: Rule, default: Any) -> Any:
-    """A dataclass field that is read by `rule`."""
+    """Return a dataclass field whose text is parsed by `rule`."""
     return field(default=default, metadata={"rule": rule})
 
 
-def text(wanted: str) -> Rule:
-    """Any text that is not empty."""
-    return Rule(wanted=wanted, read=_read_text)
+def text(expected: str) -> Rule:
+    """Accept any text that is not empty."""
+    return Rule(expected=expected, read=_read_text)
 
 
-def secret(wanted: str) -> Rule:
-    """Text that is never shown."""
-    return Rule(wanted=wanted, read=_read_text, is_secret=True)
+def secret(expected: str) -> Rule:
+    """Accept text that is never shown."""
+    return Rule(expected=expected, read=_read_text, is_secret=True)
 
 
 def choice(*names: str) -> Rule:
-    """One of a few names, in any case."""
-    return Rule(wanted=f"one of {', '.join(names)}", read=lambda raw: _read_choice(raw, names), choices=names)
+    """Accept one of a few names, ignoring case."""
+    return Rule(expected=f"one of {', '.join(names)}", read=lambda raw: _read_choice(raw, names), choices=names)
 
 
 def boolean() -> Rule:
-    """True or false."""
-    return Rule(wanted="true or false", read=_read_boolean, is_flag=True)
+    """Accept true or false."""
+    return Rule(expected="true or false", read=_read_boolean, is_flag=True)
 
 
 def integer(minimum: int, maximum: int | None = None) -> Rule:
-    """A whole number in a range."""
+    """Accept a whole number in a range."""
     return Rule(
-        wanted=f"a whole number{_range(minimum, maximum)}", read=lambda raw: _read_integer(raw, minimum, maximum)
+        expected=f"a whole number{_range(minimum, maximum)}", read=lambda raw: _read_integer(raw, minimum, maximum)
     )
 
 
 def number(minimum: float, unit: str) -> Rule:
-    """A finite number of some unit."""
-    return Rule(wanted=f"a number of {unit} from {minimum:g} up", read=lambda raw: _read_number(raw, minimum))
+    """Accept a finite number of a unit."""
+    return Rule(expected=f"a number of {unit} from {minimum:g} up", read=lambda raw: _read_number(raw, minimum))
 
 
 def size(minimum: int = 1) -> Rule:
-    """A number of bytes, such as `2GiB`, `500MB` or `1048576`."""
-    return Rule(wanted="a size such as 2GiB, 500MB or 1048576", read=lambda raw: parse_size(raw, minimum=minimum))
+    """Accept a number of bytes, such as `2GiB`, `500MB` or `1048576`."""
+    return Rule(expected="a size such as 2GiB, 500MB or 1048576", read=lambda raw: parse_size(raw, minimum=minimum))
 
 
 def share_or_auto() -> Rule:
-    """A number from 0 to 1, or None for `auto`."""
-    return Rule(wanted="auto or a number from 0 to 1", read=_read_share_or_auto)
+    """Accept a number from 0 to 1, or `auto`, which is None."""
+    return Rule(expected="auto or a number from 0 to 1", read=_read_share_or_auto)
 
 
 def folder() -> Rule:
-    """A folder, which need not exist yet."""
-    return Rule(wanted="a folder", read=lambda raw: Path(_read_text(raw)).expanduser())
+    """Accept a folder, which need not exist yet."""
+    return Rule(expected="a folder", read=lambda raw: Path(_read_text(raw)).expanduser())
 
 
 def file() -> Rule:
-    """A file, which is looked for when it is read."""
-    return Rule(wanted="a file", read=lambda raw: Path(_read_text(raw)).expanduser())
+    """Accept a file, which is opened later."""
+    return Rule(expected="a file", read=lambda raw: Path(_read_text(raw)).expanduser())
 
 
 def names() -> Rule:
-    """Texts separated by commas."""
-    return Rule(wanted="names separated by commas", read=_read_names)
+    """Accept names separated by commas."""
+    return Rule(expected="names separated by commas", read=_read_names)
 
 
 def _range(minimum: int, maximum: int | None) -> str:

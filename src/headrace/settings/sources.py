@@ -1,7 +1,7 @@
 """
-Where settings come from on a real machine: the process environment and the files of a model folder.
+Gathers settings from the process environment and the files of a model folder.
 
-With `settings.model_folder` the part of the settings that looks at the disk; `settings.server_settings` decides.
+This module and `settings.model_folder` read the disk; `settings.server_settings` decides.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from headrace.settings.model_folder import MODEL_FOLDER, MODEL_ID, ModelFolder, 
 from headrace.settings.server_settings import ServerSettings, load_settings
 
 MODEL_FOLDER_VARIABLE = "HEADRACE_MODEL_FOLDER"
-"""Says which folder plays the part of `/opt/ml/model`; set by who starts a model server as a container."""
+"""Names the folder that stands for `/opt/ml/model`; set by launchers that start a model server as a container."""
 
 _MODEL_VARIABLES = ("HF_MODEL_ID", "MODEL_ID", "OPTION_MODEL_ID", "SM_VLLM_MODEL")
-"""Containers' names for the model."""
+"""The variables in which containers expect the model."""
 
 
 def gather_settings(
@@ -27,9 +27,10 @@ def gather_settings(
     """
     Load the settings of a server that is about to start.
 
-    A folder with a `serving.properties` or a `model-config.yaml` may be named as the model, or lie at `model_folder`;
-    what these files name is then served, and if they name nothing, the folder itself. `HEADRACE_MODEL_FOLDER` moves
-    `/opt/ml/model` elsewhere; a model that is named beside it (`HEADRACE_MODEL`) is served with the folder's settings.
+    The model may be a folder with a `serving.properties` or a `model-config.yaml`, or such a folder may be at
+    `model_folder`; the server then serves what these files name, or the folder itself if they name nothing.
+    `HEADRACE_MODEL_FOLDER` moves `/opt/ml/model` elsewhere; a model in `HEADRACE_MODEL` is served with the settings of
+    that folder.
 
     Raises:
         SettingsError: see `load_settings`; or a file of the folder cannot be read.
@@ -57,7 +58,7 @@ def gather_settings(
 
 
 def names_model(env: Mapping[str, str]) -> bool:
-    """Whether an environment names a model that does not lie in the model's folder."""
+    """Return whether an environment names a model outside the model's folder."""
     named = [env.get(name, "").strip() for name in ("HEADRACE_MODEL", *_MODEL_VARIABLES)]
     return any(name and not f"{name}/".startswith(f"{MODEL_FOLDER}/") for name in named)
 
@@ -65,19 +66,19 @@ def names_model(env: Mapping[str, str]) -> bool:
 def _moved_folder(env: Mapping[str, str]) -> Path | None:
     moved = env.get(MODEL_FOLDER_VARIABLE, "").strip()
     if moved and not is_folder(Path(moved)):
-        raise SettingsError(f"{MODEL_FOLDER_VARIABLE} is {moved!r}; wanted: a folder.", name=MODEL_FOLDER_VARIABLE)
+        raise SettingsError(f"{MODEL_FOLDER_VARIABLE} is {moved!r}; expected a folder.", name=MODEL_FOLDER_VARIABLE)
     return Path(moved) if moved else None
 
 
 def _without_model(found: ModelFolder) -> ModelFolder:
-    """The folder's settings for a model that is named elsewhere."""
+    """Return the folder's settings for a model that another source names."""
     properties = {name: value for name, value in found.properties.items() if name.strip().lower() != MODEL_ID}
     config = {key: value for key, value in found.model_config.items() if key not in MODEL_KEYS}
     return replace(found, properties=properties, model_config=config)
 
 
 def _name_root(root: Path, folder: Path, overrides: dict[str, object], env: dict[str, str]) -> None:
-    """Serve the model that the environment names, which may be the folder or something in it, else the folder."""
+    """Serve the model that the environment names (possibly the folder or a path in it), else the folder."""
     is_named = False
     for name in _MODEL_VARIABLES:
         if env.get(name, "").strip():

@@ -1,33 +1,46 @@
 """
-Values of settings out of texts: flags, environment variables, properties.
+Parsing of settings from text: flags, environment variables, properties.
 
-Every command that has settings refuses a bad value, and an unknown variable, in the same words.
+Every command that has settings refuses a bad value, or an unknown variable, with the same message.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import SettingsError
 from headrace.settings.near_names import near_name
 from headrace.settings.rules import Rule
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _LOOSE = 0.6
-"""Closeness of a hint in an error, where a far one does no harm."""
+"""Similarity needed for a hint in an error, where a wrong hint does no harm."""
 
 
 def flag_name(name: str) -> str:
-    """The command line flag of the setting `name`."""
+    """Return the command line flag of the setting `name`."""
     return "--" + name.replace("_", "-")
 
 
 def rules_of(kind: type) -> dict[str, Rule]:
-    """How each field of a settings class is read."""
+    """Return the rule of each field of a settings class."""
     return {spec.name: spec.metadata["rule"] for spec in fields(kind)}
 
 
+def masked_repr(settings: "DataclassInstance") -> str:
+    """Return the `repr` of a settings object, with the values of secrets masked."""
+    shown = []
+    for spec in fields(settings):
+        value = getattr(settings, spec.name)
+        is_masked = spec.metadata["rule"].is_secret and value is not None
+        shown.append(f"{spec.name}={'***' if is_masked else repr(value)}")
+    return f"{type(settings).__name__}({', '.join(shown)})"
+
+
 def text_of(value: object) -> str:
-    """A value from the command line as text: lists are joined by commas."""
+    """Return a value from the command line as text; lists are joined by commas."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
@@ -36,14 +49,14 @@ def read_value(rule: Rule, raw: str, *, name: str, source: str, is_own: bool = T
     Read the setting `name` from `raw`.
 
     Args:
-        rule: how.
+        rule: parses the text.
         raw: the text.
-        name: of the field.
-        source: where the text came from, as people know it.
-        is_own: whether `source` is a name of ours; another server's name is told together with ours.
+        name: the field's name.
+        source: the flag, variable or property that the text came from.
+        is_own: whether `source` is Headrace's own name; for another server's name the error adds the flag.
 
     Raises:
-        SettingsError: the text is not what is wanted; says what is.
+        SettingsError: the text is not as expected.
     """
     try:
         return rule.read(raw)
@@ -52,7 +65,7 @@ def read_value(rule: Rule, raw: str, *, name: str, source: str, is_own: bool = T
         near = near_name(raw.strip(), rule.choices, cutoff=_LOOSE)
         hint = f" Did you mean {near}?" if near else ""
         via = "" if is_own else f" (read as {flag_name(name)})"
-        message = f"{source} is {shown}{via}; wanted: {rule.wanted}.{hint}"
+        message = f"{source} is {shown}{via}; expected {rule.expected}.{hint}"
         raise SettingsError(message, name=name, source=source) from None
 
 
@@ -66,18 +79,18 @@ def read_environment(
     foreign_prefix: str | None = None,
 ) -> dict[str, Any]:
     """
-    The values of the variables that begin with `prefix`; an empty one counts as not set.
+    Return the values of the variables that begin with `prefix`; an empty one counts as not set.
 
     Args:
         env: the environment.
-        rules: of the fields.
-        prefix: of the variables.
-        command: whose `--help` lists the settings.
+        rules: the rule of each field.
+        prefix: the prefix of the variables' names.
+        command: the command whose `--help` lists the settings.
         foreign: names with the prefix that are not settings of this command.
-        foreign_prefix: all names that begin so are not either.
+        foreign_prefix: a longer prefix of names that are not settings of this command.
 
     Raises:
-        SettingsError: a variable is not known, or its value is not what is wanted.
+        SettingsError: a variable is unknown, or its value is not as expected.
     """
     values: dict[str, Any] = {}
     known = {prefix + name.upper(): name for name in rules}

@@ -1,1 +1,1 @@
-"""Bytes to typed values and back, one folder for each dialect. No I/O, no model, no clock."""
+"""Parsing and rendering of requests and responses, one folder per dialect. No I/O, no model, no clock."""

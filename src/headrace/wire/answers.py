@@ -1,4 +1,4 @@
-"""Chunks gathered into whole answers; the one place that knows how chunks add up."""
+"""Collection of chunks into whole answers."""
 
 import math
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from headrace.core.errors import EngineFailed, HeadraceError, InvalidRequest, Re
 from headrace.core.generation import Chunk, Finish, FinishReason, GenerationRequest, Token
 
 LOWEST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON cannot say. Source: vLLM clamps at the same value."""
+"""Replaces minus infinity, which JSON cannot represent. Source: vLLM clamps at the same value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One finished choice."""
+    """A finished choice: its text, tokens and finish."""
 
     index: int
     text: str
@@ -22,27 +22,27 @@ class Choice:
 
     @property
     def mean_logprob(self) -> float:
-        """How likely the model found it, per token; minus infinity when no logprobs were asked for."""
+        """Mean logprob per token; minus infinity when no logprobs were requested."""
         logprobs = [token.logprob for token in self.tokens if token.logprob is not None]
         return math.fsum(logprobs) / len(logprobs) if logprobs else -math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """All choices of one request, by index."""
+    """The finished choices of one generation request, by index."""
 
     choices: tuple[Choice, ...]
     prompt: tuple[Token, ...] | None = None
 
     def best_first(self) -> tuple[Choice, ...]:
-        """The choice with the best mean logprob, then the others in their order."""
+        """Return the choice with the best mean logprob first, then the others in their order."""
         best = max(self.choices, key=lambda choice: choice.mean_logprob)
         return (best, *(choice for choice in self.choices if choice is not best))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens that were read and written."""
+    """Token counts of one HTTP request."""
 
     prompt_tokens: int
     output_tokens: int
@@ -51,26 +51,26 @@ class Usage:
 
 @dataclass(slots=True)
 class Gathering:
-    """A choice on its way."""
+    """A choice whose chunks are still arriving."""
 
     texts: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
     finish: Finish | None = None
 
     def add(self, chunk: Chunk) -> None:
-        """Take the next chunk of this choice."""
+        """Add the next chunk of this choice."""
         self.texts.append(chunk.text)
         self.tokens.extend(chunk.tokens)
         self.finish = chunk.finish or self.finish
 
     @property
     def text(self) -> str:
-        """What has come so far."""
+        """The text received so far."""
         return "".join(self.texts)
 
 
 def failure_of(finish: Finish | None) -> HeadraceError | None:
-    """The error that a choice ended with, if it did."""
+    """Return the error that a choice ended with, or None."""
     if finish is None:
         return None
     if finish.reason is FinishReason.ERROR and finish.param is not None and finish.message is not None:
@@ -83,28 +83,28 @@ def failure_of(finish: Finish | None) -> HeadraceError | None:
 
 
 def finite_logprob(logprob: float | None) -> float | None:
-    """A logprob that JSON can say."""
+    """Return a logprob that JSON can represent."""
     if logprob is None:
         return None
     return max(LOWEST_LOGPROB, logprob)
 
 
 class Collector:
-    """Gathers the chunks of one HTTP request, which may stand for several generation requests."""
+    """Collects the chunks of one HTTP request, which may have several generation requests."""
 
     def __init__(self, requests: Sequence[GenerationRequest]) -> None:
         self._choices: list[dict[int, Gathering]] = [{} for _ in requests]
         self._prompts: list[tuple[Token, ...] | None] = [None for _ in requests]
 
     def add(self, chunk: Chunk, *, request: int = 0) -> None:
-        """Take the next chunk of request number `request`."""
+        """Add the next chunk of request number `request`."""
         self._choices[request].setdefault(chunk.index, Gathering()).add(chunk)
         if chunk.prompt is not None:
             self._prompts[request] = chunk.prompt
 
     def answers(self) -> tuple[Answer, ...]:
         """
-        One answer for each request, when all have finished.
+        Return one answer per generation request, once all have finished.
 
         Raises:
             EngineFailed: a choice ended with an error, or never ended.
@@ -118,7 +118,7 @@ class Collector:
 
 def _finished(choices: dict[int, Gathering]) -> tuple[Choice, ...]:
     if not choices:
-        raise EngineFailed("The engine gave no answer. Try again.")
+        raise EngineFailed("The engine returned no answer. Try again.")
     return tuple(_choice(index, choices[index]) for index in sorted(choices))
 
 
@@ -132,7 +132,7 @@ def _choice(index: int, gathering: Gathering) -> Choice:
 
 
 def usage_of(answers: Sequence[Answer]) -> Usage:
-    """Prompt tokens count once for each request, output tokens for each choice."""
+    """Return the token counts: prompt tokens once per request, output tokens per choice."""
     firsts = [answer.choices[0].finish for answer in answers]
     return Usage(
         prompt_tokens=sum(finish.prompt_tokens for finish in firsts),

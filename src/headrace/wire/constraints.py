@@ -1,5 +1,5 @@
 """
-Every spelling of constrained output, read into one `Grammar`.
+Constrained output in every server's spelling, parsed into one `Grammar`.
 
 | origin | fields |
 |---|---|
@@ -9,8 +9,8 @@ Every spelling of constrained output, read into one `Grammar`.
 | SGLang | `regex`, `json_schema`, `ebnf`, `structural_tag`, `response_format` of type `structural_tag` |
 | llama-server | `grammar` (GBNF), `json_schema`, `response_format` with a `schema` |
 
-All dialects take all of them: their request structs inherit `ConstraintFields`. Two constraints in one request are
-refused, as is an empty one: the client wants something that would not happen.
+All dialects accept all of them: their request structs inherit `ConstraintFields`. Two constraints in one request are
+refused, as is an empty one: the client expects an effect that it would not have.
 
 Source: OpenAI API reference; TGI `router/src/lib.rs` (GrammarType); vLLM `sampling_params.py`; SGLang
 `entrypoints/openai/protocol.py`; llama.cpp `tools/server/README.md`.
@@ -27,11 +27,11 @@ from headrace.core.generation import Grammar
 from headrace.wire.framing import to_json
 
 _JSON_KINDS = frozenset({"json_schema", "json_object", "structural_tag"})
-"""Those with white space between tokens."""
+"""Kinds of grammar that allow white space between tokens."""
 
 
 class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """`response_format.json_schema`; a schema is enforced whether it is `strict` or not."""
+    """The field `response_format.json_schema`; a schema is enforced whether it is `strict` or not."""
 
     schema: dict[str, object] | bool | str | None = None
     name: str | None = None
@@ -40,7 +40,7 @@ class JsonSchemaFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`response_format`, and TGI's `grammar`."""
+    """The value of `response_format` and of TGI's `grammar`."""
 
     type: Literal["text", "json_object", "json_schema", "json", "regex", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
@@ -54,7 +54,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, o
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """VLLM's `structured_outputs`: one constraint, and how JSON is written."""
+    """The value of vLLM's `structured_outputs`: one constraint and the white space of JSON."""
 
     json: dict[str, object] | bool | str | None = None
     regex: str | None = None
@@ -73,7 +73,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class ConstraintFields(msgspec.Struct, kw_only=True):
-    """The fields of a request that constrain its answer; a null is the same as a field that is not there."""
+    """The fields of a request that constrain its answer; null is the same as an absent field."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -95,11 +95,11 @@ def read_constraint(fields: ConstraintFields, *, prefix: str = "") -> Grammar | 
     Return the constraint of a request, or None.
 
     Args:
-        fields: The request, or its `parameters`.
-        prefix: Path of `fields` in the body (`parameters.`), for error messages.
+        fields: the request, or its `parameters`.
+        prefix: path of `fields` in the body (`parameters.`), for error messages.
 
     Raises:
-        InvalidRequest: A constraint is malformed or empty, or there are two.
+        InvalidRequest: a constraint is malformed or empty, or there are two.
     """
     grammar = _only_one(fields, _FIELDS, prefix)
     return _with_white_space(grammar, fields.guided_whitespace_pattern, param=f"{prefix}guided_whitespace_pattern")
@@ -110,7 +110,7 @@ def read_schema(schema: object, *, param: str) -> Grammar:
     Return a JSON schema, given as an object or as text, as a grammar.
 
     Raises:
-        InvalidRequest: It is neither.
+        InvalidRequest: `schema` is neither.
     """
     if isinstance(schema, str):
         try:
@@ -168,12 +168,14 @@ def _response_format(value: ResponseFormat, param: str) -> Grammar | None:
             raise _invalid(where, "a regular expression must be a string")
         return _regex(content, where)
     if value.type == "json_schema" and isinstance(content, dict) and "schema" in content:
-        return read_schema(content["schema"], param=f"{where}.schema")  # TGI: the value has a name and a schema
+        return read_schema(
+            content["schema"], param=f"{where}.schema"
+        )  # TGI: the value is an object with a name and a schema
     return read_schema(content, param=where)
 
 
 def _payload(value: ResponseFormat, param: str) -> tuple[str, object] | None:
-    """Return what comes with the type, and where it stands."""
+    """Return the path and content of what accompanies the type."""
     nested = None if value.json_schema is None else value.json_schema.schema
     places = {f"{param}.json_schema.schema": nested, f"{param}.schema": value.schema, f"{param}.value": value.value}
     given = [(where, content) for where, content in places.items() if content is not None]
@@ -195,7 +197,7 @@ def _structured_outputs(value: StructuredOutputs, param: str) -> Grammar:
 
 
 def _grammar(value: ResponseFormat | str, param: str) -> Grammar | None:
-    """Read TGI's `{"type", "value"}` or llama-server's GBNF."""
+    """Parse TGI's `{"type", "value"}` or llama-server's GBNF."""
     return _context_free(value, param) if isinstance(value, str) else _response_format(value, param)
 
 

@@ -1,8 +1,8 @@
 """
-What a dialect is: bytes to `GenerationRequest`s, and `Chunk`s back to bytes.
+The interface of a dialect: parsing bytes into `GenerationRequest`s and rendering `Chunk`s as bytes.
 
-The server finds a dialect (`wire.registry`), lets it `parse` a body, runs the requests, and gives every chunk to the
-`StreamRenderer` or collects them (`wire.answers.Collector`) for `Reply.render`. All of it is pure: no I/O, no clock.
+The server selects a dialect (`wire.registry`), calls `parse` on a body, runs the requests, and passes every chunk to
+the `StreamRenderer` or to a `wire.answers.Collector` for `Reply.render`. All of it is pure: no I/O, no clock.
 
     dialect = select_dialect(body, configured)            # only on /invocations
     try:
@@ -16,7 +16,7 @@ The server finds a dialect (`wire.registry`), lets it `parse` a body, runs the r
     else:
         collector = Collector(parsed.requests)
         ... collector.add(chunk, request=i)
-        return parsed.reply.render(collector.answers())   # raises what went wrong inside the stream
+        return parsed.reply.render(collector.answers())   # raises errors that a chunk carried
 """
 
 import math
@@ -34,23 +34,23 @@ MAX_CHOICES = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """What a dialect has to know about the server and this call, besides the body."""
+    """The facts about the server and the request that a dialect needs besides the body."""
 
     request_id: str
-    """Becomes the id of the generation requests and a part of OpenAI's `id`."""
+    """The id of the generation requests and a part of OpenAI's `id`."""
     created_s: int
-    """Now, in seconds since 1970."""
+    """The current time in seconds since 1970."""
     model: ModelInfo
     limits: RequestLimits
     default_max_new_tokens: int
-    """Length of an answer in the TorchServe dialect, where the body is a prompt and nothing else."""
+    """Length of an answer in the TorchServe dialect, where the body is only a prompt."""
     accepted_models: frozenset[str] | None = None
-    """Names that an OpenAI request may call the model by; None: any name will do, as one model is served."""
+    """Names of the model that OpenAI requests may use; None: any name, as one model is served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Where the time of a finished request went, in seconds, for response headers."""
+    """Durations of a finished request's phases in seconds, for response headers."""
 
     total_s: float
     validation_s: float
@@ -63,64 +63,64 @@ class Timings:
 
 class StreamRenderer(Protocol):
     """
-    Writes one streamed answer.
+    Renders one streamed answer.
 
-    Each item of a result is one event, line or fragment. Send each as a piece of its own (some clients take one
-    SageMaker `PayloadPart` for one event); none splits a character or a JSON escape.
+    Each item of a result is one event, line or fragment. Send each one separately (some clients take one SageMaker
+    `PayloadPart` for one event); none splits a character or a JSON escape.
     """
 
     keep_alive: bytes
-    """Bytes that may be sent between events to keep a connection open; empty where the dialect has none."""
+    """Bytes to send between events to keep a connection open; empty if the dialect has none."""
 
     def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
-        """Write a chunk of `parsed.requests[request]`. A chunk that ends in failure becomes the error event."""
+        """Render a chunk of `parsed.requests[request]`. A chunk that ends in failure becomes the error event."""
         ...
 
     def end(self) -> Sequence[bytes]:
-        """What comes after the last chunk. Empty after an error."""
+        """Render what follows the last chunk; empty after an error."""
         ...
 
     def error(self, error: HeadraceError) -> Sequence[bytes]:
-        """A well-formed error event that closes the stream: write nothing after it."""
+        """Render a well-formed error event that ends the stream: send nothing after it."""
         ...
 
 
 class Reply(Protocol):
-    """How the answer to one parsed request is to be written."""
+    """Renders the answer to one parsed request."""
 
     @property
     def content_type(self) -> str:
-        """Of the stream when the request asked for one, else of the whole body."""
+        """The content type of the stream if the request asked for one, else of the whole body."""
         ...
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """More response headers. `timings` is None where they must be sent before the answer is known (streams)."""
+        """Return additional response headers. `timings` is None if they are sent before the answer is known."""
         ...
 
     def stream(self) -> StreamRenderer:
-        """A fresh renderer, for one stream."""
+        """Return a new renderer for one stream."""
         ...
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """The whole body, from one answer for each of the requests."""
+        """Render the whole body from one answer per generation request."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """A request body, understood."""
+    """The generation requests of a parsed body, and how to reply."""
 
     requests: tuple[GenerationRequest, ...]
     """More than one when the client sent a list of prompts."""
     stream: bool
     reply: Reply
     ignored: tuple[str, ...] = ()
-    """Names of fields that were accepted without any effect, for the log."""
+    """Names of fields that were accepted without effect, for the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReply:
-    """An error before the first byte of an answer."""
+    """The response for an error before the first byte of an answer."""
 
     status: int
     body: bytes
@@ -129,30 +129,30 @@ class ErrorReply:
 
 
 class Dialect(Protocol):
-    """One request and response schema on the wire."""
+    """A request and response schema on the wire."""
 
     @property
     def name(self) -> str:
-        """As in the settings and the log."""
+        """The dialect's name in the settings and the log."""
         ...
 
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
-        Understand a body.
+        Parse a body.
 
         Raises:
-            InvalidRequest: in the dialect's own words; render it with `render_error`.
-            NotFound: the model or adapter that is named is not served.
+            InvalidRequest: with the dialect's error text; render it with `render_error`.
+            NotFound: the named model or adapter is not served.
         """
         ...
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
-        """Any error of ours in the dialect's form."""
+        """Render an error in the dialect's format."""
         ...
 
 
 def retry_headers(error: HeadraceError) -> tuple[tuple[str, str], ...]:
-    """`Retry-After` in whole seconds, for an error that says when to come back."""
+    """Return `Retry-After` in whole seconds, if the error says when to retry."""
     if isinstance(error, Busy):
         return (("retry-after", str(max(1, math.ceil(error.retry_after_s)))),)
     return ()

@@ -1,8 +1,8 @@
 """
-What happens to each field that a dialect's request struct does not have: refused by name, or without effect.
+Treatment of the fields that a dialect's request struct does not have: refused by name, or without effect.
 
-A field that changes the answer and is not applied is an error, never ignored. Fields without effect, and those that
-no origin knows, are named in the log.
+A field that would change the answer and is not applied is an error, never ignored. Fields without effect, and unknown
+ones, are named in the log.
 """
 
 from collections.abc import Mapping
@@ -16,21 +16,21 @@ from headrace.wire.framing import raw_fields, shortened_names
 
 _decode = msgspec.json.Decoder().decode
 _MEANS_NOTHING: tuple[object, ...] = (None, False, [], {}, "")
-"""Values with which a field that is off by default is still off."""
+"""Values that leave off a field that is off by default."""
 
 LEAVE_IT_OUT = "Leave it out."
 _LONGEST_NEUTRAL_BYTES = 64
-"""Longer values are not neutral; they may be nested too deep to look at."""
+"""Longer values are not neutral; they may be nested too deep to decode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A field that is not supported."""
+    """A field that is refused because it is not supported."""
 
     reason: str
     advice: str = LEAVE_IT_OUT
     neutral: object = field(default=None, kw_only=True)
-    """The value, besides null, false and empty ones, that asks for what happens anyway."""
+    """The value, besides null, false and empty ones, that asks for the default behaviour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +40,14 @@ class FieldTable:
     applied: frozenset[str]
     refused: Mapping[str, Refused] = field(default_factory=dict)
     no_effect: frozenset[str] = frozenset()
-    """Accepted: they are about tracing, routing, caching or speed, or about a part that is refused anyway."""
+    """Accepted fields: they concern tracing, routing, caching or speed, or belong to a refused field."""
 
     def check(self, body: bytes | msgspec.Raw, *, prefix: str = "") -> tuple[str, ...]:
         """
         Return the names in the object that have no effect, for the log.
 
         Raises:
-            InvalidRequest: A field that is refused has a value that matters.
+            InvalidRequest: a refused field has a value that matters.
         """
         others = {name: raw for name, raw in raw_fields(body).items() if name not in self.applied}
         for name, refused in self.refused.items():
@@ -60,10 +60,10 @@ class FieldTable:
 
 def check_nested(body: bytes, body_fields: FieldTable, parameter_fields: FieldTable) -> tuple[str, ...]:
     """
-    Check a body whose `parameters` are an object of their own; return the names without effect, for the log.
+    Check a body with nested `parameters`; return the names without effect, for the log.
 
     Raises:
-        InvalidRequest: A field that is refused has a value that matters.
+        InvalidRequest: a refused field has a value that matters.
     """
     ignored = body_fields.check(body)
     parameters = raw_fields(body).get("parameters")
@@ -84,27 +84,28 @@ def _matters(raw: msgspec.Raw, refused: Refused) -> bool:
     return refused.neutral is None or value != refused.neutral
 
 
-NO_BEAM_SEARCH = "beam search is not available, tokens are drawn or chosen greedily"
+NO_BEAM_SEARCH = "beam search is not available, only sampling and greedy decoding"
 
 SAMPLING_REFUSED: Mapping[str, Refused] = {
     "use_beam_search": Refused(NO_BEAM_SEARCH),
     "allowed_token_ids": Refused("the vocabulary cannot be restricted", "Use 'structured_outputs' or 'logit_bias'."),
-    "bad_words": Refused("words cannot be banned", "Use 'logit_bias'."),
-    "bad_sequences": Refused("sequences cannot be banned", "Use 'logit_bias'."),
+    "bad_words": Refused("words cannot be excluded", "Use 'logit_bias'."),
+    "bad_sequences": Refused("sequences cannot be excluded", "Use 'logit_bias'."),
     "logits_processors": Refused("requests cannot bring logits processors"),
     "repetition_detection": Refused("repetition does not end an answer", "Use 'repetition_penalty'."),
-    "thinking_token_budget": Refused("reasoning is not counted apart", "Use 'max_tokens'.", neutral=-1),
+    "thinking_token_budget": Refused("reasoning tokens are not counted separately", "Use 'max_tokens'.", neutral=-1),
     "watermarking": Refused("text is not watermarked"),
-    "truncation_side": Refused("prompts are cut at their start", neutral="left"),
-    "logprob_token_ids": Refused("logprobs are those of the best tokens", "Use 'top_logprobs' or 'logprobs'."),
+    "truncation_side": Refused("prompts are truncated at their start", neutral="left"),
+    "logprob_token_ids": Refused("logprobs are those of the most likely tokens", "Use 'top_logprobs' or 'logprobs'."),
 }
-"""VLLM's and TensorRT-LLM's sampling fields, which LMI takes too."""
+"""Sampling fields of vLLM and TensorRT-LLM, which LMI accepts too."""
 
 SAMPLING_NO_EFFECT = frozenset(
     {"early_stopping", "length_penalty", "spaces_between_special_tokens", "guided_decoding_backend", "stream_interval"}
 )
 
 MISPLACED_CONSTRAINTS: Mapping[str, Refused] = {
-    name: Refused("it would be ignored here", "Put it into 'parameters'.") for name in struct_fields(ConstraintFields)
+    name: Refused("it would be ignored at this level", "Move it to 'parameters'.")
+    for name in struct_fields(ConstraintFields)
 }
-"""For bodies whose parameters are an object of their own."""
+"""Constraints at the top level of a body that has nested `parameters`."""

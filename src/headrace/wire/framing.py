@@ -1,4 +1,4 @@
-"""JSON on the wire: decoding bodies with errors to act on, encoding, and the frames around streamed events."""
+"""JSON on the wire: decoding of bodies with actionable errors, encoding, and framing of streamed events."""
 
 import heapq
 import re
@@ -29,19 +29,19 @@ _WHERE = re.compile(r"^(?P<what>.*) - at `\$(?P<path>.*)`$")
 
 
 class MalformedBody(InvalidRequest):
-    """The body is not JSON at all; some dialects give it another status than a wrong field."""
+    """The body is not valid JSON; some dialects give it another status than a wrong field."""
 
 
 def to_json(value: object) -> bytes:
-    """Compact JSON in UTF-8 that is one line to every reader; infinities become null."""
+    """Encode as compact JSON in UTF-8 without any Unicode line end; infinities become null."""
     return one_line(_encode(value))
 
 
 def one_line(data: bytes) -> bytes:
     """
-    JSON with Unicode's line ends escaped.
+    Return JSON with Unicode's line ends escaped.
 
-    NOTE: JSON allows them as they are, but readers that split decoded text (httpx `iter_lines`, `str.splitlines`) would
+    NOTE: JSON allows them unescaped, but readers that split decoded text (httpx `iter_lines`, `str.splitlines`) would
     cut an event in two.
     """
     if data.isascii():
@@ -53,22 +53,22 @@ def one_line(data: bytes) -> bytes:
 
 
 def json_fragment(text: str) -> bytes:
-    """A text as it stands between the quotes of a JSON string, for readers that undo no escape but the newline."""
+    """Encode text as the inside of a JSON string, for readers that unescape only newlines."""
     return _encode(text)[1:-1]
 
 
 def json_number(value: float | None) -> bytes:
-    """A float (or null) as JSON, for byte templates."""
+    """Encode a float (or null) as JSON, for byte templates."""
     return _encode(value)
 
 
 def sse_event(data: bytes, *, space: bool = True) -> bytes:
-    """One server-sent event. TGI 1.0.3 wrote no space after the colon."""
+    """Frame one server-sent event. TGI 1.0.3 writes no space after the colon."""
     return b"data: %b\n\n" % data if space else b"data:%b\n\n" % data
 
 
 def json_line(data: bytes) -> bytes:
-    """One line of JSON lines."""
+    """Frame one line of JSON lines."""
     return data + b"\n"
 
 
@@ -77,7 +77,7 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     Decode a request body into a typed struct.
 
     Raises:
-        MalformedBody: not JSON (also NaN, invalid UTF-8, lone surrogates, nested too deep, empty).
+        MalformedBody: not JSON, including NaN, invalid UTF-8, lone surrogates, too deep nesting, or an empty body.
         InvalidRequest: a field has the wrong type; `param` is its path (`parameters.top_k`).
     """
     try:
@@ -93,10 +93,10 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 @contextmanager
 def refusing_deep_nesting() -> Iterator[None]:
     """
-    Around code that walks values of a body: the decoder lets through what is nearly too deep to walk.
+    Refuse bodies whose values are too deep for the code in the block, which recurses more than the decoder.
 
     Raises:
-        MalformedBody: it was too deep.
+        MalformedBody: the body is nested too deep.
     """
     try:
         yield
@@ -105,7 +105,7 @@ def refusing_deep_nesting() -> Iterator[None]:
 
 
 def raw_fields(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
-    """The fields at the top of a JSON object, undecoded; empty when the body is anything else."""
+    """Return the undecoded top-level fields of a JSON object; empty if the body is anything else."""
     try:
         return _decode_fields(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -113,18 +113,18 @@ def raw_fields(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
 
 
 def field_names(body: bytes) -> frozenset[str]:
-    """The names at the top of a JSON object; empty when the body is anything else."""
+    """Return the top-level names of a JSON object; empty if the body is anything else."""
     return frozenset(raw_fields(body))
 
 
 def shortened_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names that a client sent, sorted, for the log; of very many or very long ones the beginning."""
+    """Return names that a client sent, sorted, for the log; very many or very long ones are cut."""
     return tuple(shortened(name) for name in heapq.nsmallest(_MAX_UNKNOWN_FIELDS, names))
 
 
 def _malformed(body: bytes, error: Exception) -> MalformedBody:
     if not body.strip():
-        return MalformedBody("The body is empty, a JSON object was expected.")
+        return MalformedBody("The body is empty; expected a JSON object.")
     if isinstance(error, UnicodeDecodeError):
         return MalformedBody("The body is not valid UTF-8.")
     return MalformedBody(f"The body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}.")

@@ -1,8 +1,8 @@
 """
-Names to dialects, and which dialect a body on `/invocations` is in.
+Lookup of dialects by name, and selection of the dialect of a body on `/invocations`.
 
-The settings name the dialect of the native routes; `/v1/...` is always OpenAI's. On `/invocations` a body says by its
-fields what it is: `messages` is a chat, `prompt` a completion, anything else is in the dialect of the settings.
+The settings name the dialect of the native routes; `/v1/...` is always OpenAI's. On `/invocations` the fields of a body
+select the dialect: `messages` is an OpenAI chat, `prompt` a completion, anything else is in the configured dialect.
 """
 
 from headrace.core.errors import SettingsError
@@ -36,12 +36,12 @@ _FORMATTERS: dict[str, Formatter] = {
     "jsonlines_chat": "jsonlines",
     "sse_chat": "sse",
 }
-"""`option.output_formatter`; chat bodies are known by their fields, so that the `_chat` forms need nothing more."""
+"""Values of `option.output_formatter`; a `_chat` form equals the plain one, as fields identify chat bodies."""
 
 
 def get_dialect(name: str, *, output_formatter: str | None = None, tgi_compat: bool = False) -> Dialect:
     """
-    The dialect by its name in the settings.
+    Return the dialect with a name from the settings.
 
     Args:
         name: one of `DIALECT_NAMES`.
@@ -49,11 +49,11 @@ def get_dialect(name: str, *, output_formatter: str | None = None, tgi_compat: b
         tgi_compat: LMI's `option.tgi_compat`.
 
     Raises:
-        SettingsError: a name that is not known, or LMI's options with another dialect.
+        SettingsError: a name is unknown, or LMI's options are used with another dialect.
     """
     dialect = _DIALECTS.get(name)
     if dialect is None:
-        raise SettingsError(f"Dialect '{name}' is not known. Choose one of: {', '.join(_DIALECTS)}.")
+        raise SettingsError(f"Dialect '{name}' is unknown. Choose one of: {', '.join(_DIALECTS)}.")
     if output_formatter is None and not tgi_compat:
         return dialect
     if not isinstance(dialect, Lmi):
@@ -66,7 +66,7 @@ def get_dialect(name: str, *, output_formatter: str | None = None, tgi_compat: b
 
 
 def select_dialect(body: bytes, configured: Dialect) -> Dialect:
-    """The dialect of a body on `/invocations`, when `configured` is that of the settings."""
+    """Return the dialect of a body on `/invocations`, given the configured one."""
     names = field_names(body)
     framing = configured.openai_framing if isinstance(configured, Lmi) else "sse"
     if "inputs" in names:

@@ -1,8 +1,8 @@
 """
-Paths that are not served: what to use instead, in the error form of the clients that ask for them. Pure.
+Errors for paths that are not served: what to use instead, in the error format of the clients that request them.
 
-One table for the model server and the platform. On the platform every other path is a bucket's, so there only what no
-client of S3 would send is taken for a client of another server.
+The model server and the platform share one table. On the platform every other path is a bucket's, so a request counts
+as one for another API only if no S3 client would send it.
 """
 
 import re
@@ -30,7 +30,7 @@ Render = Callable[[HeadraceError], ErrorReply]
 
 
 def _anthropic(error: HeadraceError) -> ErrorReply:
-    """Anthropic's form. Source: its API reference, "Errors"."""
+    """Render in Anthropic's format. Source: its API reference, "Errors"."""
     kinds = {
         400: "invalid_request_error",
         401: "authentication_error",
@@ -43,19 +43,19 @@ def _anthropic(error: HeadraceError) -> ErrorReply:
 
 
 def _plain(error: HeadraceError) -> ErrorReply:
-    """`{"error": "..."}`, as Ollama, Triton and KServe have it."""
+    """Render `{"error": "..."}`, the format of Ollama, Triton and KServe."""
     return ErrorReply(status=error.http_status, body=to_json({"error": error.message}), headers=retry_headers(error))
 
 
 @dataclass(frozen=True, slots=True)
 class _Foreign:
-    """Paths of an API that is not served."""
+    """The paths of an API that is not served."""
 
     paths: re.Pattern[str]
     render: Render
     hint: str
     is_read: bool = False
-    """Whether no S3 client can have sent this GET, because the path is no bucket and key."""
+    """Whether a GET of it cannot come from an S3 client, because the path is no bucket and key."""
 
 
 def _paths(pattern: str) -> re.Pattern[str]:
@@ -144,7 +144,7 @@ _FOREIGN: Sequence[_Foreign] = (
 
 
 def render_error_for(path: str, error: HeadraceError, *, default: Render = tgi_errors.render_error) -> ErrorReply:
-    """Render an error in the form of the clients that ask for such a path; below `/v1` that is OpenAI's."""
+    """Render an error in the format of the clients that request such a path; below `/v1` that is OpenAI's."""
     found = _foreign(path)
     if found is not None:
         return found.render(error)
@@ -155,28 +155,28 @@ def unknown_route(
     method: str, path: str, *, allowed: Sequence[str] = (), invocations: str = "/invocations"
 ) -> HeadraceError:
     """
-    Say that a route is not served, and what to use instead.
+    Return the error for a route that is not served, which names a route to use instead.
 
     Args:
-        method: of the request.
-        path: of the request.
-        allowed: the methods that the path takes; empty if it is not served at all.
-        invocations: where a model takes requests in its own dialect.
+        method: the request's method.
+        path: the request's path.
+        allowed: the methods of the path; empty if it is not served at all.
+        invocations: the path of a model's own dialect.
     """
-    asked = f"{method} {shortened(path)}"
+    route = f"{method} {shortened(path)}"
     found = _foreign(path)
     if found is not None:
-        return NotFound(f"{asked}: {found.hint.format(invocations=invocations)}")
+        return NotFound(f"{route}: {found.hint.format(invocations=invocations)}")
     if allowed:
-        return MethodNotAllowed(f"{asked} is not served; use {' or '.join(allowed)}.", allowed=tuple(allowed))
+        return MethodNotAllowed(f"{route} is not served; use {' or '.join(allowed)}.", allowed=tuple(allowed))
     near = _nearest(path)
     if near is not None:
-        return NotFound(f"{asked} is not served. Did you mean {OPENAI_METHODS[near][0]} {near}?")
-    return NotFound(f"{asked} is not served. Generation: POST {invocations}, {CHAT}, {COMPLETIONS}.")
+        return NotFound(f"{route} is not served. Did you mean {OPENAI_METHODS[near][0]} {near}?")
+    return NotFound(f"{route} is not served. Generation: POST {invocations}, {CHAT}, {COMPLETIONS}.")
 
 
 def is_foreign(method: str, path: str) -> bool:
-    """Whether an unsigned request on the platform is of a client of another server, and not of one of S3."""
+    """Return whether an unsigned request on the platform is for another server's API, not for S3."""
     found = _foreign(path)
     return found is not None and (method == "POST" or (found.is_read and method in {"GET", "HEAD"}))
 
@@ -186,7 +186,7 @@ def _foreign(path: str) -> _Foreign | None:
 
 
 def _nearest(path: str) -> str | None:
-    """The route of OpenAI's that a path is a slip of: a slash too many, `/v1` twice, a letter."""
+    """Return the OpenAI route that a path misspells: an extra slash, `/v1` twice, a wrong letter."""
     if len(path) > _MAX_NEAR_CHARACTERS:
         return None
     slim = re.sub(r"/+", "/", path.lower()).rstrip("/").replace("/v1/v1/", "/v1/")

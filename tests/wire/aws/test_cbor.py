@@ -1,4 +1,4 @@
-"""Smithy's RPC v2 with CBOR: what botocore sends and reads, and what nobody should send."""
+"""Smithy's RPC v2 with CBOR: what botocore sends and reads, and malformed requests."""
 
 import cbor2
 import pytest

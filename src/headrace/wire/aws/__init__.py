@@ -1,1 +1,1 @@
-"""AWS's protocols on the server's side, driven by botocore's service models: bytes to calls, results to bytes."""
+"""Server side of the AWS protocols, driven by botocore's service models: parsing of calls, rendering of results."""

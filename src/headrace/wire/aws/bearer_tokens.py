@@ -1,8 +1,8 @@
 """
 SageMaker's bearer tokens for its OpenAI-compatible routes: `sagemaker-api-key-` and a presigned URL in base64.
 
-A client makes one from its access key alone (`sagemaker.core.token_generator.generate_token`); it signs
-`POST https://sagemaker.amazonaws.com/?Action=CallWithBearerToken` and is good for twelve hours at most.
+A client generates one from its access key (`sagemaker.core.token_generator.generate_token`); it signs
+`POST https://sagemaker.amazonaws.com/?Action=CallWithBearerToken` and is valid for at most twelve hours.
 """
 
 import base64
@@ -20,25 +20,25 @@ _MAX_EXPIRES_S = 12 * 3600
 
 
 def is_bearer_token(text: str) -> bool:
-    """Whether a bearer key is one of these, not one of our own keys."""
+    """Return whether a bearer key is one of SageMaker's tokens, not a Headrace key."""
     return text.startswith(PREFIX)
 
 
 def verify(token: str, secret_of: Callable[[str], str | None], now_s: float) -> sigv4.Identity:
     """
-    Say who made a token.
+    Return the identity that signed a token.
 
     Args:
-        token: as after `Bearer `.
-        secret_of: looks an access key up.
+        token: the text after `Bearer `.
+        secret_of: looks up the secret of an access key.
         now_s: seconds since 1970.
 
     Raises:
-        AwsError: it is none, its key is unknown, its signature wrong, or its time over.
+        AwsError: the token is malformed or expired, its key is unknown, or its signature is wrong.
     """
     url = _url(token)
     host, _, query = url.partition("/?")
-    # NOTE: the version is put behind the URL after it was signed.
+    # NOTE: clients append the version to the URL after signing it.
     signed = "&".join(part for part in query.split("&") if not part.startswith("Version="))
     fields = dict(parse_qsl(signed))
     expires = fields.get("X-Amz-Expires", "")

@@ -1,5 +1,5 @@
 """
-The door to the AWS protocols: a request to a `Call`, and its result or error back to a response.
+Entry point of the AWS protocols: parses a request into a `Call`, and renders its result or error as a response.
 
     try:
         call = calls.parse(request)
@@ -40,15 +40,15 @@ _ERROR_RENDERERS = {
 
 def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) -> Call:
     """
-    Understand a request of any service but S3, and hold it to the service's model.
+    Parse a request of any service but S3, and validate it against the service's model.
 
     Args:
-        request: with its whole body.
-        free_shapes: names of scalar shapes of the model whose constraints do not count (`RoleArn`, `Url`): what a
-            friendly server takes and AWS does not.
+        request: the request with its whole body.
+        free_shapes: names of scalar shapes of the model whose constraints are not checked (`RoleArn`, `Url`), because
+            Headrace accepts more than AWS.
 
     Raises:
-        AwsError: the only exception, whatever the bytes are.
+        AwsError: the only exception, for any bytes.
     """
     target = identify(request)
     operation = _operation(target)
@@ -62,24 +62,24 @@ def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) 
 
 def render(call: Call, result: dict[str, Any], request_id: str = "") -> HttpResponse:
     """
-    Write what an operation answers.
+    Render the result of an operation.
 
     Args:
-        call: as parsed.
-        result: by the model's names; timestamps are seconds since 1970 or datetimes. Members that the model's output
-            does not know are left out, and so are those that are None.
-        request_id: for `ResponseMetadata`.
+        call: the parsed call.
+        result: members by the model's names; timestamps are seconds since 1970 or datetimes. Members that are None or
+            unknown to the model are omitted.
+        request_id: the id for `ResponseMetadata`.
     """
     return _RENDERERS[call.protocol](services.operation(call.service, call.operation), result, request_id)
 
 
 def render_head(call: Call, result: dict[str, Any], request_id: str = "") -> tuple[int, tuple[tuple[str, str], ...]]:
-    """Status and headers of a response of the runtime whose body the caller streams; as `render` for the rest."""
+    """Return status and headers of a runtime response whose body the caller streams; see `render` for the rest."""
     return rest_json.response_head(services.operation(call.service, call.operation), result, request_id)
 
 
 def render_error(spoken: Call | Target | Protocol, error: AwsError, request_id: str = "") -> HttpResponse:
-    """Write an error in the protocol of a call, or of a request that did not become one."""
+    """Render an error in the protocol of a call, or of a request that could not be parsed."""
     protocol = spoken if isinstance(spoken, str) else spoken.protocol
     if protocol == "rest-xml":
         return query.render_s3_error(error, request_id=request_id)

@@ -14,7 +14,7 @@ _CONTENT_TYPE = ("content-type", "application/cbor")
 
 
 def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, Any]:
-    """Parameters of a call, types checked. Raises `AwsError`."""
+    """Parse the parameters of a call and check their types. Raises `AwsError`."""
     value = cbor_values.decode(request.body)
     if operation.input_shape is None:
         return {}
@@ -23,7 +23,7 @@ def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, An
 
 
 def render_output(operation: OperationModel, result: dict[str, Any], request_id: str) -> HttpResponse:
-    """A result; without an output shape there is no body, and no type of one."""
+    """Render a result; without an output shape there is no body and no content type."""
     shape = operation.output_shape
     if shape is None:
         return HttpResponse(200, _headers(request_id), b"")
@@ -31,7 +31,7 @@ def render_output(operation: OperationModel, result: dict[str, Any], request_id:
 
 
 def render_error(error: AwsError, *, operation: OperationModel | None, request_id: str) -> HttpResponse:
-    """`__type` and `message`; the message has the name that the error's shape gives it."""
+    """Render `__type` and the message, under the name that the error's shape gives it."""
     fields = {
         "__type": type_of(error.code, operation),
         message_name(operation, error.code): error.message,
@@ -42,5 +42,5 @@ def render_error(error: AwsError, *, operation: OperationModel | None, request_i
 
 
 def _headers(request_id: str) -> tuple[tuple[str, str], ...]:
-    """A client refuses an answer that does not name the protocol."""
+    """Return the headers, which must name the protocol for clients to accept the response."""
     return (("smithy-protocol", "rpc-v2-cbor"), ("x-amzn-requestid", request_id))

@@ -1,9 +1,9 @@
 """
-CBOR to plain values, and values by a shape of a service's model to CBOR.
+Decoding of CBOR to plain values, and encoding of values by a shape of a service's model.
 
-Smithy's RPC v2 protocol uses little of CBOR: of tags only number 1, seconds since 1970. All other tags are refused: for
-them a decoder would do work (compile an expression, raise to a power) that a stranger should not be able to ask for.
-What comes out is of the same types as JSON's, but for blobs, so that `json_values.from_json` reads it by shape.
+Smithy's RPC v2 protocol uses only tag 1 of CBOR, seconds since 1970. All other tags are refused, because decoding them
+does work (compiling an expression, raising to a power) that an unauthenticated client must not trigger. Decoded values
+have the types of JSON, except for blobs, so that `json_values.from_json` can convert them by shape.
 """
 
 from types import MappingProxyType
@@ -35,10 +35,10 @@ _TAG_DECODERS = MappingProxyType(dict.fromkeys(_BUILT_IN_TAGS, _refuse) | {_EPOC
 
 def decode(body: bytes) -> Any:
     """
-    Values of a body; an empty one is an empty structure.
+    Decode a body; an empty one is an empty structure.
 
     Raises:
-        AwsError: it is not CBOR, or uses what the protocol does not.
+        AwsError: the body is not CBOR, or uses features outside the protocol.
     """
     if not body:
         return {}
@@ -50,12 +50,12 @@ def decode(body: bytes) -> Any:
 
 
 def encode(value: Any, shape: Shape) -> bytes:
-    """CBOR of a value of a shape; members that the shape does not know are left out."""
+    """Encode a value of a shape; members that are unknown to the shape are omitted."""
     return dumps(_to_cbor(value, shape))
 
 
 def dumps(value: Any) -> bytes:
-    """CBOR of plain values; what UTF-8 cannot hold becomes a question mark."""
+    """Encode plain values; characters that UTF-8 cannot encode become question marks."""
     try:
         return cbor2.dumps(value)
     except UnicodeEncodeError:
@@ -63,7 +63,7 @@ def dumps(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """With `undefined` as null; keys must be texts, and values of a kind that JSON has, too, or bytes."""
+    """Return plain values: `undefined` becomes null, keys must be text, and values of JSON's types or bytes."""
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise malformed("A map in the request body has a key that is not a text.")

@@ -1,4 +1,4 @@
-"""Bodies that were sent with `Content-Encoding: gzip`, as SDKs do with larger ones of PutMetricData."""
+"""Decompression of bodies with `Content-Encoding: gzip`, which SDKs use for large PutMetricData requests."""
 
 import zlib
 from dataclasses import replace
@@ -11,14 +11,14 @@ _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 def inflated(request: HttpRequest, *, max_bytes: int) -> HttpRequest:
     """
-    The request with its body as it was before it was compressed. A signature covers the compressed one: verify first.
+    Return the request with its body decompressed. Signatures cover the compressed body: verify them first.
 
     Args:
-        request: with its whole body.
-        max_bytes: that the body may have in the end.
+        request: the request with its whole body.
+        max_bytes: the most bytes of the decompressed body.
 
     Raises:
-        AwsError: it is not what its header says, is compressed in another way, or is too large.
+        AwsError: the body is not gzip, has another encoding, or is too large.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("", "identity"):

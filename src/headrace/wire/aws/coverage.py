@@ -1,5 +1,5 @@
 """
-The table of operations for the documentation: all that botocore's models have, and which of them are handled.
+The table of operations for the documentation: all operations of botocore's models, and which of them are handled.
 
 `markdown` is pure; `scripts/docs.py` calls it with the operations that `control` and `gateway` register.
 """
@@ -11,17 +11,17 @@ from botocore.model import StructureShape
 from headrace.wire.aws import services
 
 Handled = Collection[tuple[str, str]]
-"""(service, operation), by boto3's names: `("sagemaker", "CreateModel")`."""
+"""Pairs of service and operation in boto3's names: `("sagemaker", "CreateModel")`."""
 
 _PER_LINE = 4
 
 
 def markdown(handled: Handled, *, documented: Sequence[str] = services.MODELLED) -> str:
     """
-    Coverage of each service: a summary, then its operations by name.
+    Return the coverage of each service: a summary, then its operations by name.
 
     Raises:
-        ValueError: something is handled that no documented model has; a typing error, most likely.
+        ValueError: a handled operation is in no documented model, most likely a typing error.
     """
     _check(handled, documented)
     parts = [_summary(handled, documented)]
@@ -73,7 +73,7 @@ def _row(service: str, name: str) -> str:
 
 
 def _members(shape: StructureShape | None) -> str:
-    """Names of a structure's members, the required ones bold."""
+    """Return the names of a structure's members, the required ones bold."""
     if shape is None or not shape.members:
         return "-"
     required = set(shape.required_members)

@@ -1,9 +1,9 @@
 """
-Errors as AWS words them.
+Errors with AWS's codes and texts.
 
-An operation's handler raises `AwsError`; `calls.render_error` writes it in the form of the protocol that was spoken.
-The names and texts are read by SDKs (a waiter ends on `ValidationException`, sagemaker 2.x looks for "Could not find"),
-so they are AWS's own. Source: botocore's service models, and answers of AWS that users have published.
+An operation's handler raises `AwsError`; `calls.render_error` renders it in the protocol of the request. SDKs parse
+codes and texts (a waiter ends on `ValidationException`, sagemaker 2.x looks for "Could not find"), so they are AWS's
+own. Source: botocore's service models, and responses of AWS that users have published.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _STATUS_OF_CODE = MappingProxyType(
         "ThrottlingException": 429,
     }
 )
-"""All others are 400. SDKs repeat 5xx and throttling by themselves, everything else not."""
+"""All other codes are 400. SDKs retry only 5xx and throttling."""
 
 _VALIDATION_CODES = MappingProxyType(
     {
@@ -32,18 +32,18 @@ _VALIDATION_CODES = MappingProxyType(
         "sagemaker": "ValidationException",
     }
 )
-"""What a service calls a member that breaks its constraint; all others say `ValidationError`."""
+"""A service's code for a member that violates a constraint; all other services use `ValidationError`."""
 
 
 class AwsError(HeadraceError):
     """
-    An answer that is an error.
+    An error response of an AWS operation.
 
     Args:
         code: the name of the error, `ValidationException`.
-        message: for people; safe to show to the client.
-        status: of HTTP; left out, the one that AWS answers `code` with.
-        members: more members of the error's shape, `OriginalStatusCode` of a `ModelError`.
+        message: a sentence for people, safe to show to the client.
+        status: the HTTP status; by default the one that AWS uses for `code`.
+        members: additional members of the error's shape, such as `OriginalStatusCode` of a `ModelError`.
     """
 
     def __init__(
@@ -65,39 +65,39 @@ class AwsError(HeadraceError):
 
 
 def validation_error(message: str) -> AwsError:
-    """What was asked for breaks a rule."""
+    """Return the error for an invalid request."""
     return AwsError("ValidationException", message)
 
 
 def constraint_error(service: str, message: str) -> AwsError:
-    """A member of the request breaks a constraint of the service's model."""
+    """Return the error for a member that violates a constraint of the service's model."""
     return AwsError(_VALIDATION_CODES.get(service, "ValidationError"), message)
 
 
 def not_found(kind: str, arn: str) -> AwsError:
-    """SageMaker's answer for a thing that is not there: `not_found("endpoint", arn)`."""
+    """Return SageMaker's error for a resource that does not exist: `not_found("endpoint", arn)`."""
     return AwsError("ValidationException", f'Could not find {kind} "{arn}".')
 
 
 def access_denied(message: str) -> AwsError:
-    """The caller is known, and may not."""
+    """Return the error for a known caller without permission."""
     return AwsError("AccessDeniedException", message)
 
 
 def throttled(message: str) -> AwsError:
-    """Too much at once; SDKs wait and try again."""
+    """Return the error for too many requests, which SDKs retry after a wait."""
     return AwsError("ThrottlingException", message)
 
 
 def unknown_operation(service: str, operation: str | None, *, status: int = 400) -> AwsError:
-    """No such service here, or no such operation in its model."""
+    """Return the error for an unknown service, or an operation that is not in its model."""
     if operation is None:
-        message = f"The request names no operation of {service} that is known here."
+        message = f"The request names no known operation of {service}."
     else:
-        message = f"{service}.{operation} is not an operation that is known here."
+        message = f"{service}.{operation} is not a known operation."
     return AwsError("UnknownOperationException", message, status=status)
 
 
 def malformed(message: str) -> AwsError:
-    """The bytes do not say what their protocol promises, or a value has another type than the model's."""
+    """Return the error for a malformed body, or a value of another type than the model's."""
     return AwsError("SerializationException", message)

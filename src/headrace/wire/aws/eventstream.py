@@ -1,11 +1,11 @@
 """
-Frames of `application/vnd.amazon.eventstream`, as InvokeEndpointWithResponseStream answers.
+Frames of `application/vnd.amazon.eventstream`, the response format of InvokeEndpointWithResponseStream.
 
     total length u32 | length of the headers u32 | CRC-32 of these two | headers | payload | CRC-32 of all before it
 
 A header is: length of its name u8, name, type u8 (7: text), length of the value u16, value. Everything is big-endian.
-Clients hand each `PayloadPart` on as it comes, so the caller decides where parts end; after an exception frame nothing
-may follow.
+Clients pass on each `PayloadPart` as it arrives, so the caller decides where parts end. No frame may follow an
+exception frame.
 """
 
 import struct
@@ -14,7 +14,7 @@ import zlib
 from headrace.wire.aws import json_values
 
 MAX_PAYLOAD_BYTES = 16 << 20
-"""Of a frame. Smithy's event stream specification has this limit; botocore reads up to 24 MiB."""
+"""Largest payload of a frame. Source: Smithy's event stream specification; botocore reads up to 24 MiB."""
 
 _TEXT = 7
 _PRELUDE = struct.Struct(">II")
@@ -23,27 +23,27 @@ _CRC = struct.Struct(">I")
 
 def payload_part(data: bytes) -> bytes:
     """
-    A frame with bytes of the model's answer.
+    Encode a frame with bytes of the model's answer.
 
     Raises:
-        ValueError: more than `MAX_PAYLOAD_BYTES`.
+        ValueError: `data` has more than `MAX_PAYLOAD_BYTES`.
     """
     return _frame(_PAYLOAD_PART_HEADERS, data)
 
 
 def model_stream_error(message: str, error_code: str) -> bytes:
     """
-    The frame that ends a stream which the model broke.
+    Encode the frame that ends a stream after a failure of the model.
 
     Args:
-        message: for people.
+        message: a sentence for people.
         error_code: `ModelInvocationTimeExceeded` or `StreamBroken`.
     """
     return _exception("ModelStreamError", {"Message": message, "ErrorCode": error_code})
 
 
 def internal_stream_failure(message: str) -> bytes:
-    """The frame that ends a stream which the platform broke."""
+    """Encode the frame that ends a stream after a failure of the platform."""
     return _exception("InternalStreamFailure", {"Message": message})
 
 

@@ -1,7 +1,7 @@
 """
-What crosses between an HTTP server and the AWS protocols: a request, a response, and the call that a request is.
+Values that the HTTP server and the AWS protocols exchange: a request, a response, and a parsed call.
 
-Nothing here knows a protocol; `calls` is where to begin.
+They are independent of the protocol; the entry point is `calls`.
 """
 
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Protocol = Literal["json", "rest-json", "smithy-rpc-v2-cbor", "query", "rest-xml"]
-"""As botocore's models name them. `rest-xml` is S3, of which only errors are written here: its calls are forwarded."""
+"""Protocols by botocore's names. `rest-xml` is S3, whose calls are forwarded, so only its errors are rendered here."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request as it came over the wire."""
+    """An HTTP request with the path and query exactly as sent."""
 
     method: str
-    """In capitals."""
+    """The method in capitals."""
     path: str
-    """As sent: still percent-encoded, without the query. Signatures cover these very characters."""
+    """The path as sent: percent-encoded, without the query. Signatures cover exactly these characters."""
     query: str
-    """As sent, without the question mark."""
+    """The query string as sent, without the question mark."""
     headers: Mapping[str, str]
     """Names in lower case, values decoded as Latin-1; values of a repeated header are joined with commas."""
     body: bytes = b""
@@ -39,20 +39,20 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation that somebody asks for."""
+    """A parsed call of an AWS operation."""
 
     service: str
-    """By boto3's name: `sagemaker`, `sagemaker-runtime`, `logs`, `sts`, ..."""
+    """The service by boto3's name: `sagemaker`, `sagemaker-runtime`, `logs`, `sts`, ..."""
     operation: str
     protocol: Protocol
     params: dict[str, Any] = field(default_factory=dict)
     """
-    By the model's names, types as boto3 has them, but for timestamps, which are seconds since 1970 (float).
+    Members by the model's names, with boto3's types, except that timestamps are seconds since 1970 (float).
     Members that were not sent, or sent as null, are absent.
     """
 
 
 def header_value(text: str) -> str:
-    """A text that may stand in a header: one line of Latin-1, so that no value can smuggle in a second header."""
+    """Return text that is safe in a header: one line of Latin-1, so that no value can inject a second header."""
     one_line = "".join(character if character >= " " and character != "\x7f" else " " for character in text)
     return one_line.strip().encode("latin-1", errors="replace").decode("latin-1")

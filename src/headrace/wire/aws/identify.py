@@ -1,9 +1,9 @@
 """
-Which service and operation a request is for.
+Identification of the service and operation of a request.
 
-One port answers for all services, so it must be seen from the request alone. In this order, first match wins:
-a path of the runtime, a path of RPC v2 with its header, `X-Amz-Target`, the service that the signature was made for, a
-form with an `Action`; the rest is S3. The body matters only for a form that is not signed.
+One port serves all services, so the request alone must identify them. The first match wins, in this order: a path of
+the runtime, a path of RPC v2 with its header, `X-Amz-Target`, the service in the signature's scope, a form with an
+`Action`; anything else is S3. The body matters only for an unsigned form.
 """
 
 import re
@@ -33,18 +33,18 @@ MAX_FORM_FIELDS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where a request goes."""
+    """The service, protocol and operation of a request."""
 
     service: str
-    """By boto3's name; of a service that is unknown here, whatever the request called it."""
+    """The service by boto3's name; for an unknown service, the request's own name for it."""
     protocol: Protocol
-    """In which to answer."""
+    """The protocol of the response."""
     operation: str | None = None
-    """None: of S3, or not said. It may be one that no model has."""
+    """The operation's name, which may be unknown to the model; None: S3, or not named."""
 
 
 def identify(request: HttpRequest) -> Target:
-    """Decide; it never fails."""
+    """Identify a request; never fails."""
     target = request.headers.get("x-amz-target")
     scoped = scope_service(request)
     if (runtime := _runtime_operation(request)) and scoped in (None, "sagemaker"):
@@ -63,7 +63,7 @@ def identify(request: HttpRequest) -> Target:
 
 
 def scope_service(request: HttpRequest) -> str | None:
-    """The service that a version 4 signature was made for, in a header or in a presigned URL."""
+    """Return the service in the scope of a version 4 signature, in a header or in a presigned URL."""
     _, is_signed, rest = request.headers.get("authorization", "").partition("Credential=")
     if is_signed:
         credential = rest.partition(",")[0].strip()
@@ -77,10 +77,10 @@ def scope_service(request: HttpRequest) -> str | None:
 
 def form_fields(request: HttpRequest) -> dict[str, str]:
     """
-    The fields of a form, and of the query string, which counts less.
+    Return the fields of a form and of the query string; the form takes precedence.
 
     Raises:
-        ValueError: more fields than any call needs.
+        ValueError: there are more fields than any call needs.
     """
     fields = parse_qsl(request.query, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS)
     if request.headers.get("content-type", "").lower().startswith(_FORM_CONTENT_TYPE):
@@ -106,7 +106,7 @@ def _by_scope(request: HttpRequest, scoped: str) -> Target:
 
 
 def _by_form(request: HttpRequest, *, service: str | None = None) -> Target | None:
-    """A form (or a query string) with an `Action`, of a known service or of the one that has it."""
+    """Identify a form (or a query string) with an `Action`, of a known service or of the one that has it."""
     try:
         fields = form_fields(request)
     except ValueError:

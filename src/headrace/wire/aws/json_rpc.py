@@ -11,7 +11,7 @@ from headrace.wire.aws.query_errors import query_error_headers, type_of
 
 
 def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, Any]:
-    """Parameters of a call, types checked. Raises `AwsError`."""
+    """Parse the parameters of a call and check their types. Raises `AwsError`."""
     value = json_values.decode(request.body)
     if operation.input_shape is None:
         return {}
@@ -20,14 +20,14 @@ def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, An
 
 
 def render_output(operation: OperationModel, result: dict[str, Any], request_id: str) -> HttpResponse:
-    """A result; without an output shape (deletes) the body is empty."""
+    """Render a result; without an output shape (deletes) the body is empty."""
     shape = operation.output_shape
     body = b"" if shape is None else json_values.encode(json_values.to_json(result, shape))
     return HttpResponse(200, _headers(_content_type(operation), request_id), body)
 
 
 def render_error(error: AwsError, *, operation: OperationModel | None, request_id: str) -> HttpResponse:
-    """`{"__type": code, "message": ...}`; the message has the name that the error's shape gives it."""
+    """Render `{"__type": code, "message": ...}`, with the message under the name that the error's shape gives it."""
     fields = {
         "__type": type_of(error.code, operation),
         message_name(operation, error.code): error.message,
@@ -40,7 +40,7 @@ def render_error(error: AwsError, *, operation: OperationModel | None, request_i
 
 
 def message_name(operation: OperationModel | None, code: str) -> str:
-    """`message` or `Message`: SDKs read both, but fill an exception's own members by the shape's name."""
+    """Return `message` or `Message`: SDKs read both, but fill an exception's members by the shape's name."""
     shape = operation.service_model.shape_for_error_code(code) if operation else None
     return next((name for name in shape.members if name.lower() == "message"), "message") if shape else "message"
 

@@ -1,8 +1,8 @@
 """
-JSON to values by a shape of a service's model, and back.
+Conversion between JSON and values by a shape of a service's model.
 
-Types are checked here, in the words of AWS's `SerializationException`; constraints are `validation`'s. Members that the
-model does not know are left out, as AWS does: a newer client may send them.
+Types are checked here, with the texts of AWS's `SerializationException`; `validation` checks constraints. Members that
+are unknown to the model are omitted, as on AWS, because newer clients may send them.
 """
 
 import math
@@ -30,10 +30,10 @@ _A = MappingProxyType(
 
 def decode(body: bytes) -> Any:
     """
-    JSON values of a body; an empty one is an empty object.
+    Decode a JSON body; an empty one is an empty object.
 
     Raises:
-        AwsError: it is not JSON.
+        AwsError: the body is not JSON.
     """
     if not body.strip():
         return {}
@@ -46,7 +46,7 @@ def decode(body: bytes) -> Any:
 
 
 def encode(value: object) -> bytes:
-    """Compact JSON; what UTF-8 cannot hold becomes a question mark."""
+    """Encode compact JSON; characters that UTF-8 cannot encode become question marks."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -55,22 +55,22 @@ def encode(value: object) -> bytes:
 
 def from_json(value: Any, shape: Shape, where: str = "") -> Any:
     """
-    A value of a shape.
+    Convert a JSON value to a value of a shape.
 
     Args:
-        value: what the JSON said; not null.
-        shape: from the model.
+        value: the decoded JSON, not null.
+        shape: the shape in the model.
         where: path of the member, for errors.
 
     Raises:
-        AwsError: it has another type.
+        AwsError: the value has another type.
     """
     reader: Callable[[Any, Shape, str], Any] = _READERS.get(shape.type_name, _read_string)
     return reader(value, shape, where)
 
 
 def to_json(value: Any, shape: Shape) -> Any:
-    """What JSON holds for a value of a shape; members that the shape does not know are left out."""
+    """Convert a value of a shape to JSON; members that are unknown to the shape are omitted."""
     kind = shape.type_name
     if kind == "structure":
         return value if shape.is_document_type else _structure_to_json(value, shape)
@@ -82,7 +82,7 @@ def to_json(value: Any, shape: Shape) -> Any:
 
 
 def member_path(where: str, name: str) -> str:
-    """The path of a structure's member as AWS writes it: `productionVariants.1.member.variantName`."""
+    """Return the path of a structure's member in AWS's format: `productionVariants.1.member.variantName`."""
     own = name[:1].lower() + name[1:]
     return f"{where}.{own}" if where else own
 
@@ -107,7 +107,7 @@ def _scalar_to_json(value: Any, shape: Shape) -> Any:
 
 
 def encodable(value: Any) -> Any:
-    """Values with a question mark for what UTF-8 cannot hold."""
+    """Return values with question marks for characters that UTF-8 cannot encode."""
     if isinstance(value, str):
         return value.encode("utf-8", errors="replace").decode()
     if isinstance(value, dict):
@@ -189,7 +189,7 @@ def _read_timestamp(value: Any, shape: Shape, where: str) -> float:
 
 
 def _read_blob(value: Any, shape: Shape, where: str) -> bytes:
-    if isinstance(value, bytes):  # of CBOR, which needs no base64
+    if isinstance(value, bytes):  # from CBOR, which needs no base64
         return value
     if not isinstance(value, str):
         raise _wrong_scalar(value, shape, where)
@@ -213,7 +213,7 @@ _READERS: MappingProxyType[str, Callable[[Any, Shape, str], Any]] = MappingProxy
 
 
 def _token(value: Any) -> str:
-    """What Java's JSON parser calls it, which is how AWS's texts name it."""
+    """Return the name of a value's type in Java's JSON parser, which AWS's texts use."""
     if isinstance(value, bool):
         return "TRUE_VALUE" if value else "FALSE_VALUE"
     return "STRING_VALUE" if isinstance(value, str | bytes) else "NUMBER_VALUE"

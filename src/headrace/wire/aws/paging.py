@@ -47,7 +47,7 @@ class Paginator:
             listing: Identifies the list and its order.
             key: Unique for each item.
             size: Number of items on a page.
-            is_descending: Order by falling keys.
+            is_descending: Order by descending keys.
 
         Raises:
             AwsError: The token does not belong to this list.

@@ -1,4 +1,4 @@
-"""AWS's query protocol, which STS, IAM and older clients of CloudWatch speak: a form with an `Action` in, XML out."""
+"""AWS's query protocol of STS, IAM and older CloudWatch clients: a form with an `Action` in, XML out."""
 
 from typing import Any
 from xml.sax.saxutils import escape
@@ -14,11 +14,11 @@ _MAX_DEPTH = 64
 _MAX_INDEX_DIGITS = 6
 
 Node = dict[str, Any]
-"""Fields of a form by the parts of their names: `a.b=1` is `{"a": {"b": {"": "1"}}}`."""
+"""The fields of a form, nested by the parts of their names: `a.b=1` is `{"a": {"b": {"": "1"}}}`."""
 
 
 def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, Any]:
-    """Parameters of a call, types checked. Raises `AwsError`."""
+    """Parse the parameters of a call and check their types. Raises `AwsError`."""
     try:
         fields = form_fields(request)
     except ValueError as error:
@@ -29,7 +29,7 @@ def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, An
 
 
 def render_output(operation: OperationModel, result: dict[str, Any], request_id: str) -> HttpResponse:
-    """A result: `<ActionResponse><ActionResult>...</ActionResult><ResponseMetadata>...`."""
+    """Render a result: `<ActionResponse><ActionResult>...</ActionResult><ResponseMetadata>...`."""
     shape = operation.output_shape
     inner = ""
     if shape is not None:
@@ -40,7 +40,7 @@ def render_output(operation: OperationModel, result: dict[str, Any], request_id:
 
 
 def render_error(error: AwsError, *, operation: OperationModel | None, request_id: str) -> HttpResponse:
-    """`<ErrorResponse><Error><Type/><Code/><Message/></Error><RequestId/></ErrorResponse>`."""
+    """Render `<ErrorResponse><Error><Type/><Code/><Message/></Error><RequestId/></ErrorResponse>`."""
     blame = "Receiver" if error.http_status >= 500 else "Sender"
     fields = {"Type": blame, "Code": error.code, "Message": error.message, **error.members}
     inner = _element("Error", "".join(_text_element(name, str(value)) for name, value in fields.items()))
@@ -50,7 +50,7 @@ def render_error(error: AwsError, *, operation: OperationModel | None, request_i
 
 
 def render_s3_error(error: AwsError, *, request_id: str) -> HttpResponse:
-    """S3's own form: `<Error><Code/><Message/><RequestId/></Error>`."""
+    """Render an error in S3's format: `<Error><Code/><Message/><RequestId/></Error>`."""
     fields = {"Code": error.code, "Message": error.message, **error.members, "RequestId": request_id}
     inner = "".join(_text_element(name, str(value)) for name, value in fields.items())
     response = _xml(error.http_status, "Error", inner, namespace=None, request_id=request_id)
@@ -81,7 +81,7 @@ def _structure(node: Node, shape: Shape, where: str) -> dict[str, Any]:
 
 
 def _child(node: Node, name: str, member: Shape) -> Node | None:
-    """The fields of a member; a flattened list may go by its items' name."""
+    """Return the fields of a member; a flattened list may have the name of its items."""
     sent_as = member.serialization.get("name", name)
     if member.type_name == "list" and member.serialization.get("flattened"):
         sent_as = member.member.serialization.get("name", sent_as)
@@ -94,7 +94,7 @@ def _value(node: Node, shape: Shape, where: str) -> Any:
     if kind == "structure":
         return _structure(node, shape, where)
     if kind == "list":
-        # NOTE: `Names.member.1` is right where a list is not flattened, `Names.1` is what some clients send.
+        # NOTE: `Names.member.1` is correct unless a list is flattened, but some clients send `Names.1`.
         items = node if shape.serialization.get("flattened") else node.get(_item_name(shape), node)
         return [
             _value(item, shape.member, f"{where}.{number}.member") for number, item in enumerate(_numbered(items), 1)
@@ -125,7 +125,7 @@ def _item_name(shape: Shape) -> str:
 
 
 def _numbered(node: Node) -> list[Node]:
-    """Items in the order of their numbers, gaps closed."""
+    """Return the items in the order of their numbers, without gaps."""
     numbers = [part for part in node if part.isascii() and part.isdigit() and len(part) <= _MAX_INDEX_DIGITS]
     return [node[part] for part in sorted(numbers, key=int)]
 
@@ -170,7 +170,7 @@ def _text_element(name: str, text: str) -> str:
 
 
 def _is_xml(character: str) -> bool:
-    """XML 1.0 has no way to write other characters, not even escaped."""
+    """Return whether XML 1.0 can represent a character, even escaped."""
     return (
         character in "\t\n\r"
         or " " <= character <= "\ud7ff"

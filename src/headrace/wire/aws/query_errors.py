@@ -1,8 +1,8 @@
 """
-Errors of a service that spoke the query protocol first, in its newer protocols.
+Errors of a service that has moved from the query protocol to newer ones.
 
-Such a service (CloudWatch) has two names for an error: that of the shape, which JSON and CBOR carry in `__type`, and
-the old code, which a header repeats, so that programs that compare codes go on working.
+Such a service (CloudWatch) has two names for an error: that of the shape, which JSON and CBOR have in `__type`, and the
+old code, which a header repeats, so that programs that compare codes keep working.
 Source: Smithy, "awsQueryCompatible trait".
 """
 
@@ -13,7 +13,7 @@ from headrace.wire.aws.http import header_value
 
 
 def type_of(code: str, operation: OperationModel | None) -> str:
-    """The name of the shape of an error; that of no shape stays as it is."""
+    """Return the name of an error's shape, or the code itself if it has none."""
     if operation is None or not _is_query_compatible(operation):
         return code
     own = next((shape for shape in operation.error_shapes if shape.error_code == code), None)  # two may share a code
@@ -22,7 +22,7 @@ def type_of(code: str, operation: OperationModel | None) -> str:
 
 
 def query_error_headers(error: AwsError, operation: OperationModel | None) -> tuple[tuple[str, str], ...]:
-    """`x-amzn-query-error: <code>;<whose fault>`, for the services that have it."""
+    """Return the header `x-amzn-query-error: <code>;<blame>` for services that send it."""
     if operation is None or not _is_query_compatible(operation):
         return ()
     blame = "Receiver" if error.http_status >= 500 else "Sender"

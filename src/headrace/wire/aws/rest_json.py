@@ -1,7 +1,7 @@
 """
-REST-JSON, which the runtime speaks: parameters in the path, headers and query string, and a body that is passed on.
+REST-JSON, the protocol of the runtime: parameters in the path, headers and query string, and a body that is forwarded.
 
-`response_head` is for answers that are streamed: the head of the response, for which the caller sends the body.
+`response_head` returns the head of a streamed response, whose body the caller sends.
 """
 
 import functools
@@ -23,7 +23,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, Any]:
-    """Parameters of a call, types checked. Raises `AwsError`."""
+    """Parse the parameters of a call and check their types. Raises `AwsError`."""
     shape = operation.input_shape
     params: dict[str, Any] = {}
     if shape is None:
@@ -39,7 +39,7 @@ def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, An
 
 
 def render_output(operation: OperationModel, result: dict[str, Any], request_id: str) -> HttpResponse:
-    """A whole result."""
+    """Render a whole result."""
     status, headers = response_head(operation, result, request_id)
     shape = operation.output_shape
     if shape is None:
@@ -53,10 +53,10 @@ def render_output(operation: OperationModel, result: dict[str, Any], request_id:
 
 def response_head(operation: OperationModel, result: dict[str, Any], request_id: str) -> tuple[int, Headers]:
     """
-    Status and headers of a successful response.
+    Return status and headers of a successful response.
 
-    Content-Type is the event stream's where the output is one, what the result says where a header of the model is
-    called so, and otherwise left out for a body that is passed on, JSON for the rest.
+    Content-Type is that of event streams if the output is one, or the result's if it is a header of the model.
+    Otherwise it is omitted for a forwarded body, and JSON for all others.
     """
     shape = operation.output_shape
     headers = [("x-amzn-requestid", request_id)]
@@ -78,7 +78,7 @@ def response_head(operation: OperationModel, result: dict[str, Any], request_id:
 
 
 def render_error(error: AwsError, *, operation: OperationModel | None, request_id: str) -> HttpResponse:
-    """The code in a header, the message and other members of the error's shape in the body."""
+    """Render the code in a header, and the message and other members of the error's shape in the body."""
     name = message_name(operation, error.code)
     headers = (
         ("content-type", "application/json"),
@@ -97,7 +97,7 @@ def _labels(operation: OperationModel, path: str) -> dict[str, str]:
 
 @functools.cache
 def _path_pattern(template: str) -> re.Pattern[str]:
-    """`/endpoints/{EndpointName}/invocations` as an expression; `{Key+}` takes slashes, too."""
+    """Compile a template such as `/endpoints/{EndpointName}/invocations`; `{Key+}` also matches slashes."""
     parts = re.split(r"\{(\w+)(\+?)\}", template.partition("?")[0])
     pattern = re.escape(parts[0])
     for name, greedy, literal in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
@@ -119,7 +119,7 @@ def _query(request: HttpRequest) -> dict[str, list[str]]:
 def _outside_body(
     name: str, member: Shape, request: HttpRequest, labels: dict[str, str], query: dict[str, list[str]]
 ) -> Any:
-    """The value of a member that is not in the body; None if it was not sent, or is in the body."""
+    """Return the value of a member outside the body; None if it was not sent, or is in the body."""
     location = _location(member)
     sent_as = member.serialization.get("name", name)
     where = json_values.member_path("", name)
@@ -140,9 +140,9 @@ def _from_body(shape: Shape, body: bytes) -> dict[str, Any]:
     if payload is not None and shape.members[payload].type_name in ("blob", "string"):
         is_required = payload in shape.required_members
         return {payload: body} if body or is_required else {}
-    wanted = shape.members[payload] if payload else shape
+    target = shape.members[payload] if payload else shape
     value = json_values.decode(body)
-    read: dict[str, Any] = json_values.from_json({} if value is None else value, wanted)
+    read: dict[str, Any] = json_values.from_json({} if value is None else value, target)
     if payload:
         return {payload: read}
     return {name: item for name, item in read.items() if not _location(shape.members[name])}

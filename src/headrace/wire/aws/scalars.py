@@ -1,7 +1,7 @@
 """
-Scalars as text, which is how they stand in forms, XML, headers and paths; and moments in time in every form.
+Conversion of scalars to and from text in forms, XML, headers and paths, and of timestamps in all formats.
 
-Moments are seconds since 1970 (float) inside Headrace.
+Timestamps are seconds since 1970 (float) inside Headrace.
 """
 
 import base64
@@ -21,15 +21,15 @@ _NUMBER = re.compile(r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][
 _BITS = {"integer": 32, "long": 64}
 _SPECIAL_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LAST_MOMENT_S = 253_402_300_799.0
-"""The end of the year 9999, which is as far as dates can be written."""
+"""The end of the year 9999, the last date that can be formatted."""
 
 
 def from_text(text: str, shape: Shape, where: str) -> Any:
     """
-    A scalar of a shape from its text; `where` names the member in an error.
+    Parse a scalar of a shape; `where` names the member in an error.
 
     Raises:
-        AwsError: it is not one.
+        AwsError: the text is not a scalar of the shape.
     """
     kind = shape.type_name
     if kind in ("integer", "long"):
@@ -46,7 +46,7 @@ def from_text(text: str, shape: Shape, where: str) -> Any:
 
 
 def to_text(value: Any, shape: Shape, *, timestamp_format: str = "iso8601") -> str:
-    """The text of a scalar."""
+    """Format a scalar."""
     kind = shape.type_name
     if kind == "boolean":
         return "true" if value else "false"
@@ -60,7 +60,7 @@ def to_text(value: Any, shape: Shape, *, timestamp_format: str = "iso8601") -> s
 
 
 def in_range(number: int, kind: str, where: str) -> int:
-    """A 32 or 64 bit integer. Raises `AwsError`."""
+    """Return the number if it fits into 32 or 64 bits. Raises `AwsError`."""
     half = 1 << (_BITS[kind] - 1)
     if not -half <= number < half:
         raise malformed(f"NUMBER_VALUE does not fit into {_BITS[kind]} bits (at '{where}').")
@@ -68,17 +68,17 @@ def in_range(number: int, kind: str, where: str) -> int:
 
 
 def special_float(text: str) -> float | None:
-    """What JSON has no number for."""
+    """Parse an infinity or NaN, which JSON numbers cannot represent."""
     return _SPECIAL_FLOATS.get(text)
 
 
 def float_text(value: float) -> str:
-    """A float as a text, infinities and NaN in AWS's spelling."""
+    """Format a float, with infinities and NaN in AWS's spelling."""
     return next((name for name, special in _SPECIAL_FLOATS.items() if repr(special) == repr(value)), repr(value))
 
 
 def blob(text: str, where: str) -> bytes:
-    """Bytes from base64. Raises `AwsError`."""
+    """Decode base64. Raises `AwsError`."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -86,12 +86,12 @@ def blob(text: str, where: str) -> bytes:
 
 
 def blob_text(value: bytes | str) -> str:
-    """Base64 of bytes, or of a text in UTF-8."""
+    """Encode bytes, or text in UTF-8, as base64."""
     return base64.b64encode(value.encode() if isinstance(value, str) else value).decode("ascii")
 
 
 def moment(value: str | float, where: str) -> float:
-    """Seconds since 1970 from a number, its text, ISO 8601 or an HTTP date. Raises `AwsError`."""
+    """Parse a timestamp: a number, its text, ISO 8601 or an HTTP date. Raises `AwsError`."""
     try:
         seconds = _moment_of_text(value) if isinstance(value, str) else float(value)
     except (ValueError, TypeError, OverflowError, IndexError) as error:
@@ -102,7 +102,7 @@ def moment(value: str | float, where: str) -> float:
 
 
 def from_moment(value: float | datetime, timestamp_format: str) -> str | float:
-    """A moment in one of the formats of botocore's models; milliseconds are kept where the format has them."""
+    """Format a timestamp in one of the formats of botocore's models, with milliseconds if the format has them."""
     seconds = round(value.timestamp() if isinstance(value, datetime) else float(value), 3)
     name = timestamp_format.lower()
     if name == "unixtimestamp":

@@ -8,7 +8,7 @@ class AwsScope:
     """The AWS account and region of a platform."""
 
     account: str
-    """12 digits."""
+    """The account number, 12 digits."""
     region: str
 
 

@@ -1,7 +1,7 @@
 """
-botocore's models of the services that are spoken here, loaded once each.
+botocore's models of the supported services, loaded once each.
 
-Only botocore's own data is read, never `~/.aws/models`: what somebody put there for a client must not change a server.
+Only botocore's own data is read, never `~/.aws/models`: models installed there for a client must not change a server.
 """
 
 import functools
@@ -18,7 +18,7 @@ SERVICE_OF_TARGET = MappingProxyType(
         "SageMaker": "sagemaker",
     }
 )
-"""By what stands before the dot in `X-Amz-Target`."""
+"""Services by the prefix in `X-Amz-Target`."""
 
 SERVICE_OF_SIGNING_NAME = MappingProxyType(
     {
@@ -32,34 +32,34 @@ SERVICE_OF_SIGNING_NAME = MappingProxyType(
         "sts": "sts",
     }
 )
-"""By the service in a signature's credential scope; `sagemaker` stands for its runtime, too."""
+"""Services by the name in a signature's credential scope; `sagemaker` includes its runtime."""
 
 SERVICE_OF_QUERY_VERSION = MappingProxyType({"2010-05-08": "iam", "2010-08-01": "cloudwatch", "2011-06-15": "sts"})
-"""By `Version` of a form."""
+"""Services by the `Version` of a form."""
 
 MODELLED = ("application-autoscaling", "cloudwatch", "iam", "logs", "sagemaker", "sagemaker-runtime", "sts")
-"""The services with a model here."""
+"""The services whose models are used."""
 
 
 @functools.cache
 def model(service: str) -> ServiceModel:
-    """The newest model of one of `MODELLED`. The first call reads a file (sagemaker: about 40 ms)."""
+    """Return the newest model of one of `MODELLED`. The first call reads a file (sagemaker: about 40 ms)."""
     loader = Loader(extra_search_paths=[Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
     return ServiceModel(loader.load_service_model(service, "service-2"), service)
 
 
 @functools.cache
 def operation_names(service: str) -> frozenset[str]:
-    """All operations of a service; none of a service without a model."""
+    """Return all operations of a service; empty for a service without a model."""
     return frozenset(model(service).operation_names) if service in MODELLED else frozenset()
 
 
 def operation(service: str, name: str) -> OperationModel:
     """
-    One operation.
+    Return the model of one operation.
 
     Raises:
-        KeyError: there is none by that name.
+        KeyError: the service has no operation of that name.
     """
     if name not in operation_names(service):
         raise KeyError(f"{service}.{name}")

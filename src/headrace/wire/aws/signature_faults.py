@@ -1,4 +1,4 @@
-"""What may be wrong with a signature, in the words of the protocol that was spoken."""
+"""Errors of request signatures, with the code and text of each protocol."""
 
 from enum import Enum, auto
 from types import MappingProxyType
@@ -9,21 +9,21 @@ from headrace.wire.aws.identify import identify
 
 
 class Fault(Enum):
-    """Why a request is refused."""
+    """The reason why a signature is refused."""
 
     MISSING = auto()
-    """It is not signed."""
+    """The request is not signed."""
     INCOMPLETE = auto()
     """A part of the signature is missing or malformed."""
     UNKNOWN_KEY = auto()
     MISMATCH = auto()
-    """Wrong secret, or the request was changed."""
+    """The secret is wrong, or the request was changed."""
     UNSIGNED = auto()
-    """A header that steers the request is not covered."""
+    """The signature does not cover a header that affects the request."""
     EXPIRED = auto()
-    """Signed at another time, or by a clock that is off."""
+    """The signature is too old, or the client's clock is wrong."""
     URL_EXPIRED = auto()
-    """A presigned URL past its time."""
+    """The presigned URL has expired."""
 
 
 _UNKNOWN_TOKEN = "The security token included in the request is invalid."  # noqa: S105
@@ -80,7 +80,7 @@ _WORDS = MappingProxyType(
 
 
 def fault_error(request: HttpRequest, fault: Fault, message: str = "") -> AwsError:
-    """The error for a request; `message` says more than the usual text. JSON services answer 400, others 403."""
+    """Return the error for a request; `message` replaces the usual text. JSON services answer 400, others 403."""
     protocol = identify(request).protocol
     code, usual = _WORDS[protocol][fault]
     is_bad_request = protocol in ("json", "smithy-rpc-v2-cbor") or (

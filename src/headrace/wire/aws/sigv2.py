@@ -1,7 +1,7 @@
 """
-Verifies presigned URLs of S3 with signatures of version 2.
+Verification of S3's presigned URLs with signatures of version 2.
 
-boto3 makes them still for an endpoint that is not AWS's own (`generate_presigned_url` without `signature_version`).
+boto3 still generates them for endpoints other than AWS's (`generate_presigned_url` without `signature_version`).
 Source: Amazon S3 developer guide, "Signing and authenticating REST requests", query string alternative.
 """
 
@@ -54,28 +54,28 @@ _SUBRESOURCES = frozenset(
         "website",
     }
 )
-"""Parts of the query that belong to what is signed."""
+"""Query parameters that are part of the signed resource."""
 
 QUERY_NAMES = ("AWSAccessKeyId", "Signature", "Expires")
-"""What a presigned URL adds to the query; whoever forwards a request leaves them out."""
+"""Query parameters of a presigned URL, which are removed before a request is forwarded."""
 
 
 def is_presigned(request: HttpRequest) -> bool:
-    """Whether the query holds a signature of version 2. It opens S3 only: it does not name its service."""
+    """Return whether the query has a signature of version 2. It is valid for S3 only, as it does not name a service."""
     return {"AWSAccessKeyId", "Signature"} <= _fields(request.query).keys() and identify(request).service == "s3"
 
 
 def access_key_of(request: HttpRequest) -> str | None:
-    """The access key that a presigned URL claims."""
+    """Return the access key that a presigned URL claims."""
     return _fields(request.query).get("AWSAccessKeyId") or None
 
 
 def verify(request: HttpRequest, secret_of: Callable[[str], str | None], now_s: float) -> str:
     """
-    The access key that signed the URL.
+    Return the access key that signed the URL.
 
     Raises:
-        AwsError: unknown key, wrong signature, or past its time.
+        AwsError: the key is unknown, the signature is wrong, or the URL has expired.
     """
     fields = _fields(request.query)
     access_key, expires = fields.get("AWSAccessKeyId", ""), fields.get("Expires", "")
@@ -86,7 +86,7 @@ def verify(request: HttpRequest, secret_of: Callable[[str], str | None], now_s: 
         raise fault_error(request, Fault.UNKNOWN_KEY)
     if now_s > int(expires):
         raise fault_error(request, Fault.URL_EXPIRED, "Request has expired.")
-    # A bucket's own path is signed with a slash at its end, whether or not it is sent with one.
+    # A bucket's path is signed with a trailing slash, even if it is sent without one.
     paths = (request.path, request.path + "/")
     if not any(_is_right(_string_to_sign(request, fields, path), secret, fields["Signature"]) for path in paths):
         raise fault_error(request, Fault.MISMATCH)
@@ -99,7 +99,7 @@ def _is_right(text: str, secret: str, signature: str) -> bool:
 
 
 def _string_to_sign(request: HttpRequest, fields: dict[str, str], path: str) -> str:
-    # NOTE: botocore signs headers but moves them into the query, in small letters.
+    # NOTE: botocore signs headers but moves them to the query, in lower case.
     sent = {**request.headers, **fields}
     amz = "".join(f"{name}:{sent[name].strip()}\n" for name in sorted(sent) if name.startswith("x-amz-"))
     lines = (request.method, sent.get("content-md5", ""), sent.get("content-type", ""), fields["Expires"])

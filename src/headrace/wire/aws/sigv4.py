@@ -1,8 +1,8 @@
 """
-Verifies AWS signatures of version 4: in the `Authorization` header, and in the query string of a presigned URL.
+Verification of AWS signatures of version 4, in the `Authorization` header and in the query string of a presigned URL.
 
 A signature covers method, path, query, the headers that it names and the body's digest, for a day, region and service.
-Bodies of S3 are not looked at, as they are streamed: `Identity.body_sha256` says what such a body must hash to.
+S3 bodies are streamed and not read here: `Identity.body_sha256` is the digest that such a body must have.
 Source: AWS General Reference, Signature Version 4; botocore `auth.py` is the same from the client's side.
 """
 
@@ -22,7 +22,7 @@ from headrace.wire.aws.services import SERVICE_OF_SIGNING_NAME
 from headrace.wire.aws.signature_faults import Fault, fault_error
 
 MAX_SKEW_S = 15 * 60
-"""How far a client's clock may be off."""
+"""Largest deviation of a client's clock."""
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _MAX_EXPIRES_S = 7 * 24 * 3600
@@ -33,24 +33,24 @@ _UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 _MAY_BE_UNSIGNED = frozenset({"x-amz-user-agent"})
 
 SecretOf = Callable[[str], str | None]
-"""The secret of an access key; None: no such key."""
+"""Returns the secret of an access key; None: the key does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who signed a request."""
+    """The identity that signed a request."""
 
     access_key: str
     region: str
     service: str
-    """As the signature names it: `sagemaker` for the runtime, too."""
+    """The service in the signature's scope: `sagemaker` also for the runtime."""
     body_sha256: str | None = None
-    """Hex digest that an S3 body must have and that was not compared; None: not signed, or compared already."""
+    """Hex digest that an S3 body must have, not compared yet; None: not signed, or already compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Signed:
-    """What a request says about its signature."""
+    """The signature of a request and what it claims to cover."""
 
     access_key: str
     day: str
@@ -60,7 +60,7 @@ class _Signed:
     signature: str
     timestamp: str
     expires_s: int | None
-    """Of a presigned URL."""
+    """Validity of a presigned URL; None: in a header."""
 
     @property
     def scope(self) -> str:
@@ -72,7 +72,7 @@ class _Signed:
 
 
 def access_key_of(request: HttpRequest) -> str | None:
-    """The access key that a request claims, whether or not its signature is right."""
+    """Return the access key that a request claims, even if its signature is wrong."""
     authorization = request.headers.get("authorization", "")
     if authorization.startswith(_ALGORITHM):
         return _header_fields(authorization).get("Credential", "").split("/")[0] or None
@@ -84,15 +84,15 @@ def access_key_of(request: HttpRequest) -> str | None:
 
 def verify(request: HttpRequest, secret_of: SecretOf, now_s: float) -> Identity:
     """
-    Say who signed a request.
+    Return the identity that signed a request.
 
     Args:
-        request: with its whole body, unless it is for S3.
-        secret_of: looks an access key up.
+        request: the request with its whole body, unless it is for S3.
+        secret_of: looks up the secret of an access key.
         now_s: seconds since 1970.
 
     Raises:
-        AwsError: it is not signed, or not rightly; with the code that its protocol has for that.
+        AwsError: the signature is missing or wrong; with the code of the request's protocol.
     """
     if sigv2.is_presigned(request):
         return Identity(access_key=sigv2.verify(request, secret_of, now_s), region="", service="s3")
@@ -128,7 +128,7 @@ def _read(request: HttpRequest) -> _Signed:
 
 
 def _header_fields(authorization: str) -> dict[str, str]:
-    """`Credential`, `SignedHeaders` and `Signature`; some clients put no space after the commas."""
+    """Return `Credential`, `SignedHeaders` and `Signature`; some clients omit the space after the commas."""
     fields = {}
     for part in authorization.removeprefix(_ALGORITHM).split(","):
         name, _, value = part.strip().partition("=")
@@ -137,7 +137,7 @@ def _header_fields(authorization: str) -> dict[str, str]:
 
 
 def _header_timestamp(request: HttpRequest) -> str:
-    """`X-Amz-Date`, or `Date` in the same form."""
+    """Return `X-Amz-Date`, or `Date` in the same format."""
     if (sent := request.headers.get("x-amz-date")) is not None:
         return sent
     date = request.headers.get("date", "")
@@ -157,7 +157,7 @@ def _expires_s(request: HttpRequest, text: str) -> int:
 
 
 def _signed(request: HttpRequest, fields: dict[str, str], *, timestamp: str, expires_s: int | None) -> _Signed:
-    # NOTE: from the right, as an access key may hold slashes.
+    # NOTE: split from the right, as an access key may contain slashes.
     credential = fields.get("Credential", "").rsplit("/", 4)
     missing = [name for name in ("Credential", "SignedHeaders", "Signature") if not fields.get(name)]
     if missing:
@@ -196,7 +196,7 @@ def _check_time(request: HttpRequest, signed: _Signed, now_s: float) -> None:
 
 
 def _check_service(request: HttpRequest, signed: _Signed) -> None:
-    """A signature for one service must not open another; one that is not served here has nothing to open."""
+    """Check that the signature is for the service of the request, and that this service is supported."""
     service = identify(request).service.replace("sagemaker-runtime", "sagemaker")
     names = [name for name, owner in SERVICE_OF_SIGNING_NAME.items() if owner == service]
     if names and signed.service not in names:
@@ -204,7 +204,7 @@ def _check_service(request: HttpRequest, signed: _Signed) -> None:
 
 
 def _check_signed_headers(request: HttpRequest, signed: _Signed) -> None:
-    """The host and all that steers AWS must be covered, or it could be changed on the way."""
+    """Check that the signature covers the host and all AWS headers, which could otherwise be changed in transit."""
     needed = {name for name in request.headers if name.startswith("x-amz-")} - _MAY_BE_UNSIGNED | {"host"}
     unsigned = sorted(needed - set(signed.signed_headers))
     if unsigned:
@@ -212,7 +212,7 @@ def _check_signed_headers(request: HttpRequest, signed: _Signed) -> None:
 
 
 def _body_digest(request: HttpRequest, signed: _Signed) -> str:
-    """What stands for the body in the canonical request."""
+    """Return the digest that represents the body in the canonical request."""
     if _CONTENT_SHA256 in signed.signed_headers:
         return request.headers.get(_CONTENT_SHA256, "")
     if signed.service.startswith("s3") and signed.is_presigned:
@@ -253,10 +253,10 @@ def _canonical_request(request: HttpRequest, signed: _Signed, path: str, digest:
 
 def _canonical_paths(path: str, service: str) -> Iterator[str]:
     """
-    The path as it was signed.
+    Yield the possible paths that were signed.
 
-    S3 signs it as it is sent; clients differ in what they escape, so the fully escaped form counts, too. All other
-    services sign the normalised path, escaped once more.
+    S3 clients sign the path as sent; they differ in what they escape, so the fully escaped form is accepted too. All
+    other services sign the normalised path, escaped once more.
     """
     path = path or "/"
     if service.startswith("s3"):
@@ -267,7 +267,7 @@ def _canonical_paths(path: str, service: str) -> Iterator[str]:
 
 
 def _normalised(path: str) -> str:
-    """Without empty and `.` segments, `..` resolved."""
+    """Remove empty and `.` segments and resolve `..`."""
     kept: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
@@ -279,7 +279,7 @@ def _normalised(path: str) -> str:
 
 
 def _canonical_query(query: str) -> str:
-    """Sorted, escaped in one way only, without the signature itself."""
+    """Return the query sorted and uniformly escaped, without the signature."""
     pairs = sorted(
         (_escaped(name), _escaped(value)) for name, value in _query_pairs(query) if name != "X-Amz-Signature"
     )
@@ -291,7 +291,7 @@ def _escaped(text: str) -> str:
 
 
 def _query_pairs(query: str) -> list[tuple[str, str]]:
-    """As sent: still escaped."""
+    """Return the names and values as sent, still escaped."""
     pairs = []
     for part in query.split("&") if query else ():
         name, _, value = part.partition("=")

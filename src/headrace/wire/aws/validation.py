@@ -1,9 +1,9 @@
 """
-The constraints of a service's model, checked as AWS checks them and told in its words.
+Validation of the constraints in a service's model, with AWS's error texts.
 
-botocore's own validator knows required, type and `min` only; `max`, `pattern` and `enum` are in the model, and a server
-has to hold to them: "1 validation error detected: Value '0' at 'productionVariants.1.member.initialInstanceCount'
-failed to satisfy constraint: Member must have value greater than or equal to 1".
+botocore's validator checks only required, type and `min`; a server must also check `max`, `pattern` and `enum`, which
+are in the model: "1 validation error detected: Value '0' at 'productionVariants.1.member.initialInstanceCount' failed
+to satisfy constraint: Member must have value greater than or equal to 1".
 """
 
 from collections.abc import Iterator
@@ -19,24 +19,24 @@ from headrace.wire.aws.json_values import member_path
 _MAX_TOLD = 20
 _MAX_SHOWN_CHARACTERS = 1024
 _TOO_LONG_TO_MATCH = 2
-"""Times the length that is allowed: a text beyond is refused unmatched, as some patterns take cubic time."""
+"""Multiple of the allowed length beyond which text is refused without matching: some patterns take cubic time."""
 _SCALARS = frozenset({"string", "integer", "long", "float", "double", "boolean", "timestamp", "blob", "character"})
 _NUMBERS = frozenset({"integer", "long", "float", "double"})
 
 
 def check(operation: OperationModel, params: dict[str, Any], *, free_shapes: AbstractSet[str] = frozenset()) -> None:
     """
-    Hold the parameters of a call to its model.
+    Validate the parameters of a call against its model.
 
-    The length of a body that is passed on as it is (`Body` of the runtime) is left to whoever receives it.
+    The length of a forwarded body (`Body` of the runtime) is checked by its receiver.
 
     Args:
-        operation: from the model.
-        params: by the model's names, of the right types.
-        free_shapes: names of scalar shapes whose constraints do not count, `Url` where a local path will do.
+        operation: the operation in the model.
+        params: members by the model's names, with the right types.
+        free_shapes: names of scalar shapes whose constraints are not checked, such as `Url` for local paths.
 
     Raises:
-        AwsError: with every violation in one message, the first twenty in words.
+        AwsError: one message counts all violations and describes the first twenty.
     """
     shape = operation.input_shape
     if shape is None:
@@ -55,13 +55,13 @@ def violations(
     value: Any, shape: Shape, where: str = "", *, free_shapes: AbstractSet[str] = frozenset()
 ) -> Iterator[str]:
     """
-    Say what is wrong with a value whose types are right.
+    Yield the violations of a value whose types are right.
 
     Args:
-        value: by the model's names.
-        shape: of the value.
-        where: its path.
-        free_shapes: names of scalar shapes whose constraints do not count.
+        value: members by the model's names.
+        shape: the value's shape.
+        where: the value's path.
+        free_shapes: names of scalar shapes whose constraints are not checked.
     """
     kind = shape.type_name
     if kind == "structure":
@@ -115,7 +115,7 @@ def _in_map(value: Any, shape: Shape, where: str, free: AbstractSet[str]) -> Ite
 
 
 def _broken(value: Any, shape: Shape, free: AbstractSet[str]) -> Iterator[str]:
-    """The constraints that a scalar breaks."""
+    """Yield the constraints that a scalar violates."""
     if shape.name in free:
         return
     if shape.type_name in _NUMBERS:
@@ -144,7 +144,7 @@ def _broken_size(size: float, shape: Shape, what: str) -> Iterator[str]:
 
 
 def _all_constraints(shape: Shape) -> str:
-    """As the members of a list or map are told: all that is asked of each."""
+    """Return all constraints on a member of a list or map, as AWS lists them."""
     metadata = shape.metadata
     what = "value" if shape.type_name in _NUMBERS else "length"
     told = []
@@ -181,7 +181,7 @@ def _violation(value: Any, shape: Shape, where: str, broken: str) -> str:
 
 
 def _shown(value: Any, shape: Shape) -> str:
-    """A value as Java prints it; secrets, and what maps hold (environments), are not repeated."""
+    """Format a value as Java does; secrets and the contents of maps (environments) are not repeated."""
     if shape.metadata.get("sensitive"):
         return "*** Sensitive Data Redacted ***"
     if isinstance(value, dict):

@@ -1,1 +1,1 @@
-"""DJL Serving / LMI: what the SageMaker large model containers 0.25 to 17+ read and write."""
+"""DJL Serving / LMI: the request and response formats of the SageMaker large model containers 0.25 to 17+."""

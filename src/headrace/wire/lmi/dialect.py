@@ -1,5 +1,5 @@
 """
-The LMI dialects, by what changed on the wire.
+The LMI dialects, one per change of the wire format.
 
 `lmi-0.25` (DJL 0.25), `lmi-0.26`, `lmi-0.27` (0.27 to 0.34, LMI v9 to v16) and `lmi-17` (v17 and later).
 """
@@ -34,36 +34,36 @@ _decoder = msgspec.json.Decoder(LmiBody)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lmi:
-    """One version of LMI with its settings."""
+    """A version of LMI with its settings."""
 
     version: Version = "17"
     formatter: Formatter | None = None
-    """`option.output_formatter`; None: what the version does by itself."""
+    """The setting `option.output_formatter`; None: the version's default."""
     tgi_compat: bool = False
-    """`option.tgi_compat`: a list of one object, streams as server-sent events, TGI's names in tokens."""
+    """The setting `option.tgi_compat`: a list of one object, server-sent events, TGI's names in tokens."""
 
     @property
     def name(self) -> str:
-        """`lmi-0.25` to `lmi-17`."""
+        """The name, `lmi-0.25` to `lmi-17`."""
         return f"lmi-{self.version}"
 
     @property
     def openai_framing(self) -> Literal["sse", "jsonlines"]:
-        """How a chat on the same route streams: lines, unless server-sent events were asked for."""
+        """Framing of a chat stream on the same route: JSON lines unless the settings select server-sent events."""
         return "sse" if self.formatter == "sse" or self.tgi_compat else "jsonlines"
 
     def configured(self, *, formatter: Formatter | None, tgi_compat: bool) -> "Lmi":
-        """The same version with other settings."""
+        """Return the same version with other settings."""
         return replace(self, formatter=formatter, tgi_compat=tgi_compat)
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
-        Understand a body with `inputs`.
+        Parse a body with `inputs`.
 
         Raises:
-            InvalidRequest: in DJL's words where it has any.
-            NotFound: a LoRA adapter was named.
+            InvalidRequest: with DJL's text if it has one.
+            NotFound: the request names a LoRA adapter.
         """
         decoded = decode_body(body, _decoder)
         ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
@@ -108,15 +108,15 @@ class Lmi:
         )
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
-        """`{"error", "code"}` or `{"code", "type", "message"}`."""
+        """Render `{"error", "code"}` or `{"code", "type", "message"}`."""
         return render_error(error)
 
     def _form(self, parameters: LmiParameters, *, wants_stream: bool) -> tuple[Formatter, bool]:
         """
-        Which formatter writes the answer, and whether it streams.
+        Return the formatter of the answer, and whether it streams.
 
-        Up to 0.26 the formatter alone decided, and all of them wrote token by token. 0.26 with `details` or `stream`
-        is read as lines by its clients.
+        Up to 0.26 the formatter alone decides, and all of them write token by token. Clients of 0.26 read an answer
+        with `details` or `stream` as lines.
         """
         if self.version == "0.25":
             return self.formatter or "json", True

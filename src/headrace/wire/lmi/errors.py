@@ -1,8 +1,8 @@
 """
-Our errors in DJL Serving's forms.
+Errors in DJL Serving's formats.
 
-The handler's own (`{"error", "code"}` with 424) for a request that it cannot take, and the front end's
-(`{"code", "type", "message"}`) for the rest. A full queue is 429, not DJL's 503: clients retry it.
+A request that the handler cannot process has the handler's format (`{"error", "code"}` with 424), all others the front
+end's (`{"code", "type", "message"}`). A full queue is 429, not DJL's 503, because clients retry it.
 Source: DJL Serving `async_utils.py`, `NettyUtils.sendError`, `lmi_input_output_schema.md`.
 """
 
@@ -37,7 +37,7 @@ _EXCEPTIONS: dict[type[HeadraceError], str] = {
 
 
 def render_error(error: HeadraceError) -> ErrorReply:
-    """The whole response for an error before the first byte."""
+    """Render the whole response for an error before the first byte."""
     if isinstance(error, InvalidRequest):
         text = f"Input Parsing failed. Ensure that the request payload is valid. {error.message}"
         return ErrorReply(status=_FAILED_DEPENDENCY, body=to_json({"error": text, "code": _FAILED_DEPENDENCY}))

@@ -1,7 +1,7 @@
 """
 LMI's request body: DJL's names, defaults and sampling rules.
 
-Source: DJL Serving `lmi_input_output_schema.md`; `vllm_rolling_batch.py` of 0.29 and 0.35 (when a draw is made);
+Source: DJL Serving `lmi_input_output_schema.md`; `vllm_rolling_batch.py` of 0.29 and 0.35 (when tokens are sampled);
 `rolling_batch/lmi_dist_rolling_batch.py` of 0.25 and 0.26.
 """
 
@@ -31,7 +31,7 @@ DEFAULT_MAX_NEW_TOKENS = 30
 
 
 class LmiParameters(ConstraintFields):
-    """`parameters`; a null is the same as a field that is not there."""
+    """The field `parameters`; null is the same as an absent field."""
 
     do_sample: bool | None = None
     seed: int | None = None
@@ -68,12 +68,12 @@ class LmiParameters(ConstraintFields):
 
     @property
     def num_candidates(self) -> int:
-        """Sequences of which the best one is answered and the others are listed."""
+        """Candidates, of which the best one is the answer and the others are listed."""
         return max(self.n or 1, self.best_of or 1)
 
     @property
     def num_top(self) -> int:
-        """Alternatives per token."""
+        """Number of alternatives per token."""
         return max(self.top_n_tokens or 0, self.logprobs or 0)
 
 
@@ -97,17 +97,17 @@ PARAMETER_FIELDS = FieldTable(
 
 def prompts_of(body: LmiBody) -> tuple[str, ...]:
     """
-    The prompts: one, or a client-side batch.
+    Return the prompts: one, or a client-side batch.
 
     Raises:
-        InvalidRequest: an empty prompt or too many of them.
-        NotFound: a LoRA adapter was named.
+        InvalidRequest: a prompt is empty, or there are too many.
+        NotFound: the request names a LoRA adapter.
     """
     prompts = (body.inputs,) if isinstance(body.inputs, str) else tuple(body.inputs)
     if not prompts or "" in prompts:
         raise InvalidRequest("The 'inputs' field does not contain any content.", param="inputs")
     if len(prompts) > MAX_CHOICES:
-        text = f"'inputs' has {len(prompts)} prompts, at most {MAX_CHOICES} are taken at once."
+        text = f"'inputs' has {len(prompts)} prompts; expected at most {MAX_CHOICES}."
         raise InvalidRequest(text, param="inputs")
     adapters = (body.adapters,) if isinstance(body.adapters, str) else tuple(body.adapters or ())
     named = next((adapter for adapter in adapters if adapter), None)
@@ -120,10 +120,10 @@ def sampling_params(
     parameters: LmiParameters, context: RequestContext, *, version: Version, shows_tokens: bool
 ) -> SamplingParams:
     """
-    Check the parameters and turn them into ours.
+    Check the parameters and convert them.
 
     Raises:
-        InvalidRequest: a value out of range.
+        InvalidRequest: a value is out of range.
     """
     _check(parameters, context)
     seed = parameters.random_seed if parameters.seed is None else parameters.seed
@@ -155,7 +155,7 @@ def sampling_params(
 
 
 def _temperature(parameters: LmiParameters, version: Version) -> float:
-    """Up to DJL 0.31 a draw needs `do_sample: true`; later a temperature asks for it, too."""
+    """Return the temperature; up to DJL 0.31 sampling needs `do_sample: true`, later a temperature suffices."""
     if parameters.do_sample is None:
         inferred = 0.0 if version != "17" or parameters.temperature is None else parameters.temperature
         return effective_temperature(inferred)
@@ -165,7 +165,7 @@ def _temperature(parameters: LmiParameters, version: Version) -> float:
 
 
 def _includes_stop(parameters: LmiParameters, version: Version) -> bool:
-    """lmi-dist (0.25, 0.26) keeps the stop sequence in the text, as TGI does; vLLM cuts it off."""
+    """Return whether the text keeps the stop sequence: lmi-dist (0.25, 0.26) keeps it, as TGI does; vLLM does not."""
     if parameters.include_stop_str_in_output is None:
         return version in {"0.25", "0.26"}
     return parameters.include_stop_str_in_output
@@ -215,5 +215,5 @@ def _check(parameters: LmiParameters, context: RequestContext) -> None:
 def _check_range(name: str, value: float | None, low: float, high: float | None) -> None:
     if value is None or (value >= low and (high is None or value <= high)):
         return
-    wanted = f">= {low:g}" if high is None else f">= {low:g} and <= {high:g}"
-    raise InvalidRequest(f"`{name}` must be {wanted}. Given: {value}", param=name)
+    expected = f">= {low:g}" if high is None else f">= {low:g} and <= {high:g}"
+    raise InvalidRequest(f"`{name}` must be {expected}. Given: {value}", param=name)

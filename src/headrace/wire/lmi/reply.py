@@ -1,4 +1,4 @@
-"""LMI's whole answers, and the choice of a stream."""
+"""LMI's whole answers, and the selection of a stream renderer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ _CONTENT_TYPES = {"json": JSON_CONTENT_TYPE, "jsonlines": JSONLINES_CONTENT_TYPE
 
 @dataclass(frozen=True, slots=True)
 class LmiReply:
-    """Writes one answer."""
+    """Renders one answer in LMI's format."""
 
     options: LmiOptions
 
     @property
     def content_type(self) -> str:
-        """As DJL labels the formatter's output."""
+        """DJL's content type for the formatter."""
         return _CONTENT_TYPES[self.options.form] if self.options.stream else JSON_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """None."""
+        """Return no headers."""
         del timings
         return ()
 
     def stream(self) -> StreamRenderer:
-        """Fragments of one JSON object (0.25, 0.26), or one object for each token."""
+        """Return a renderer of fragments of one JSON object (0.25, 0.26), or of one object per token."""
         return FragmentStream(self.options) if self.options.form == "json" else LineStream(self.options)
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """The whole body: an object, or a list of them for a list of inputs."""
+        """Render the whole body: an object, or a list of objects for a list of inputs."""
         objects = [self._object(answer, request) for request, answer in enumerate(answers)]
         is_list = self.options.is_batch or self.options.in_array
         body = spaced_json(objects if is_list else objects[0])

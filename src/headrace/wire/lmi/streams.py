@@ -1,4 +1,4 @@
-"""LMI's streams: fragments of one JSON object, and one JSON object for each token."""
+"""LMI's streams: fragments of one JSON object, or one JSON object per token."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,9 @@ _NO_TOKEN = Token(0, "", None)
 
 class FragmentStream:
     """
-    The `json` formatter of 0.25 and 0.26: one JSON object, of which the text is written as it comes.
+    The `json` formatter of 0.25 and 0.26: one JSON object whose text is sent as it is generated.
 
-    Head, tail and pieces of text are separate, as the published clients strip the first two by character sets.
+    Head, text and tail are separate fragments, because published clients strip head and tail by character sets.
     """
 
     keep_alive = b""
@@ -29,7 +29,7 @@ class FragmentStream:
         self._is_closed = False
 
     def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
-        """The escaped text, after the head if it is the first."""
+        """Render the escaped text; the first chunk is preceded by the head."""
         failure = failure_of(chunk.finish)
         if failure is not None:
             return self.error(failure)
@@ -44,11 +44,11 @@ class FragmentStream:
         return parts
 
     def end(self) -> Sequence[bytes]:
-        """Nothing: the last chunk closes the object."""
+        """Return nothing: the last chunk closes the object."""
         return ()
 
     def error(self, error: HeadraceError) -> Sequence[bytes]:
-        """The object's end, with `error` and `code` in it."""
+        """Render the end of the object, with `error` and `code`."""
         if self._is_closed:
             return ()
         parts = self._begun()
@@ -68,7 +68,7 @@ class FragmentStream:
 
 
 class LineStream:
-    """The `jsonlines` and `sse` formatters: a line for each token, the last one with the whole text."""
+    """The `jsonlines` and `sse` formatters: a line per token, the last one with the whole text."""
 
     def __init__(self, options: LmiOptions) -> None:
         self._options = options
@@ -77,7 +77,7 @@ class LineStream:
         self.keep_alive = SSE_KEEP_ALIVE if options.form == "sse" else b""
 
     def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
-        """One line for each token of the chunk."""
+        """Render one line per token of the chunk."""
         failure = failure_of(chunk.finish)
         if failure is not None:
             return self.error(failure)
@@ -92,11 +92,11 @@ class LineStream:
         return [*lines, self._last_line(last, chunk.index, chunk.finish, request)]
 
     def end(self) -> Sequence[bytes]:
-        """Nothing: the last chunk has it all."""
+        """Return nothing: the last chunk has the end."""
         return ()
 
     def error(self, error: HeadraceError) -> Sequence[bytes]:
-        """A line whose `finish_reason` is `error` (17: a line with `error`)."""
+        """Render a line whose `finish_reason` is `error` (17: a line with `error`)."""
         if self._is_closed:
             return ()
         self._is_closed = True
@@ -112,10 +112,10 @@ class LineStream:
 
     def _with_textless_end(self, tokens: tuple[Token, ...]) -> tuple[Token, ...]:
         """
-        The tokens of the last chunk, at least one.
+        Return the tokens of the last chunk, at least one.
 
-        NOTE: readers of 0.26's `details` look for `generated_text` only on a line whose token has no `text`; that line
-        is the end-of-sequence token, or an empty one when the answer ended without it.
+        NOTE: readers of 0.26's `details` look for `generated_text` only on a line whose token has no `text`: the
+        end-of-sequence token, or an empty token if the answer ended without one.
         """
         if not tokens:
             return (_NO_TOKEN,)

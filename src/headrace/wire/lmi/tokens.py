@@ -1,4 +1,4 @@
-"""How each LMI version writes a token and the details of a sequence. Python's JSON spacing, as the originals."""
+"""Tokens and sequence details in the format of each LMI version, with the JSON spacing of Python's `json`."""
 
 import json
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ _VLLM_REASONS = {FinishReason.LENGTH: "length", FinishReason.EOS: "stop", Finish
 
 
 def spaced_json(value: object) -> bytes:
-    """JSON spaced as Python's `json.dumps(value, ensure_ascii=False)` writes it."""
+    """Encode JSON with the spacing of Python's `json.dumps(value, ensure_ascii=False)`."""
     return one_line(json.dumps(value, ensure_ascii=False).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LmiOptions:
-    """What the request and the settings said about the form of the answer."""
+    """Options of the request and the settings for the format of the answer."""
 
     version: Version
     form: str
-    """json, jsonlines or sse."""
+    """The formatter: json, jsonlines or sse."""
     stream: bool
     is_batch: bool
-    """`inputs` was a list."""
+    """Whether `inputs` was a list."""
     in_array: bool
-    """`tgi_compat`: a list of one object, and TGI's names in tokens."""
+    """Whether `tgi_compat` is on: a list of one object, and TGI's names in tokens."""
     details: bool
     top_tokens: bool
     with_special: bool
@@ -35,25 +35,25 @@ class LmiOptions:
     return_full_text: bool
 
     def prefix(self, request: int) -> str:
-        """What stands before the generated text."""
+        """Return the text before the generated text."""
         return self.prompts[request] if self.return_full_text else ""
 
     def reason(self, finish: Finish) -> str:
-        """`finish_reason`: TGI's words up to 16, vLLM's from 17."""
+        """Return `finish_reason`: TGI's values up to 16, vLLM's from 17."""
         return _VLLM_REASONS[finish.reason] if self.version == "17" else finish.reason.value
 
     def text_of(self, token: Token | TokenLogprob) -> str:
-        """A special token adds nothing to the text, and shows none."""
+        """Return the text of a token; special tokens have none."""
         return "" if token.special and not self.with_special else token.text
 
     def token(
         self, token: Token | TokenLogprob, *, is_prompt: bool = False, may_lack_text: bool = False
     ) -> dict[str, object]:
         """
-        One token as an object.
+        Return one token as an object.
 
-        NOTE: 0.26 left out what is empty or 0. We keep the logprob always, and the text but for the last line with
-        details: published clients read both without asking whether they are there, and know the last line by it.
+        NOTE: 0.26 omitted empty and 0 values. Here the logprob is always present, and the text except on the last line
+        with details: published clients read both unconditionally, and recognise the last line by the missing text.
         """
         text = token.text if is_prompt else self.text_of(token)
         logprob = finite_logprob(token.logprob)
@@ -70,7 +70,7 @@ class LmiOptions:
         return {key: value for key, value in written.items() if value or (key in kept and value is not None)}
 
     def token_json(self, token: Token) -> bytes:
-        """The same as `token` in bytes: this runs for every token of every stream."""
+        """Render `token` as bytes, without msgspec: this runs for every token of every stream."""
         if token.special or (self.version == "0.26" and (token.id == 0 or token.logprob is None)):
             return spaced_json(self.token(token))
         return b'{"id": %d, "text": %b, "%b": %b}' % (
@@ -81,7 +81,7 @@ class LmiOptions:
         )
 
     def stream_details(self, finish: Finish, request: int, tokens: list[Token]) -> dict[str, object]:
-        """`details` on the last line of a stream."""
+        """Return `details` for the last line of a stream."""
         details: dict[str, object] = {"finish_reason": self.reason(finish)}
         if self.version == "0.26":
             if self.form == "json":
@@ -96,7 +96,7 @@ class LmiOptions:
         return details
 
     def sequence_details(self, choice: Choice, prompt: tuple[Token, ...] | None, request: int) -> dict[str, object]:
-        """`details` of a whole answer."""
+        """Return `details` of a whole answer."""
         tokens = [self.token(token) for token in choice.tokens]
         prefill = [self.token(token, is_prompt=True) for token in prompt or ()]
         details: dict[str, object] = {

@@ -1,1 +1,1 @@
-"""OpenAI's models, completions and chat completions."""
+"""OpenAI's API: models, completions and chat completions."""

@@ -1,4 +1,4 @@
-"""Reads one tool call, `{"name": ..., "arguments": {...}}`, from text that arrives in pieces."""
+"""Incremental parser of one tool call, `{"name": ..., "arguments": {...}}`."""
 
 from enum import Enum, auto
 
@@ -6,7 +6,7 @@ import msgspec
 
 _SPACE = " \t\r\n"
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
-"""Hermes, Qwen and Mistral write the first, Llama 3 the second."""
+"""Key of the arguments: the first for Hermes, Qwen and Mistral, the second for Llama 3."""
 _OTHER_KEYS = frozenset({"name", "type", "id"})
 
 
@@ -22,10 +22,10 @@ class _State(Enum):
 
 class CallScanner:
     """
-    A small state machine over the characters of one JSON object.
+    A state machine over the characters of one JSON object.
 
-    `name` is known as soon as its string has ended. Arguments are given out as they come, as the model wrote them,
-    but never before the name. It checks no more of the JSON than it needs to find the ends of values.
+    `name` is known once its string has ended. Arguments are returned as they arrive, exactly as the model wrote them,
+    but never before the name. The JSON is checked only as far as needed to find the ends of values.
     """
 
     def __init__(self) -> None:
@@ -42,16 +42,16 @@ class CallScanner:
 
     @property
     def is_done(self) -> bool:
-        """The object has ended."""
+        """True once the object has ended."""
         return self._state is _State.DONE
 
     @property
     def is_broken(self) -> bool:
-        """This is no object of that form."""
+        """True once the text cannot be a tool call."""
         return self._state is _State.BROKEN
 
     def feed(self, text: str) -> int:
-        """Read on, up to the end of the text, of the object, or of the name; how many characters were read."""
+        """Read to the end of the text, the object or the name; return the number of characters read."""
         position = 0
         was_named = self.name is not None
         while position < len(text) and self._state not in {_State.DONE, _State.BROKEN}:
@@ -64,7 +64,7 @@ class CallScanner:
         return position
 
     def take_arguments(self) -> str:
-        """The arguments that have come since the last call; nothing before the name is known."""
+        """Return the arguments since the last call of this method; empty until the name is known."""
         if self.name is None:
             return ""
         if self.is_done and not self._has_arguments:
@@ -75,7 +75,7 @@ class CallScanner:
         return taken
 
     def _between(self, character: str) -> int:
-        """Handle a character outside of values; how many characters were used up."""
+        """Handle a character outside of values; return the number of characters consumed."""
         if character in _SPACE:
             return 1
         if self._state is _State.START:
@@ -109,7 +109,7 @@ class CallScanner:
         self._state = _State.INSIDE
 
     def _inside(self, text: str, start: int) -> int:
-        """Read on in a value (or key) up to its end or the end of the text."""
+        """Read a value (or key) to its end or the end of the text; return the position after it."""
         position = start
         while position < len(text):
             character = text[position]
@@ -126,7 +126,7 @@ class CallScanner:
         return position
 
     def _ends_with(self, character: str) -> bool:
-        """Follow one character; whether it is the last one of a string, an object or an array."""
+        """Process one character; return whether it ends a string, an object or an array."""
         if self._in_string:
             if self._is_escaped:
                 self._is_escaped = False

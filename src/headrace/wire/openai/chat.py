@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: the body and how it becomes a generation request."""
+"""`POST /v1/chat/completions`: the body and its conversion to a generation request."""
 
 from dataclasses import dataclass, replace
 
@@ -28,7 +28,7 @@ from headrace.wire.openai.tools import Tool, ToolChoice, ToolPlan, plan_tools, t
 
 
 class ChatBody(CommonFields, kw_only=True):
-    """The body of `/v1/chat/completions`."""
+    """The body of a chat completion request."""
 
     messages: list[Message]
     max_completion_tokens: int | None = None
@@ -48,23 +48,23 @@ FIELDS = FieldTable(applied=struct_fields(ChatBody), refused=CHAT_REFUSED, no_ef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAIChat:
-    """OpenAI's chat completions."""
+    """The dialect of OpenAI's chat completions."""
 
     framing: Framing = "sse"
 
     @property
     def name(self) -> str:
-        """As in the settings and the log."""
+        """The dialect's name in the settings and the log."""
         return "openai-chat"
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
-        Understand a chat body.
+        Parse a chat body.
 
         Raises:
-            InvalidRequest: in OpenAI's words.
-            ModelNotFound: another model was asked for.
+            InvalidRequest: with OpenAI's error text.
+            ModelNotFound: the request names another model.
         """
         fields = decode_body(body, _decoder)
         check_model(fields, context)
@@ -101,17 +101,17 @@ class OpenAIChat:
         )
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
-        """`{"error": {...}}`."""
+        """Render `{"error": {...}}`."""
         return render_error(error, prompt="messages")
 
 
 @refusing_deep_nesting()
 def parse_chat_prompt(body: bytes) -> ChatPrompt:
     """
-    Only the prompt of a chat body, for routes that tokenise it.
+    Return the prompt of a chat body, for routes that tokenize it.
 
     Raises:
-        InvalidRequest: in OpenAI's words.
+        InvalidRequest: with OpenAI's error text.
     """
     fields = decode_body(body, _decoder)
     FIELDS.check(body)
@@ -119,7 +119,7 @@ def parse_chat_prompt(body: bytes) -> ChatPrompt:
 
 
 def chat_prompt(fields: ChatBody, plan: ToolPlan) -> ChatPrompt:
-    """The messages and tools for the chat template."""
+    """Return the messages and tools for the chat template."""
     shows_tools = bool(fields.tools) and plan.mode != "none"
     return ChatPrompt(
         messages=template_messages(fields.messages),
@@ -130,7 +130,7 @@ def chat_prompt(fields: ChatBody, plan: ToolPlan) -> ChatPrompt:
 
 
 def _reasoning(effort: str | float | None) -> dict[str, object]:
-    """The names by which chat templates know how much to reason, if at all. Source: vLLM `build_chat_params`."""
+    """Return the template variables for the reasoning effort. Source: vLLM `build_chat_params`."""
     return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
 

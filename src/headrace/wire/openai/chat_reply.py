@@ -19,45 +19,45 @@ CHUNK_KIND = "chat.completion.chunk"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """What the request said about the form of the answer."""
+    """Options of the request for the format of the answer."""
 
     envelope: Envelope
     plan: ToolPlan
     num_top_logprobs: int | None
-    """None: no logprobs."""
+    """Alternatives per token; None: no logprobs."""
     with_special: bool
 
     def call_id(self, choice: int, call: int) -> str:
-        """The id of a tool call."""
+        """Return the id of a tool call."""
         return f"call_{self.envelope.id.removeprefix('chatcmpl-')}_{choice}_{call}"
 
     def reason(self, finish: Finish, num_calls: int) -> str:
-        """`finish_reason`; a call that was forced by name ends with `stop`, as OpenAI's does."""
+        """Return `finish_reason`; a call that was forced by name ends with `stop`, as OpenAI's does."""
         reason = finish_reason(finish)
         return "tool_calls" if reason == "stop" and num_calls and self.plan.mode != "named" else reason
 
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """Writes one answer."""
+    """Renders the answer to a chat completion."""
 
     options: ChatOptions
 
     @property
     def content_type(self) -> str:
-        """JSON or a stream."""
+        """The content type of JSON or of a stream."""
         return self.options.envelope.content_type
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """More response headers."""
+        """Return additional response headers."""
         return self.options.envelope.headers(timings)
 
     def stream(self) -> "ChatStream":
-        """An object for each chunk."""
+        """Return a renderer of one object per chunk."""
         return ChatStream(self.options)
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """The whole body."""
+        """Render the whole body."""
         (answer,) = answers
         choices = [self._choice(choice) for choice in answer.choices]
         return self.options.envelope.body(KIND, choices, usage_of(answers))
@@ -94,15 +94,15 @@ class ChatReply:
 
 @dataclass(slots=True)
 class _StreamedChoice:
-    """What a stream remembers of one choice."""
+    """The state of one choice of a stream."""
 
     tool_stream: ToolStream
     tokens: list[Token] = field(default_factory=list)
-    """Whose logprobs have not been sent yet."""
+    """Tokens whose logprobs have not been sent yet."""
 
 
 class ChatStream:
-    """Writes the role, then an object for each delta, then the finish reason."""
+    """Renders the role, then an object per delta, then the finish reason."""
 
     def __init__(self, options: ChatOptions) -> None:
         self._options = options
@@ -114,7 +114,7 @@ class ChatStream:
         self.keep_alive = options.envelope.keep_alive
 
     def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
-        """The chunk as objects, or as an error event."""
+        """Render the chunk as objects, or as an error event."""
         failure = failure_of(chunk.finish)
         if failure is not None:
             return self.error(failure)
@@ -139,7 +139,7 @@ class ChatStream:
         return events
 
     def end(self) -> Sequence[bytes]:
-        """The usage, if wanted, and `[DONE]`."""
+        """Render the usage, if requested, and `[DONE]`."""
         if self._is_closed:
             return ()
         self._is_closed = True
@@ -147,7 +147,7 @@ class ChatStream:
         return [*usage, *self._envelope.end_events]
 
     def error(self, error: HeadraceError) -> Sequence[bytes]:
-        """An object with `error`."""
+        """Render an object with `error`."""
         if self._is_closed:
             return ()
         self._is_closed = True

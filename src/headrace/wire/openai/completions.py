@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: the body and how it becomes generation requests."""
+"""`POST /v1/completions`: the body and its conversion to generation requests."""
 
 from dataclasses import dataclass, replace
 
@@ -30,7 +30,7 @@ Prompt = str | tuple[int, ...]
 
 
 class CompletionsBody(CommonFields, kw_only=True):
-    """The body of `/v1/completions`."""
+    """The body of a completion request."""
 
     prompt: str | list[str | int | list[int]]
     echo: bool | None = None
@@ -44,23 +44,23 @@ FIELDS = FieldTable(applied=struct_fields(CompletionsBody), refused=COMPLETIONS_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAICompletions:
-    """OpenAI's completions."""
+    """The dialect of OpenAI's completions."""
 
     framing: Framing = "sse"
 
     @property
     def name(self) -> str:
-        """As in the settings and the log."""
+        """The dialect's name in the settings and the log."""
         return "openai-completions"
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
-        Understand a completions body.
+        Parse a completions body.
 
         Raises:
-            InvalidRequest: in OpenAI's words.
-            ModelNotFound: another model was asked for.
+            InvalidRequest: with OpenAI's error text.
+            ModelNotFound: the request names another model.
         """
         fields = decode_body(body, _decoder)
         check_model(fields, context)
@@ -100,7 +100,7 @@ class OpenAICompletions:
         )
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
-        """`{"error": {...}}`."""
+        """Render `{"error": {...}}`."""
         return render_error(error, prompt="prompt")
 
 
@@ -116,8 +116,8 @@ def _sampling(
         raise InvalidRequest("Invalid 'best_of': it cannot be combined with 'stream'.", param="best_of")
     candidates = max(sampling.n, fields.best_of or 1)
     if len(prompts) * candidates > MAX_CHOICES:
-        text = f"{len(prompts)} prompts with {candidates} answers each are too many, at most "
-        raise InvalidRequest(f"{text}{MAX_CHOICES} answers are given at once.", param="prompt")
+        text = f"{len(prompts)} prompts with {candidates} answers each are {len(prompts) * candidates} answers"
+        raise InvalidRequest(f"{text}; expected at most {MAX_CHOICES}.", param="prompt")
     needs_prompt = fields.echo and (fields.logprobs is not None or not all(isinstance(item, str) for item in prompts))
     return replace(
         sampling,
@@ -128,7 +128,7 @@ def _sampling(
 
 
 def _prompts(prompt: str | list[str | int | list[int]], context: RequestContext) -> list[Prompt]:
-    """One text, one list of token ids, a list of texts or a list of such lists."""
+    """Return the prompts of a text, a list of token ids, a list of texts or a list of lists of token ids."""
     if isinstance(prompt, str):
         return [_text(prompt)]
     if not prompt:

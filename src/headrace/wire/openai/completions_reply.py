@@ -16,39 +16,39 @@ KIND = "text_completion"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionsOptions:
-    """What the request said about the form of the answer."""
+    """Options of the request for the format of the answer."""
 
     envelope: Envelope
     num_choices: int
-    """Of each prompt."""
+    """Choices per prompt."""
     num_top_logprobs: int | None
-    """None: no logprobs."""
+    """Alternatives per token; None: no logprobs."""
     echoes: tuple[str | tuple[int, ...], ...] | None
-    """The prompts, when they are to be repeated before the answers."""
+    """The prompts, if they precede the answers."""
     with_special: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionsReply:
-    """Writes one answer."""
+    """Renders the answer to a completion."""
 
     options: CompletionsOptions
 
     @property
     def content_type(self) -> str:
-        """JSON or a stream."""
+        """The content type of JSON or of a stream."""
         return self.options.envelope.content_type
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """More response headers."""
+        """Return additional response headers."""
         return self.options.envelope.headers(timings)
 
     def stream(self) -> "CompletionsStream":
-        """An object for each chunk."""
+        """Return a renderer of one object per chunk."""
         return CompletionsStream(self.options)
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """The whole body: the choices of the first prompt, then those of the second, and so on."""
+        """Render the whole body: the choices of the first prompt, then those of the second, and so on."""
         choices = []
         for number, answer in enumerate(answers):
             for choice in answer.choices:
@@ -61,7 +61,7 @@ class CompletionsReply:
 
 
 class ChoiceWriter:
-    """Gives the text and logprobs of one choice piece by piece; the first piece has the echoed prompt."""
+    """Returns the text and logprobs of one choice incrementally; the first part has the echoed prompt."""
 
     def __init__(self, options: CompletionsOptions, number: int, prompt: tuple[Token, ...] | None) -> None:
         self._options = options
@@ -70,7 +70,7 @@ class ChoiceWriter:
         self._offset = 0
 
     def piece(self, text: str, tokens: Sequence[Token]) -> tuple[str, dict[str, object] | None]:
-        """The text and the logprobs object to send for a piece of the answer."""
+        """Return the text and the logprobs object to send for a part of the answer."""
         if self._echo is not None:
             echo, self._echo = self._echo, None
             text = (echo if isinstance(echo, str) else self._prompt_text()) + text
@@ -93,7 +93,7 @@ class ChoiceWriter:
 
 @dataclass(slots=True)
 class _Prompt:
-    """One prompt of a streamed request: its tokens arrive with choice 0, and the other choices wait for them."""
+    """A prompt of a streamed request; its tokens arrive with choice 0, and the other choices wait for them."""
 
     tokens: tuple[Token, ...] | None = None
     writers: dict[int, ChoiceWriter] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class _Prompt:
 
 
 class CompletionsStream:
-    """Writes an object for each chunk."""
+    """Renders an object per chunk."""
 
     def __init__(self, options: CompletionsOptions) -> None:
         self._options = options
@@ -113,7 +113,7 @@ class CompletionsStream:
         self.keep_alive = options.envelope.keep_alive
 
     def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
-        """The chunk as one object, or as an error event."""
+        """Render the chunk as one object, or as an error event."""
         failure = failure_of(chunk.finish)
         if failure is not None:
             return self.error(failure)
@@ -128,7 +128,7 @@ class CompletionsStream:
         return [event for item in chunks for event in self._events(item, request, prompt)]
 
     def end(self) -> Sequence[bytes]:
-        """The usage, if wanted, and `[DONE]`."""
+        """Render the usage, if requested, and `[DONE]`."""
         if self._is_closed:
             return ()
         self._is_closed = True
@@ -136,7 +136,7 @@ class CompletionsStream:
         return [*usage, *self._envelope.end_events]
 
     def error(self, error: HeadraceError) -> Sequence[bytes]:
-        """An object with `error`."""
+        """Render an object with `error`."""
         if self._is_closed:
             return ()
         self._is_closed = True

@@ -1,4 +1,4 @@
-"""What OpenAI's answers have in common: ids, usage, finish reasons, and the frame of streamed objects."""
+"""Common parts of OpenAI's answers: ids, usage, finish reasons, and the framing of streamed objects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _FINISH_REASONS = {FinishReason.LENGTH: "length", FinishReason.EOS: "stop", Fini
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """The parts of an answer that are the same in each of its objects."""
+    """The fields that all objects of an answer share."""
 
     id: str
     created_s: int
@@ -40,22 +40,22 @@ class Envelope:
 
     @property
     def content_type(self) -> str:
-        """Of a stream or of a whole body."""
+        """The content type of a stream or of a whole body."""
         if not self.stream:
             return JSON_CONTENT_TYPE
         return SSE_CONTENT_TYPE if self.framing == "sse" else JSONLINES_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Streams must not be buffered by a proxy."""
+        """Return headers that keep proxies from buffering a stream."""
         del timings
         return (("x-accel-buffering", "no"), ("cache-control", "no-cache")) if self.stream else ()
 
     def body(self, kind: str, choices: Sequence[object], usage: Usage) -> bytes:
-        """A whole answer."""
+        """Render a whole answer."""
         return to_json({**self._head(kind), "choices": choices, "usage": usage_object(usage)})
 
     def frame(self, kind: str) -> tuple[bytes, bytes]:
-        """What stands before and after the one choice of a streamed object, frame included."""
+        """Return the bytes before and after the only choice of a streamed object, including its framing."""
         head = to_json(self._head(kind))[:-1] + b',"choices":['
         tail = b'],"usage":null}' if self.include_usage else b"]}"
         if self.framing == "sse":
@@ -63,22 +63,22 @@ class Envelope:
         return head, tail + b"\n"
 
     def usage_event(self, kind: str, usage: Usage) -> bytes:
-        """The object at the end of a stream that has no choices, but `usage`."""
+        """Render the last object of a stream, which has `usage` and no choices."""
         return self._framed(to_json({**self._head(kind), "choices": [], "usage": usage_object(usage)}))
 
     def error_events(self, error: HeadraceError) -> list[bytes]:
-        """The end of a stream that failed."""
+        """Render the end of a stream that failed."""
         event = self._framed(error_body(error))
         return [event, DONE] if self.framing == "sse" else [event]
 
     @property
     def end_events(self) -> list[bytes]:
-        """The end of a stream that went well."""
+        """Render the end of a stream that succeeded."""
         return [DONE] if self.framing == "sse" else []
 
     @property
     def keep_alive(self) -> bytes:
-        """Between events."""
+        """Bytes to send between events to keep a connection open."""
         return SSE_KEEP_ALIVE if self.framing == "sse" else b""
 
     def _head(self, kind: str) -> dict[str, object]:
@@ -96,13 +96,13 @@ class Envelope:
 
 @lru_cache(maxsize=16)
 def system_fingerprint(model: ModelInfo) -> str:
-    """What the answer to a seed depends on, besides the request: weights, their formats, kernels and our version."""
+    """Return a hash of what a seeded answer depends on besides the request: weights, formats, kernels, version."""
     facts = (model.name, model.revision, model.dtype, model.kv_dtype, model.device, package_version("headrace"))
     return f"fp_{sha256(repr(facts).encode()).hexdigest()[:10]}"
 
 
 def usage_object(usage: Usage) -> dict[str, object]:
-    """`usage`."""
+    """Return the `usage` object."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.output_tokens,
@@ -112,12 +112,12 @@ def usage_object(usage: Usage) -> dict[str, object]:
 
 
 def finish_reason(finish: Finish) -> str:
-    """`finish_reason` of a choice without tool calls."""
+    """Return `finish_reason` of a choice without tool calls."""
     return _FINISH_REASONS[finish.reason]
 
 
 class UsageMeter:
-    """Adds up the usage of a stream: prompts once for each request, output for each choice."""
+    """Sums up the usage of a stream: prompt tokens once per request, output tokens per choice."""
 
     def __init__(self) -> None:
         self._prompts: dict[int, Finish] = {}
@@ -130,7 +130,7 @@ class UsageMeter:
 
     @property
     def usage(self) -> Usage:
-        """So far."""
+        """Return the usage so far."""
         return Usage(
             prompt_tokens=sum(finish.prompt_tokens for finish in self._prompts.values()),
             output_tokens=self._output_tokens,

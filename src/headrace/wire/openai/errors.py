@@ -1,4 +1,4 @@
-"""Our errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors in OpenAI's format: `{"error": {"message", "type", "param", "code"}}`."""
 
 from headrace.core.errors import (
     Busy,
@@ -15,7 +15,7 @@ from headrace.wire.framing import to_json
 
 
 def error_body(error: HeadraceError, *, prompt: str = "messages") -> bytes:
-    """The JSON object for an error, in a body and in a stream; `prompt` is the field that was too long."""
+    """Render the JSON object for an error, in a body or a stream; `prompt` names the field that was too long."""
     param = error.param if isinstance(error, InvalidRequest) else None
     if isinstance(error, ModelNotFound):
         param = "model"
@@ -25,13 +25,13 @@ def error_body(error: HeadraceError, *, prompt: str = "messages") -> bytes:
 
 
 def render_error(error: HeadraceError, *, prompt: str = "messages") -> ErrorReply:
-    """The whole response for an error before the first byte."""
+    """Render the whole response for an error before the first byte."""
     body = error_body(error, prompt=prompt)
     return ErrorReply(status=error.http_status, body=body, headers=retry_headers(error))
 
 
 def _message(error: HeadraceError, prompt: str) -> str:
-    """OpenAI's words where clients match on them (`maximum context length`)."""
+    """Return OpenAI's text if clients match it (`maximum context length`), else the error's own."""
     if isinstance(error, ContextTooLong):
         return (
             f"This model's maximum context length is {error.max_total_tokens} tokens. However, you requested "

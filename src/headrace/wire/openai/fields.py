@@ -1,5 +1,5 @@
 """
-The fields of OpenAI's, vLLM's, SGLang's and TGI's chat and completion requests that are not applied here.
+Fields of OpenAI's, vLLM's, SGLang's and TGI's chat and completion requests that are not applied here.
 
 Source: OpenAI API reference; vLLM `entrypoints/openai/*/protocol.py` (0.32); SGLang `entrypoints/openai/protocol.py`;
 TGI `router/src/lib.rs` (ChatRequest).

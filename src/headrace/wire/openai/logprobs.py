@@ -1,4 +1,4 @@
-"""Logprobs in OpenAI's two forms: lists side by side (completions) and one object a token (chat)."""
+"""Logprobs in OpenAI's two formats: parallel lists (completions) and one object per token (chat)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,19 +7,19 @@ from headrace.wire.answers import finite_logprob
 
 
 def visible(tokens: Iterable[Token], *, with_special: bool) -> list[Token]:
-    """The tokens that make up the text: the end-of-sequence token is no part of it."""
+    """Return the tokens that make up the text, without the end-of-sequence token."""
     return [token for token in tokens if with_special or not token.special]
 
 
 def chat_logprobs(tokens: Sequence[Token], *, num_top: int) -> dict[str, object]:
-    """`choices[].logprobs` of a chat completion."""
+    """Return `choices[].logprobs` of a chat completion."""
     return {"content": [_chat_token(token, num_top) for token in tokens], "refusal": None}
 
 
 def completion_logprobs(
     tokens: Sequence[Token], *, num_top: int, offset: int, with_special: bool
 ) -> tuple[dict[str, object], int]:
-    """`choices[].logprobs` of a completion that goes on at character `offset`; and the offset after it."""
+    """Return `choices[].logprobs` of a completion from character `offset` on, and the offset after it."""
     offsets: list[int] = []
     for token in tokens:
         offsets.append(offset)
@@ -53,7 +53,7 @@ def _top(token: Token, num_top: int) -> dict[str, float | None] | None:
 
 
 def _name(token: Token) -> str:
-    r"""The token's text; half a character is written as OpenAI does, `bytes:\xf0\x9f`."""
+    r"""Return the token's text; a partial character is written as OpenAI does, `bytes:\xf0\x9f`."""
     try:
         token.raw.decode()
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
 """
-Chat messages: OpenAI's forms in, what chat templates expect out.
+Conversion of chat messages from OpenAI's formats to what chat templates expect.
 
-Templates read `message.content` as a string and `tool_calls[].function.arguments` as an object, whatever of the many
-allowed forms the client sent. Source: OpenAI API reference; Hugging Face chat template guide (tool use).
+Templates read `message.content` as a string and `tool_calls[].function.arguments` as an object, whichever of the
+allowed formats the client sent. Source: OpenAI API reference; Hugging Face chat template guide (tool use).
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
 
 class ContentPart(msgspec.Struct):
-    """One part of a message's content; only text can be read."""
+    """A part of a message's content; only text is supported."""
 
     type: str
     text: str | None = None
@@ -38,23 +38,23 @@ class ToolCall(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """One message."""
+    """A chat message of any role."""
 
     role: Role
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: CalledFunction | None = None
-    """What `tool_calls` were before; a conversation may still hold some."""
+    """The predecessor of `tool_calls`, which old conversations may contain."""
     tool_call_id: str | None = None
 
 
 def template_messages(messages: list[Message]) -> tuple[dict[str, object], ...]:
     """
-    The messages as a chat template expects them.
+    Return the messages as a chat template expects them.
 
     Raises:
-        InvalidRequest: no messages, or content that is not text.
+        InvalidRequest: there are no messages, or content is not text.
     """
     if not messages:
         raise InvalidRequest("Invalid 'messages': empty array. Expected at least one message.", param="messages")
@@ -102,7 +102,7 @@ def _template_call(call: ToolCall) -> dict[str, object]:
 
 
 def _decoded(arguments: str) -> object:
-    """Arguments as an object; the text as it is where it does not parse (a model may have written it)."""
+    """Return arguments as an object; text that does not parse, which a model may have written, is unchanged."""
     try:
         return msgspec.json.decode(arguments) if arguments.strip() else {}
     except (msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""`GET /v1/models` and `GET /v1/models/{id}`."""
+"""Responses to `GET /v1/models` and `GET /v1/models/{id}`."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from headrace.wire.framing import to_json
 
 
 def render_models(model: ModelInfo, names: Sequence[str] = ()) -> bytes:
-    """The list: the model under its own name and under each of `names`."""
+    """Render the list: the model under its own name and under each of `names`."""
     return to_json({"object": "list", "data": [_model(model, name) for name in dict.fromkeys((model.name, *names))]})
 
 
 def render_model(model: ModelInfo, name: str, names: Sequence[str] = ()) -> bytes:
     """
-    One model.
+    Render one model.
 
     Raises:
-        ModelNotFound: nothing is served by that name.
+        ModelNotFound: no model is served under that name.
     """
     if name not in {model.name, *names}:
         raise ModelNotFound(f"The model `{shortened(name)}` does not exist. Served here: `{model.name}`.")

@@ -1,7 +1,7 @@
 """
-What completions and chat completions have in common: sampling fields, their ranges, the model's name.
+Common fields of completions and chat completions: sampling parameters, their ranges, the model's name.
 
-The names are OpenAI's, vLLM's and SGLang's. `openai.fields` says what happens to the others.
+The names are OpenAI's, vLLM's and SGLang's. `openai.fields` lists the fields that are not applied.
 Source: OpenAI API reference; vLLM `entrypoints/openai/*/protocol.py`; SGLang `entrypoints/openai/protocol.py`.
 """
 
@@ -17,20 +17,20 @@ from headrace.wire.dialect import RequestContext
 from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperature
 
 Framing = Literal["sse", "jsonlines"]
-"""jsonlines is how LMI streams chat: the same objects, one a line, without `[DONE]`."""
+"""LMI streams chat as jsonlines: the same objects, one per line, without `[DONE]`."""
 
 _MAX_LOGIT_BIASES = 4096
-"""Each is looked at in Python, while no other stream gets a token: 300,000 took 0.7 s."""
+"""Python checks each entry while all other streams stall: 300,000 entries took 0.7 s."""
 
 
 class StreamOptions(msgspec.Struct):
-    """`stream_options`."""
+    """The fields of a request's `stream_options`."""
 
     include_usage: bool | None = None
 
 
 class CommonFields(ConstraintFields, kw_only=True):
-    """Fields of both bodies; a null is the same as a field that is not there."""
+    """Fields of both bodies; null is the same as an absent field."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -54,7 +54,7 @@ class CommonFields(ConstraintFields, kw_only=True):
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool | None = None
     no_stop_trim: bool | None = None
-    """SGLang's name for the same."""
+    """SGLang's name for `include_stop_str_in_output`."""
     skip_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     cache_salt: str | None = None
@@ -62,10 +62,10 @@ class CommonFields(ConstraintFields, kw_only=True):
 
 def check_model(fields: CommonFields, context: RequestContext) -> None:
     """
-    Compare the `model` that was asked for with what is served.
+    Check that the requested `model` is served.
 
     Raises:
-        ModelNotFound: the server insists on names, and this is none of them.
+        ModelNotFound: the server accepts certain names only, and this is none of them.
     """
     name = fields.model
     accepted = context.accepted_models
@@ -76,7 +76,7 @@ def check_model(fields: CommonFields, context: RequestContext) -> None:
 
 def is_stream(fields: CommonFields) -> bool:
     """
-    Whether a stream was asked for.
+    Return whether the request asks for a stream.
 
     Raises:
         InvalidRequest: `stream_options` without `stream`.
@@ -88,16 +88,16 @@ def is_stream(fields: CommonFields) -> bool:
 
 
 def include_usage(fields: CommonFields) -> bool:
-    """Whether a stream is to end with a chunk that has `usage`."""
+    """Return whether a stream ends with a chunk that has `usage`."""
     return fields.stream_options is not None and bool(fields.stream_options.include_usage)
 
 
 def sampling_params(fields: CommonFields, context: RequestContext, *, max_new_tokens: int | None) -> SamplingParams:
     """
-    Check the common fields and turn them into ours.
+    Check the common fields and convert them.
 
     Raises:
-        InvalidRequest: a value out of range, in OpenAI's words.
+        InvalidRequest: a value is out of range; with OpenAI's error text.
     """
     _check_ranges(fields, context)
     check_range("min_tokens", fields.min_tokens, low=0, high=max_new_tokens)
@@ -133,20 +133,20 @@ def check_range(
     Check `low <= value <= high` and `value > above`; None passes.
 
     Raises:
-        InvalidRequest: in OpenAI's words.
+        InvalidRequest: with OpenAI's error text.
     """
     if value is None:
         return
     kind = "integer" if isinstance(value, int) else "decimal"
-    wanted = None
+    expected = None
     if low is not None and value < low:
-        wanted = f"{kind} below minimum value. Expected a value >= {low:g}"
+        expected = f"{kind} below minimum value. Expected a value >= {low:g}"
     elif above is not None and value <= above:
-        wanted = f"{kind} below minimum value. Expected a value > {above:g}"
+        expected = f"{kind} below minimum value. Expected a value > {above:g}"
     elif high is not None and value > high:
-        wanted = f"{kind} above maximum value. Expected a value <= {high:g}"
-    if wanted is not None:
-        raise InvalidRequest(f"Invalid '{name}': {wanted}, but got {value} instead.", param=name)
+        expected = f"{kind} above maximum value. Expected a value <= {high:g}"
+    if expected is not None:
+        raise InvalidRequest(f"Invalid '{name}': {expected}, but got {value} instead.", param=name)
 
 
 def _check_ranges(fields: CommonFields, context: RequestContext) -> None:
@@ -171,8 +171,8 @@ def _logit_bias(fields: CommonFields, context: RequestContext) -> dict[int, floa
     for key, bias in (fields.logit_bias or {}).items():
         check_range(f"logit_bias.{key}", bias, low=-100, high=100)
         if not (key.isascii() and key.isdigit() and len(key) < 12 and int(key) < context.model.vocab_size):
-            wanted = f"Expected token ids from 0 to {context.model.vocab_size - 1} as keys"
-            raise InvalidRequest(f"Invalid 'logit_bias': {wanted}, but got '{key[:40]}'.", param="logit_bias")
+            expected = f"Expected token ids from 0 to {context.model.vocab_size - 1} as keys"
+            raise InvalidRequest(f"Invalid 'logit_bias': {expected}, but got '{key[:40]}'.", param="logit_bias")
         biases[int(key)] = bias
     return biases
 
@@ -181,8 +181,8 @@ def _stop(stop: str | list[str] | None, context: RequestContext) -> tuple[str, .
     stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
     most = context.limits.max_stop_sequences
     if len(stops) > most:
-        wanted = f"Expected at most {most} stop sequences"
-        raise InvalidRequest(f"Invalid 'stop': {wanted}, but got {len(stops)}.", param="stop")
+        expected = f"Expected at most {most} stop sequences"
+        raise InvalidRequest(f"Invalid 'stop': {expected}, but got {len(stops)}.", param="stop")
     if "" in stops:
         raise InvalidRequest("Invalid 'stop': a stop sequence must not be empty.", param="stop")
     return stops

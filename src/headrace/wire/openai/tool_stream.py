@@ -1,11 +1,11 @@
 """
-Finds tool calls in an answer while it streams.
+Detection of tool calls in an answer while it streams.
 
-Three sources of calls: the whole answer is the arguments of one named function; the whole answer is an array of calls;
-or the model may write text and calls as it likes (`auto`), in the forms that open models use:
-`<tool_call>{...}</tool_call>` (Hermes, Qwen, SmolLM), `[TOOL_CALLS][...]` (Mistral), or JSON alone at the start of the
-answer (Llama 3). What might become a call is held back until the name of a known function has been read; if none
-comes, it is text after all. The deltas do not depend on how the text was cut into pieces.
+Calls have three sources: the whole answer is the arguments of one named function; the whole answer is an array of
+calls; or the model mixes text and calls (`auto`), in the formats of open models: `<tool_call>{...}</tool_call>`
+(Hermes, Qwen, SmolLM), `[TOOL_CALLS][...]` (Mistral), or bare JSON at the start of the answer (Llama 3). Text that may
+become a call is held back until the name of a known function has been read; if none follows, it is emitted as text. The
+deltas do not depend on how the text was split into chunks.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,19 +19,19 @@ _MARKERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
 _LONGEST_PARTIAL = max(len(marker) for marker in _MARKERS) - 1
 _END = "</tool_call>"
 _FILLING = " \t\r\n[],;"
-"""What may stand between two calls."""
+"""Characters that may separate two calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More text."""
+    """Text to append to the message's content."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A call of the function `name` begins; `index` counts the calls."""
+    """The start of a call of the function `name`; `index` counts the calls."""
 
     index: int
     name: str
@@ -39,7 +39,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsDelta:
-    """More of the arguments of call `index`."""
+    """Text to append to the arguments of call `index`."""
 
     index: int
     text: str
@@ -51,14 +51,14 @@ Delta = TextDelta | CallStart | ArgumentsDelta
 class _State(Enum):
     TEXT = auto()
     BLOCK = auto()
-    """Among calls, outside of any."""
+    """Inside a block of calls, between two calls."""
     CALL = auto()
     OVER = auto()
-    """Something else than the calls that were forced; nothing is read any more."""
+    """After text that is not one of the forced calls; the rest is ignored."""
 
 
 class ToolStream:
-    """Turns the text of one choice into deltas."""
+    """Converts the text of one choice to deltas."""
 
     def __init__(self, plan: ToolPlan) -> None:
         self.num_calls = 0
@@ -66,18 +66,18 @@ class ToolStream:
         self._is_forced = plan.mode == "required"
         self._state = _State.BLOCK if self._is_forced else _State.TEXT
         self._buffer = ""
-        """Text that nothing could be decided about yet."""
+        """Text that may still become either text or a call."""
         self._raw = ""
-        """What has been read of a block that may yet turn out to be text."""
+        """The text of the current block, which may turn out not to contain calls."""
         self._block_has_calls = self._is_forced
         self._is_at_start = True
         self._skips_space = False
         self._scanner = CallScanner()
         self._is_muted = False
-        """The call that is being read is one too many."""
+        """Whether the current call exceeds `max_calls` and is dropped."""
 
     def feed(self, text: str) -> list[Delta]:
-        """Take more of the answer."""
+        """Process the next part of the answer."""
         if self._plan.mode == "none":
             return [TextDelta(text)] if text else []
         if self._plan.mode == "named":
@@ -86,7 +86,7 @@ class ToolStream:
         return _merged(self._read())
 
     def finish(self) -> list[Delta]:
-        """The answer has ended: what was held back is text, unless it belongs to a block of calls."""
+        """End the answer: text that was held back is emitted, unless it belongs to a block of calls."""
         if self._state is not _State.TEXT and self._block_has_calls:
             return []
         held, self._raw, self._buffer = self._raw + self._buffer, "", ""
@@ -98,7 +98,7 @@ class ToolStream:
         return [*starts, ArgumentsDelta(0, text)] if text else starts
 
     def _read(self) -> Iterator[Delta]:
-        """Decide all that can be decided."""
+        """Yield the deltas that the buffer already determines."""
         before: tuple[_State, str] | None = None
         while self._buffer and before != (self._state, self._buffer):
             before = self._state, self._buffer
@@ -112,7 +112,7 @@ class ToolStream:
                 self._buffer = ""
 
     def _text(self, text: str) -> Iterator[Delta]:
-        """Text for the client; the white space after a call is none."""
+        """Yield text for the client, without the white space after a call."""
         if self._skips_space:
             text = text.lstrip()
         if text:
@@ -157,7 +157,7 @@ class ToolStream:
             yield from self._leave_block()
 
     def _reads_end(self) -> bool:
-        """Whether the end marker, or the start of one, comes next."""
+        """Return whether the end marker, or the start of one, comes next."""
         if self._is_forced or not self._block_has_calls:
             return False
         if self._buffer.startswith(_END):
@@ -168,7 +168,7 @@ class ToolStream:
         return _END.startswith(self._buffer)
 
     def _leave_block(self) -> Iterator[Delta]:
-        """Text comes next; what was read of a block without calls was text, too."""
+        """Return to text; a block without calls is emitted as text."""
         self._state = _State.OVER if self._is_forced else _State.TEXT
         self._skips_space = self._block_has_calls
         raw, self._raw = self._raw, ""
@@ -208,7 +208,7 @@ class ToolStream:
 
 
 def _merged(deltas: Iterable[Delta]) -> list[Delta]:
-    """The deltas, neighbours of the same kind joined."""
+    """Join neighbouring deltas of the same kind."""
     result: list[Delta] = []
     for delta in deltas:
         last = result[-1] if result else None
@@ -222,7 +222,7 @@ def _merged(deltas: Iterable[Delta]) -> list[Delta]:
 
 
 def _length_of_partial_marker(text: str) -> int:
-    """How many characters at the end could be the start of a marker."""
+    """Return the length of the longest suffix that may be the start of a marker."""
     end = text[-_LONGEST_PARTIAL:]
     for start, character in enumerate(end):
         if character in "<[" and any(marker.startswith(end[start:]) for marker in _MARKERS):

@@ -1,9 +1,9 @@
 """
-Tools: which may be called, and a grammar that makes the model call one.
+Tools: which functions the model may call, and the grammar that enforces a call.
 
-With `required` the answer is a JSON array of `{"name", "arguments"}` objects, with a named function it is the
-arguments alone; both are enforced by a JSON schema, so they always parse. With `auto` the model writes what its chat
-template taught it, and `openai.tool_stream` finds the calls in it.
+With `required` the answer is a JSON array of `{"name", "arguments"}` objects; with a named function it is the arguments
+alone. A JSON schema enforces both, so they always parse. With `auto` the model writes calls in the format of its
+training, and `openai.tool_stream` detects them.
 """
 
 import re
@@ -19,7 +19,7 @@ from headrace.wire.framing import to_json
 
 _NAME = re.compile(r"^[a-zA-Z0-9_.-]{1,64}$")
 _MAX_PARALLEL_CALLS = 16
-"""Calls of one answer with `required`: a small model would repeat them until `max_tokens`, and half a call is lost."""
+"""Calls per answer with `required`: small models repeat them until `max_tokens`, and a cut call is lost."""
 
 
 class Function(msgspec.Struct, omit_defaults=True):
@@ -32,27 +32,27 @@ class Function(msgspec.Struct, omit_defaults=True):
 
 
 class Tool(msgspec.Struct):
-    """A tool; functions are the only kind."""
+    """A tool of a request; functions are the only type."""
 
     function: Function
     type: Literal["function"] = "function"
 
 
 class NamedFunction(msgspec.Struct):
-    """`{"name": ...}`."""
+    """A reference to a function: `{"name": ...}`."""
 
     name: str
 
 
 class AllowedTools(msgspec.Struct):
-    """`tool_choice.allowed_tools`."""
+    """The fields of a `tool_choice.allowed_tools` object."""
 
     mode: Literal["auto", "required"]
     tools: list["ToolChoice"]
 
 
 class ToolChoice(msgspec.Struct):
-    """`{"type": "function", "function": {"name": ...}}` or `{"type": "allowed_tools", "allowed_tools": {...}}`."""
+    """A `tool_choice` object: `{"type": "function", ...}` or `{"type": "allowed_tools", ...}`."""
 
     type: Literal["function", "allowed_tools"] = "function"
     function: NamedFunction | None = None
@@ -61,14 +61,14 @@ class ToolChoice(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan:
-    """How a request uses its tools."""
+    """The tools that a request may use, and how."""
 
     mode: Literal["none", "auto", "required", "named"]
     names: frozenset[str] = frozenset()
     named: str = ""
     """The function that must be called, in mode `named`."""
     max_calls: int | None = None
-    """None: as many as the model likes."""
+    """Most calls in one answer; None: no limit."""
     grammar: Grammar | None = None
 
 
@@ -80,64 +80,66 @@ def plan_tools(tools: Sequence[Tool] | None, choice: str | ToolChoice | None, *,
     Decide how the tools are used.
 
     Args:
-        tools: What the model may call.
+        tools: the functions that the model may call.
         choice: `none`, `auto`, `required`, the name of a function (TGI's form) or an object.
-        parallel: Several calls in one answer are allowed.
+        parallel: whether one answer may have several calls.
 
     Raises:
-        InvalidRequest: A name that is no name, twice the same, or a choice that is not among the tools.
+        InvalidRequest: a name is invalid or repeated, or the choice is not among the tools.
     """
-    wish = _wish(choice)
+    parsed = _parse_tool_choice(choice)
     if not tools:
-        if wish.mode in {"named", "required"} or wish.names is not None:
+        if parsed.mode in {"named", "required"} or parsed.names is not None:
             text = "Invalid 'tool_choice': it is only allowed when 'tools' are given."
             raise InvalidRequest(text, param="tool_choice")
         return NO_TOOLS
     names = _checked_names(tools)
-    for name in wish.names or ():
+    for name in parsed.names or ():
         if name not in names:
             text = f"Invalid 'tool_choice': the function '{name[:80]}' is not among the tools."
             raise InvalidRequest(text, param="tool_choice")
-    allowed = names if wish.names is None else frozenset(wish.names)
+    allowed = names if parsed.names is None else frozenset(parsed.names)
     offered = {number: tool.function for number, tool in enumerate(tools) if tool.function.name in allowed}
     max_calls = None if parallel else 1
-    if wish.mode == "named":
+    if parsed.mode == "named":
         ((number, function),) = offered.items()
         grammar = _schema_grammar(_parameters(function), param=f"tools[{number}].function.parameters")
         return ToolPlan(mode="named", names=names, named=function.name, max_calls=1, grammar=grammar)
-    if wish.mode == "required":
+    if parsed.mode == "required":
         bound = _MAX_PARALLEL_CALLS if parallel else 1
         grammar = _schema_grammar(_calls_schema(offered.values(), bound), param="tools")
         return ToolPlan(mode="required", names=allowed, max_calls=max_calls, grammar=grammar)
-    return NO_TOOLS if wish.mode == "none" else ToolPlan(mode="auto", names=allowed, max_calls=max_calls)
+    return NO_TOOLS if parsed.mode == "none" else ToolPlan(mode="auto", names=allowed, max_calls=max_calls)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """`tool_choice`, whatever its form."""
+class _ParsedToolChoice:
+    """The normalised value of `tool_choice`."""
 
     mode: Literal["none", "auto", "required", "named"]
     names: tuple[str, ...] | None = None
     """The functions that may be called; None: all of them."""
 
 
-def _wish(choice: str | ToolChoice | None) -> _Wish:
+def _parse_tool_choice(choice: str | ToolChoice | None) -> _ParsedToolChoice:
     if choice is None or choice == "auto":
-        return _Wish("auto")
+        return _ParsedToolChoice("auto")
     if choice == "none":
-        return _Wish("none")
+        return _ParsedToolChoice("none")
     if choice == "required":
-        return _Wish("required")
+        return _ParsedToolChoice("required")
     if isinstance(choice, str):
-        return _Wish("named", (choice,))
+        return _ParsedToolChoice("named", (choice,))
     if choice.type == "function":
-        return _Wish("named", (_name_of(choice, "tool_choice"),))
+        return _ParsedToolChoice("named", (_name_of(choice, "tool_choice"),))
     if choice.allowed_tools is None or not choice.allowed_tools.tools:
         param = "tool_choice.allowed_tools"
         raise InvalidRequest(f"Invalid '{param}': expected a mode and at least one tool.", param=param)
     allowed = choice.allowed_tools
     place = "tool_choice.allowed_tools.tools"
-    return _Wish(allowed.mode, tuple(_name_of(tool, f"{place}[{i}]") for i, tool in enumerate(allowed.tools)))
+    return _ParsedToolChoice(
+        allowed.mode, tuple(_name_of(tool, f"{place}[{i}]") for i, tool in enumerate(allowed.tools))
+    )
 
 
 def _name_of(choice: ToolChoice, param: str) -> str:
@@ -147,7 +149,7 @@ def _name_of(choice: ToolChoice, param: str) -> str:
 
 
 def template_tools(tools: Sequence[Tool]) -> tuple[dict[str, object], ...]:
-    """The tools as a chat template expects them."""
+    """Return the tools as a chat template expects them."""
     return tuple({"type": "function", "function": msgspec.to_builtins(tool.function)} for tool in tools)
 
 
@@ -157,8 +159,8 @@ def _checked_names(tools: Sequence[Tool]) -> frozenset[str]:
         name = tool.function.name
         param = f"tools[{number}].function.name"
         if not _NAME.match(name):
-            wanted = "Expected 1 to 64 letters, digits, '_', '-' or '.'"
-            raise InvalidRequest(f"Invalid '{param}': {wanted}, but got '{name[:80]}'.", param=param)
+            expected = "Expected 1 to 64 letters, digits, '_', '-' or '.'"
+            raise InvalidRequest(f"Invalid '{param}': {expected}, but got '{name[:80]}'.", param=param)
         if name in names:
             raise InvalidRequest(f"Invalid '{param}': '{name}' is there twice.", param=param)
         names.add(name)
@@ -166,7 +168,7 @@ def _checked_names(tools: Sequence[Tool]) -> frozenset[str]:
 
 
 def _parameters(function: Function) -> dict[str, object]:
-    """The schema of the arguments: always an object, and an empty one for a function that declares none."""
+    """Return the schema of the arguments, which is an empty object for a function that declares none."""
     return {"type": "object", **(function.parameters or {"properties": {}})}
 
 
@@ -175,7 +177,7 @@ def _schema_grammar(schema: dict[str, object], *, param: str) -> Grammar:
 
 
 def _calls_schema(functions: Iterable[Function], max_calls: int) -> dict[str, object]:
-    """The schema of an array of calls. Each function's own schema is a definition, and its references lead there."""
+    """Return the schema of an array of calls, with each function's schema as a definition."""
     definitions: dict[str, object] = {}
     calls = []
     for function in functions:
@@ -193,7 +195,7 @@ def _calls_schema(functions: Iterable[Function], max_calls: int) -> dict[str, ob
 
 
 def _with_moved_root(value: Any, place: str) -> Any:
-    """The schema with its references to `#` leading to `place`."""
+    """Return the schema with its references to `#` moved to `place`."""
     if isinstance(value, list):
         return [_with_moved_root(item, place) for item in value]
     if not isinstance(value, dict):

@@ -29,11 +29,11 @@ _decoder = msgspec.json.Decoder(GenerateBody)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tgi:
     """
-    One version of TGI on one kind of route.
+    A version of TGI on one kind of route.
 
-    `compat` is `/` and `/invocations`: `stream` in the body picks events or an array of one object, and the prompt is
-    repeated before the text unless `return_full_text` is false (as TGI does for models of the text-generation task).
-    `generate` answers with the object, `generate_stream` with events, whatever the body says.
+    `compat` is `/` and `/invocations`: `stream` in the body selects events or an array of one object, and the prompt
+    precedes the text unless `return_full_text` is false (as in TGI for models of the text-generation task).
+    `generate` returns the object and `generate_stream` events, regardless of the body.
     """
 
     version: Version = "3"
@@ -41,21 +41,21 @@ class Tgi:
 
     @property
     def name(self) -> str:
-        """`tgi-1.0` or `tgi-3`."""
+        """The name `tgi-1.0` or `tgi-3`."""
         return f"tgi-{self.version}"
 
     def on(self, route: Route) -> "Tgi":
-        """The same version on another kind of route."""
+        """Return the same version on another kind of route."""
         return replace(self, route=route)
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
-        Understand a generate request.
+        Parse a generate request.
 
         Raises:
             InvalidRequest: with TGI's text.
-            NotFound: a LoRA adapter was named.
+            NotFound: the request names a LoRA adapter.
         """
         decoded = decode_body(body, _decoder)
         ignored = check_nested(body, BODY_FIELDS, PARAMETER_FIELDS)
@@ -84,7 +84,7 @@ class Tgi:
         )
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
-        """`{"error": ..., "error_type": ...}` with TGI's status."""
+        """Render `{"error": ..., "error_type": ...}` with TGI's status."""
         return render_error(error)
 
     def _options(self, inputs: str, parameters: GenerateParameters, *, stream: bool) -> TgiOptions:

@@ -1,5 +1,5 @@
 """
-Our errors in TGI's words: `{"error": ..., "error_type": ...}`.
+Errors in TGI's format: `{"error": ..., "error_type": ...}`.
 
 Source: TGI `router/src/infer/mod.rs` (InferError), `router/src/validation.rs` (ValidationError).
 """
@@ -19,19 +19,19 @@ from headrace.wire.framing import MalformedBody, to_json
 
 
 def error_body(error: HeadraceError) -> bytes:
-    """The JSON object for an error, in a body and in a stream."""
-    text, error_type, _ = _in_tgi_words(error)
+    """Render the JSON object for an error, in a body or a stream."""
+    text, error_type, _ = _translate(error)
     return to_json({"error": text, "error_type": error_type})
 
 
 def render_error(error: HeadraceError) -> ErrorReply:
-    """The whole response for an error before the first byte."""
-    _, _, status = _in_tgi_words(error)
+    """Render the whole response for an error before the first byte."""
+    _, _, status = _translate(error)
     return ErrorReply(status=status, body=error_body(error), headers=retry_headers(error))
 
 
-def _in_tgi_words(error: HeadraceError) -> tuple[str, str, int]:
-    """The text, the `error_type` and the HTTP status."""
+def _translate(error: HeadraceError) -> tuple[str, str, int]:
+    """Return TGI's text, `error_type` and HTTP status."""
     if isinstance(error, MalformedBody):
         return f"Failed to parse the request body as JSON: {error.message}", "validation", 400
     if isinstance(error, InvalidRequest):

@@ -14,12 +14,12 @@ _DTYPES = {"bf16": "torch.bfloat16"}
 
 
 def render_unhealthy(reason: str) -> bytes:
-    """The answer of `/health` while no requests should be sent, in TGI's form."""
+    """Render `/health` while the server is not ready, in TGI's format."""
     return to_json({"error": f"unhealthy: {reason}", "error_type": "healthcheck"})
 
 
 class TokenizeBody(msgspec.Struct):
-    """The body of `/tokenize`; `parameters` are accepted and not read."""
+    """The body of `/tokenize`; `parameters` are accepted without effect."""
 
     inputs: str
 
@@ -29,21 +29,21 @@ _tokenize_decoder = msgspec.json.Decoder(TokenizeBody)
 
 def parse_tokenize(body: bytes) -> str:
     """
-    The text to tokenise.
+    Return the text to tokenize.
 
     Raises:
-        InvalidRequest: no JSON object with a string `inputs`.
+        InvalidRequest: the body is not a JSON object with a string `inputs`.
     """
     return decode_body(body, _tokenize_decoder).inputs
 
 
 def render_tokenize(spans: Iterable[TextSpan]) -> bytes:
-    """The body of `/tokenize`."""
+    """Render the body of `/tokenize`."""
     return to_json(_spans(spans))
 
 
 def render_chat_tokenize(text: str, spans: Iterable[TextSpan]) -> bytes:
-    """The body of `/chat_tokenize`: the tokens and the text after the chat template."""
+    """Render the body of `/chat_tokenize`: the tokens and the text after the chat template."""
     return to_json({"tokenize_response": _spans(spans), "templated_text": text})
 
 
@@ -56,7 +56,7 @@ def render_info(
     max_concurrent_requests: int,
     server_version: str,
 ) -> bytes:
-    """The body of `/info`."""
+    """Render the body of `/info`."""
     common: dict[str, object] = {
         "max_concurrent_requests": max_concurrent_requests,
         "max_best_of": limits.max_best_of,
@@ -97,7 +97,7 @@ def render_info(
 
 
 def _own_facts(model: ModelInfo) -> dict[str, object]:
-    """What TGI has no name for; the chat page begins with the recommended sampling."""
+    """Return facts that TGI's `/info` has not; the chat page starts with the recommended sampling."""
     return {
         "dtype": model.dtype,
         "kv_dtype": model.kv_dtype,

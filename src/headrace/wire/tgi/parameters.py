@@ -1,5 +1,5 @@
 """
-TGI's request body and its checks, with TGI's own texts (clients match on them).
+TGI's request body and its checks, with TGI's error texts, which clients match.
 
 Source: TGI v1.0.3 and main, `router/src/lib.rs` (GenerateParameters) and `router/src/validation.rs`.
 """
@@ -18,11 +18,11 @@ from headrace.wire.sampling import LARGEST_SEED, clamp_count, effective_temperat
 Version = Literal["1.0", "3"]
 
 DEFAULT_MAX_NEW_TOKENS: dict[Version, int | None] = {"1.0": 20, "3": None}
-"""3.x: the rest of the context."""
+"""Default of 1.0.3; in 3.x it is the rest of the context."""
 
 
 class GenerateParameters(ConstraintFields):
-    """`parameters`; a null is the same as a field that is not there."""
+    """The field `parameters`; null is the same as an absent field."""
 
     best_of: int | None = None
     temperature: float | None = None
@@ -62,11 +62,11 @@ def sampling_params(
     parameters: GenerateParameters, *, version: Version, stream: bool, limits: RequestLimits, max_input_tokens: int
 ) -> SamplingParams:
     """
-    Check the parameters in TGI's order and turn them into ours.
+    Check the parameters in TGI's order and convert them.
 
     Raises:
-        InvalidRequest: with TGI's text (without its `Input validation error: ` in front).
-        NotFound: a LoRA adapter was named.
+        InvalidRequest: with TGI's text, without its prefix `Input validation error: `.
+        NotFound: the request names a LoRA adapter.
     """
     best_of = _best_of(parameters, stream=stream, limits=limits)
     _check_ranges(parameters)
@@ -96,7 +96,7 @@ def sampling_params(
 
 
 def is_sampling(parameters: GenerateParameters) -> bool:
-    """Whether a draw is made: asked for, or any of these moved. Source: TGI `NextTokenChooser`."""
+    """Return whether tokens are sampled: `do_sample`, or a sampling parameter. Source: TGI `NextTokenChooser`."""
     return bool(
         parameters.do_sample
         or parameters.temperature not in {None, 1.0}

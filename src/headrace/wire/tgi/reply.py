@@ -1,4 +1,4 @@
-"""TGI's answers: one object, an array of one object (`/`, `/invocations`), or one event for each token."""
+"""TGI's answers: one object, an array of one object (`/`, `/invocations`), or one event per token."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from headrace.wire.tgi.parameters import Version
 
 _FLAGS = {True: b"true", False: b"false"}
 _NO_TOKEN = Token(0, "", 0.0, special=True)
-"""Carries the end of an answer that has no token of its own."""
+"""The token in the last event of an answer that ends without a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TgiOptions:
-    """What the request said about the form of the answer."""
+    """Options of the request for the format of the answer."""
 
     version: Version
     stream: bool
@@ -33,18 +33,18 @@ class TgiOptions:
     details: bool
     top_tokens: bool
     prompt: str
-    """The prompt, to count its characters."""
+    """The prompt, whose characters are counted for a header."""
     return_full_text: bool
 
     @property
     def prefix(self) -> str:
-        """What stands before the generated text."""
+        """The text before the generated text."""
         return self.prompt if self.return_full_text else ""
 
 
 @dataclass(frozen=True, slots=True)
 class TgiReply:
-    """Writes one TGI answer."""
+    """Renders one answer in TGI's format."""
 
     options: TgiOptions
 
@@ -54,7 +54,7 @@ class TgiReply:
         return SSE_CONTENT_TYPE if self.options.stream else JSON_CONTENT_TYPE
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """TGI's `x-` headers; times are whole milliseconds."""
+        """Return TGI's `x-` headers; times are whole milliseconds."""
         compute = ("x-compute-type", "cpu+optimized" if timings is None else timings.compute_type)
         characters = ("x-compute-characters", str(len(self.options.prompt)))
         if timings is None:
@@ -62,11 +62,11 @@ class TgiReply:
         return (compute, characters, *_timing_headers(timings, version=self.options.version))
 
     def stream(self) -> "TgiStream":
-        """One event for each token."""
+        """Return a renderer of one event per token."""
         return TgiStream(self.options)
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """The body of an answer that was not streamed."""
+        """Render the body of an answer that is not streamed."""
         (answer,) = answers
         best, *others = answer.best_first()
         body: dict[str, object] = {"generated_text": self.options.prefix + best.text}
@@ -101,7 +101,7 @@ class TgiReply:
 
 
 class TgiStream:
-    """Writes one event for each token; the last one carries `generated_text` and `details`."""
+    """Renders one event per token; the last one has `generated_text` and `details`."""
 
     keep_alive = SSE_KEEP_ALIVE
 
@@ -112,7 +112,7 @@ class TgiStream:
         self._is_closed = False
 
     def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
-        """One event for each token of the chunk."""
+        """Render one event per token of the chunk."""
         del request
         failure = failure_of(chunk.finish)
         if failure is not None:
@@ -127,11 +127,11 @@ class TgiStream:
         return [*events, self._event(last, text, self._details(chunk.finish))]
 
     def end(self) -> Sequence[bytes]:
-        """Nothing: the last token's event is the end."""
+        """Return nothing: the last token's event ends the stream."""
         return ()
 
     def error(self, error: HeadraceError) -> Sequence[bytes]:
-        """An event with `error` and `error_type`."""
+        """Render an event with `error` and `error_type`."""
         if self._is_closed:
             return ()
         self._is_closed = True
@@ -170,7 +170,7 @@ def _token(token: Token | TokenLogprob) -> dict[str, object]:
 
 
 def _token_json(token: Token | TokenLogprob) -> bytes:
-    """The same as `_token`, in bytes: this runs for every token of every stream."""
+    """Render `_token` as bytes, without msgspec: this runs for every token of every stream."""
     return b'{"id":%d,"text":%b,"logprob":%b,"special":%b}' % (
         token.id,
         to_json(token.text),

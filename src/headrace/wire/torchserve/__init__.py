@@ -1,1 +1,1 @@
-"""TorchServe: a prompt as plain text, and the prompt and its continuation as plain text, word by word."""
+"""TorchServe: a plain-text prompt in, the prompt and its continuation out as plain text, word by word."""

@@ -1,8 +1,8 @@
 """
-The TorchServe dialect, as the published text generation handlers use it.
+The TorchServe dialect of the published text generation handlers.
 
 Source: pytorch/serve `examples/large_models` (the handlers read `data` or `body` as text, and stream by
-`send_intermediate_predict_response`) and `ts/handler_utils/hf_batch_streamer.py` (the prompt comes back first).
+`send_intermediate_predict_response`) and `ts/handler_utils/hf_batch_streamer.py` (which returns the prompt first).
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from headrace.wire.torchserve.words import WordReply
 
 
 class TorchServeParameters(ConstraintFields):
-    """`parameters` of a JSON body: the names that handlers hand on to `generate`."""
+    """The field `parameters` of a JSON body, which handlers pass to `generate`."""
 
     max_new_tokens: int | None = None
     min_new_tokens: int | None = None
@@ -42,16 +42,16 @@ class TorchServeParameters(ConstraintFields):
     seed: int | None = None
     stop: list[str] | None = None
     return_full_text: bool | None = None
-    """The prompt before its continuation; a null is true."""
+    """Whether the prompt precedes its continuation; null is true."""
 
 
 class TorchServeBody(msgspec.Struct):
-    """A body that is a JSON object with `inputs`, for those who want to say more than a prompt."""
+    """A body that is a JSON object with `inputs` and parameters."""
 
     inputs: str
     parameters: TorchServeParameters | None = None
     stream: bool | None = None
-    """Accepted: the answer comes in words either way."""
+    """Accepted without effect: the answer is always streamed word by word."""
 
 
 BODY_FIELDS = FieldTable(applied=struct_fields(TorchServeBody), refused=MISPLACED_CONSTRAINTS)
@@ -77,25 +77,25 @@ _text_decoder = msgspec.json.Decoder(str)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchServe:
     """
-    Plain text in, plain text out.
+    The TorchServe dialect: plain text in, plain text out.
 
-    NOTE: clients send text under `Content-Type: application/json`, so that the content type says nothing. A body that
-    is a JSON string is that string (TorchServe decodes it), a JSON object with `inputs` is read as one, and all
-    else, whatever it looks like, is the prompt itself without the white space around it.
+    NOTE: clients send text with `Content-Type: application/json`, so the content type is not used. A body that is a
+    JSON string is that string (TorchServe decodes it), a JSON object with `inputs` is parsed, and any other body is the
+    prompt itself, stripped of surrounding white space.
     """
 
     @property
     def name(self) -> str:
-        """`torchserve`."""
+        """The name `torchserve`."""
         return "torchserve"
 
     @refusing_deep_nesting()
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """
-        Understand a body.
+        Parse a body.
 
         Raises:
-            InvalidRequest: no text in UTF-8, an empty prompt, or a field of a JSON object that is wrong.
+            InvalidRequest: the body is not UTF-8, the prompt is empty, or a field of a JSON object is wrong.
         """
         ignored: tuple[str, ...] = ()
         parameters = TorchServeParameters()
@@ -116,12 +116,12 @@ class TorchServe:
         return ParsedRequest(requests=(request,), stream=True, reply=WordReply(prefix), ignored=ignored)
 
     def render_error(self, error: HeadraceError) -> ErrorReply:
-        """`{"code", "type", "message"}`."""
+        """Render `{"code", "type", "message"}`."""
         return render_error(error)
 
 
 def _text(body: bytes) -> str:
-    """The prompt of a body that is no object."""
+    """Return the prompt of a body that is not an object."""
     if body.lstrip().startswith(b'"'):
         try:
             return _text_decoder.decode(body)
@@ -134,7 +134,7 @@ def _text(body: bytes) -> str:
 
 
 def _sampling(parameters: TorchServeParameters, *, default_max_new_tokens: int) -> SamplingParams:
-    """As `generate` of Hugging Face's transformers reads the names: no draw without `do_sample`."""
+    """Convert the parameters as `generate` of transformers does: no sampling without `do_sample`."""
     given, temperature = parameters.max_new_tokens, parameters.temperature
     return SamplingParams(
         max_new_tokens=default_max_new_tokens if given is None else given,

@@ -1,8 +1,9 @@
 """
-Our errors in TorchServe's form: `{"code", "type", "message"}`.
+Errors in TorchServe's format: `{"code", "type", "message"}`.
 
-A full queue is 429, not TorchServe's 503: clients retry it. Source: pytorch/serve `NettyUtils.sendError` and the
-exceptions in `frontend/server/src/main/java/org/pytorch/serve/http/`.
+A full queue is 429, not TorchServe's 503, because clients retry it.
+Source: pytorch/serve `NettyUtils.sendError` and the exceptions in
+`frontend/server/src/main/java/org/pytorch/serve/http/`.
 """
 
 from headrace.core.errors import (
@@ -29,12 +30,12 @@ _EXCEPTIONS: dict[type[HeadraceError], str] = {
 
 
 def error_body(error: HeadraceError) -> bytes:
-    """The JSON object for an error, in a body and in a stream."""
+    """Render the JSON object for an error, in a body or a stream."""
     by_default = "BadRequestException" if isinstance(error, InvalidRequest) else "InternalServerException"
     kind = _EXCEPTIONS.get(type(error), by_default)
     return to_json({"code": error.http_status, "type": kind, "message": error.message})
 
 
 def render_error(error: HeadraceError) -> ErrorReply:
-    """The whole response for an error before the first byte."""
+    """Render the whole response for an error before the first byte."""
     return ErrorReply(status=error.http_status, body=error_body(error), headers=retry_headers(error))

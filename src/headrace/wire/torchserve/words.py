@@ -1,8 +1,8 @@
 """
-TorchServe's answer: text in pieces of whole words.
+TorchServe's answer: text in chunks of whole words.
 
-Published readers take every piece for a line and drop its last byte, so each piece ends in a separator, and the last
-one in a newline. A word goes out when the next one begins, as transformers' `TextIteratorStreamer` does it.
+Published readers take every chunk for a line and drop its last byte, so each chunk ends in a separator, and the last
+one in a newline. A word is sent when the next one begins, as in transformers' `TextIteratorStreamer`.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from headrace.wire.torchserve.errors import error_body
 
 _SEPARATORS = " \n\t"
 _ENOUGH_CHARACTERS = 32
-"""So much text without a separator goes out, if it is in a script that has none."""
+"""Length of text that is sent without a separator, in scripts that have none."""
 _SCRIPTS_WITHOUT_SPACES = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar
@@ -30,33 +30,33 @@ _SCRIPTS_WITHOUT_SPACES = (
 
 @dataclass(frozen=True, slots=True)
 class WordReply:
-    """Writes one answer."""
+    """Renders one answer as plain text."""
 
     prefix: str
-    """What comes before the generated text: the prompt."""
+    """The text before the generated text: the prompt."""
 
     @property
     def content_type(self) -> str:
-        """Plain text."""
+        """The content type of plain text."""
         return "text/plain; charset=utf-8"
 
     def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """None."""
+        """Return no headers."""
         del timings
         return ()
 
     def stream(self) -> StreamRenderer:
-        """Whole words."""
+        """Return a renderer of whole words."""
         return WordStream(self.prefix)
 
     def render(self, answers: Sequence[Answer]) -> bytes:
-        """The same bytes at once."""
+        """Render the bytes of the stream at once."""
         (answer,) = answers
         return _ended(self.prefix + answer.choices[0].text).encode()
 
 
 class WordStream:
-    """Writes whole words with the separator after them."""
+    """Renders whole words, each with the separator after it."""
 
     keep_alive = b""
 
@@ -67,7 +67,7 @@ class WordStream:
         self._ends_in_newline = False
 
     def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
-        """The words that are complete now; with the end, all that is left and a newline."""
+        """Render the words that are complete; at the end the rest of the text and a newline."""
         del request
         failure = failure_of(chunk.finish)
         if failure is not None:
@@ -83,11 +83,11 @@ class WordStream:
         return self._words("".join(self._held))
 
     def end(self) -> Sequence[bytes]:
-        """Nothing: the last chunk brings the end."""
+        """Return nothing: the last chunk has the end."""
         return ()
 
     def error(self, error: HeadraceError) -> Sequence[bytes]:
-        """What was held back, and TorchServe's error object on a line of its own."""
+        """Render the text held back, and TorchServe's error object on a separate line."""
         if self._is_closed:
             return ()
         self._is_closed = True
@@ -97,7 +97,7 @@ class WordStream:
         return bool(newest) and _has_no_spaces(newest[-1]) and sum(map(len, self._held)) >= _ENOUGH_CHARACTERS
 
     def _words(self, text: str) -> Sequence[bytes]:
-        """All of the text up to its last separator; the rest is held back."""
+        """Return the text up to its last separator; the rest is held back."""
         after = max(map(text.rfind, _SEPARATORS)) + 1
         if not after and _has_no_spaces(text[-1]):
             after = len(text)
@@ -114,11 +114,11 @@ class WordStream:
 
 
 def _ended(text: str) -> str:
-    """NOTE: readers of lines never end on a stream that does not end in a newline."""
+    """Add a final newline: line readers never finish on a stream without one."""
     return text if text.endswith("\n") else text + "\n"
 
 
 def _has_no_spaces(character: str) -> bool:
-    """Whether it belongs to a script that is written without spaces."""
+    """Return whether a character belongs to a script that is written without spaces."""
     point = ord(character)
     return any(first <= point <= last for first, last in _SCRIPTS_WITHOUT_SPACES)
