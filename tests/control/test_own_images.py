@@ -46,8 +46,8 @@ def test_an_empty_file_has_no_images():
     ("text", "sentence"),
     [
         ("images", "images.toml is not TOML"),
-        ("[image.x]\ncommand='a'", "should hold only tables such as"),
-        ("images = 1", "should hold only tables such as"),
+        ("[image.x]\ncommand='a'", "should contain only tables such as"),
+        ("images = 1", "should contain only tables such as"),
         ("[images]\nx = 1", "is not a table"),
         ("[images.x]\ncomand = 'a'", "comand is not known. Did you mean command?"),
         ("[images.x]\nzzz = 'a'", "zzz is not known. Known are command"),
@@ -57,9 +57,15 @@ def test_an_empty_file_has_no_images():
         ("[images.x]\ncommand = ['a', 1]", "wanted: a command line"),
         ("""[images.x]\ncommand = 'a "b'""", "No closing quotation"),
         ("[images.x]\ncommand = 'a'\ndialect = 'tgi-3'", "Keep one"),
+<<<<<<< HEAD
         ("[images.x]\ndialect = 'tgi'", "expected one of auto, tgi-1.0"),
         ("[images.x]\noptions = {dtyp = 'w8a8'}", "dtyp is no setting of `headrace serve`. Did you mean dtype?"),
         ("[images.x]\noptions = {max_num_seqs = 0}", "max_num_seqs is '0'; expected a whole number from 1 up."),
+=======
+        ("[images.x]\ndialect = 'tgi'", "wanted: one of auto, tgi-1.0"),
+        ("[images.x]\noptions = {dtyp = 'w8a8'}", "dtyp is not a setting of `headrace serve`. Did you mean dtype?"),
+        ("[images.x]\noptions = {max_num_seqs = 0}", "max_num_seqs is '0'; wanted: a whole number from 1 up."),
+>>>>>>> 93e2548 (Write the prose of control's images, logs, identity and lists in plain English)
         ("[images.x]\noptions = 1", "options is 1; wanted"),
         ("[images.x]\nenvironment = {A = [1]}", "A is [1]; wanted: a text or a number."),
         ("[images.x]\n" + "a." * 3000 + "b = 1", "images.toml"),

@@ -1,7 +1,7 @@
 """
-The control plane as an ASGI application: a request to a call, a handler in a thread, its answer back.
+The control plane as an ASGI application: parse a request to a call, run its handler in a thread, send the answer.
 
-Who may ask was decided before. A handler writes at most once; when somebody else wrote first, it is run anew.
+Requests are authenticated before they arrive here. A handler writes at most once; after a write conflict it runs again.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ from headrace.wire.aws.identify import identify
 from headrace.wire.aws.scope import AwsScope
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
-"""Of a request; the largest that a client of these services has reason to send is far smaller."""
+"""Maximum size of a request body; legitimate requests to these services are far smaller."""
 FREE_IN_FRIENDLY_MODE = frozenset({"RoleArn", "Url"})
-"""Shapes whose patterns are not held up in friendly mode: any role, and local paths for `ModelDataUrl`."""
+"""Shapes whose patterns are not enforced in friendly mode: any role, and local paths for `ModelDataUrl`."""
 _BODY_TIMEOUT_S = 60.0
 
 
 class ControlApp:
-    """Answers `sagemaker`, `cloudwatch`, `logs`, `sts`, `iam`, and by name what it does not know."""
+    """Answers the control plane operations of all AWS services, and refuses unsupported ones by name."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class ControlApp:
         started_s, spoken = time.perf_counter(), identify(request)
         try:
             request = compression.inflated(request, max_bytes=MAX_BODY_BYTES)
-            spoken = identify(request)  # a form says only in its body what it asks for
+            spoken = identify(request)  # a form names its operation only in its body
             if spoken.operation in services.operation_names(spoken.service):
-                handler_of(spoken.service, spoken.operation)  # what is not there says so before what is wrong with it
+                handler_of(spoken.service, spoken.operation)  # report unsupported operations before validation errors
             free = frozenset() if self._is_strict else FREE_IN_FRIENDLY_MODE
             call = calls.parse(request, free_shapes=free)
             result = await asyncio.to_thread(self._handle, call, request_id)
@@ -119,7 +119,7 @@ class ControlApp:
         except Exception as error:
             self._log.exception("call.failed", service=call.service, operation=call.operation, request_id=request_id)
             raise AwsError("InternalFailure", f"Headrace failed; its log says why, at {request_id}.") from error
-        raise throttled(f"{call.operation}: others write to the same thing all the time. Try again.")
+        raise throttled(f"{call.operation}: other calls keep writing to the same resource. Try again.")
 
     def _log_call(
         self,

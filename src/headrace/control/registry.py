@@ -1,4 +1,4 @@
-"""Which operations are answered, by whom; and a clear word for all others."""
+"""The registry of supported operations and their handlers."""
 
 from headrace.cloudwatch.api import alarm_history as alarm_history_api
 from headrace.cloudwatch.api import alarm_tags as alarm_tags_api
@@ -90,15 +90,15 @@ OPERATIONS: dict[tuple[str, str], Handler] = {
     ("iam", "GetUser"): identity.get_user,
     ("iam", "SimulatePrincipalPolicy"): identity.simulate_principal_policy,
 }
-"""By boto3's service name and the operation's."""
+"""Handlers by boto3's service name and the name of the operation."""
 
 
 def handler_of(service: str, operation: str) -> Handler:
     """
-    Who answers an operation.
+    Return the handler of an operation.
 
     Raises:
-        AwsError: nobody; the operation is one of AWS's, and named.
+        AwsError: the operation exists in AWS but is not supported; the message names it.
     """
     handler = OPERATIONS.get((service, operation))
     if handler is not None:

@@ -1,8 +1,8 @@
 """
-The little of STS and IAM that SDKs call: who am I, what is my role, may I.
+The operations of STS and IAM that SDKs call: caller identity, roles and permissions.
 
-Everybody is the same assumed role. That it is a role matters: SageMaker's SDK turns it into the name of the role that
-models get, and refuses a user.
+Every caller is the same assumed role. It has to be a role: SageMaker's SDK derives the execution role of models from
+it, and refuses a user.
 """
 
 from typing import Any
@@ -19,12 +19,12 @@ _ROLE_CREATED_S = 1_700_000_000.0
 
 
 def assumed_role_arn(aws_scope: AwsScope, *, role: str = ROLE_NAME, session: str = SESSION_NAME) -> str:
-    """Who somebody is that has assumed a role."""
+    """Return the ARN of a caller that has assumed a role."""
     return f"arn:{partition_of(aws_scope.region)}:sts::{aws_scope.account}:assumed-role/{role}/{session}"
 
 
 def role_arn(aws_scope: AwsScope, name: str) -> str:
-    """The ARN of a role."""
+    """Return the ARN of a role."""
     return f"arn:{partition_of(aws_scope.region)}:iam::{aws_scope.account}:role/{name}"
 
 
@@ -39,7 +39,7 @@ def get_caller_identity(context: CallContext, _params: dict[str, Any]) -> dict[s
 
 
 def get_role(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """GetRole: every name is a role here, there is nothing that it could not do."""
+    """Answer GetRole: every name is a role, and every role may do everything."""
     name = params["RoleName"]
     trust = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"sagemaker.amazonaws.com"},'
     return {
@@ -56,7 +56,7 @@ def get_role(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def simulate_principal_policy(_context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """SimulatePrincipalPolicy: all is allowed."""
+    """Answer SimulatePrincipalPolicy: everything is allowed."""
     resources = params.get("ResourceArns") or ["*"]
     results = [
         {"EvalActionName": action, "EvalResourceName": resource, "EvalDecision": "allowed", "MatchedStatements": []}
@@ -67,12 +67,12 @@ def simulate_principal_policy(_context: CallContext, params: dict[str, Any]) -> 
 
 
 def get_user(_context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """GetUser: there are only roles."""
+    """Answer GetUser with an error: there are only roles."""
     shown = params.get("UserName", "the caller")
     message = f"The user with name {shown} cannot be found: callers of Headrace have the role {ROLE_NAME}."
     raise AwsError("NoSuchEntity", message, status=404)
 
 
 def _role_id(name: str) -> str:
-    """21 characters, always the same for a name."""
+    """Return an id of 21 characters that is a function of the name."""
     return "AROA" + "".join(f"{byte:02X}" for byte in name.encode())[:17].ljust(17, "0")

@@ -1,4 +1,4 @@
-"""List operations: filters, order and pages. Pure."""
+"""The filters, order and pages of List operations. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from headrace.wire.aws.errors import validation_error
 from headrace.wire.aws.paging import Paginator
 
 PAGE_SIZE = 10
-"""Where `MaxResults` is not given. Source: SageMaker API reference, ListEndpoints."""
+"""Default of `MaxResults`. Source: SageMaker API reference, ListEndpoints."""
 _PAGES = Paginator(
     invalid_token=lambda: validation_error(
-        "Invalid NextToken. It belongs to a list in another order, or is not one of this service: begin without it."
+        "Invalid NextToken. It belongs to a list in another order, or to another service: start again without it."
     )
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One thing that may be listed."""
+    """A resource as List operations filter, sort and show it."""
 
     name: str
     created_s: float
@@ -28,52 +28,52 @@ class Listed:
 
 
 _SORT_VALUES: dict[str, Callable[[Listed], Any]] = {
-    "Name": lambda one: one.name,
-    "CreationTime": lambda one: one.created_s,
-    "Status": lambda one: one.status,
+    "Name": lambda resource: resource.name,
+    "CreationTime": lambda resource: resource.created_s,
+    "Status": lambda resource: resource.status,
 }
 _TIMES: dict[str, Callable[[Listed, float], bool]] = {
-    "CreationTimeBefore": lambda one, limit: one.created_s < limit,
-    "CreationTimeAfter": lambda one, limit: one.created_s > limit,
-    "LastModifiedTimeBefore": lambda one, limit: one.modified_s < limit,
-    "LastModifiedTimeAfter": lambda one, limit: one.modified_s > limit,
+    "CreationTimeBefore": lambda resource, limit: resource.created_s < limit,
+    "CreationTimeAfter": lambda resource, limit: resource.created_s > limit,
+    "LastModifiedTimeBefore": lambda resource, limit: resource.modified_s < limit,
+    "LastModifiedTimeAfter": lambda resource, limit: resource.modified_s > limit,
 }
 
 
-def list_page(things: Sequence[Listed], params: dict[str, Any], *, member: str) -> dict[str, Any]:
+def list_page(resources: Sequence[Listed], params: dict[str, Any], *, member: str) -> dict[str, Any]:
     """
     Answer a List operation.
 
     Args:
-        things: all there are.
-        params: of the call.
-        member: what the list is called in the answer.
+        resources: all resources of the kind.
+        params: the parameters of the call.
+        member: the name of the list in the answer.
 
     Raises:
-        AwsError: the token is not one of ours.
+        AwsError: the token is invalid.
     """
     sort_by = params.get("SortBy", "CreationTime")
     is_descending = params.get("SortOrder", "Descending") == "Descending"
     value_of = _SORT_VALUES[sort_by]
     page, token = _PAGES.page(
-        _filtered(things, params),
+        _filtered(resources, params),
         params,
         listing=f"{member} by {sort_by}",
-        key=lambda one: (value_of(one), one.name),
+        key=lambda resource: (value_of(resource), resource.name),
         size=params.get("MaxResults", PAGE_SIZE),
         is_descending=is_descending,
     )
-    return {member: [one.summary for one in page], **token}
+    return {member: [resource.summary for resource in page], **token}
 
 
-def _filtered(things: Sequence[Listed], params: dict[str, Any]) -> list[Listed]:
+def _filtered(resources: Sequence[Listed], params: dict[str, Any]) -> list[Listed]:
     part = params.get("NameContains", "").lower()
     status = params.get("StatusEquals")
     times = [(is_within, params[name]) for name, is_within in _TIMES.items() if name in params]
     return [
-        one
-        for one in things
-        if part in one.name.lower()
-        and (status is None or one.status == status)
-        and all(is_within(one, limit) for is_within, limit in times)
+        resource
+        for resource in resources
+        if part in resource.name.lower()
+        and (status is None or resource.status == status)
+        and all(is_within(resource, limit) for is_within, limit in times)
     ]

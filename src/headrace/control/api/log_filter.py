@@ -2,7 +2,7 @@
 CloudWatch's filter patterns for lines of text: words, "quoted words", ?alternatives and -exclusions. Pure.
 
 Source: CloudWatch Logs user guide, "Filter pattern syntax". Patterns for JSON (`{ ... }`), for columns (`[ ... ]`) and
-regular expressions (`%...%`) are refused by name rather than misunderstood.
+regular expressions (`%...%`) are refused by name rather than misinterpreted.
 """
 
 import re
@@ -15,14 +15,14 @@ _TERM = re.compile(r'(?P<sign>[?-]?)(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFilter:
-    """Which lines are wanted."""
+    """A parsed filter pattern for log lines."""
 
     all_of: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
     none_of: tuple[str, ...] = ()
 
     def fits(self, line: str) -> bool:
-        """Whether a line is wanted; upper and lower case differ."""
+        """Return whether a line matches; case matters."""
         if any(term in line for term in self.none_of) or not all(term in line for term in self.all_of):
             return False
         return not self.any_of or bool(self.all_of) or any(term in line for term in self.any_of)
@@ -30,10 +30,10 @@ class LineFilter:
 
 def read_pattern(pattern: str) -> LineFilter:
     """
-    Read a `filterPattern`.
+    Parse a `filterPattern`.
 
     Raises:
-        AwsError: InvalidParameterException, for the kinds that are not supported.
+        AwsError: InvalidParameterException, for an unsupported kind of pattern.
     """
     text = pattern.strip()
     if text[:1] in ("{", "[", "%"):

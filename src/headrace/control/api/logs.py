@@ -1,8 +1,8 @@
 """
-The part of CloudWatch Logs that reads, and removes what workers left behind.
+The operations of CloudWatch Logs that read logs, and delete those of ended workers.
 
-A group is an endpoint or a component, a stream one of its workers, named as SageMaker names them. What a worker wrote
-outlives it, and its endpoint too, bounded in size and age (`cluster.platform_logs`).
+A group is an endpoint or a component, a stream is one of its workers, named as in SageMaker. The log of a worker
+outlives the worker and its endpoint, bounded in size and age (`cluster.platform_logs`).
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from headrace.wire.aws.paging import Paginator
 
 _MAX_EVENTS = 10_000
 _MAX_ANSWER_CHARACTERS = 1_000_000
-"""Source: CloudWatch Logs, FilterLogEvents: an answer has at most 1 MB."""
+"""Source: CloudWatch Logs, FilterLogEvents: a response has at most 1 MB."""
 _PAGE_SIZE = 50
 _MAX_SCANNED = 200_000
-"""Lines that one call looks at; a pattern that seldom fits goes on with `nextToken`."""
+"""Maximum lines scanned in a call; a pattern that rarely matches continues with `nextToken`."""
 
 
 def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -38,22 +38,22 @@ def describe_log_groups(context: CallContext, params: dict[str, Any]) -> dict[st
 def describe_log_streams(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DescribeLogStreams."""
     prefix, is_descending = params.get("logStreamNamePrefix", ""), params.get("descending", False)
-    streams = [one for one in _streams(context, params) if one.name.startswith(prefix)]
+    streams = [stream for stream in _streams(context, params) if stream.name.startswith(prefix)]
     is_by_time = params.get("orderBy") == "LastEventTime"
-    last_ms = {one.worker: (_times_ms(context, one) or (0, 0))[1] if is_by_time else 0 for one in streams}
+    last_ms = {stream.worker: (_times_ms(context, stream) or (0, 0))[1] if is_by_time else 0 for stream in streams}
     page, token = _PAGES.page(
         streams,
         params,
         listing="log streams by time" if is_by_time else "log streams",
-        key=lambda one: (last_ms[one.worker], one.name, one.worker),
+        key=lambda stream: (last_ms[stream.worker], stream.name, stream.worker),
         size=params.get("limit", _PAGE_SIZE),
         is_descending=is_descending,
     )
-    return {"logStreams": [_stream(context, one) for one in page], **token}
+    return {"logStreams": [_stream(context, stream) for stream in page], **token}
 
 
 def filter_log_events(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """FilterLogEvents: the lines of several streams, in the order of their times."""
+    """Answer FilterLogEvents: the lines of several streams, ordered by time."""
     streams = _chosen(_streams(context, params), params)
     wanted = read_pattern(params.get("filterPattern", ""))
     reading = _read_token(params.get("nextToken"))
@@ -66,7 +66,7 @@ def filter_log_events(context: CallContext, params: dict[str, Any]) -> dict[str,
 
 
 def get_log_events(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """GetLogEvents: one stream, forwards or backwards; at its end the token stays the same."""
+    """Answer GetLogEvents: one stream, forwards or backwards; at its end the token stays the same."""
     stream = _named(_streams(context, params), params["logStreamName"])
     direction, position = _read_place(params.get("nextToken"))
     is_forward = direction == "f" if direction else params.get("startFromHead", False)
@@ -89,7 +89,7 @@ def get_log_events(context: CallContext, params: dict[str, Any]) -> dict[str, An
 
 
 def delete_log_group(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DeleteLogGroup: what ended workers wrote; a group whose workers are there still is theirs."""
+    """Answer DeleteLogGroup: delete the logs of ended workers, or refuse if the group has running workers."""
     streams = _streams(context, params)
     if any(not stream.is_ended for stream in streams):
         raise AwsError("OperationAbortedException", f"{params['logGroupName']} has workers that write to it.")
@@ -98,10 +98,10 @@ def delete_log_group(context: CallContext, params: dict[str, Any]) -> dict[str, 
 
 
 def delete_log_stream(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DeleteLogStream: that of an ended worker."""
+    """Answer DeleteLogStream: delete the log of an ended worker."""
     stream = _named(_streams(context, params), params["logStreamName"])
     if not stream.is_ended:
-        raise AwsError("OperationAbortedException", f"The worker of {stream.name} is there and may write to it.")
+        raise AwsError("OperationAbortedException", f"The worker of {stream.name} is running and may write to it.")
     context.logs.drop([stream.worker])
     return {}
 
@@ -109,7 +109,7 @@ def delete_log_stream(context: CallContext, params: dict[str, Any]) -> dict[str,
 def _take(
     lines: Iterator[tuple[LogEvent, LogStream]], wanted: LineFilter, reading: Reading, *, limit: int
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Events until an answer is full, `reading` brought forward, and whether there is more."""
+    """Return events until the response is full, and whether there are more; advance `reading`."""
     events: list[dict[str, Any]] = []
     room = _MAX_ANSWER_CHARACTERS
     for number, (event, stream) in enumerate(lines):
@@ -145,7 +145,7 @@ def _chosen(streams: list[LogStream], params: dict[str, Any]) -> list[LogStream]
 
 
 def _streams(context: CallContext, params: dict[str, Any]) -> list[LogStream]:
-    """The streams of a log group."""
+    """Return the streams of a log group."""
     group = params.get("logGroupName") or params.get("logGroupIdentifier", "")
     if not group:
         raise _invalid("Neither logGroupName nor logGroupIdentifier was given. Give one of them.")
@@ -190,7 +190,7 @@ def _stream(context: CallContext, stream: LogStream) -> dict[str, Any]:
 
 
 def _times_ms(context: CallContext, stream: LogStream) -> tuple[int, int] | None:
-    """Of the first and of the last line; None if there is none."""
+    """Return the times of the first and the last line, or None if there are no lines."""
     if stream.times_ms is not None:
         return stream.times_ms
     first = context.logs.read(stream.worker, limit=1)
@@ -210,7 +210,7 @@ def _read_token(token: str | None) -> Reading:
 
 
 def _read_place(token: str | None) -> tuple[str, int | None]:
-    """Direction and position of GetLogEvents' token."""
+    """Parse direction and position from a token of GetLogEvents."""
     if token is None:
         return "", None
     direction, _, digits = token.partition("/")

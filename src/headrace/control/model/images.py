@@ -1,8 +1,8 @@
 """
-What an image URI means here: which model server is imitated, in which dialect, with which settings.
+Map an image URI to a profile: the model server to emulate, its dialect and its settings.
 
 Pure: the name of the image decides, nothing is pulled. `docs/images.md` has the table of `FAMILIES` for people, and a
-test compares the two. The registry in front of a name is not looked at, so that copies in one's own account work.
+test compares the two. The registry is ignored, so that copies in a private registry work.
 """
 
 import re
@@ -17,54 +17,54 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnImage:
-    """An image that the user configured: a command of its own, or our model server with these settings."""
+    """An image configured by the user: a custom command, or Headrace's model server with these settings."""
 
     command: tuple[str, ...] = ()
-    """The command line of a server that speaks SageMaker's contract; `{port}` and `{model}` are filled in."""
+    """The command line of a server that implements SageMaker's contract; `{port}` and `{model}` are substituted."""
     dialect: str = "auto"
-    """Without `command`: what our model server speaks."""
+    """Without `command`: the dialect of the model server."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Without `command`: more flags of `headrace serve`, without their dashes."""
+    """Without `command`: additional flags of `headrace serve`, without dashes."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that are set unless the model's own `Environment` sets them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageProfile:
-    """How a container of an image is run here."""
+    """The server, settings and environment that a container of an image runs with."""
 
     family: str
     """`tgi`, `djl`, `torchserve`, ... (see `FAMILIES`), `own` or `unknown`."""
     version: str
-    """Of the model server in the image (TorchServe: of PyTorch), as the tag says it; empty if it does not."""
+    """Version of the model server in the image (TorchServe: of PyTorch) from the tag; empty if the tag has none."""
     dialect: str
-    """A name of `wire.registry`; `auto` leaves it to the settings; empty for a command of its own."""
+    """A name of `wire.registry`; `auto` leaves it to the settings; empty for a custom command."""
     options: dict[str, str]
-    """Flags of `headrace serve`, without their dashes; they beat all that the model and its environment say."""
+    """Flags of `headrace serve`, without dashes; they override the model's settings and the environment."""
     environment: dict[str, str]
-    """The whole environment of the worker: the container's, without what cannot work here, and with our defaults."""
+    """The whole environment of the worker: the container's without unsupported variables, and defaults."""
     command: tuple[str, ...]
-    """Instead of our model server; empty for all but own images."""
+    """Command that replaces Headrace's model server; empty except for own images."""
     notices: tuple[str, ...]
-    """What could not be honoured, in sentences."""
+    """Sentences about settings that could not be honoured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Images that hold one kind of model server."""
+    """The images of one kind of model server."""
 
     name: str
     title: str
     repository: re.Pattern[str]
-    """Found in the name of the repository, without registry and tag."""
+    """Searched in the name of the repository, without registry and tag."""
     version: re.Pattern[str]
-    """Finds the server's version in a tag; its first group that matched is the version."""
+    """Matches the server's version in a tag; the first group that matched is the version."""
     dialects: tuple[tuple[Version, str], ...]
-    """From this version on: that dialect; the newest comes last and is taken where there is no version."""
+    """First version of each dialect, in ascending order; the last one is the default for tags without a version."""
     strict_environment: Mapping[str, str] = field(default_factory=dict)
-    """Limits that the container has by itself and ours has not: set in strict mode."""
+    """Limits of the real container that Headrace does not have by default; set in strict mode."""
     remark: str = ""
-    """What every user of the family should know; a notice."""
+    """A notice for every user of the family."""
 
 
 _NUMBER = r"[0-9]{1,9}"
@@ -140,7 +140,7 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 _KEYS_OF_SERVERS = ("API_KEY", "SM_VLLM_API_KEY", "HEADRACE_API_KEY")
-"""Would lock the gateway out of the worker; on SageMaker they lock the platform out too."""
+"""Variables that would lock the gateway out of the worker, as they lock out SageMaker."""
 
 
 def profile(
@@ -150,19 +150,19 @@ def profile(
     Decide how a container is run.
 
     Args:
-        image: as in `CreateModel`: `[registry/]repository[:tag][@digest]`.
+        image: the image of `CreateModel`: `[registry/]repository[:tag][@digest]`.
         environment: the container's `Environment`.
-        own_images: by name; see `find_own`.
-        is_strict: refuse images that are not known, and keep the limits that the real container has.
+        own_images: own images by name; see `find_own`.
+        is_strict: refuse unknown images, and keep the limits of the real container.
 
     Raises:
-        AwsError: ValidationException, in strict mode, when the image is not known.
+        AwsError: ValidationException, in strict mode, if the image is unknown.
     """
     own = find_own(image, own_images)
     if own is not None:
         return _own_profile(own, environment)
     repository, tag = split_image(image)
-    family = next((one for one in FAMILIES if one.repository.search(repository)), None)
+    family = next((candidate for candidate in FAMILIES if candidate.repository.search(repository)), None)
     if family is None:
         return _unknown(image, environment, is_strict=is_strict)
     version, dialect, remark = _version_and_dialect(family, tag)
@@ -179,7 +179,7 @@ def profile(
 
 
 def split_image(image: str) -> tuple[str, str]:
-    """The repository without its registry, and the tag (empty if there is none); a digest is left out."""
+    """Split off the repository without its registry, and the tag (empty if there is none); drop the digest."""
     name, _, _ = image.strip().partition("@")
     path, _, last = name.rpartition("/")
     last, _, tag = last.partition(":")
@@ -190,10 +190,10 @@ def split_image(image: str) -> tuple[str, str]:
 
 def find_own(image: str, own_images: Mapping[str, OwnImage]) -> OwnImage | None:
     """
-    The own image that a URI names.
+    Return the own image that a URI matches, or None.
 
     A key is the URI itself, the URI without its tag, the repository without its registry (`team/server`), or a
-    pattern with `*` and `?` for one of these. The most exact key wins: no pattern first, then the longest.
+    pattern with `*` and `?` for one of these. The most specific key wins: no pattern first, then the longest.
     """
     name = image.strip()
     repository, tag = split_image(name)
@@ -208,7 +208,7 @@ def find_own(image: str, own_images: Mapping[str, OwnImage]) -> OwnImage | None:
 
 
 def _version_and_dialect(family: Family, tag: str) -> tuple[str, str, str]:
-    """The version in a tag, its dialect, and a remark if there is something to say about that."""
+    """Return the version in a tag, its dialect, and a remark or an empty string."""
     newest = family.dialects[-1][1]
     if family is DJL and (lmi := _LMI_VERSION.search(tag)) is not None:
         djl = _DJL_VERSION.search(tag)
@@ -226,7 +226,7 @@ def _version_and_dialect(family: Family, tag: str) -> tuple[str, str, str]:
 
 
 def _completed(environment: Mapping[str, str], defaults: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The environment of our model server in a worker, and notices about what was taken out of it."""
+    """Return the environment of the model server in a worker, and notices about removed variables."""
     completed = {**defaults, "HEADRACE_CONTAINER": "true", **environment}
     dropped = [name for name in _KEYS_OF_SERVERS if completed.pop(name, "")]
     notices = (f"{name} has no effect: only the platform reaches the container." for name in dropped)
@@ -236,7 +236,7 @@ def _completed(environment: Mapping[str, str], defaults: Mapping[str, str]) -> t
 def _served(
     dialect: str, environment: dict[str, str], *, family: str, version: str, notices: tuple[str, ...]
 ) -> ImageProfile:
-    """Our model server; a dialect that the user set with our own name beats that of the image."""
+    """Return the profile of Headrace's model server; a dialect set by the user overrides that of the image."""
     wanted = environment.get("HEADRACE_DIALECT", "").strip()
     is_given = dialect != "auto" and not wanted
     return ImageProfile(
@@ -269,7 +269,7 @@ def _own_profile(own: OwnImage, environment: Mapping[str, str]) -> ImageProfile:
 def _unknown(image: str, environment: Mapping[str, str], *, is_strict: bool) -> ImageProfile:
     if is_strict:
         raise validation_error(
-            f"Requested image {image} not found. Known are images of {', '.join(one.title for one in FAMILIES)}; "
+            f"Requested image {image} not found. Known are images of {', '.join(family.title for family in FAMILIES)}; "
             "name a command for others in a file of own images (docs/images.md)."
         )
     completed, notices = _completed(environment, {})

@@ -1,10 +1,10 @@
 """
-How the `logs` API and the reconciler read, and keep, what workers wrote.
+The protocols by which the `logs` API and the reconciler read and retain the logs of workers.
 
-`cluster.platform_logs` implements it; tests bring a list.
+`cluster.platform_logs` implements them; tests use a list.
 
-A position is a place in a worker's log (a number that only grows, also when the file behind it is cut). Reading goes on
-at the position that the last event named, forwards or backwards.
+A position is an offset in a worker's log that only grows, even when the file behind it is truncated. Reading continues
+at the position of the last event, forwards or backwards.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from headrace.cluster.platform_logs import EndedLog
 
 
 class LogEvent(Protocol):
-    """One line of a worker."""
+    """A line of a worker's log."""
 
     @property
     def timestamp_ms(self) -> int:
@@ -23,22 +23,22 @@ class LogEvent(Protocol):
 
     @property
     def message(self) -> str:
-        """Without its line end."""
+        """The text without its line ending."""
         ...
 
     @property
     def position(self) -> int:
-        """Where it begins."""
+        """The position of the line."""
         ...
 
     @property
     def next_position(self) -> int:
-        """Where the one after it begins."""
+        """The position of the next line."""
         ...
 
 
 class LogReader(Protocol):
-    """All methods block for a moment (files); call them from a thread."""
+    """Read access to the logs of workers. All methods do file I/O: call them from a thread."""
 
     def read(
         self,
@@ -51,40 +51,40 @@ class LogReader(Protocol):
         is_backward: bool = False,
     ) -> Sequence[LogEvent]:
         """
-        Read at most `limit` events, in the order in which they were written.
+        Read at most `limit` events in the order in which they were written.
 
         Args:
-            worker: the name of its record; one that has written nothing, or is unknown, has no events.
+            worker: the name of its record; an unknown worker, or one that has written nothing, has no events.
             start_ms: only events at or after this time.
             end_ms: only events before this time.
-            position: forwards, the first event that may be read; backwards, the event before which it ends.
-                None is the beginning, or the end.
-            limit: at most so many.
-            is_backward: the last ones before `position` instead of the first ones from it.
+            position: forwards, the position of the first event; backwards, the position that the events end before.
+                None is the start, or the end, of the log.
+            limit: the maximum number of events.
+            is_backward: return the last events before `position` instead of the first ones from it.
         """
         ...
 
     def size_bytes(self, worker: str) -> int:
-        """What its log holds now."""
+        """Return the current size of a worker's log."""
         ...
 
     def ended(self) -> Sequence[EndedLog]:
-        """The logs of workers that are no more."""
+        """Return the retained logs of workers that have ended."""
         ...
 
     def drop(self, workers: Sequence[str]) -> None:
-        """Remove the logs of such workers."""
+        """Delete the logs of ended workers."""
         ...
 
 
 class LogKeeper(LogReader, Protocol):
-    """What the reconciler needs besides."""
+    """A log reader that can also retain the logs of workers, for the reconciler."""
 
     def keep(self, worker: str, *, log_group: str, log_stream: str, created_s: float) -> None:
         """
-        Let the log of a worker outlive it, before its folder goes; may be called again.
+        Retain the log of a worker before its folder is deleted. Idempotent.
 
         Raises:
-            OSError: it cannot be kept.
+            OSError: the log cannot be retained.
         """
         ...

@@ -1,5 +1,5 @@
 """
-Own images: what the user wrote down about images that Headrace does not know. Pure; the caller reads the file.
+Own images: the user's configuration of images that Headrace does not know. Pure; the caller reads the file.
 
     [images."team/server"]                                      # any registry, any tag
     command = "python -m server --port {port} --model {model}"
@@ -27,10 +27,10 @@ _EXAMPLE = '[images."team/server"] with command = "server --port {port}"'
 
 def read_own_images(text: str, *, source: str) -> dict[str, OwnImage]:
     """
-    Read the TOML text of `source` (its name is for errors only).
+    Parse the TOML text of `source` (whose name is for errors only).
 
     Raises:
-        SettingsError: not TOML, an unknown key, or a value that is not what is wanted.
+        SettingsError: the text is not TOML, or a key or value is invalid.
     """
     try:
         document = tomllib.loads(text)
@@ -39,13 +39,13 @@ def read_own_images(text: str, *, source: str) -> dict[str, OwnImage]:
     stray = [key for key in document if key != "images"]
     tables = document.get("images", {})
     if stray or not isinstance(tables, dict):
-        raise SettingsError(f"{source} should hold only tables such as {_EXAMPLE}.", name="images")
+        raise SettingsError(f"{source} should contain only tables such as {_EXAMPLE}.", name="images")
     return {name: _image(table, where=f'images."{name}" in {source}') for name, table in tables.items()}
 
 
 def _image(table: Any, *, where: str) -> OwnImage:
     if not isinstance(table, dict):
-        raise SettingsError(f"{where} is not a table; wanted: {_EXAMPLE}.", name="images")
+        raise SettingsError(f"{where} is not a table; expected {_EXAMPLE}.", name="images")
     for key in table:
         if key not in _KEYS:
             near = near_name(key, _KEYS, cutoff=0.6)
@@ -71,8 +71,8 @@ def _image(table: Any, *, where: str) -> OwnImage:
 
 
 def _command(value: Any, *, where: str) -> tuple[str, ...]:
-    """A command line: one text, split as a shell splits it, or its words."""
-    wanted = f"{where}: command is {short(value)}; wanted: a command line, or a list of its words."
+    """Return a command line given as a string, split as a shell does, or as a list of arguments."""
+    wanted = f"{where}: command is {short(value)}; expected a command line, or a list of its arguments."
     if value is None:
         return ()
     try:
@@ -86,22 +86,22 @@ def _command(value: Any, *, where: str) -> tuple[str, ...]:
 
 def _texts(value: Any, *, where: str) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise SettingsError(f'{where} is {short(value)}; wanted: {{ NAME = "value" }}.', name="images")
+        raise SettingsError(f'{where} is {short(value)}; expected {{ NAME = "value" }}.', name="images")
     texts = {}
-    for name, one in value.items():
-        if isinstance(one, bool):
-            texts[name] = str(one).lower()
-        elif isinstance(one, str | int | float):
-            texts[name] = str(one)
+    for name, item in value.items():
+        if isinstance(item, bool):
+            texts[name] = str(item).lower()
+        elif isinstance(item, str | int | float):
+            texts[name] = str(item)
         else:
-            raise SettingsError(f"{where}: {name} is {short(one)}; wanted: a text or a number.", name="images")
+            raise SettingsError(f"{where}: {name} is {short(item)}; expected a string or a number.", name="images")
     return texts
 
 
 def _check_option(name: str, value: str, *, where: str) -> None:
-    """Refuse now what `headrace serve` would refuse in every worker."""
+    """Refuse an option that `headrace serve` would refuse in every worker."""
     if name not in setting_names():
         near = near_name(name, setting_names(), cutoff=0.6)
         hint = f" Did you mean {near}?" if near else " `headrace serve --help` lists them."
-        raise SettingsError(f"{where}: {name} is no setting of `headrace serve`.{hint}", name="images")
+        raise SettingsError(f"{where}: {name} is not a setting of `headrace serve`.{hint}", name="images")
     read_value(setting_rule(name), value, name=name, source=f"{where}: {name}")
