@@ -24,7 +24,7 @@ from headrace.state.routes import Route
 from headrace.state.sql import SqlStore, open_store
 from headrace.wire.aws import calls, patterns, services, validation
 from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import Call
+from headrace.wire.aws.http import AwsCall
 from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, share_of
 
 NOW_S = 1_700_000_000.0
@@ -100,13 +100,15 @@ def structure(shape: Any, depth: int) -> st.SearchStrategy[dict[str, Any]]:
     return names.flatmap(lambda picked: st.fixed_dictionaries(required | {name: members[name] for name in picked}))
 
 
-def call_of(service: str, operation: str) -> st.SearchStrategy[Call]:
+def call_of(service: str, operation: str) -> st.SearchStrategy[AwsCall]:
     model = services.operation(service, operation)
     params = structure(model.input_shape, 0) if model.input_shape is not None else st.just({})
-    return params.map(lambda given: Call(service, operation, "query" if service in ("sts", "iam") else "json", given))
+    return params.map(
+        lambda given: AwsCall(service, operation, "query" if service in ("sts", "iam") else "json", given)
+    )
 
 
-def mended(call: Call) -> Call:
+def mended(call: AwsCall) -> AwsCall:
     """The call without what would be refused at first sight."""
     params = dict(call.params)
     if call.operation == "CreateModel":
@@ -125,7 +127,7 @@ def mended(call: Call) -> Call:
         ]
     if "RollingUpdatePolicy" in params.get("DeploymentConfig", {}):
         params["DeploymentConfig"] = {"RollingUpdatePolicy": params["DeploymentConfig"]["RollingUpdatePolicy"]}
-    return Call(call.service, call.operation, call.protocol, params)
+    return AwsCall(call.service, call.operation, call.protocol, params)
 
 
 def mended_variant(variant: dict[str, Any], name: str) -> dict[str, Any]:
@@ -151,8 +153,8 @@ MAKING = (
 )
 MORE_OF_THESE = st.sampled_from(MAKING).flatmap(lambda name: call_of("sagemaker", name).map(mended))
 BEGINNING = (
-    Call("sagemaker", "CreateModel", "json", {"ModelName": "m", "PrimaryContainer": {"Image": IMAGE}}),
-    Call(
+    AwsCall("sagemaker", "CreateModel", "json", {"ModelName": "m", "PrimaryContainer": {"Image": IMAGE}}),
+    AwsCall(
         "sagemaker",
         "CreateEndpointConfig",
         "json",
@@ -161,11 +163,11 @@ BEGINNING = (
             "ProductionVariants": [{"VariantName": "v", "ModelName": "m", "InstanceType": "ml.m5.large"}],
         },
     ),
-    Call("sagemaker", "CreateEndpoint", "json", {"EndpointName": "e", "EndpointConfigName": "c"}),
+    AwsCall("sagemaker", "CreateEndpoint", "json", {"EndpointName": "e", "EndpointConfigName": "c"}),
 )
 
 
-def answer(store: SqlStore, call: Call) -> None:
+def answer(store: SqlStore, call: AwsCall) -> None:
     """Call a handler; its answer keeps to the model."""
     model = services.operation(call.service, call.operation)
     context = CallContext(
@@ -223,7 +225,7 @@ def serving(fleet: tuple[str, int], number: int) -> WorkerView:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(asked=st.lists(st.one_of(CALLS, MORE_OF_THESE), max_size=10))
-def test_any_calls_are_answered_and_can_be_acted_upon(asked: list[Call]) -> None:
+def test_any_calls_are_answered_and_can_be_acted_upon(asked: list[AwsCall]) -> None:
     store = open_store("sqlite://")
     try:
         for call in (*BEGINNING, *asked):

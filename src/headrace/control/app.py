@@ -26,7 +26,7 @@ from headrace.state.records import Conflict
 from headrace.state.store import Store
 from headrace.wire.aws import calls, compression, services
 from headrace.wire.aws.errors import AwsError, throttled
-from headrace.wire.aws.http import Call, HttpRequest, HttpResponse
+from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse
 from headrace.wire.aws.identify import identify
 from headrace.wire.aws.scope import AwsScope
 
@@ -93,7 +93,7 @@ class ControlApp:
             self._log_call(spoken.service, spoken.operation, response.status, started_s, request_id)
         return response
 
-    def _handle(self, call: Call, request_id: str) -> dict[str, Any]:
+    def _handle(self, call: AwsCall, request_id: str) -> dict[str, Any]:
         handler = handler_of(call.service, call.operation)
         context = CallContext(
             store=self._store,

@@ -12,7 +12,7 @@ LOWEST_LOGPROB = -9999.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class FinishedChoice:
     """A finished choice: its text, tokens and finish."""
 
     index: int
@@ -31,10 +31,10 @@ class Choice:
 class Answer:
     """The finished choices of one generation request, by index."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[FinishedChoice, ...]
     prompt: tuple[Token, ...] | None = None
 
-    def best_first(self) -> tuple[Choice, ...]:
+    def best_first(self) -> tuple[FinishedChoice, ...]:
         """Return the choice with the best mean logprob first, then the others in their order."""
         best = max(self.choices, key=lambda choice: choice.mean_logprob)
         return (best, *(choice for choice in self.choices if choice is not best))
@@ -50,7 +50,7 @@ class Usage:
 
 
 @dataclass(slots=True)
-class Gathering:
+class PartialChoice:
     """A choice whose chunks are still arriving."""
 
     texts: list[str] = field(default_factory=list)
@@ -93,12 +93,12 @@ class Collector:
     """Collects the chunks of one HTTP request, which may have several generation requests."""
 
     def __init__(self, requests: Sequence[GenerationRequest]) -> None:
-        self._choices: list[dict[int, Gathering]] = [{} for _ in requests]
+        self._choices: list[dict[int, PartialChoice]] = [{} for _ in requests]
         self._prompts: list[tuple[Token, ...] | None] = [None for _ in requests]
 
     def add(self, chunk: Chunk, *, request: int = 0) -> None:
         """Add the next chunk of request number `request`."""
-        self._choices[request].setdefault(chunk.index, Gathering()).add(chunk)
+        self._choices[request].setdefault(chunk.index, PartialChoice()).add(chunk)
         if chunk.prompt is not None:
             self._prompts[request] = chunk.prompt
 
@@ -116,19 +116,19 @@ class Collector:
         )
 
 
-def _finished(choices: dict[int, Gathering]) -> tuple[Choice, ...]:
+def _finished(choices: dict[int, PartialChoice]) -> tuple[FinishedChoice, ...]:
     if not choices:
         raise EngineFailed("The engine returned no answer. Try again.")
     return tuple(_choice(index, choices[index]) for index in sorted(choices))
 
 
-def _choice(index: int, gathering: Gathering) -> Choice:
-    failure = failure_of(gathering.finish)
+def _choice(index: int, partial: PartialChoice) -> FinishedChoice:
+    failure = failure_of(partial.finish)
     if failure is not None:
         raise failure
-    if gathering.finish is None:
+    if partial.finish is None:
         raise EngineFailed("The answer stopped before its end. Try again.")
-    return Choice(index=index, text=gathering.text, tokens=tuple(gathering.tokens), finish=gathering.finish)
+    return FinishedChoice(index=index, text=partial.text, tokens=tuple(partial.tokens), finish=partial.finish)
 
 
 def usage_of(answers: Sequence[Answer]) -> Usage:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.wire.aws import calls, services
 from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import Call, HttpRequest
+from headrace.wire.aws.http import AwsCall, HttpRequest
 from headrace.wire.aws.identify import identify
 from tests.wire.aws.client_side import error_of
 
@@ -67,7 +67,7 @@ def check(request):
         assert 400 <= response.status < 500
         assert error_of(target.protocol, response)[0] == outcome.code
     else:
-        assert isinstance(outcome, Call)
+        assert isinstance(outcome, AwsCall)
 
 
 def parse(request):

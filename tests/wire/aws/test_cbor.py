@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.wire.aws import calls, cbor_rpc, services
 from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import Call, HttpRequest
+from headrace.wire.aws.http import AwsCall, HttpRequest
 from tests.wire.aws.client_side import as_client_sees, request_of, result_of
 from tests.wire.aws.shape_values import values
 
@@ -42,7 +42,7 @@ def test_results_arrive_as_they_were_given(name, data):
     shape = services.operation("cloudwatch", name).output_shape
     result = {} if shape is None else data.draw(values(shape))
 
-    response = calls.render(Call("cloudwatch", name, PROTOCOL), result, "the-id")
+    response = calls.render(AwsCall("cloudwatch", name, PROTOCOL), result, "the-id")
 
     assert result_of("cloudwatch", name, response, PROTOCOL) == as_client_sees(result, shape)
     assert dict(response.headers)["smithy-protocol"] == "rpc-v2-cbor"
@@ -50,14 +50,14 @@ def test_results_arrive_as_they_were_given(name, data):
 
 
 def test_an_operation_without_a_result_has_no_body_and_no_type_of_one():
-    response = calls.render(Call("cloudwatch", "PutMetricData", PROTOCOL), {}, "the-id")
+    response = calls.render(AwsCall("cloudwatch", "PutMetricData", PROTOCOL), {}, "the-id")
 
     assert response.body == b""
     assert "content-type" not in dict(response.headers)
 
 
 def test_what_utf8_cannot_hold_does_not_break_the_answer():
-    call = Call("cloudwatch", "ListMetrics", PROTOCOL)
+    call = AwsCall("cloudwatch", "ListMetrics", PROTOCOL)
 
     response = calls.render(call, {"Metrics": [{"MetricName": "a\ud800"}]}, "the-id")
 
@@ -117,7 +117,7 @@ def test_what_is_not_the_protocol_is_refused(body):
 def test_any_bytes_are_a_call_or_a_refusal(body):
     outcome = outcome_of(body)
 
-    assert isinstance(outcome, Call) or 400 <= outcome.http_status < 500
+    assert isinstance(outcome, AwsCall) or 400 <= outcome.http_status < 500
 
 
 def outcome_of(body):

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.wire.aws import calls, errors, services
 from headrace.wire.aws.errors import AwsError
-from headrace.wire.aws.http import Call
+from headrace.wire.aws.http import AwsCall
 from headrace.wire.aws.identify import Target
 from tests.wire.aws.client_side import error_of, parsed
 
@@ -36,7 +36,7 @@ def test_no_message_breaks_the_answer(protocol):
 
 def test_a_model_error_carries_its_members():
     members = {"OriginalStatusCode": 400, "OriginalMessage": "bad", "LogStreamArn": "arn"}
-    call = Call("sagemaker-runtime", "InvokeEndpoint", "rest-json")
+    call = AwsCall("sagemaker-runtime", "InvokeEndpoint", "rest-json")
 
     response = calls.render_error(call, AwsError("ModelError", "Received", members=members), "the-id")
 
@@ -85,7 +85,7 @@ def test_what_is_not_there_is_said_in_the_words_that_sdks_look_for():
 
 
 def test_an_error_of_the_model_names_its_message_as_the_shape_does():
-    call = Call("sagemaker", "CreateModel", "json")
+    call = AwsCall("sagemaker", "CreateModel", "json")
 
     response = calls.render_error(call, AwsError("ResourceInUse", "taken"), "the-id")
     other = calls.render_error(call, AwsError("ValidationException", "wrong"), "the-id")
@@ -141,7 +141,7 @@ def test_the_representation_shows_what_it_is():
 
 @pytest.mark.parametrize("protocol", ["json", "smithy-rpc-v2-cbor"])
 def test_a_service_that_spoke_query_first_says_both_names_of_an_error(protocol):
-    call = Call("cloudwatch", "DeleteAlarms", protocol)
+    call = AwsCall("cloudwatch", "DeleteAlarms", protocol)
 
     response = calls.render_error(call, AwsError("ResourceNotFound", "none", status=404), "the-id")
     strange = calls.render_error(call, AwsError("Strange", "m", status=500), "the-id")
@@ -155,6 +155,6 @@ def test_a_service_that_spoke_query_first_says_both_names_of_an_error(protocol):
 
 
 def test_other_services_have_one_name_for_an_error():
-    response = calls.render_error(Call("sagemaker", "CreateModel", "json"), AwsError("ResourceInUse", "m"), "the-id")
+    response = calls.render_error(AwsCall("sagemaker", "CreateModel", "json"), AwsError("ResourceInUse", "m"), "the-id")
 
     assert "x-amzn-query-error" not in dict(response.headers)

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.wire.aws import calls, json_rpc, query, rest_json, services
-from headrace.wire.aws.http import Call
+from headrace.wire.aws.http import AwsCall
 from tests.wire.aws.client_side import PROTOCOLS, as_client_sees, parsed, request_of, result_of
 from tests.wire.aws.shape_values import texts, values, xml_texts
 
@@ -77,7 +77,7 @@ def test_results_arrive_as_they_were_given(pair, data):
     if "Body" in getattr(shape, "required_members", []):
         result.setdefault("Body", b"")
 
-    response = calls.render(Call(service, name, protocol), result, "the-id")
+    response = calls.render(AwsCall(service, name, protocol), result, "the-id")
 
     expected = as_client_sees(result, shape)
     assert result_of(service, name, response) == expected
@@ -99,7 +99,7 @@ def test_a_request_without_its_required_members_is_refused_or_needs_none(pair):
 
 
 def test_members_that_the_output_does_not_know_are_left_out():
-    call = Call("sagemaker", "DescribeModel", "json")
+    call = AwsCall("sagemaker", "DescribeModel", "json")
 
     response = calls.render(call, {"ModelName": "m", "Tags": [], "CreationTime": 1.5, "ModelArn": None})
 
@@ -107,7 +107,7 @@ def test_members_that_the_output_does_not_know_are_left_out():
 
 
 def test_a_delete_answers_with_an_empty_body():
-    response = calls.render(Call("sagemaker", "DeleteModel", "json"), {}, "the-id")
+    response = calls.render(AwsCall("sagemaker", "DeleteModel", "json"), {}, "the-id")
 
     assert (response.status, response.body) == (200, b"")
     assert ("x-amzn-requestid", "the-id") in response.headers
@@ -115,7 +115,7 @@ def test_a_delete_answers_with_an_empty_body():
 
 def test_the_request_id_is_where_clients_of_each_protocol_look():
     for service, name in (("sagemaker", "ListModels"), ("sts", "GetCallerIdentity")):
-        call = Call(service, name, PROTOCOLS[service])
+        call = AwsCall(service, name, PROTOCOLS[service])
 
         response = calls.render(call, {}, "the-id")
 
@@ -124,7 +124,7 @@ def test_the_request_id_is_where_clients_of_each_protocol_look():
 
 
 def test_the_head_of_a_stream_has_the_inner_type_in_a_header_of_its_own():
-    call = Call("sagemaker-runtime", "InvokeEndpointWithResponseStream", "rest-json")
+    call = AwsCall("sagemaker-runtime", "InvokeEndpointWithResponseStream", "rest-json")
 
     status, headers = calls.render_head(
         call, {"ContentType": "text/event-stream", "InvokedProductionVariant": "AllTraffic"}, "the-id"
@@ -140,7 +140,7 @@ def test_the_head_of_a_stream_has_the_inner_type_in_a_header_of_its_own():
 
 
 def test_an_asynchronous_invocation_is_accepted_with_its_places_in_headers():
-    call = Call("sagemaker-runtime", "InvokeEndpointAsync", "rest-json")
+    call = AwsCall("sagemaker-runtime", "InvokeEndpointAsync", "rest-json")
     result = {"InferenceId": "i", "OutputLocation": "s3://b/o", "FailureLocation": "s3://b/f"}
 
     response = calls.render(call, result, "the-id")
@@ -152,7 +152,7 @@ def test_an_asynchronous_invocation_is_accepted_with_its_places_in_headers():
 
 
 def test_a_body_that_is_passed_on_has_no_type_but_its_own():
-    call = Call("sagemaker-runtime", "InvokeEndpoint", "rest-json")
+    call = AwsCall("sagemaker-runtime", "InvokeEndpoint", "rest-json")
 
     plain = calls.render(call, {"Body": b"\xff\x00"}, "the-id")
     typed = calls.render(call, {"Body": b"{}", "ContentType": "application/json"}, "the-id")
@@ -163,7 +163,7 @@ def test_a_body_that_is_passed_on_has_no_type_but_its_own():
 
 
 def test_a_value_cannot_smuggle_in_a_second_header():
-    call = Call("sagemaker-runtime", "InvokeEndpoint", "rest-json")
+    call = AwsCall("sagemaker-runtime", "InvokeEndpoint", "rest-json")
 
     response = calls.render(call, {"Body": b"", "CustomAttributes": "a\r\nx-evil: 1\x00 \u20ac"}, "the-id")
 

@@ -1,5 +1,5 @@
 """
-Entry point of the AWS protocols: parses a request into a `Call`, and renders its result or error as a response.
+Entry point of the AWS protocols: parses a request into an `AwsCall`, and renders its result or error as a response.
 
     try:
         call = calls.parse(request)
@@ -15,7 +15,7 @@ from botocore.model import OperationModel
 
 from headrace.wire.aws import cbor_rpc, json_rpc, query, rest_json, services, validation
 from headrace.wire.aws.errors import AwsError, malformed, unknown_operation
-from headrace.wire.aws.http import Call, HttpRequest, HttpResponse, Protocol
+from headrace.wire.aws.http import AwsCall, HttpRequest, HttpResponse, Protocol
 from headrace.wire.aws.identify import Target, identify
 
 _PARSERS = {
@@ -38,7 +38,7 @@ _ERROR_RENDERERS = {
 }
 
 
-def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) -> Call:
+def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) -> AwsCall:
     """
     Parse a request of any service but S3, and validate it against the service's model.
 
@@ -57,10 +57,10 @@ def parse(request: HttpRequest, *, free_shapes: AbstractSet[str] = frozenset()) 
         validation.check(operation, params, free_shapes=free_shapes)
     except RecursionError as error:
         raise malformed("The request is nested too deep.") from error
-    return Call(target.service, operation.name, target.protocol, params)
+    return AwsCall(target.service, operation.name, target.protocol, params)
 
 
-def render(call: Call, result: dict[str, Any], request_id: str = "") -> HttpResponse:
+def render(call: AwsCall, result: dict[str, Any], request_id: str = "") -> HttpResponse:
     """
     Render the result of an operation.
 
@@ -73,12 +73,12 @@ def render(call: Call, result: dict[str, Any], request_id: str = "") -> HttpResp
     return _RENDERERS[call.protocol](services.operation(call.service, call.operation), result, request_id)
 
 
-def render_head(call: Call, result: dict[str, Any], request_id: str = "") -> tuple[int, tuple[tuple[str, str], ...]]:
+def render_head(call: AwsCall, result: dict[str, Any], request_id: str = "") -> tuple[int, tuple[tuple[str, str], ...]]:
     """Return status and headers of a runtime response whose body the caller streams; see `render` for the rest."""
     return rest_json.response_head(services.operation(call.service, call.operation), result, request_id)
 
 
-def render_error(spoken: Call | Target | Protocol, error: AwsError, request_id: str = "") -> HttpResponse:
+def render_error(spoken: AwsCall | Target | Protocol, error: AwsError, request_id: str = "") -> HttpResponse:
     """Render an error in the protocol of a call, or of a request that could not be parsed."""
     protocol = spoken if isinstance(spoken, str) else spoken.protocol
     if protocol == "rest-xml":
@@ -98,7 +98,7 @@ def _operation(target: Target) -> OperationModel:
     return operation
 
 
-def _known(spoken: Call | Target) -> OperationModel | None:
+def _known(spoken: AwsCall | Target) -> OperationModel | None:
     name = spoken.operation
     if name is None or name not in services.operation_names(spoken.service):
         return None

@@ -38,7 +38,7 @@ class HttpResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AwsCall:
     """A parsed call of an AWS operation."""
 
     service: str

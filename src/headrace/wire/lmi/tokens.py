@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 from headrace.core.generation import Finish, FinishReason, Token, TokenLogprob
-from headrace.wire.answers import Choice, finite_logprob
+from headrace.wire.answers import FinishedChoice, finite_logprob
 from headrace.wire.framing import json_number, one_line, to_json
 from headrace.wire.lmi.parameters import Version
 
@@ -95,7 +95,9 @@ class LmiOptions:
             details["inputs"] = self.prompts[request]
         return details
 
-    def sequence_details(self, choice: Choice, prompt: tuple[Token, ...] | None, request: int) -> dict[str, object]:
+    def sequence_details(
+        self, choice: FinishedChoice, prompt: tuple[Token, ...] | None, request: int
+    ) -> dict[str, object]:
         """Return `details` of a whole answer."""
         tokens = [self.token(token) for token in choice.tokens]
         prefill = [self.token(token, is_prompt=True) for token in prompt or ()]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, Token
-from headrace.wire.answers import Answer, Choice, failure_of, usage_of
+from headrace.wire.answers import Answer, FinishedChoice, failure_of, usage_of
 from headrace.wire.dialect import Timings
 from headrace.wire.framing import to_json
 from headrace.wire.openai.envelope import Envelope, UsageMeter, finish_reason
@@ -62,7 +62,7 @@ class ChatReply:
         choices = [self._choice(choice) for choice in answer.choices]
         return self.options.envelope.body(KIND, choices, usage_of(answers))
 
-    def _choice(self, choice: Choice) -> dict[str, object]:
+    def _choice(self, choice: FinishedChoice) -> dict[str, object]:
         tool_stream = ToolStream(self.options.plan)
         deltas = [*tool_stream.feed(choice.text), *tool_stream.finish()]
         message: dict[str, object] = {"role": "assistant", "content": None, "refusal": None}

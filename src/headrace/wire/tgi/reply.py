@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, Token, TokenLogprob
-from headrace.wire.answers import Answer, Choice, failure_of, finite_logprob
+from headrace.wire.answers import Answer, FinishedChoice, failure_of, finite_logprob
 from headrace.wire.dialect import Timings
 from headrace.wire.framing import (
     JSON_CONTENT_TYPE,
@@ -74,7 +74,9 @@ class TgiReply:
             body["details"] = self._details(best, others, answer.prompt)
         return to_json([body] if self.options.in_array else body)
 
-    def _details(self, best: Choice, others: Sequence[Choice], prompt: tuple[Token, ...] | None) -> dict[str, object]:
+    def _details(
+        self, best: FinishedChoice, others: Sequence[FinishedChoice], prompt: tuple[Token, ...] | None
+    ) -> dict[str, object]:
         details = self._sequence(best, prompt)
         if others:
             details["best_of_sequences"] = [
@@ -85,7 +87,7 @@ class TgiReply:
             details["top_tokens"] = details.pop("top_tokens")
         return details
 
-    def _sequence(self, choice: Choice, prompt: tuple[Token, ...] | None) -> dict[str, object]:
+    def _sequence(self, choice: FinishedChoice, prompt: tuple[Token, ...] | None) -> dict[str, object]:
         sequence: dict[str, object] = {
             "finish_reason": choice.finish.reason.value,
             "generated_tokens": choice.finish.output_tokens,
