@@ -9,7 +9,7 @@ from .ray_nodes import Nodes, ray_nodes
 
 @pytest.fixture(scope="package")
 def nodes() -> Iterator[Nodes]:
-    """A head without room, and two nodes of two CPUs."""
+    """A head node without CPUs, and two nodes of two CPUs."""
     pytest.importorskip("ray")
     with ray_nodes(2, 2) as made:
         yield made

@@ -1,4 +1,4 @@
-"""Which ports processes listen on, as the kernel tells. Source: Linux `proc(5)`."""
+"""The ports that processes listen on. Source: Linux `proc(5)`."""
 
 import ipaddress
 import re
@@ -12,7 +12,7 @@ _LISTEN = "0A"
 
 
 def descendants(pid: int) -> set[int]:
-    """Of a process, those that live now."""
+    """Return the running descendants of a process."""
     found, new = set[int](), {pid}
     while new:
         found |= new
@@ -21,7 +21,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def listening(pids: Collection[int]) -> set[tuple[IPAddress, int]]:
-    """Address and port of every socket that one of the processes listens on."""
+    """Return the addresses and ports that the processes listen on."""
     inodes = {inode for pid in pids for inode in _sockets(pid)}
     return {(address, port) for address, port, inode in _table() if inode in inodes}
 

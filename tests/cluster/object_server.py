@@ -1,4 +1,4 @@
-"""A small server of objects in a thread: as much of S3 as workers use, plain HTTP too, and faults on demand."""
+"""A small object server in a thread: the S3 operations that workers use, plain HTTP, and faults on demand."""
 
 import hashlib
 import re
@@ -12,11 +12,11 @@ from xml.sax.saxutils import escape
 
 @dataclass
 class Objects:
-    """What is stored, by `/bucket/key`, and what goes wrong."""
+    """The stored objects by `/bucket/key`, and the faults to play."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
     cut: set[str] = field(default_factory=set)
-    """Answers to these end in the middle."""
+    """Responses for these paths end in the middle."""
     denied: set[str] = field(default_factory=set)
     gets: list[str] = field(default_factory=list)
     """GETs of objects, in order."""
@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class ObjectServer:
-    """The server; `with` starts and ends it."""
+    """The server, running during a `with` block."""
 
     def __init__(self) -> None:
         self.objects = Objects()

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, for one test session; nothing of it listens beyond loopback."""
+"""A Ray cluster of several nodes on this machine, for one test session; it listens on loopback only."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ from tests.waiting import WAIT_S
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 MEMORY_BYTES = 8 << 30
-"""Of each node."""
+"""Resources of each node."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -55,7 +55,7 @@ def only_one() -> Iterator[None]:
 
 @contextmanager
 def ray_nodes(*cpus: int) -> Iterator[Nodes]:
-    """A head without room, and nodes with so many CPUs each."""
+    """Start a head node without CPUs, and nodes with the given CPUs."""
     with only_one():
         yield from _ray_nodes(cpus)
 
@@ -67,7 +67,7 @@ def agent_ports() -> dict[str, int]:
 
 
 def patiently(get_node: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Wait in Ray's look for a new node: its own limit of 30 s is no option, and a busy machine takes longer."""
+    """Let Ray wait longer for a new node: its limit of 30 s is not configurable, and a busy machine takes longer."""
 
     def get_node_when_there(gcs_address: str, node_id: str) -> dict[str, Any]:
         deadline_s = time.monotonic() + WAIT_S
@@ -83,7 +83,7 @@ def patiently(get_node: Callable[..., dict[str, Any]]) -> Callable[..., dict[str
 
 
 def with_listen_port(start_process: Callable[..., Any]) -> Callable[..., Any]:
-    """Tell nodes where their agent listens: Ray tells the agent alone, and the node waits 15 s for it (Ray #65983)."""
+    """Pass the agent's port to the node too: Ray passes it to the agent only, and the node waits 15 s (Ray #65983)."""
 
     def start(command: list[str], process_type: str, *arguments: Any, **options: Any) -> Any:
         if process_type == "raylet":
@@ -95,7 +95,7 @@ def with_listen_port(start_process: Callable[..., Any]) -> Callable[..., Any]:
 
 def _ray_nodes(cpus: Sequence[int]) -> Iterator[Nodes]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray takes another address than loopback
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # otherwise Ray uses another address than loopback
     from ray._private import services
     from ray.cluster_utils import Cluster
 

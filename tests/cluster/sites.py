@@ -1,4 +1,4 @@
-"""Where workers without models run in tests of launchers: on this machine, or on a Ray cluster in it."""
+"""Launchers for tests with workers without models: on this machine, or on a Ray cluster on it."""
 
 import asyncio
 import json
@@ -32,20 +32,20 @@ from tests.waiting import WAIT_S
 
 STUB = (sys.executable, "-S", "-P", str(Path(__file__).parent / "stub_worker.py"))
 LONG = pytest.mark.timeout(1200)
-"""Another process of the suite may have the one cluster that there is at a time."""
+"""Only one process of the suite can have a cluster at a time."""
 SMALL = ResourceRequest(num_cpus=0.1)
 
 
 @dataclass(frozen=True)
 class Site:
-    """A launcher, how to make another one beside it, and where its workers' folders are."""
+    """A launcher, a factory of further ones, and the folder of its workers."""
 
     launcher: Launcher
     another: Callable[[], Launcher]
     folders: Path
-    """Of the workers, where they run."""
+    """The folder of the workers where they run."""
     logs: WorkerLogs
-    """As the platform reads them."""
+    """The logs as the platform reads them."""
 
     def folder(self, name: str) -> Path:
         return self.folders / name
@@ -56,7 +56,7 @@ class Site:
         return ProcessId(**handle.facts["process"])
 
     def child(self, name: str) -> ProcessId:
-        """What a worker started."""
+        """Return the processes that a worker has started."""
         child = process_id(int((self.folder(name) / "child").read_text()))
         assert child is not None
         return child
@@ -93,7 +93,7 @@ def local_site(folder: Path) -> Site:
 
 
 def ray_site(folder: Path, address: str, **variables: str) -> Site:
-    """`variables`: of the platform's environment, besides those of this process."""
+    """Make a site; `variables` are added to the platform's environment."""
 
     def launcher() -> RayLauncher:
         return ray_launcher(folder, address, variables)
@@ -121,7 +121,7 @@ def spec(name: str, *, resources: ResourceRequest = SMALL, **asked: object) -> W
 
 
 async def started(launcher: Launcher, wanted: WorkerSpec) -> Handle:
-    """Start a worker, however long it takes; as the reconciler does, ask again while the cluster does not answer."""
+    """Start a worker, and like the reconciler retry while the cluster does not answer."""
     deadline_s, waits_for = time.monotonic() + WAIT_S, ""
     while time.monotonic() < deadline_s:
         try:

@@ -1,8 +1,8 @@
 """
 A worker without a model, for tests of launchers: `python stub_worker.py ASSIGNMENT`.
 
-What it does stands in its specification's environment, as STUB: a JSON object with `print` (lines), `fetch` (report
-that it is fetching), `exit` (a code, at once), `deaf` (ignores SIGTERM), `child` (starts a process of its own). `/ping`
+Its behaviour is in its specification's environment, as STUB: a JSON object with `print` (lines), `fetch` (report
+that it is fetching), `exit` (with a code, at once), `deaf` (ignore SIGTERM), `child` (start a process). `/ping`
 answers 200 while the file `healthy` is in its folder.
 """
 
@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
-"""As real workers end with their keeper. Source: Linux `prctl(2)`."""
+"""Real workers end with their parent too. Source: Linux `prctl(2)`."""
 
 
 class Handler(BaseHTTPRequestHandler):

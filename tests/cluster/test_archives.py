@@ -1,4 +1,4 @@
-"""Archives are unpacked whole, or refused in one sentence with nothing written outside."""
+"""Archives are unpacked completely, or refused with one clear error and nothing written outside."""
 
 import gzip
 import io
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def unpacked(tmp_path: Path, packed: bytes, **bounds) -> dict[str, bytes]:
-    """Files by name, after unpacking into a folder that has a neighbour."""
+    """Unpack into a folder that has a neighbour; return the files by name."""
     target = tmp_path / "in" / "target"
     target.mkdir(parents=True)
     bounds = {"reserve_bytes": 0, "deadline": Deadline(60), **bounds}
@@ -27,7 +27,7 @@ def unpacked(tmp_path: Path, packed: bytes, **bounds) -> dict[str, bytes]:
 
 
 def refused(tmp_path: Path, packed: bytes, **bounds) -> str:
-    """The sentence; nothing may lie outside of the target."""
+    """Return the error of an archive that must be refused, with nothing written outside of the target."""
     with pytest.raises(FetchFailed) as caught:
         unpacked(tmp_path, packed, **bounds)
     assert [path.name for path in (tmp_path / "in").iterdir()] == ["target"]
@@ -40,18 +40,18 @@ GOOD = [folder("./"), PROPERTIES, folder("sub"), file("sub/deep/weights", b"w" *
 
 
 @pytest.mark.parametrize("mode", ["w:gz", "w", "w:bz2", "w:xz"])
-def test_all_files_come_out_whatever_packed_them(tmp_path, mode) -> None:
+def test_all_supported_formats_are_unpacked(tmp_path, mode) -> None:
     files = unpacked(tmp_path, archive(GOOD, mode=mode))
     assert files == {"serving.properties": b"engine=MPI\n", "sub/deep/weights": b"w" * 5000}
 
 
-def test_pieces_may_come_in_any_size(tmp_path) -> None:
+def test_reads_may_return_any_number_of_bytes(tmp_path) -> None:
     stream = io.BytesIO(archive(GOOD))
     unpack(lambda _: stream.read(7), tmp_path, Guard(folder=tmp_path, deadline=Deadline(60)), name="m")
     assert (tmp_path / "sub/deep/weights").read_bytes() == b"w" * 5000
 
 
-def test_only_the_right_to_run_is_kept_of_modes(tmp_path) -> None:
+def test_only_the_executable_bit_of_modes_is_kept(tmp_path) -> None:
     unpacked(tmp_path, archive([file("run", mode=0o4777), file("data", mode=0o200)]))
     modes = {path.name: path.stat().st_mode & 0o7777 for path in (tmp_path / "in/target").iterdir()}
     assert modes == {"run": 0o755, "data": 0o644}
@@ -106,12 +106,12 @@ def test_devices_and_pipes_are_refused(tmp_path, kind) -> None:
     assert "device or pipe" in refused(tmp_path, archive([special("d", kind)]))
 
 
-def test_of_two_members_with_one_name_the_later_counts(tmp_path) -> None:
+def test_a_later_member_replaces_an_earlier_one_of_the_same_name(tmp_path) -> None:
     members = [file("a", b"1"), link("b", "a", is_hard=True), file("a", b"2")]
     assert unpacked(tmp_path, archive(members)) == {"a": b"2", "b": b"1"}
 
 
-def test_a_file_cannot_be_a_folder_too(tmp_path) -> None:
+def test_a_name_cannot_be_a_file_and_a_folder(tmp_path) -> None:
     assert "'a/b'" in refused(tmp_path, archive([file("a"), file("a/b")]))
 
 
@@ -120,7 +120,7 @@ def test_a_file_cannot_be_a_folder_too(tmp_path) -> None:
     [b"", b"no archive" * 100, b"PK\x03\x04zip", b"GGUF....", b"\x1f\x8bbroken", gzip.compress(b"not a tar" * 99)],
     ids=["empty", "text", "zip", "gguf", "broken gzip", "gzip of no tar"],
 )
-def test_what_is_no_archive_is_refused(tmp_path, packed) -> None:
+def test_other_formats_are_refused(tmp_path, packed) -> None:
     assert "tar.gz archive" in refused(tmp_path, packed)
 
 
@@ -141,11 +141,11 @@ def test_too_many_files_are_refused(tmp_path) -> None:
     assert "more than 20 files" in refused(tmp_path, packed, max_files=20)
 
 
-def test_folders_count_too(tmp_path) -> None:
+def test_folders_count_as_files(tmp_path) -> None:
     assert "more than 20 files" in refused(tmp_path, archive([file("a/" * 30 + "f")]), max_files=20)
 
 
-def test_a_full_disk_is_one_clear_sentence(tmp_path) -> None:
+def test_a_full_disk_is_one_clear_error(tmp_path) -> None:
     packed = archive([file("weights", b"w" * MIB)])
     with pytest.raises(DiskFull, match="1 MiB more are needed, 500 KiB are free"):
         unpacked(tmp_path, packed, free_bytes=lambda _: 500 * 1024)
@@ -159,18 +159,18 @@ def test_a_file_that_claims_to_be_huge_is_refused_before_it_is_written(tmp_path)
     assert "full" in said
 
 
-def test_a_header_that_wants_much_memory_is_refused(tmp_path) -> None:
+def test_a_header_that_needs_much_memory_is_refused(tmp_path) -> None:
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
     assert "a header of" in refused(tmp_path, gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(4096)))
 
 
-def test_a_bomb_is_refused(tmp_path) -> None:
+def test_an_archive_bomb_is_refused(tmp_path) -> None:
     said = refused(tmp_path, archive([file("zeros", bytes(30 * MIB))]), unrationed_bytes=MIB)
     assert "more than 100 times its size" in said
 
 
-def test_a_deadline_ends_it(tmp_path) -> None:
+def test_unpacking_ends_at_the_deadline(tmp_path) -> None:
     times = iter([0.0] + [1.0] * 5 + [99.0] * 1000)
     deadline = Deadline(10, now_s=lambda: next(times))
     packed = archive([file(f"f{number}") for number in range(30)])

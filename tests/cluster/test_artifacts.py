@@ -1,4 +1,4 @@
-"""Artifacts from everywhere, into the cache, or refused in one sentence."""
+"""Artifacts of all sources are fetched into the cache, or refused with one clear error."""
 
 import os
 from collections.abc import Iterator
@@ -57,14 +57,14 @@ def files_in(folder: Path) -> dict[str, bytes]:
 UNPACKED = {"model/serving.properties": b"p", "model/weights": b"w" * 3000}
 
 
-def test_an_archive_in_a_bucket_is_unpacked_and_named_like_itself(objects, cache) -> None:
+def test_an_archive_in_a_bucket_is_unpacked_into_a_folder_of_its_name(objects, cache) -> None:
     objects.contents["/b/models/my llama.tar.gz"] = PACKED
     folder = fetcher(cache, objects).fetch(ArtifactSource(uri="s3://b/models/my llama.tar.gz"))
     assert files_in(folder) == UNPACKED
     assert folder.name == "my-llama"
 
 
-def test_the_same_version_is_fetched_once_and_a_new_one_anew(objects, cache) -> None:
+def test_each_version_is_fetched_once(objects, cache) -> None:
     source = ArtifactSource(uri="s3://b/m.tar.gz")
     objects.contents["/b/m.tar.gz"] = PACKED
     first = fetcher(cache, objects).fetch(source)
@@ -76,7 +76,7 @@ def test_the_same_version_is_fetched_once_and_a_new_one_anew(objects, cache) -> 
 
 
 @pytest.mark.parametrize("prefix", ["llama/", "llama"])
-def test_a_prefix_is_a_folder(objects, cache, prefix) -> None:
+def test_a_prefix_is_fetched_as_a_folder(objects, cache, prefix) -> None:
     objects.contents |= {
         "/b/llama/": b"",
         "/b/llama/config.json": b"{}",
@@ -88,7 +88,7 @@ def test_a_prefix_is_a_folder(objects, cache, prefix) -> None:
     assert folder.name == "llama"
 
 
-def test_a_prefix_is_fetched_anew_when_one_object_changed(objects, cache) -> None:
+def test_a_prefix_is_fetched_again_when_an_object_has_changed(objects, cache) -> None:
     source = ArtifactSource(uri="s3://b/", is_prefix=True)
     objects.contents |= {"/b/x": b"1", "/b/y": b"2"}
     assert files_in(fetcher(cache, objects).fetch(source)) == {"x": b"1", "y": b"2"}
@@ -96,7 +96,7 @@ def test_a_prefix_is_fetched_anew_when_one_object_changed(objects, cache) -> Non
     assert files_in(fetcher(cache, objects).fetch(source)) == {"x": b"1", "y": b"3"}
 
 
-def test_one_object_that_is_no_archive_lies_alone_in_a_folder(objects, cache) -> None:
+def test_an_object_that_is_not_an_archive_is_put_into_a_folder(objects, cache) -> None:
     objects.contents["/b/x/model.gguf"] = b"GGUF"
     folder = fetcher(cache, objects).fetch(ArtifactSource(uri="s3://b/x/model.gguf", is_archive=False))
     assert files_in(folder) == {"model.gguf": b"GGUF"}
@@ -115,7 +115,7 @@ def test_channels_are_fetched_beside_the_model(objects, cache) -> None:
     assert files_in(fetched.channels["draft_model"]) == {"w": b"d"}
 
 
-def test_an_empty_prefix_is_no_files_where_it_may_be_and_a_channel_never_may(objects, cache) -> None:
+def test_an_empty_prefix_is_accepted_only_for_the_model_and_only_if_allowed(objects, cache) -> None:
     objects.contents["/b/x"] = b"1"
     empty = ArtifactSource(uri="s3://b/empty/", is_prefix=True, is_archive=False)
     assert fetcher(cache, objects).fetch_all([empty], may_be_empty=True).model is None
@@ -141,7 +141,7 @@ def test_an_empty_prefix_is_no_files_where_it_may_be_and_a_channel_never_may(obj
         (ArtifactSource(uri="http://[b/x"), "not a valid URI"),
     ],
 )
-def test_what_cannot_be_had_is_one_sentence_and_leaves_nothing(objects, cache, source, said) -> None:
+def test_a_failed_fetch_is_one_clear_error_and_leaves_nothing(objects, cache, source, said) -> None:
     objects.contents |= {
         "/b/denied.tar.gz": PACKED,
         "/b/text.tar.gz": b"hello " * 500,
@@ -159,20 +159,20 @@ def test_what_cannot_be_had_is_one_sentence_and_leaves_nothing(objects, cache, s
     assert not cache.folder.exists() or {path.suffix for path in cache.folder.iterdir()} <= {".lock"}
 
 
-def test_object_storage_that_does_not_answer_is_one_sentence(cache) -> None:
+def test_an_unreachable_object_storage_is_one_clear_error(cache) -> None:
     gone = Objects(url="http://127.0.0.1:1")
     with pytest.raises(FetchFailed, match="cannot be read"):
         fetcher(cache, gone).fetch(ArtifactSource(uri="s3://b/x.tar.gz"))
 
 
-def test_a_full_disk_is_one_sentence(objects, cache) -> None:
+def test_a_full_disk_during_a_fetch_is_one_clear_error(objects, cache) -> None:
     objects.contents |= {"/b/m.tar.gz": PACKED, "/b/p/w": b"w" * 4000}
     for source in (ArtifactSource(uri="s3://b/m.tar.gz"), ArtifactSource(uri="s3://b/p/", is_prefix=True)):
         with pytest.raises(FetchFailed, match=r"The disk of .* is full"):
             fetcher(cache, objects, free_bytes=lambda _: 100).fetch(source)
 
 
-def test_time_that_is_up_is_one_sentence(objects, cache) -> None:
+def test_an_expired_deadline_is_one_clear_error(objects, cache) -> None:
     objects.contents["/b/m.tar.gz"] = PACKED
     with pytest.raises(FetchFailed, match="ModelDataDownloadTimeoutInSeconds"):
         fetcher(cache, objects, timeout_s=0).fetch(ArtifactSource(uri="s3://b/m.tar.gz"))
@@ -189,7 +189,7 @@ def test_http_is_fetched_and_cached_by_its_etag(objects, cache) -> None:
 
 
 @pytest.mark.parametrize("path", ["/x/nothing", "/x/cut"])
-def test_http_that_fails_is_one_sentence_without_secrets(objects, cache, path) -> None:
+def test_a_failed_http_fetch_is_one_clear_error_without_secrets(objects, cache, path) -> None:
     objects.contents["/x/cut"] = archive([file("w", os.urandom(50_000))])
     objects.cut.add("/x/cut")
     with pytest.raises(FetchFailed) as caught:
@@ -198,13 +198,13 @@ def test_http_that_fails_is_one_sentence_without_secrets(objects, cache, path) -
     assert "secret" not in str(caught.value)
 
 
-def test_a_folder_here_is_used_where_it_lies(tmp_path, cache) -> None:
+def test_a_local_folder_is_used_in_place(tmp_path, cache) -> None:
     (tmp_path / "model").mkdir()
     assert fetcher(cache).fetch(ArtifactSource(uri=str(tmp_path / "model"))) == tmp_path / "model"
     assert fetcher(cache).fetch(ArtifactSource(uri=f"file://{tmp_path}/model")) == tmp_path / "model"
 
 
-def test_an_archive_here_is_unpacked_once_for_each_version(tmp_path, cache) -> None:
+def test_a_local_archive_is_unpacked_once_for_each_version(tmp_path, cache) -> None:
     path = tmp_path / "m.tar.gz"
     path.write_bytes(PACKED)
     first = fetcher(cache).fetch(ArtifactSource(uri=str(path)))
@@ -214,14 +214,14 @@ def test_an_archive_here_is_unpacked_once_for_each_version(tmp_path, cache) -> N
     assert files_in(fetcher(cache).fetch(ArtifactSource(uri=str(path)))) == {"new": b"x"}
 
 
-def test_another_file_here_is_linked(tmp_path, cache) -> None:
+def test_another_local_file_is_linked(tmp_path, cache) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     source = ArtifactSource(uri=str(tmp_path / "m.gguf"), is_archive=False)
     assert files_in(fetcher(cache).fetch(source)) == {"m.gguf": b"GGUF"}
     assert files_in(fetcher(cache).fetch(source)) == {"m.gguf": b"GGUF"}
 
 
-def test_nothing_here_is_one_sentence(tmp_path, cache) -> None:
+def test_a_missing_local_file_is_one_clear_error(tmp_path, cache) -> None:
     with pytest.raises(FetchFailed, match="neither a file nor a folder"):
         fetcher(cache).fetch(ArtifactSource(uri=str(tmp_path / "nothing")))
 
@@ -234,5 +234,5 @@ def test_nothing_here_is_one_sentence(tmp_path, cache) -> None:
         ("/a/b", "/a/b"),
     ],
 )
-def test_secrets_of_addresses_are_not_shown(uri, harmless) -> None:
+def test_secrets_in_uris_are_redacted(uri, harmless) -> None:
     assert redacted(uri) == harmless

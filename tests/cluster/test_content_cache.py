@@ -1,4 +1,4 @@
-"""Entries are whole or not there, filled once, and stay while they are used."""
+"""Cache entries are complete or absent, filled once, and stay while they are in use."""
 
 import signal
 import subprocess
@@ -37,7 +37,7 @@ def cache(tmp_path):
     made.close()
 
 
-def test_keys_are_the_same_for_the_same_facts_only() -> None:
+def test_keys_are_equal_only_for_equal_facts() -> None:
     assert content_key("a", 1, None) == content_key("a", 1, None)
     assert len({content_key("a", 1), content_key("a", "1"), content_key("a1"), content_key("a", 2)}) == 4
 
@@ -52,14 +52,14 @@ def test_an_entry_is_filled_once(cache) -> None:
 
 
 @pytest.mark.parametrize("harm", [lambda path: path.write_text(""), Path.unlink])
-def test_an_entry_that_lost_something_is_filled_anew(cache, harm) -> None:
+def test_an_entry_that_has_lost_files_is_filled_again(cache, harm) -> None:
     folder = cache.entry(KEY, fill_with("first"), soon())
     cache.close()
     harm(folder / "file")
     assert (cache.entry(KEY, fill_with("second"), soon()) / "file").read_text() == "second"
 
 
-def test_threads_that_want_the_same_fill_it_once(tmp_path) -> None:
+def test_concurrent_threads_fill_an_entry_once(tmp_path) -> None:
     calls: list[str] = []
     start = threading.Barrier(6)
 
@@ -76,7 +76,7 @@ def test_threads_that_want_the_same_fill_it_once(tmp_path) -> None:
     assert len(calls) == 1
 
 
-def test_a_fill_that_fails_leaves_nothing(cache) -> None:
+def test_a_failed_fill_leaves_nothing(cache) -> None:
     def fail(folder: Path) -> None:
         (folder / "half").touch()
         raise FetchFailed("no")
@@ -87,7 +87,7 @@ def test_a_fill_that_fails_leaves_nothing(cache) -> None:
     assert (cache.entry(KEY, fill_with("1"), soon()) / "file").read_text() == "1"
 
 
-def test_unused_entries_make_room_and_used_ones_stay(tmp_path, cache) -> None:
+def test_unused_entries_are_removed_from_a_full_disk_and_used_ones_stay(tmp_path, cache) -> None:
     other = ContentCache(cache.folder)
     used = cache.entry(content_key("used"), fill_with("used"), soon())
     unused = other.entry(content_key("unused"), fill_with("unused"), soon())
@@ -106,7 +106,7 @@ def test_unused_entries_make_room_and_used_ones_stay(tmp_path, cache) -> None:
     assert not unused.exists()
 
 
-def test_a_disk_that_stays_full_is_told(cache) -> None:
+def test_a_disk_that_stays_full_is_an_error(cache) -> None:
     def fill(_: Path) -> None:
         raise DiskFull("full")
 
@@ -148,7 +148,7 @@ ContentCache(Path(sys.argv[1])).entry(sys.argv[2], fill, Deadline(100))
 """
 
 
-def test_kill_9_of_the_one_that_fills_lets_another_begin_anew(cache) -> None:
+def test_another_process_fills_the_entry_after_a_kill_9_of_the_first(cache) -> None:
     command = [sys.executable, "-c", FILLER, str(cache.folder), KEY]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as filler:
         assert filler.stdout is not None
@@ -158,7 +158,7 @@ def test_kill_9_of_the_one_that_fills_lets_another_begin_anew(cache) -> None:
     assert {path.name for path in folder.iterdir()} == {"file", ".size"}
 
 
-def test_a_cache_that_cannot_be_made_is_one_sentence(tmp_path) -> None:
+def test_a_cache_folder_that_cannot_be_created_is_one_clear_error(tmp_path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FetchFailed, match="cannot be stored"):
         ContentCache(tmp_path / "file" / "cache").entry(KEY, fill_with("1"), soon())

@@ -1,4 +1,4 @@
-"""The table knows every instance type that the API takes, with the right numbers."""
+"""The table has every instance type of the API, with the right numbers."""
 
 import pytest
 from botocore.loaders import Loader
@@ -61,16 +61,16 @@ def test_known_numbers(name, vcpus, memory_gib, accelerators) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "ml.m5.huge", "m5.large", "ml.zz9.large", "ml.m5.xlarge\n"])
-def test_other_names_are_not_known(name) -> None:
+def test_other_names_are_not_in_the_table(name) -> None:
     assert find_instance_type(name) is None
 
 
-def test_a_type_that_fits_is_honoured_without_a_word() -> None:
+def test_a_type_that_fits_the_host_has_no_notices() -> None:
     share = share_of_host("ml.m5.large", Host(num_cores=8, memory_bytes=64 * GIB))
     assert (share.threads, share.memory_bytes, share.notices) == (2, 8 * GIB, ())
 
 
-def test_what_a_host_does_not_have_is_said() -> None:
+def test_missing_resources_of_the_host_are_notices() -> None:
     share = share_of_host("ml.g5.12xlarge", SMALL)
     assert (share.threads, share.memory_bytes) == (2, 192 * GIB)
     said = " ".join(share.notices)
@@ -79,14 +79,14 @@ def test_what_a_host_does_not_have_is_said() -> None:
     assert "192 GiB of memory" in said
 
 
-def test_an_unknown_type_may_use_the_host_and_is_told() -> None:
+def test_an_unknown_type_may_use_the_whole_host_with_a_notice() -> None:
     assert share_of_host("ml.future.xlarge", SMALL).threads == 2
     assert share_of_host("ml.future.xlarge", SMALL).memory_bytes is None
     assert "not in the table" in share_of_host("ml.future.xlarge", SMALL).notices[0]
     assert share_of_host("", SMALL).notices == ()
 
 
-def test_this_host_has_something() -> None:
+def test_this_host_has_cores_and_memory() -> None:
     host = this_host()
     assert host.num_cores >= 1
     assert host.memory_bytes > 0

@@ -1,4 +1,4 @@
-"""What every launcher promises: the same tests for workers on this machine and on a Ray cluster."""
+"""The contract of launchers: the same tests for workers on this machine and on a Ray cluster."""
 
 import asyncio
 import json
@@ -43,13 +43,13 @@ async def test_a_worker_is_ready_when_ping_says_so_and_unhealthy_when_it_does_no
     assert (await site.launcher.poll("pinged", handle)).phase is WorkerPhase.READY
 
 
-async def test_a_worker_that_fetches_says_so_with_its_notices(site: Site) -> None:
+async def test_a_fetching_worker_is_observed_with_its_notices(site: Site) -> None:
     handle = await started(site.launcher, spec("fetching", fetch=True))
     seen = await seen_as(site.launcher, "fetching", handle, WorkerPhase.FETCHING)
     assert seen.notices == ("a notice",)
 
 
-async def test_workers_that_fail_are_seen_with_their_codes_sentences_and_logs(site: Site) -> None:
+async def test_failed_workers_are_observed_with_exit_code_reason_and_log(site: Site) -> None:
     cases = {
         "loud": (["loading", "Error: the model is broken.", "bye"], "the model is broken."),
         "twice": (["Error: first", "Error: last"], "last"),
@@ -68,7 +68,7 @@ async def test_workers_that_fail_are_seen_with_their_codes_sentences_and_logs(si
     assert not cases.keys() & (await site.launcher.known()).keys()
 
 
-async def test_the_sentence_of_an_earlier_worker_of_the_name_is_not_taken(site: Site) -> None:
+async def test_the_error_line_of_an_earlier_worker_of_the_name_is_ignored(site: Site) -> None:
     old = await started(site.launcher, spec("again", print=["Error: old"], exit=2))
     await seen_as(site.launcher, "again", old, WorkerPhase.EXITED)
     new = await started(site.launcher, spec("again", print=["fine"], exit=1))
@@ -78,7 +78,7 @@ async def test_the_sentence_of_an_earlier_worker_of_the_name_is_not_taken(site: 
     assert site.said("again") == ["Error: old", "fine"]
 
 
-async def test_kill_9_of_a_worker_is_seen_as_its_signal_and_what_it_left_running_ends(site: Site) -> None:
+async def test_a_kill_9_of_a_worker_is_observed_as_its_signal_and_ends_its_children(site: Site) -> None:
     handle = await site.healthy("killed", child=True)
     child = site.child("killed")
     os.kill(site.process("killed").pid, signal.SIGKILL)
@@ -86,7 +86,7 @@ async def test_kill_9_of_a_worker_is_seen_as_its_signal_and_what_it_left_running
     await until(lambda: asyncio.to_thread(lambda: not is_running(child)))
 
 
-async def test_a_stop_ends_a_worker_and_may_be_said_again(site: Site) -> None:
+async def test_a_stop_ends_a_worker_and_is_idempotent(site: Site) -> None:
     handle = await site.healthy("stopped")
     await site.launcher.stop("stopped", handle, grace_s=WAIT_S)
     await site.launcher.stop("stopped", handle, grace_s=WAIT_S)
@@ -94,7 +94,7 @@ async def test_a_stop_ends_a_worker_and_may_be_said_again(site: Site) -> None:
     await site.launcher.stop("stopped", handle, grace_s=WAIT_S)
 
 
-async def test_a_worker_that_does_not_stop_is_killed_after_its_grace_with_all_it_started(site: Site) -> None:
+async def test_a_worker_that_ignores_sigterm_is_killed_after_its_grace_with_its_children(site: Site) -> None:
     handle = await site.healthy("deaf", deaf=True, child=True)
     child, process = site.child("deaf"), site.process("deaf")
     await site.launcher.stop("deaf", handle, grace_s=WAIT_S)
@@ -104,7 +104,7 @@ async def test_a_worker_that_does_not_stop_is_killed_after_its_grace_with_all_it
     await until(lambda: asyncio.to_thread(lambda: not is_running(child)))
 
 
-async def test_workers_that_start_together_have_ports_of_their_own_and_starting_again_gives_them(site: Site) -> None:
+async def test_workers_started_together_have_distinct_ports_and_starting_is_idempotent(site: Site) -> None:
     names = {f"one-of-{number}" for number in range(5)}
     handles = await asyncio.gather(*(started(site.launcher, spec(name)) for name in names))
     assert len({handle.url for handle in handles}) == 5
@@ -112,7 +112,7 @@ async def test_workers_that_start_together_have_ports_of_their_own_and_starting_
     assert await asyncio.gather(*(site.launcher.start(spec(name)) for name in names)) == handles
 
 
-async def test_another_life_of_the_platform_adopts_the_workers(site: Site) -> None:
+async def test_the_next_platform_process_adopts_the_workers(site: Site) -> None:
     handle = await site.healthy("adopted")
     second = site.another()
     assert (await second.known())["adopted"] == handle
@@ -126,7 +126,7 @@ async def test_another_life_of_the_platform_adopts_the_workers(site: Site) -> No
     await second.close()
 
 
-async def test_an_exited_worker_is_forgotten_with_its_folders_and_a_living_one_is_not(site: Site) -> None:
+async def test_only_exited_workers_are_forgotten_with_their_folders(site: Site) -> None:
     handle = await site.healthy("forgotten", print=["hello"])
     await site.launcher.forget("forgotten")
     assert (await site.launcher.poll("forgotten", handle)).phase is WorkerPhase.READY
@@ -140,7 +140,7 @@ async def test_an_exited_worker_is_forgotten_with_its_folders_and_a_living_one_i
     assert (await site.launcher.poll("forgotten", handle)).phase is WorkerPhase.EXITED
 
 
-async def test_a_handle_can_be_written_down_and_shows_no_token(site: Site) -> None:
+async def test_a_handle_is_serialisable_and_its_repr_has_no_token(site: Site) -> None:
     handle = await started(site.launcher, spec("noted"))
     written = json.loads(json.dumps(msgspec.to_builtins(handle)))
     assert msgspec.convert(written, Handle) == handle
@@ -149,11 +149,11 @@ async def test_a_handle_can_be_written_down_and_shows_no_token(site: Site) -> No
 
 
 @pytest.mark.parametrize("name", ["../w", "a/b", "", ".hidden", "x" * 300])
-async def test_names_that_lead_elsewhere_are_refused(site: Site, name: str) -> None:
+async def test_unsafe_names_are_refused(site: Site, name: str) -> None:
     with pytest.raises(LaunchFailed, match="is not a worker name"):
         await site.launcher.start(spec(name))
 
 
-async def test_a_text_that_cannot_be_written_is_refused(site: Site) -> None:
+async def test_unencodable_text_is_refused(site: Site) -> None:
     with pytest.raises(LaunchFailed, match="cannot be started"):
         await site.launcher.start(WorkerSpec(name="unwritable", environment={"A": "\ud800"}))

@@ -1,4 +1,4 @@
-"""What is special to workers on this host; what they share with all others is in `test_launcher_contract`."""
+"""The local launcher, beyond the contract in `test_launcher_contract`."""
 
 import socket
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     await made.end()
 
 
-async def test_a_stop_goes_on_in_another_life_without_a_second_sigterm(site: Site) -> None:
+async def test_a_stop_continues_in_the_next_process_without_a_second_sigterm(site: Site) -> None:
     handle = await site.healthy("w", deaf=True)
     await site.launcher.stop("w", handle, grace_s=WAIT_S)
     due_s = float((site.folder("w") / "stopping").read_text())
@@ -34,7 +34,7 @@ async def test_a_stop_goes_on_in_another_life_without_a_second_sigterm(site: Sit
     await second.close()
 
 
-async def test_a_worker_that_listens_and_never_answers_is_not_waited_for(site: Site, tmp_path: Path) -> None:
+async def test_a_worker_that_accepts_but_never_answers_is_not_waited_for(site: Site, tmp_path: Path) -> None:
     handle = await site.launcher.start(spec("w"))
     folder = tmp_path / "workers"
     impatient = LocalLauncher(folder, cache_folder=tmp_path, environment={}, command=STUB, ping_timeout_s=0.05)
@@ -45,13 +45,13 @@ async def test_a_worker_that_listens_and_never_answers_is_not_waited_for(site: S
         assert (await impatient.poll("w", elsewhere)).phase is WorkerPhase.STARTING
 
 
-async def test_secrets_lie_in_files_of_the_owner_alone(site: Site) -> None:
+async def test_files_with_secrets_are_readable_by_their_owner_only(site: Site) -> None:
     await site.healthy("w")
     assert site.folder("w").stat().st_mode & 0o777 == 0o700
     assert (site.folder("w") / "worker.json").stat().st_mode & 0o777 == 0o600
 
 
-async def test_what_cannot_be_started_is_one_sentence(tmp_path: Path) -> None:
+async def test_a_failed_start_is_one_clear_error(tmp_path: Path) -> None:
     launcher = LocalLauncher(tmp_path / "workers", cache_folder=tmp_path, environment={}, command=("/nowhere/python",))
     with pytest.raises(LaunchFailed, match="No such file"):
         await launcher.start(spec("w"))
@@ -61,7 +61,7 @@ async def test_what_cannot_be_started_is_one_sentence(tmp_path: Path) -> None:
         await blocked.start(spec("w"))
 
 
-async def test_broken_files_in_the_folder_of_workers_harm_nobody(site: Site, tmp_path: Path) -> None:
+async def test_broken_files_in_the_folder_of_workers_are_ignored(site: Site, tmp_path: Path) -> None:
     handle = await site.healthy("w")
     for name, content in (("a", b"{"), ("b", b"\xff"), ("c", b'{"launcher": "ray", "url": "", "facts": {}}')):
         (tmp_path / "workers" / name).mkdir()

@@ -1,4 +1,4 @@
-"""Logs of workers that ended: whose they are, how many, what a crash in between leaves."""
+"""Logs of ended workers: their streams, their limits, and crashes while they are moved."""
 
 import os
 import stat
@@ -21,7 +21,7 @@ class Site:
         self.now_s = 1_700_000_000.0
 
     def logs(self, *, max_bytes: int = 1 << 20) -> PlatformLogs:
-        """As a platform that has just started has them."""
+        """Open the logs, like a platform that has just started."""
         return PlatformLogs(self.workers, self.ended, max_bytes=max_bytes, now_s=lambda: self.now_s)
 
     def write(self, name: str, content: bytes) -> None:
@@ -77,7 +77,7 @@ def test_only_the_log_is_kept_and_only_its_owner_reads_it(site: Site) -> None:
     assert modes == [0o700, 0o700, 0o600, 0o600]
 
 
-def test_positions_of_a_log_that_was_cut_stay_true(site: Site) -> None:
+def test_positions_stay_valid_when_a_log_is_cut(site: Site) -> None:
     logs = site.logs()
     site.write("w", b"one\ntwo\n")
     worker_files(site.workers, "w").log_base.write_text("1000")
@@ -87,7 +87,7 @@ def test_positions_of_a_log_that_was_cut_stay_true(site: Site) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", None])
-def test_a_worker_that_wrote_nothing_leaves_nothing(site: Site, content: bytes | None) -> None:
+def test_a_worker_without_output_leaves_no_log(site: Site, content: bytes | None) -> None:
     logs = site.logs()
     if content is not None:
         site.write("w", content)
@@ -95,7 +95,7 @@ def test_a_worker_that_wrote_nothing_leaves_nothing(site: Site, content: bytes |
     assert (names(logs), names(site.logs())) == ([], [])
 
 
-def test_keeping_again_changes_nothing(site: Site) -> None:
+def test_keeping_a_log_is_idempotent(site: Site) -> None:
     logs = site.logs()
     site.write("w", b"one\n")
     site.keep(logs, "w")
@@ -106,7 +106,7 @@ def test_keeping_again_changes_nothing(site: Site) -> None:
     assert said(logs, "w") == ["one"]
 
 
-def test_the_oldest_go_first_when_there_are_too_many(site: Site) -> None:
+def test_the_oldest_logs_are_removed_first(site: Site) -> None:
     logs = site.logs(max_bytes=3 * MIN_COUNTED_BYTES)
     for number in range(5):
         site.now_s += 1
@@ -121,7 +121,7 @@ def test_the_oldest_go_first_when_there_are_too_many(site: Site) -> None:
     assert said(logs, "w0") == []
 
 
-def test_a_log_that_is_larger_than_all_may_be_keeps_its_end(site: Site) -> None:
+def test_a_log_above_the_total_limit_keeps_its_end(site: Site) -> None:
     logs = site.logs(max_bytes=MIN_COUNTED_BYTES)
     lines = [f"{number:07}" for number in range(10_000)]
     site.write("w", ("\n".join(lines) + "\n").encode())
@@ -131,7 +131,7 @@ def test_a_log_that_is_larger_than_all_may_be_keeps_its_end(site: Site) -> None:
     assert (last.message, last.next_position) == (lines[-1], 80_000)
 
 
-def test_a_smaller_bound_counts_from_the_next_start(site: Site) -> None:
+def test_a_smaller_limit_applies_from_the_next_start(site: Site) -> None:
     logs = site.logs()
     for name in ("w1", "w2"):
         site.now_s += 1
@@ -142,15 +142,15 @@ def test_a_smaller_bound_counts_from_the_next_start(site: Site) -> None:
     assert list(site.ended.iterdir()) == []
 
 
-def test_none_are_kept_if_none_are_wanted(site: Site) -> None:
+def test_no_log_is_kept_with_a_limit_of_zero(site: Site) -> None:
     logs = site.logs(max_bytes=0)
     site.write("w", b"one\n")
     site.keep(logs, "w")
     assert names(logs) == []
-    assert said(logs, "w") == ["one"]  # until its folder goes
+    assert said(logs, "w") == ["one"]  # until its folder is removed
 
 
-def test_logs_grow_old(site: Site) -> None:
+def test_logs_are_removed_at_their_maximum_age(site: Site) -> None:
     logs = site.logs()
     site.write("w", b"one\n")
     site.keep(logs, "w")
@@ -166,12 +166,12 @@ def test_logs_can_be_removed(site: Site) -> None:
     for name in ("w1", "w2"):
         site.write(name, b"line\n")
         site.keep(logs, name)
-    logs.drop(["w1", "nobody", "../w2"])
+    logs.drop(["w1", "unknown", "../w2"])
     assert (names(logs), names(site.logs()), said(logs, "w1")) == (["w2"], ["w2"], [])
 
 
-def test_a_move_that_was_broken_off_is_finished(site: Site) -> None:
-    """Killed after the log left its place, before it came over."""
+def test_an_interrupted_move_is_finished(site: Site) -> None:
+    """The platform was killed after the log was prepared and before it was moved."""
     site.write("w", b"one\n")
     moving = worker_files(site.workers, "w").folder / "ended"
     moving.mkdir()
@@ -181,7 +181,7 @@ def test_a_move_that_was_broken_off_is_finished(site: Site) -> None:
     assert (names(logs), said(logs, "w")) == (["w"], ["one"])
 
 
-def test_a_removal_that_was_broken_off_is_finished(site: Site) -> None:
+def test_an_interrupted_removal_is_finished(site: Site) -> None:
     logs = site.logs()
     for name in ("w1", "w2", "w3"):
         site.write(name, b"line\n")
@@ -192,7 +192,7 @@ def test_a_removal_that_was_broken_off_is_finished(site: Site) -> None:
     assert [path.name for path in site.ended.iterdir()] == ["w3"]
 
 
-def test_a_note_on_another_worker_is_not_believed(site: Site) -> None:
+def test_a_note_of_another_worker_is_ignored(site: Site) -> None:
     logs = site.logs()
     site.write("w1", b"line\n")
     site.keep(logs, "w1")
@@ -201,7 +201,7 @@ def test_a_note_on_another_worker_is_not_believed(site: Site) -> None:
 
 
 @pytest.mark.parametrize("name", ["../w", "", "a/b"])
-def test_a_name_that_leads_elsewhere_is_refused(site: Site, name: str) -> None:
+def test_an_unsafe_name_is_refused(site: Site, name: str) -> None:
     with pytest.raises(ValueError, match="is not a worker name"):
         site.keep(site.logs(), name)
     assert said(site.logs(), name) == []

@@ -1,4 +1,4 @@
-"""Processes are found again, and strangers are left alone."""
+"""Processes are found again, and other processes are left alone."""
 
 import os
 import signal
@@ -47,14 +47,14 @@ def test_output_is_appended_and_nothing_is_inherited(start, tmp_path) -> None:
     assert (tmp_path / "log").stat().st_mode & 0o777 in (0o600, 0o644)
 
 
-def test_a_process_leads_a_session_of_its_own(start) -> None:
+def test_a_process_leads_its_own_session(start) -> None:
     process = start("sleep 100")
     assert os.getsid(process.pid) == process.pid != os.getsid(0)
     assert is_running(process)
     assert reap(process) is None
 
 
-def test_one_that_ended_does_not_run_even_before_it_is_waited_for(start) -> None:
+def test_a_zombie_does_not_run(start) -> None:
     process = start("exit 0")
     wait_until(lambda: not is_running(process))
     assert process_id(process.pid) == process
@@ -63,7 +63,7 @@ def test_one_that_ended_does_not_run_even_before_it_is_waited_for(start) -> None
     assert process_id(process.pid) is None
 
 
-def test_a_successor_with_the_same_id_is_a_stranger(start) -> None:
+def test_a_process_that_reuses_the_id_is_another_process(start) -> None:
     process = start("sleep 100")
     for stranger in (replace(process, start_ticks=process.start_ticks - 1), replace(process, boot_id="another")):
         assert not is_running(stranger)
@@ -73,7 +73,7 @@ def test_a_successor_with_the_same_id_is_a_stranger(start) -> None:
     assert is_running(process)
 
 
-def test_the_code_of_a_killed_one_is_its_signal(start) -> None:
+def test_the_exit_code_of_a_killed_process_is_its_signal(start) -> None:
     process = start("sleep 100")
     send_signal(process, signal.SIGKILL)
     wait_until(lambda: not is_running(process))
@@ -81,7 +81,7 @@ def test_the_code_of_a_killed_one_is_its_signal(start) -> None:
     send_signal(process, signal.SIGKILL)
 
 
-def test_what_a_process_started_is_killed_with_it_and_after_it(start, tmp_path) -> None:
+def test_descendants_are_killed_with_a_process_and_after_its_end(start, tmp_path) -> None:
     process = start(f"sleep 100 & echo $! > {tmp_path}/child; exit 0", PATH="/bin:/usr/bin")
     wait_until(lambda: not is_running(process))
     reap(process)
@@ -92,7 +92,7 @@ def test_what_a_process_started_is_killed_with_it_and_after_it(start, tmp_path) 
     wait_until(lambda: not is_running(child))
 
 
-def test_a_name_full_of_brackets_and_blanks_is_read_past(tmp_path) -> None:
+def test_a_program_name_with_brackets_and_blanks_is_parsed(tmp_path) -> None:
     program = tmp_path / "a) R 1 1 1 (b"
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([program, "100"]) as process:
@@ -102,7 +102,7 @@ def test_a_name_full_of_brackets_and_blanks_is_read_past(tmp_path) -> None:
         process.kill()
 
 
-def test_signals_are_as_in_a_fresh_process(start, tmp_path) -> None:
+def test_signal_dispositions_are_the_default_ones(start, tmp_path) -> None:
     old = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         process = start("sleep 100")
@@ -113,7 +113,7 @@ def test_signals_are_as_in_a_fresh_process(start, tmp_path) -> None:
     assert reap(process) == -signal.SIGTERM
 
 
-def test_what_cannot_be_started_raises(tmp_path) -> None:
+def test_a_program_that_cannot_be_started_raises(tmp_path) -> None:
     with pytest.raises(OSError, match="No such file"):
         spawn(["/nowhere/program"], {}, tmp_path / "log")
     with pytest.raises(ValueError, match="null"):

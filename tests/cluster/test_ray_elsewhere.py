@@ -1,4 +1,4 @@
-"""Ray clusters that are reached otherwise than by loopback: by this machine's own address, and through Ray's client."""
+"""Ray clusters that are not reached by loopback, but by a network address or through Ray's client."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ pytestmark = LONG
 
 @pytest.fixture
 def own_address() -> str:
-    """By which other machines reach this one; nothing is sent to find out."""
+    """Return the address by which other machines reach this one, without sending anything."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("198.51.100.1", 9))
@@ -43,7 +43,7 @@ def own_address() -> str:
 
 @contextmanager
 def ray_started(folder: Path, address: str, *flags: str) -> Iterator[str]:
-    """`ray start --head`, as a person would say it; its `host:port`."""
+    """Run `ray start --head` like a user; return its `host:port`."""
     port = free_port()
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=2"]
     command += [f"--node-ip-address={address}", f"--port={port}", "--min-worker-port=0", "--max-worker-port=0"]
@@ -73,16 +73,14 @@ def ray_started(folder: Path, address: str, *flags: str) -> Iterator[str]:
 
 
 def access(folder: Path) -> dict[str, str]:
-    """A token, without which nobody on the network gets in, as the environment has it."""
+    """Return environment variables with a token that the cluster requires."""
     path = folder / "token"
     if not path.exists():
         path.write_text(secrets.token_hex(32))
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
 
 
-async def test_a_worker_listens_where_other_machines_reach_its_node_and_nowhere_else(
-    tmp_path: Path, own_address: str
-) -> None:
+async def test_a_worker_listens_only_on_its_nodes_network_address(tmp_path: Path, own_address: str) -> None:
     with ray_started(tmp_path, own_address) as address:
         site = ray_site(tmp_path, address, **access(tmp_path))
         handle = await site.healthy("w")

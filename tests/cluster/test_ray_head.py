@@ -1,4 +1,4 @@
-"""A Ray cluster of our own, on this machine."""
+"""The Ray head node that the platform starts on this machine."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def state_in(folder: Path) -> dict[str, Any]:
     return found
 
 
-async def test_it_is_for_this_user_alone_is_started_again_when_it_dies_and_leaves_nothing(
+async def test_a_head_is_private_restarts_after_its_death_and_leaves_nothing_behind(
     head: RayHead, launcher: RayLauncher, tmp_path: Path
 ) -> None:
     first = await started(launcher, spec("first"))
@@ -89,7 +89,7 @@ async def test_it_is_for_this_user_alone_is_started_again_when_it_dies_and_leave
 
 
 def look_private(state: dict[str, Any], processes: set[int], folder: Path) -> None:
-    """Nobody else gets in, nothing is told to anybody, and Ray sees no secret of the platform."""
+    """Other users have no access, no usage is reported, and Ray sees no secret of the platform."""
     assert (folder / "ray" / "token").stat().st_mode & 0o777 == 0o600
     assert Path(str(state["sessions"])).stat().st_mode & 0o777 == 0o700
     variables = {pid: Path(f"/proc/{pid}/environ").read_bytes() for pid in processes}
@@ -102,7 +102,7 @@ def look_private(state: dict[str, Any], processes: set[int], folder: Path) -> No
 
 
 async def stranger_is_refused(head: RayHead, folder: Path) -> None:
-    """Whoever does not have the token."""
+    """A client without the token."""
     other = folder / "other"
     other.mkdir()
     (other / "ray.log").touch()
@@ -120,7 +120,7 @@ def processes_of(state: dict[str, Any]) -> set[int]:
     return {leader.pid, *descendants(leader.pid)}
 
 
-def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
+def test_a_head_that_cannot_start_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "ray").touch()
     with pytest.raises(HeadFailed, match=r"Ray cannot be started on this machine: .*exists"):
         head_in(tmp_path).start(timeout_s=WAIT_S)

@@ -1,4 +1,4 @@
-"""What is special to workers on a Ray cluster; what they share with all others is in `test_launcher_contract`."""
+"""The Ray launcher, beyond the contract in `test_launcher_contract`."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def nothing_left(site: Site) -> AsyncIterator[None]:
         await seen_as(site.launcher, name, handle, WorkerPhase.EXITED)
 
 
-async def test_a_worker_asks_for_a_token_and_nobody_beyond_this_machine_reaches_it(site: Site) -> None:
+async def test_a_worker_requires_its_token_and_is_unreachable_from_other_machines(site: Site) -> None:
     handle = await site.healthy("w")
     assert handle.url.startswith("http://127.0.0.1:")
     assert len(handle.token) >= 32
@@ -50,7 +50,7 @@ async def test_a_worker_asks_for_a_token_and_nobody_beyond_this_machine_reaches_
     assert [address for address, _ in ports if not address.is_loopback] == []
 
 
-async def test_what_fits_on_no_node_is_refused_with_the_numbers(site: Site) -> None:
+async def test_a_worker_that_fits_no_node_is_refused_with_the_resources(site: Site) -> None:
     resources = ResourceRequest(num_cpus=9, memory_bytes=GIB, is_at_most=False)
     numbers = r"Requested on one node: 9 CPU and 1 GiB of memory\. Nodes: 2 x 2 CPU and 8 GiB of memory"
     with pytest.raises(InsufficientCapacity, match=rf"is large enough for the worker\. {numbers}"):
@@ -62,7 +62,7 @@ async def test_what_fits_on_no_node_is_refused_with_the_numbers(site: Site) -> N
     assert await site.launcher.known() == {}
 
 
-async def test_a_share_gets_what_the_largest_node_has_and_says_so(site: Site) -> None:
+async def test_an_instance_type_gets_at_most_the_largest_node_with_a_notice(site: Site) -> None:
     resources = ResourceRequest(num_cpus=4, num_accelerators=1, memory_bytes=16 * GIB)
     handle = await started(site.launcher, spec("w", resources=resources))
     (notice,) = (await seen_as(site.launcher, "w", handle, WorkerPhase.STARTING)).notices
@@ -74,7 +74,7 @@ async def test_a_share_gets_what_the_largest_node_has_and_says_so(site: Site) ->
     assert handle.memory_bytes == MEMORY_BYTES
 
 
-async def test_a_worker_waits_for_room_and_holds_up_nobody(site: Site) -> None:
+async def test_a_worker_that_waits_for_resources_does_not_delay_others(site: Site) -> None:
     whole = ResourceRequest(num_cpus=2)
     first = await started(site.launcher, spec("first", resources=whole))
     await started(site.launcher, spec("second", resources=whole))
@@ -86,7 +86,7 @@ async def test_a_worker_waits_for_room_and_holds_up_nobody(site: Site) -> None:
     assert third.facts["node"] == first.facts["node"]
 
 
-async def test_a_worker_that_asks_for_a_gpu_lands_where_one_is(site: Site, nodes: Nodes) -> None:
+async def test_a_worker_that_requests_a_gpu_is_placed_on_a_node_with_one(site: Site, nodes: Nodes) -> None:
     node = nodes.add(num_cpus=1, num_gpus=1)
     try:
         resources = ResourceRequest(num_cpus=0.1, num_accelerators=1, is_at_most=False)
@@ -106,7 +106,7 @@ async def test_a_worker_that_asks_for_a_gpu_lands_where_one_is(site: Site, nodes
     await seen_as(site.launcher, "w", handle, WorkerPhase.EXITED)
 
 
-async def test_a_cluster_that_is_away_is_said_and_what_serves_stays_ready(site: Site, tmp_path: Path) -> None:
+async def test_ready_workers_stay_ready_while_the_cluster_is_unreachable(site: Site, tmp_path: Path) -> None:
     handle = await site.healthy("w")
     lost = ray_launcher(tmp_path, "127.0.0.1:9", connect_s=0.5)
     with pytest.raises(ClusterUnreachable, match="cannot be reached"):
@@ -115,7 +115,7 @@ async def test_a_cluster_that_is_away_is_said_and_what_serves_stays_ready(site: 
     await lost.close()
 
 
-async def test_a_node_that_is_lost_takes_its_workers_along_and_another_one_has_room(site: Site, nodes: Nodes) -> None:
+async def test_the_workers_of_a_lost_node_exit_and_another_node_is_used(site: Site, nodes: Nodes) -> None:
     lost = await site.healthy("lost", resources=ResourceRequest(num_cpus=2), print=["last words"])
     stays = await site.healthy("stays")
     assert lost.facts["node"] != stays.facts["node"], "each has a node of its own"
@@ -125,7 +125,7 @@ async def test_a_node_that_is_lost_takes_its_workers_along_and_another_one_has_r
         await site.launcher.poll("lost", lost)
         return site.said("lost") == ["last words"]
 
-    await until(is_log_here)  # a log comes by and by, while its worker is watched
+    await until(is_log_here)  # a log is copied at each observation
     try:
         await asyncio.to_thread(nodes.lose, lost.facts["node"])
         seen = await seen_as(site.launcher, "lost", lost, WorkerPhase.EXITED)

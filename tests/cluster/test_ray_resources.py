@@ -1,4 +1,4 @@
-"""How much of a node a worker gets."""
+"""The resources of a node to reserve for a worker."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ capacities = st.builds(
 
 
 @given(rooms, st.lists(capacities, max_size=5))
-def test_what_is_granted_fits_on_a_node_and_is_never_more_than_was_wanted(
+def test_granted_resources_fit_a_node_and_never_exceed_the_request(
     resources: ResourceRequest, nodes: list[NodeResources]
 ) -> None:
     granted = grant(resources, nodes)
@@ -42,7 +42,7 @@ def test_what_is_granted_fits_on_a_node_and_is_never_more_than_was_wanted(
     assert (granted == wanted) == (notices_of_grant(resources, granted) == ())
 
 
-def test_a_share_goes_where_the_gpus_are() -> None:
+def test_an_instance_type_with_gpus_gets_the_node_with_gpus() -> None:
     nodes = [
         NodeResources(num_cpus=64, memory_bytes=256 * GIB),
         NodeResources(num_cpus=8, num_gpus=1, memory_bytes=32 * GIB),
@@ -51,14 +51,14 @@ def test_a_share_goes_where_the_gpus_are() -> None:
     assert grant(resources, nodes) == nodes[1]
 
 
-def test_what_has_to_be_there_is_refused_where_it_is_not() -> None:
+def test_exact_requests_above_every_node_are_refused() -> None:
     nodes = [NodeResources(num_cpus=64), NodeResources(num_cpus=8, num_gpus=1)]
     assert grant(ResourceRequest(num_cpus=1, num_accelerators=2, is_at_most=False), nodes) is None
     assert grant(ResourceRequest(num_cpus=65, is_at_most=False), nodes) is None
     assert grant(ResourceRequest(num_cpus=1), [NodeResources(num_cpus=0)]) is None
 
 
-def test_the_numbers_are_said_once_for_nodes_that_are_alike() -> None:
+def test_equal_nodes_are_listed_once() -> None:
     nodes = [NodeResources(num_cpus=2, memory_bytes=GIB)] * 3 + [NodeResources(num_cpus=0)]
     text = format_resources(ResourceRequest(num_cpus=4, num_accelerators=1), nodes, NodeResources(num_cpus=1.5))
     assert text == (

@@ -1,4 +1,4 @@
-"""What is printed by accident, in a traceback or a log, holds no secret."""
+"""Values that may be printed in a traceback or a log show no secret."""
 
 import pytest
 
@@ -22,5 +22,5 @@ SPEC = WorkerSpec(name="w", environment={"HF_TOKEN": SECRET}, s3={"secret_key": 
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_value_shows_no_secret(value: object) -> None:
+def test_the_repr_of_a_value_has_no_secret(value: object) -> None:
     assert SECRET not in repr(value)

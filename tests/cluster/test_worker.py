@@ -73,7 +73,7 @@ def log_of(launcher: LocalLauncher) -> list[str]:
     return [event.message for event in WorkerLogs(launcher._folder).read("w")]
 
 
-async def test_an_own_image_gets_its_port_its_model_and_its_environment_and_no_secrets(launcher, tmp_path) -> None:
+async def test_an_own_image_gets_port_model_and_environment_but_no_secrets(launcher, tmp_path) -> None:
     (tmp_path / "model.tar.gz").write_bytes(archive([file("weights", b"w")]))
     spec = WorkerSpec(
         name="w",
@@ -107,7 +107,7 @@ async def test_an_own_image_gets_its_port_its_model_and_its_environment_and_no_s
         (WorkerSpec(name="w", environment={"HF_MODEL_ID": "smolm2"}), "Did you mean smollm2", WorkerPhase.STARTING),
     ],
 )
-async def test_a_worker_that_cannot_work_says_why_and_when(launcher, spec, said, ended_in) -> None:
+async def test_a_failing_worker_reports_the_reason_and_the_phase(launcher, spec, said, ended_in) -> None:
     handle = await launcher.start(spec)
     seen = await seen_as(launcher, handle, WorkerPhase.EXITED)
     assert (seen.exit_code, said in seen.message) == (2, True), seen.message
@@ -125,7 +125,7 @@ async def test_a_worker_that_cannot_work_says_why_and_when(launcher, spec, said,
         ({}, "or name a model in HF_MODEL_ID"),
     ],
 )
-async def test_an_empty_prefix_is_passed_over_where_the_environment_names_a_model(launcher, environment, said) -> None:
+async def test_an_empty_prefix_is_skipped_if_the_environment_names_a_model(launcher, environment, said) -> None:
     made_up = ArtifactSource(uri="s3://b/made-up/", is_prefix=True, is_archive=False)
     with ObjectServer() as objects:
         objects.contents["/b/x"] = b"1"
@@ -134,7 +134,7 @@ async def test_an_empty_prefix_is_passed_over_where_the_environment_names_a_mode
     assert said in seen.message
 
 
-def test_a_port_that_is_taken_is_one_sentence(tmp_path) -> None:
+def test_a_port_in_use_is_one_clear_error(tmp_path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -151,7 +151,7 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path) -> None:
 
 
 def run_assigned(folder: Path, **assignment: Any) -> "subprocess.CompletedProcess[str]":
-    """A worker's process, with what it is told."""
+    """Run a worker process with an assignment."""
     files = WorkerFiles(folder)
     write_value(files.assignment, Assignment(port=1, cache_folder=str(folder), log_position=0, **assignment))
     return subprocess.run(
@@ -159,19 +159,19 @@ def run_assigned(folder: Path, **assignment: Any) -> "subprocess.CompletedProces
     )
 
 
-def test_an_own_image_that_cannot_listen_where_its_node_is_reached_is_refused(tmp_path: Path) -> None:
+def test_an_own_image_without_host_is_refused_on_another_address(tmp_path: Path) -> None:
     done = run_assigned(tmp_path, spec=WorkerSpec(name="w", command=("serve", "{port}")), host="10.1.2.3", token="t")
     assert done.returncode == 2
     assert "Error: The image's command has no {host}, so it would not listen on 10.1.2.3" in done.stderr
 
 
-def test_an_own_image_is_told_where_to_listen_and_which_key_to_ask_for(tmp_path: Path) -> None:
+def test_an_own_image_gets_the_host_and_the_key_to_require(tmp_path: Path) -> None:
     command = ("/bin/sh", "-c", "echo {host} {port} $HEADRACE_HOST $HEADRACE_API_KEY")
     done = run_assigned(tmp_path, spec=WorkerSpec(name="w", command=command), host="10.1.2.3", token="sesame")
     assert done.stdout.splitlines()[-1] == "10.1.2.3 1 10.1.2.3 sesame"
 
 
-def test_a_worker_ends_with_whoever_keeps_it_however_that_ends(tmp_path: Path) -> None:
+def test_a_worker_is_killed_when_its_parent_dies(tmp_path: Path) -> None:
     keeper = subprocess.Popen([sys.executable, "-c", KEEPER, str(tmp_path)])
     command_line, deadline_s = b"", time.monotonic() + WAIT_S
     while not command_line.startswith(b"/bin/sleep"):
@@ -187,7 +187,7 @@ def test_a_worker_ends_with_whoever_keeps_it_however_that_ends(tmp_path: Path) -
         time.sleep(0.01)
 
 
-def test_a_worker_whose_keeper_has_ended_meanwhile_does_not_begin(tmp_path: Path) -> None:
+def test_a_worker_whose_parent_has_already_ended_does_not_start(tmp_path: Path) -> None:
     gone = ProcessId(pid=os.getpid(), start_ticks=1, boot_id="another")
     command = ("/bin/sh", "-c", f"touch {tmp_path}/served")
     done = run_assigned(tmp_path, spec=WorkerSpec(name="w", command=command), parent=gone)
@@ -196,7 +196,7 @@ def test_a_worker_whose_keeper_has_ended_meanwhile_does_not_begin(tmp_path: Path
     assert not (tmp_path / "served").exists()
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(tmp_path) -> None:
+def test_a_log_that_cannot_be_written_does_not_stop_the_worker(tmp_path) -> None:
     files = WorkerFiles(tmp_path)
     command = ("/bin/sh", "-c", f"touch {tmp_path}/served")
     spec = WorkerSpec(name="w", command=command)
@@ -208,7 +208,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(tmp_path) -> None:
 
 
 @pytest.mark.model
-async def test_a_model_in_a_bucket_that_properties_in_an_archive_name_is_served(
+async def test_a_model_in_a_bucket_named_by_properties_in_an_archive_is_served(
     launcher, smollm2_path, tmp_path
 ) -> None:
     properties = b"engine=MPI\noption.model_id=s3://models/small/\noption.rolling_batch=lmi-dist\n"

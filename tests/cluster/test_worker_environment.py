@@ -31,5 +31,5 @@ NEEDED = {
 }
 
 
-def test_a_worker_sees_what_it_needs_and_none_of_the_platforms_secrets_or_settings() -> None:
+def test_a_worker_gets_the_needed_variables_but_no_secrets_or_settings_of_the_platform() -> None:
     assert worker_environment(SECRETS | NEEDED) == NEEDED | {"PYTHONUNBUFFERED": "1"}

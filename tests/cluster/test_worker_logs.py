@@ -1,4 +1,4 @@
-"""Logs as events: order, times, positions, cuts."""
+"""Logs as events: order, times, positions, trimming."""
 
 import json
 import os
@@ -37,15 +37,15 @@ def messages(events) -> list[str]:
     return [event.message for event in events]
 
 
-def test_lines_come_as_they_were_written(tmp_path) -> None:
+def test_lines_are_read_in_the_order_in_which_they_were_written(tmp_path) -> None:
     logs = logs_of(tmp_path, b"one\n\ntwo \xff\r\nthree\n")
     assert messages(logs.read("w")) == ["one", "two \ufffd", "three"]
     assert logs.size_bytes("w") == 18
     assert logs.end_position("w") == 18
 
 
-@pytest.mark.parametrize("name", ["nobody", "../w", "", "a/b"])
-def test_a_worker_that_is_not_there_has_no_events(tmp_path, name) -> None:
+@pytest.mark.parametrize("name", ["unknown", "../w", "", "a/b"])
+def test_an_unknown_worker_has_no_events(tmp_path, name) -> None:
     logs = logs_of(tmp_path, b"one\n")
     assert list(logs.read(name)) == []
     assert (logs.size_bytes(name), logs.trim(name)) == (0, False)
@@ -63,12 +63,12 @@ def test_a_worker_that_is_not_there_has_no_events(tmp_path, name) -> None:
         ('he said "timestamp": "2026-11-21T10:00:00Z"', NOW_S),
     ],
 )
-def test_a_line_has_the_time_that_it_names_else_that_of_the_file(tmp_path, text, seconds) -> None:
+def test_a_line_has_its_own_time_or_else_that_of_the_file(tmp_path, text, seconds) -> None:
     (event,) = logs_of(tmp_path, text.encode() + b"\n").read("w")
     assert event.timestamp_ms == int(seconds * 1000)
 
 
-def test_a_line_without_a_time_has_that_of_the_line_before_it(tmp_path) -> None:
+def test_a_line_without_a_time_has_the_time_of_the_line_before(tmp_path) -> None:
     logs = logs_of(tmp_path, line(1) + b"Traceback:\n  a\n" + line(2) + b"b\n")
     times = [event.timestamp_ms for event in logs.read("w")]
     assert [time - times[0] for time in times] == [0, 0, 0, 1000, 1000]
@@ -76,7 +76,7 @@ def test_a_line_without_a_time_has_that_of_the_line_before_it(tmp_path) -> None:
     assert [event.timestamp_ms for event in later] == times[1:]
 
 
-def test_times_choose_events(tmp_path) -> None:
+def test_events_are_filtered_by_time(tmp_path) -> None:
     logs = logs_of(tmp_path, b"".join(line(second, str(second)) for second in range(10)))
     first_ms = logs.read("w")[0].timestamp_ms
     chosen = logs.read("w", start_ms=first_ms + 2000, end_ms=first_ms + 5000)
@@ -85,7 +85,7 @@ def test_times_choose_events(tmp_path) -> None:
     assert [json.loads(text)["event"] for text in messages(last)] == ["3", "4"]
 
 
-def test_a_line_that_is_still_being_written_is_left_for_later(tmp_path) -> None:
+def test_a_line_that_is_still_being_written_is_not_read_yet(tmp_path) -> None:
     logs = logs_of(tmp_path, b"whole\nhal", now_s=NOW_S + 1)
     (event,) = logs.read("w")
     assert event.message == "whole"
@@ -94,11 +94,11 @@ def test_a_line_that_is_still_being_written_is_left_for_later(tmp_path) -> None:
     assert messages(logs.read("w", position=event.next_position)) == ["half"]
 
 
-def test_a_last_line_that_will_not_end_is_read(tmp_path) -> None:
+def test_a_last_line_without_a_line_end_is_read_eventually(tmp_path) -> None:
     assert messages(logs_of(tmp_path, b"whole\nAborted").read("w")) == ["whole", "Aborted"]
 
 
-def test_a_very_long_line_comes_in_pieces(tmp_path) -> None:
+def test_a_very_long_line_is_split(tmp_path) -> None:
     text = b"y" * (3 * MAX_EVENT_BYTES + 7)
     logs = logs_of(tmp_path, b"a\n" + text + b"\nb\n")
     events = logs.read("w")
@@ -117,7 +117,7 @@ def contiguous(events: list[WorkerLogEvent]) -> bool:
 
 
 @given(lines=LINES, limit=st.integers(1, 7))
-def test_pages_forwards_and_backwards_are_the_whole(tmp_path_factory, lines, limit) -> None:
+def test_pages_forwards_and_backwards_cover_the_whole_log(tmp_path_factory, lines, limit) -> None:
     logs = logs_of(tmp_path_factory.mktemp("logs"), "".join(f"{text}\n" for text in lines).encode())
     whole = list(logs.read("w"))
     assert messages(whole) == [text for text in lines if text]
@@ -132,7 +132,7 @@ def test_pages_forwards_and_backwards_are_the_whole(tmp_path_factory, lines, lim
     assert backwards == whole
 
 
-def test_backward_reading_looks_as_far_back_as_it_must(tmp_path) -> None:
+def test_backward_reading_widens_its_window_until_it_has_enough(tmp_path) -> None:
     filling = b"z" * 1000 + b"\n"
     logs = logs_of(tmp_path, line(1, "first") + filling * 3000 + b"last\n")
     first_ms = logs.read("w", limit=1)[0].timestamp_ms
@@ -141,7 +141,7 @@ def test_backward_reading_looks_as_far_back_as_it_must(tmp_path) -> None:
     assert messages(logs.read("w", limit=1, is_backward=True)) == ["last"]
 
 
-def test_a_cut_keeps_the_end_and_all_positions(tmp_path) -> None:
+def test_trimming_keeps_the_end_and_all_positions(tmp_path) -> None:
     content = b"".join(f"2026-11-21T10:00:00Z line {number}\n".encode() for number in range(1000))
     logs = logs_of(tmp_path, content)
     before = logs.read("w")
@@ -159,7 +159,7 @@ def test_a_cut_keeps_the_end_and_all_positions(tmp_path) -> None:
     assert logs.read("w")[-1] == new
 
 
-def test_a_writer_goes_on_at_the_end_after_a_cut(tmp_path) -> None:
+def test_a_writer_continues_at_the_end_after_a_trim(tmp_path) -> None:
     logs = logs_of(tmp_path)
     with (tmp_path / "w" / "log.txt").open("ab", buffering=0) as writer:
         for number in range(500):

@@ -76,7 +76,7 @@ class Running:
             time.sleep(0.002)
 
     def clean_up(self) -> None:
-        """Forget routes, workers, counters and the log."""
+        """Remove all routes and workers, and reset counters and log."""
         for worker in self.workers:
             self.run(worker.stop())
         self.workers.clear()
@@ -89,7 +89,7 @@ class Running:
         self.log.truncate()
 
     def is_idle(self) -> bool:
-        """Nothing is under way, and nothing is counted that is not."""
+        """Return whether nothing is in flight and all counts are zero."""
         return not self.gateway.loads and not self.gateway.metrics.in_flight
 
 
@@ -105,7 +105,7 @@ def running(
     routes: Sequence[Route] = (),
     **limits: Any,
 ) -> Iterator[Running]:
-    """Serve until the block ends; `routes` are there from the start."""
+    """Serve until the block ends, with `routes` from the start."""
     log = io.StringIO()
     setup_logging(format="json", level="info", stream=log)
     store = RouteStore()
@@ -160,7 +160,7 @@ def shared_gateway() -> Iterator[Running]:
 
 @pytest.fixture
 def gateway(shared_gateway: Running) -> Iterator[Running]:
-    """A gateway with default limits, as if it were fresh: tests share the process, not what they did to it."""
+    """A gateway with default limits, reset for each test: tests share the process, not its state."""
     setup_logging(format="json", level="info", stream=shared_gateway.log)
     yield shared_gateway
     shared_gateway.until(shared_gateway.is_idle, "all requests ended")

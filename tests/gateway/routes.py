@@ -1,4 +1,4 @@
-"""Routes, and a store that holds nothing else."""
+"""Builders of routes, and a store that contains only routes."""
 
 import threading
 import time
@@ -55,7 +55,7 @@ def asleep(name: str = "AllTraffic", *, weight: float = 1.0) -> VariantRoute:
 
 
 def component(name: str, urls: list[str], *, host: str = "AllTraffic", **more: Any) -> ComponentRoute:
-    """An inference component with a copy at each URL; asleep if there are none."""
+    """An inference component with a copy at each URL; at zero if there are none."""
     return ComponentRoute(name=name, variant=host, route=variant(host, urls, standby=not urls, **more))
 
 

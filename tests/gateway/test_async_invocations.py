@@ -1,4 +1,4 @@
-"""InvokeEndpointAsync: what is accepted is done, once, with its outcome where the client was told."""
+"""InvokeEndpointAsync: an accepted invocation runs once, and its outcome is at the announced location."""
 
 import asyncio
 import threading
@@ -9,44 +9,14 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from hypothesis import given
-from hypothesis import strategies as st
 
-from headrace.core.tracing import TraceContext
-from headrace.gateway.async_files import PendingFolder, PendingInvocation
-from headrace.gateway.async_queue import AsyncQueue, capacity_of
-from headrace.gateway.objects import ObjectFailed
-from headrace.state.routes import AsyncOutput
-
+from .async_parts import OUTPUT, MemoryObjects
 from .conftest import Running, running
 from .routes import component, route, variant
 from .workers import Exchange
 
-OUTPUT = AsyncOutput(output_path="s3://out/results/", failure_path="s3://out/failures", max_concurrent_per_replica=2)
-
-
 IDLE = route(variant("AllTraffic", []), async_output=OUTPUT)
 """An endpoint whose replicas are all starting."""
-
-
-class MemoryObjects:
-    """Objects in a dictionary."""
-
-    def __init__(self) -> None:
-        self.objects: dict[str, tuple[bytes, str]] = {}
-        self.puts: list[str] = []
-        self.failure: str | None = None
-
-    async def get(self, uri: str, *, max_bytes: int) -> bytes:
-        if uri not in self.objects:
-            raise ObjectFailed(f"{uri} cannot be read: no such key")
-        return self.objects[uri][0]
-
-    async def put(self, uri: str, body: bytes, *, content_type: str) -> None:
-        if self.failure is not None:
-            raise ObjectFailed(self.failure)
-        self.puts.append(uri)
-        self.objects[uri] = (body, content_type)
 
 
 @pytest.fixture
@@ -115,7 +85,7 @@ def test_requests_are_checked_before_they_are_accepted(gateway, objects, paramet
     assert not objects.puts
 
 
-def test_an_endpoint_that_is_not_asynchronous_says_so(gateway):
+def test_an_endpoint_that_is_not_asynchronous_refuses_the_invocation(gateway):
     gateway.serve()
     with pytest.raises(ClientError, match="does not take asynchronous invocations"):
         gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
@@ -126,14 +96,14 @@ def test_an_endpoint_that_is_not_asynchronous_says_so(gateway):
         assert "object storage" in response.text
 
 
-def test_an_endpoint_of_components_takes_none_as_none_can_be_named(gateway, objects):
+def test_an_endpoint_of_components_refuses_asynchronous_invocations(gateway, objects):
     gateway.put(route(variant(), components=[component("c", ["http://127.0.0.1:1"])], async_output=OUTPUT))
     with pytest.raises(ClientError, match="its models are inference components"):
         gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x")
     assert not objects.puts
 
 
-def test_a_failure_is_told_where_the_client_looks_for_it(gateway, objects):
+def test_the_reason_of_a_failure_is_stored_at_the_failure_location(gateway, objects):
     async def refuse(exchange: Exchange) -> None:
         exchange.whole(b"bad prompt", status="400 Bad Request")
 
@@ -148,7 +118,7 @@ def test_a_failure_is_told_where_the_client_looks_for_it(gateway, objects):
     assert gateway.gateway.metrics.async_failed == 2
 
 
-def test_a_worker_that_is_full_is_asked_again_later(gateway, objects, monkeypatch):
+def test_an_invocation_is_retried_while_its_worker_is_full(gateway, objects, monkeypatch):
     monkeypatch.setattr("headrace.gateway.async_invocations.BUSY_PAUSE_S", 0.01)
 
     async def full_at_first(exchange: Exchange) -> None:
@@ -162,7 +132,7 @@ def test_a_worker_that_is_full_is_asked_again_later(gateway, objects, monkeypatc
     assert len(worker.asked) == 3
 
 
-def test_no_more_run_at_once_than_the_endpoint_allows_and_all_are_done(gateway, objects):
+def test_concurrency_is_limited_by_the_endpoint_and_all_invocations_run(gateway, objects):
     now, most = 0, 0
 
     async def count(exchange: Exchange) -> None:
@@ -182,7 +152,7 @@ def test_no_more_run_at_once_than_the_endpoint_allows_and_all_are_done(gateway, 
     assert most == 2
 
 
-def test_what_was_accepted_is_done_after_a_restart(tmp_path, objects):
+def test_an_accepted_invocation_runs_after_a_restart(tmp_path, objects):
     release = threading.Event()
 
     async def hang(exchange: Exchange) -> None:
@@ -204,7 +174,7 @@ def test_what_was_accepted_is_done_after_a_restart(tmp_path, objects):
         second.until(lambda: not list(tmp_path.iterdir()), "nothing is kept")
 
 
-def test_invocations_of_an_endpoint_that_is_deleted_or_made_anew_fail(gateway, objects):
+def test_invocations_of_an_endpoint_that_is_deleted_or_recreated_fail(gateway, objects):
     gateway.put(route(variant("AllTraffic", []), async_output=OUTPUT))
     answers = [gateway.boto.invoke_endpoint_async(EndpointName="ep", Body=b"x") for _ in range(2)]
     gateway.put(route(variant("AllTraffic", [gateway.worker().url]), uid="another", async_output=OUTPUT))
@@ -213,7 +183,7 @@ def test_invocations_of_an_endpoint_that_is_deleted_or_made_anew_fail(gateway, o
     assert objects.objects[objects.puts[0]][0] == b"Endpoint ep was deleted."
 
 
-def test_too_many_are_not_accepted(tmp_path, objects):
+def test_invocations_above_the_limit_are_refused(tmp_path, objects):
     with accepting(tmp_path, objects, max_async_waiting=2) as gateway:
         gateway.put(route(variant("AllTraffic", []), async_output=OUTPUT))
         for _ in range(2):
@@ -223,7 +193,7 @@ def test_too_many_are_not_accepted(tmp_path, objects):
         assert response.headers["x-amzn-errortype"] == "ThrottlingException"
 
 
-def test_an_outcome_that_cannot_be_written_is_tried_again_after_a_restart(tmp_path, objects):
+def test_an_outcome_that_cannot_be_stored_is_retried_after_a_restart(tmp_path, objects):
     objects.failure = "the disk is full"
     with accepting(tmp_path, objects) as first:
         first.serve(async_output=OUTPUT)
@@ -234,69 +204,3 @@ def test_an_outcome_that_cannot_be_written_is_tried_again_after_a_restart(tmp_pa
         second.serve(async_output=OUTPUT)
         second.until(lambda: objects.puts, "the outcome")
     assert objects.puts[0].startswith("s3://out/results/")
-
-
-def pending(number: int, *, endpoint: str = "ep", expires_s: float = 100.0) -> PendingInvocation:
-    return PendingInvocation(
-        id=f"{number:05d}",
-        endpoint=endpoint,
-        endpoint_uid="uid-1",
-        inference_id="i",
-        body=b"\x00\xff",
-        output_uri="s3://b/k",
-        accepted_s=0,
-        expires_s=expires_s,
-        timeout_s=1,
-        trace=TraceContext(request_id=f"request-{number}", inference_id="i"),
-    )
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("add"), st.sampled_from("ab"), st.integers(1, 50)),
-            st.tuples(st.just("look"), st.just(""), st.integers(0, 60)),
-            st.tuples(st.just("end"), st.just(""), st.integers(0, 9)),
-        ),
-        max_size=40,
-    ),
-    st.integers(0, 3),
-)
-def test_each_begins_or_expires_once_in_order_and_never_too_many_at_once(steps, num_replicas):
-    replicas = [f"http://w{number}" for number in range(num_replicas)]
-    routes = {name: route(variant("v", replicas), endpoint=name, async_output=OUTPUT) for name in "ab"}
-    queue, running_now, waiting, now_s = AsyncQueue(), [], {}, 0.0
-    for number, (step, endpoint, value) in enumerate(steps):
-        if step == "add":
-            waiting[f"{number:05d}"] = made = pending(number, endpoint=endpoint, expires_s=now_s + value)
-            queue.add(made)
-        elif step == "end" and running_now:
-            queue.ended(running_now.pop(value % len(running_now)))
-        else:
-            now_s = max(now_s, float(value))
-            due = queue.due(routes, now_s)
-            assert not due.orphaned
-            for gone in due.expired:
-                assert waiting.pop(gone.id).expires_s <= now_s
-            for begun in due.begin:
-                assert not any(other < begun.id and one.endpoint == begun.endpoint for other, one in waiting.items())
-                running_now.append(waiting.pop(begun.id))
-            assert due.next_s == min((one.expires_s for one in waiting.values()), default=None)
-        assert len(queue) == len(waiting)
-        for name in "ab":
-            assert sum(one.endpoint == name for one in running_now) <= capacity_of(routes[name])
-
-
-def test_files_survive_and_unreadable_ones_are_put_aside(tmp_path):
-    folder = PendingFolder(tmp_path / "new")
-    assert list(folder.load()) == []
-    folder.save(pending(2))
-    folder.save(pending(1))
-    (tmp_path / "new" / "00000.json").write_bytes(b'{"id": ')
-    (tmp_path / "new" / "00003.partial").write_bytes(b"half")
-    assert list(folder.load()) == [pending(1), pending(2)]
-    assert (tmp_path / "new" / "00000.unreadable").exists()
-    folder.remove("00001")
-    folder.remove("00001")
-    assert list(folder.load()) == [pending(2)]
-    assert (tmp_path / "new").stat().st_mode & 0o077 == 0

@@ -1,4 +1,4 @@
-"""What the queue of asynchronous invocations tells CloudWatch."""
+"""The CloudWatch metrics of asynchronous invocations."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,26 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headrace.cloudwatch.metrics.metric import Point
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.gateway.async_metrics import AsyncOutcome, AsyncPublisher
-from headrace.gateway.async_queue import AsyncQueue, Backlog
+from headrace.gateway.async_queue import Backlog
 from headrace.gateway.publishing import NAMESPACE, Publisher, Sampler
 from headrace.state.routes import Route
 
+from .async_parts import OUTPUT, MemoryObjects
 from .conftest import Running, running
 from .routes import asleep, route, variant
-from .test_async_invocations import OUTPUT, MemoryObjects, pending
 from .workers import Exchange
 
 T0 = 1_700_000_000.0 // 60 * 60
 
 
 def points(series: MemorySeries, *, start_s: float = T0, period_s: int = 86_400) -> dict[tuple[str, ...], Point]:
-    """(Name, values of the dimensions) → the point of all that was put."""
+    """Sum up the published values by name and dimension values."""
     start_s = start_s // period_s * period_s
     return {
         (metric.name, *(value for _, value in metric.dimensions)): series.read(
@@ -36,7 +34,7 @@ def points(series: MemorySeries, *, start_s: float = T0, period_s: int = 86_400)
 
 
 def backlogs_of(endpoint: Route, backlog: Backlog | None) -> dict[str, float]:
-    """Name → value, at one look sixty seconds after `T0`."""
+    """Return the metrics by name, published sixty seconds after `T0`."""
     series = MemorySeries()
     backlogs = {} if backlog is None else {endpoint.endpoint: backlog}
     AsyncPublisher(series, clock=lambda: T0 + 60).publish_backlogs({endpoint.endpoint: endpoint}, backlogs)
@@ -45,7 +43,7 @@ def backlogs_of(endpoint: Route, backlog: Backlog | None) -> dict[str, float]:
     return {name: point.total for (name, *_), point in found.items()}
 
 
-def test_a_queue_without_capacity_says_so_and_nothing_by_instance() -> None:
+def test_a_backlog_without_capacity_has_no_metric_per_instance() -> None:
     sleeping = route(asleep(), async_output=OUTPUT)
     assert backlogs_of(sleeping, Backlog(size=3, oldest_s=T0 + 10)) == {
         "ApproximateBacklogSize": 3,
@@ -59,7 +57,7 @@ def test_a_queue_without_capacity_says_so_and_nothing_by_instance() -> None:
     }
 
 
-def test_a_queue_is_divided_by_the_instances_that_serve() -> None:
+def test_the_backlog_per_instance_counts_the_instances_that_serve() -> None:
     serving = route(variant("AllTraffic", ["a", "b"], ["c"], shares=[1.0, 0.0]), async_output=OUTPUT)
     assert backlogs_of(serving, Backlog(size=3, oldest_s=T0 + 60)) == {
         "ApproximateBacklogSize": 3,
@@ -71,7 +69,7 @@ def test_a_queue_is_divided_by_the_instances_that_serve() -> None:
     assert backlogs_of(route(variant("AllTraffic", ["a"])), None) == {}, "it is not an asynchronous one"
 
 
-def test_an_outcome_is_told_for_its_variant() -> None:
+def test_an_outcome_is_published_for_its_variant() -> None:
     series = MemorySeries()
     publisher = AsyncPublisher(series, clock=lambda: T0)
     of = route(variant("v", ["a"]), async_output=OUTPUT)
@@ -99,23 +97,7 @@ def test_an_outcome_is_told_for_its_variant() -> None:
     }
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=20), st.integers(0, 3))
-def test_a_backlog_is_what_was_added_and_has_not_ended(steps: list[tuple[str, bool]], num_replicas: int) -> None:
-    replicas = [f"http://w{number}" for number in range(num_replicas)]
-    routes = {name: route(variant("v", replicas), endpoint=name, async_output=OUTPUT) for name in "ab"}
-    queue, expected, begun = AsyncQueue(), dict.fromkeys("ab", 0), []
-    for number, (endpoint, ends) in enumerate(steps):
-        queue.add(pending(number, endpoint=endpoint))
-        expected[endpoint] += 1
-        begun += queue.due(routes, 0.0).begin
-        if ends and begun:
-            expected[begun[0].endpoint] -= 1
-            queue.ended(begun.pop(0))
-        found = queue.backlogs()
-        assert {name: found[name].size if name in found else 0 for name in "ab"} == expected
-
-
-def test_the_sampler_looks_at_the_queue_once_in_each_window() -> None:
+def test_the_sampler_publishes_the_backlog_once_in_each_window() -> None:
     now, looks = [T0], []
     series = MemorySeries()
     sampler = Sampler(
@@ -147,7 +129,7 @@ def look(gateway: Running) -> None:
 
 
 def latest(series: MemorySeries) -> dict[str, Point]:
-    """Name → the point of all that was put lately."""
+    """Sum up the recently published values by name."""
     found = {}
     for metric in series.list(namespace=NAMESPACE):
         points = series.read(metric, start_s=0.0, end_s=4e9, period_s=60)
@@ -155,7 +137,7 @@ def latest(series: MemorySeries) -> dict[str, Point]:
     return found
 
 
-def test_what_waits_at_zero_is_told_and_what_was_done_too(tmp_path: Path) -> None:
+def test_the_backlog_at_zero_instances_and_the_finished_invocations_are_published(tmp_path: Path) -> None:
     objects, series = MemoryObjects(), MemorySeries()
     with told(tmp_path, objects, series) as gateway:
         gateway.put(route(asleep(), async_output=OUTPUT))
@@ -184,7 +166,7 @@ def test_what_waits_at_zero_is_told_and_what_was_done_too(tmp_path: Path) -> Non
     ("parameters", "failure"),
     [({"InputLocation": "s3://in/none"}, "RequestDownloadFailures"), ({"Body": b"x"}, "Invocation4XXErrors")],
 )
-def test_a_failure_is_told_with_its_kind(tmp_path: Path, parameters: dict[str, Any], failure: str) -> None:
+def test_a_failure_is_published_by_its_kind(tmp_path: Path, parameters: dict[str, Any], failure: str) -> None:
     async def refuse(exchange: Exchange) -> None:
         exchange.whole(b"bad prompt", status="400 Bad Request")
 
@@ -198,7 +180,7 @@ def test_a_failure_is_told_with_its_kind(tmp_path: Path, parameters: dict[str, A
     assert found[failure].total == 1
 
 
-def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_stored_is_published_as_a_failure(tmp_path: Path) -> None:
     objects, series = MemoryObjects(), MemorySeries()
     objects.failure = "the disk is full"
     with told(tmp_path, objects, series) as gateway:
@@ -208,7 +190,7 @@ def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     assert latest(series)["ResponseUploadFailures"].total == 1
 
 
-def test_what_was_accepted_in_an_earlier_life_is_in_the_backlog(tmp_path: Path) -> None:
+def test_invocations_accepted_before_a_restart_are_in_the_backlog(tmp_path: Path) -> None:
     objects, series = MemoryObjects(), MemorySeries()
     sleeping = route(asleep(), async_output=OUTPUT)
     with told(tmp_path, objects, series) as first:

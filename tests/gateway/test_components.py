@@ -1,4 +1,4 @@
-"""Inference components: which one a request names, and who answers then."""
+"""Inference components: how requests name them, and the copies that answer."""
 
 import openai
 import pytest
@@ -31,7 +31,7 @@ def error_of(call, **parameters) -> dict:
     return caught.value.response["Error"]
 
 
-def test_the_header_says_which_component_answers(gateway):
+def test_the_header_chooses_the_component(gateway):
     a, b = two(gateway)
     answer = gateway.boto.invoke_endpoint(EndpointName="ep", InferenceComponentName="b", Body=b'{"model": "x"}')
     answer["Body"].read()
@@ -44,7 +44,7 @@ def test_the_header_says_which_component_answers(gateway):
     assert len(a.asked) == 1
 
 
-def test_without_a_name_aws_asks_for_one(gateway):
+def test_a_request_without_a_component_name_is_refused(gateway):
     two(gateway)
     for call in (gateway.boto.invoke_endpoint, gateway.boto.invoke_endpoint_with_response_stream):
         error = error_of(call)
@@ -54,7 +54,7 @@ def test_without_a_name_aws_asks_for_one(gateway):
     assert "header is required" in error_of(gateway.boto.invoke_endpoint)["Message"]
 
 
-def test_names_that_are_not_there(gateway):
+def test_unknown_component_names_are_refused(gateway):
     two(gateway)
     wrong = error_of(gateway.boto.invoke_endpoint, InferenceComponentName="c")
     assert wrong["Message"] == "Inference Component c of account 123456789012 not found."
@@ -62,7 +62,7 @@ def test_names_that_are_not_there(gateway):
     assert wrong["Message"] == "Variant other not found for Request"
 
 
-def test_openais_clients_name_a_component_as_the_model_or_in_the_path(gateway):
+def test_openai_clients_name_a_component_as_the_model_or_in_the_path(gateway):
     a, b = two(gateway)
     with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="-", timeout=WAIT_S) as client:
         assert [model.id for model in client.models.list()] == ["a", "b"]
@@ -76,7 +76,7 @@ def test_openais_clients_name_a_component_as_the_model_or_in_the_path(gateway):
     assert a.asked[0].path == "/v1/chat/completions"
 
 
-def test_a_name_of_several_means_the_endpoint_with_models_then_the_component_then_the_host(gateway):
+def test_an_ambiguous_name_means_an_endpoint_with_models_then_a_component_then_its_host(gateway):
     plain, hidden, own = gateway.worker(chat), gateway.worker(chat), gateway.worker(chat)
     gateway.put(
         route(HOST, components=[component("same", [hidden.url]), component("ep", [own.url])]),
@@ -90,7 +90,7 @@ def test_a_name_of_several_means_the_endpoint_with_models_then_the_component_the
     assert (len(plain.asked), len(hidden.asked), len(own.asked)) == (1, 0, 1)
 
 
-def test_a_worker_that_asks_for_a_token_gets_it(gateway):
+def test_a_worker_gets_the_token_that_it_requires(gateway):
     worker = gateway.worker()
     gateway.put(route(variant("AllTraffic", [worker.url], token="secret")))
     headers = {"Authorization": "Bearer the-clients-own"}
@@ -135,7 +135,7 @@ def test_a_session_stays_with_the_copy_that_opened_it(gateway):
 
 
 @given(st.lists(st.integers(0, 3), max_size=4), st.integers(0, 5), st.floats(0, 1, exclude_max=True))
-def test_a_component_is_answered_by_its_own_copies_only(copies, asked, number):
+def test_only_the_copies_of_a_component_answer_for_it(copies, asked, number):
     components = [
         component(f"c{index}", [f"http://c{index}-{copy}" for copy in range(count)])
         for index, count in enumerate(copies)
@@ -155,7 +155,7 @@ def test_a_component_is_answered_by_its_own_copies_only(copies, asked, number):
         choose(of, RoutingQuery(), {}, lambda: number)
 
 
-def test_a_sleeping_variant_is_what_may_be_waited_for():
+def test_a_request_may_wait_for_a_variant_scaled_to_zero():
     with pytest.raises(NoReplica) as caught:
         choose(route(asleep("a", weight=0), asleep("b")), RoutingQuery(), {}, lambda: 0.0)
     assert caught.value.asleep is not None

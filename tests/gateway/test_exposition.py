@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them."""
+"""The metrics in Prometheus' format."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -13,7 +13,7 @@ def record(**facts) -> InvocationRecord:
 
 
 def samples(metrics: GatewayMetrics) -> dict[str, float]:
-    """Name, and the values of the labels but for empty ones → value."""
+    """Return the values by name and non-empty label values."""
     names = ("endpoint", "variant", "component", "error", "le")
     return {
         " ".join([sample.name, *(value for name in names if (value := sample.labels.get(name)))]): sample.value
@@ -45,7 +45,7 @@ def test_requests_are_counted_by_endpoint_and_variant():
     assert seen["headrace_gateway_first_part_seconds_count ep a"] == 1
 
 
-def test_an_inference_component_is_counted_apart_from_its_variant():
+def test_an_inference_component_is_counted_separately_from_its_variant():
     metrics = GatewayMetrics()
     for component in ("", "one", "two", "two"):
         metrics.count(record(variant="a", component=component, status=200, asked_s=1.5))
@@ -55,13 +55,13 @@ def test_an_inference_component_is_counted_apart_from_its_variant():
     assert seen["headrace_gateway_model_seconds_count ep a two"] == 2
 
 
-def test_a_component_that_nobody_has_is_no_label():
+def test_an_unknown_component_becomes_no_label():
     metrics = GatewayMetrics()
     metrics.count(record(component="made-up", status=400, error="ValidationError"))
     assert not list(metrics.counters())
 
 
-def test_counters_of_what_is_gone_go():
+def test_counters_of_deleted_endpoints_are_dropped():
     metrics = GatewayMetrics()
     for component in ("", "stays", "goes"):
         metrics.count(record(variant="a", component=component, status=200))

@@ -1,4 +1,4 @@
-"""Workers that die, clients that leave: every request ends, none runs on, nothing is counted that is not."""
+"""Dying workers and disconnecting clients: every request ends, and all counts return to zero."""
 
 import asyncio
 import http.client
@@ -48,7 +48,7 @@ def named(name: str):
     return script
 
 
-def test_a_worker_that_dies_before_it_answers_costs_no_request_if_another_one_can(gateway):
+def test_a_request_to_a_worker_that_dies_before_it_answers_goes_to_another_one(gateway):
     dead, alive = gateway.worker(die), gateway.worker(named("alive"))
     gateway.put(route(variant("AllTraffic", [dead.url, alive.url])))
     for _ in range(30):
@@ -56,7 +56,7 @@ def test_a_worker_that_dies_before_it_answers_costs_no_request_if_another_one_ca
     assert dead.asked
 
 
-def test_a_worker_that_is_gone_costs_no_request_if_another_one_can(gateway):
+def test_a_request_to_a_worker_that_is_gone_goes_to_another_one(gateway):
     gone, alive = gateway.worker(), gateway.worker(named("alive"))
     gateway.put(route(variant("AllTraffic", [gone.url, alive.url])))
     gateway.run(gone.stop())
@@ -64,7 +64,7 @@ def test_a_worker_that_is_gone_costs_no_request_if_another_one_can(gateway):
         assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")["Body"].read() == b"alive"
 
 
-def test_if_nobody_answers_the_client_is_told_once(gateway):
+def test_a_request_that_no_worker_answers_fails_once(gateway):
     workers = [gateway.worker(die) for _ in range(5)]
     gateway.put(route(variant("AllTraffic", [worker.url for worker in workers])))
     with pytest.raises(ClientError, match="could not get a response from the ep endpoint") as caught:
@@ -74,7 +74,7 @@ def test_if_nobody_answers_the_client_is_told_once(gateway):
     assert sum(len(worker.asked) for worker in workers) == 3
 
 
-def test_if_no_replica_can_be_reached_sdks_may_try_again_as_nothing_has_run(gateway):
+def test_a_request_that_reached_no_replica_may_be_retried_by_sdks(gateway):
     gone = gateway.serve()
     gateway.run(gone.stop())
     with pytest.raises(ClientError, match="no instance that can answer now") as caught:
@@ -83,7 +83,7 @@ def test_if_no_replica_can_be_reached_sdks_may_try_again_as_nothing_has_run(gate
     assert caught.value.response["ResponseMetadata"]["RetryAttempts"] == 2
 
 
-def test_a_request_that_a_worker_may_have_seen_is_not_called_unavailable(gateway):
+def test_a_request_that_a_worker_may_have_run_is_a_model_error(gateway):
     async def answer_one_and_die(exchange: Exchange) -> None:
         if len(exchange.worker.asked) == 1:
             exchange.whole(b"ok")
@@ -97,7 +97,7 @@ def test_a_request_that_a_worker_may_have_seen_is_not_called_unavailable(gateway
     assert len(worker.asked) == 2
 
 
-def test_an_answer_that_has_begun_is_never_asked_for_again(gateway):
+def test_a_request_is_never_repeated_once_its_response_has_begun(gateway):
     async def break_off(exchange: Exchange) -> None:
         exchange.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
         await exchange.flush()
@@ -111,7 +111,7 @@ def test_an_answer_that_has_begun_is_never_asked_for_again(gateway):
     assert sum(len(worker.asked) for worker in workers) == 1
 
 
-def test_a_worker_that_speaks_something_else_is_no_answer(gateway):
+def test_a_response_that_is_not_http_is_a_model_error(gateway):
     async def greet(exchange: Exchange) -> None:
         exchange.raw(b"220 mail.example.com ESMTP\r\n")
         await exchange.until_gone()
@@ -124,7 +124,7 @@ def test_a_worker_that_speaks_something_else_is_no_answer(gateway):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("script", [never, stream_forever], ids=["before the answer", "in the answer"])
 @pytest.mark.parametrize("protocol", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
-def test_when_a_client_leaves_its_worker_sees_it_at_once(path, script, protocol):
+def test_a_worker_sees_at_once_that_its_client_has_disconnected(path, script, protocol):
     with running(http=protocol) as gateway:
         worker = gateway.serve(script)
         with socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as client:
@@ -138,7 +138,7 @@ def test_when_a_client_leaves_its_worker_sees_it_at_once(path, script, protocol)
         assert counters.clients_gone == 1
 
 
-def test_a_client_that_leaves_while_it_sends_costs_nothing(gateway):
+def test_a_client_that_disconnects_while_it_sends_reaches_no_worker(gateway):
     worker = gateway.serve()
     with socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as client:
         client.sendall(b"POST /endpoints/ep/invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
@@ -150,7 +150,7 @@ def test_a_client_that_leaves_while_it_sends_costs_nothing(gateway):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("script", [never, stream_forever], ids=["before the answer", "in the answer"])
-def test_a_platform_that_stops_says_so_to_those_who_still_wait(gateway, path, script):
+def test_a_stopping_platform_answers_the_requests_that_still_wait(gateway, path, script):
     worker = gateway.serve(script)
     has_begun = threading.Event()
 
@@ -163,7 +163,7 @@ def test_a_platform_that_stops_says_so_to_those_who_still_wait(gateway, path, sc
 
     def stop() -> None:
         for task in gateway.server.server_state.tasks:
-            task.cancel()  # as uvicorn does it at the end of its grace
+            task.cancel()  # as uvicorn does at the end of its grace period
 
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(ask)
@@ -227,7 +227,7 @@ def impatient():
     st.lists(st.sampled_from(FATES), min_size=1, max_size=3),
     st.lists(st.tuples(st.sampled_from(PATHS), st.booleans()), min_size=1, max_size=8),
 )
-def test_whatever_happens_every_request_ends_and_none_is_counted_for_ever(impatient, fates, requests):
+def test_every_request_ends_and_is_counted_out_whatever_fails(impatient, fates, requests):
     workers = [impatient.worker(fated(fate)) for fate in fates]
     impatient.put(route(variant("AllTraffic", [worker.url for worker in workers])))
     with ThreadPoolExecutor(8) as pool:
@@ -241,7 +241,7 @@ def test_whatever_happens_every_request_ends_and_none_is_counted_for_ever(impati
 
 
 def test_a_worker_killed_under_load_leaves_no_request_without_an_end(gateway):
-    """Ten clients; one of two workers goes at once; its streams end with an error, the others with all their parts."""
+    """Of two workers one dies under ten clients: its streams end with an error, the others with all their parts."""
 
     async def slowly(exchange: Exchange) -> None:
         exchange.start()
@@ -288,7 +288,7 @@ def test_a_worker_killed_under_load_leaves_no_request_without_an_end(gateway):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_malformed_requests_are_the_clients_fault_and_hurt_nobody(gateway, seed):
+def test_malformed_requests_are_client_errors_and_leave_the_server_working(gateway, seed):
     gateway.serve()
     randomness = random.Random(seed)
     paths = [

@@ -75,7 +75,7 @@ def test_body_and_headers_go_to_the_worker_and_back(gateway):
     }
 
 
-def test_connections_to_a_worker_are_used_again(gateway):
+def test_connections_to_a_worker_are_reused(gateway):
     worker = gateway.serve()
     for number in range(5):
         answer = gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"%d" % number)
@@ -87,7 +87,7 @@ def test_connections_to_a_worker_are_used_again(gateway):
 def test_a_connection_that_the_worker_closed_in_the_meantime_is_replaced(gateway):
     async def script(exchange: Exchange) -> None:
         if len(exchange.worker.asked) == 2:
-            exchange.die()  # as if it had closed the idle connection just before the request came
+            exchange.die()  # like a worker that closes an idle connection just before the request
         else:
             exchange.whole(b"ok")
 
@@ -103,7 +103,7 @@ def test_large_bodies_pass_both_ways(gateway):
     assert gateway.boto.invoke_endpoint(EndpointName="ep", Body=body)["Body"].read() == body
 
 
-def test_an_endpoint_that_is_not_there_is_told_in_awss_words(gateway):
+def test_an_unknown_endpoint_has_the_error_text_of_aws(gateway):
     error = error_of(gateway.boto.invoke_endpoint, EndpointName="nowhere")
     assert error["ResponseMetadata"]["HTTPStatusCode"] == 400
     assert error["Error"] == {
@@ -117,14 +117,14 @@ def test_an_endpoint_that_is_being_created_is_not_found_yet(gateway):
     assert "not found" in error_of(gateway.boto.invoke_endpoint)["Error"]["Message"]
 
 
-def test_an_endpoint_serves_in_the_moment_in_which_its_route_is_written(gateway):
+def test_an_endpoint_serves_as_soon_as_its_route_is_written(gateway):
     worker = gateway.worker()
     for number in range(20):
         gateway.store.put(route(variant("AllTraffic", [worker.url]), endpoint=f"ep{number}"))
         assert gateway.boto.invoke_endpoint(EndpointName=f"ep{number}", Body=b"x")["Body"].read() == b"x"
 
 
-def test_an_endpoint_whose_replicas_are_all_gone_is_unavailable_which_sdks_try_again(gateway):
+def test_an_endpoint_without_replicas_is_unavailable_which_sdks_retry(gateway):
     gateway.put(route(variant("AllTraffic", [])))
     error = error_of(gateway.boto.invoke_endpoint)
     assert error["Error"]["Code"] == "ServiceUnavailable"
@@ -143,7 +143,7 @@ def test_an_endpoint_whose_replicas_are_all_gone_is_unavailable_which_sdks_try_a
         ({"EndpointName": "a_b"}, "'endpointName' failed to satisfy constraint"),
     ],
 )
-def test_requests_are_held_to_the_model(gateway, parameters, text):
+def test_requests_are_validated_by_botocores_model(gateway, parameters, text):
     worker = gateway.serve()
     error = error_of(gateway.boto.invoke_endpoint, **parameters)
     assert error["Error"]["Code"] == "ValidationError"
@@ -154,7 +154,7 @@ def test_requests_are_held_to_the_model(gateway, parameters, text):
 @pytest.mark.parametrize(
     ("status", "side"), [("400 Bad Request", "client"), ("413 Too Large", "client"), ("500 Oops", "server")]
 )
-def test_a_worker_that_fails_is_a_model_error_that_sdks_do_not_repeat(gateway, status, side):
+def test_a_failing_worker_is_a_model_error_that_sdks_do_not_retry(gateway, status, side):
     worker = gateway.serve(failing(status, b'{"error": "bad"}'))
     for call in (gateway.boto.invoke_endpoint, gateway.boto.invoke_endpoint_with_response_stream):
         worker.asked.clear()
@@ -169,7 +169,7 @@ def test_a_worker_that_fails_is_a_model_error_that_sdks_do_not_repeat(gateway, s
         assert len(worker.asked) == 1
 
 
-def test_a_worker_that_is_full_is_a_429_that_sdks_do_not_repeat(gateway):
+def test_a_full_worker_is_a_429_that_sdks_do_not_retry(gateway):
     worker = gateway.serve(failing("429 Too Many Requests", b"queue full"))
     with closing(client_of(gateway.url, retries={"total_max_attempts": 1})) as once:
         for call in (gateway.boto.invoke_endpoint, once.invoke_endpoint_with_response_stream):
@@ -181,7 +181,7 @@ def test_a_worker_that_is_full_is_a_429_that_sdks_do_not_repeat(gateway):
             assert len(worker.asked) == 1
 
 
-def test_what_a_worker_says_is_cut_and_may_be_no_text(gateway):
+def test_the_error_text_of_a_worker_is_truncated_and_may_be_binary(gateway):
     gateway.serve(failing("500 Oops", b"\xff\x00" * 20_000))
     error = error_of(gateway.boto.invoke_endpoint)
     assert len(error["Error"]["Message"]) <= 2048
@@ -189,7 +189,7 @@ def test_what_a_worker_says_is_cut_and_may_be_no_text(gateway):
     assert len(error["OriginalMessage"]) == 2048
 
 
-def test_payloads_are_limited_with_awss_words():
+def test_too_large_payloads_have_the_error_text_of_aws():
     with running(max_body_bytes=1000, max_answer_bytes=2000) as gateway:
         worker = gateway.serve()
         assert len(gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x" * 1000)["Body"].read()) == 1000
@@ -207,7 +207,7 @@ def test_payloads_are_limited_with_awss_words():
         gateway.until(gateway.is_idle, "all requests ended")
 
 
-def test_bodies_that_wait_are_limited_together():
+def test_the_total_size_of_waiting_bodies_is_limited():
     with running(max_buffered_bytes=1000) as gateway:
         gateway.serve()
         with closing(client_of(gateway.url, retries={"total_max_attempts": 1})) as once:
@@ -225,7 +225,7 @@ def test_requests_in_flight_are_limited():
         assert error["ResponseMetadata"]["HTTPStatusCode"] == 429
 
 
-def test_a_model_that_is_too_slow_is_told_in_awss_words():
+def test_a_model_that_is_too_slow_has_the_error_text_of_aws():
     async def never(exchange: Exchange) -> None:
         await exchange.until_gone()
 
@@ -238,7 +238,7 @@ def test_a_model_that_is_too_slow_is_told_in_awss_words():
             "Your invocation timed out while waiting for a response from container primary."
         )
         assert error["Error"]["Message"].startswith('Received server error (0) from primary with message "Your invoc')
-        gateway.until(lambda: worker.num_gone == 1, "the worker saw that nobody waits any more")
+        gateway.until(lambda: worker.num_gone == 1, "the worker saw that its client has gone")
         gateway.until(gateway.is_idle, "the request ended")
 
 
@@ -298,7 +298,7 @@ def test_each_request_is_logged_once_without_its_content(gateway):
     assert "token=1" not in text
 
 
-def test_counters_have_cloudwatchs_names(gateway):
+def test_counters_have_the_names_of_cloudwatch(gateway):
     worker = gateway.serve()
     gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
     worker.script = failing("500 Oops", b"")

@@ -1,4 +1,4 @@
-"""Quantiles from bins."""
+"""Quantiles of durations from bins."""
 
 import math
 
@@ -17,13 +17,13 @@ def sketch_of(durations_s: list[float]) -> LatencySketch:
     return sketch
 
 
-def test_nothing_has_no_quantile() -> None:
+def test_an_empty_sketch_has_no_quantile() -> None:
     assert LatencySketch().quantile(0.5) is None
     assert len(LatencySketch()) == 0
 
 
 @given(durations_s=DURATIONS, share=st.floats(0, 1))
-def test_a_quantile_is_that_of_the_durations_up_to_the_stated_error(durations_s: list[float], share: float) -> None:
+def test_a_quantile_is_within_the_stated_error(durations_s: list[float], share: float) -> None:
     exact = sorted(durations_s)[max(math.ceil(share * len(durations_s)) - 1, 0)]
     estimate = sketch_of(durations_s).quantile(share)
     assert estimate is not None
@@ -31,7 +31,7 @@ def test_a_quantile_is_that_of_the_durations_up_to_the_stated_error(durations_s:
 
 
 @given(one=DURATIONS, other=DURATIONS)
-def test_merged_sketches_are_the_sketch_of_all(one: list[float], other: list[float]) -> None:
+def test_merged_sketches_equal_the_sketch_of_all_durations(one: list[float], other: list[float]) -> None:
     merged = sketch_of(one)
     merged.merge(sketch_of(other))
     together = sketch_of(one + other)
@@ -41,7 +41,7 @@ def test_merged_sketches_are_the_sketch_of_all(one: list[float], other: list[flo
 
 
 @given(duration_s=st.floats())
-def test_any_number_is_taken(duration_s: float) -> None:
+def test_any_float_is_accepted(duration_s: float) -> None:
     estimate = sketch_of([duration_s]).quantile(0.5)
     assert estimate is not None
     assert SHORTEST_S <= estimate <= LONGEST_S * (1 + 2 * RELATIVE_ERROR)

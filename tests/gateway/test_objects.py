@@ -1,4 +1,4 @@
-"""Where objects are."""
+"""Addresses of objects, and S3 by boto3."""
 
 import pytest
 
@@ -18,14 +18,14 @@ from .workers import Asked, Exchange, Worker
         ("https://s3.cn-north-1.amazonaws.com.cn/bucket/k", ("bucket", "k")),
     ],
 )
-def test_places_of_objects_are_read(uri, place):
+def test_addresses_of_objects_are_parsed(uri, place):
     assert split_uri(uri) == place
 
 
 @pytest.mark.parametrize(
     "uri", ["s3://bucket", "s3://bucket/", "s3:///key", "https://example.com/a/b", "file:///etc/passwd", "key", ""]
 )
-def test_other_places_are_refused(uri):
+def test_other_addresses_are_refused(uri):
     with pytest.raises(ObjectFailed, match="expected s3://bucket/key"):
         split_uri(uri)
 
@@ -41,7 +41,7 @@ def objects_at(url: str) -> S3Objects:
     )
 
 
-async def test_a_storage_that_is_not_there_is_told_in_one_sentence():
+async def test_an_unreachable_storage_is_one_clear_error():
     objects = objects_at("http://127.0.0.1:1")
     try:
         with pytest.raises(ObjectFailed, match="s3://b/k cannot be written: Could not connect"):

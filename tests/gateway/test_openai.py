@@ -27,7 +27,7 @@ def event(text: str) -> bytes:
 
 
 async def chat(exchange: Exchange) -> None:
-    """Streams three words, or answers with what it was asked."""
+    """Stream three words, or answer with the request."""
     asked = json.loads(exchange.asked.body)
     if asked.get("stream"):
         exchange.start(content_type="text/event-stream; charset=utf-8", cache_control="no-cache", server="secret")
@@ -51,7 +51,7 @@ def client(gateway, request) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def test_streams_pass_straight_through(gateway, client):
+def test_streams_are_passed_on_unchanged(gateway, client):
     worker = gateway.serve(chat)
     with client.chat.completions.create(model="ep", messages=MESSAGES, stream=True) as stream:
         assert [chunk.choices[0].delta.content for chunk in stream] == ["one", "two", "three"]
@@ -64,7 +64,7 @@ def test_streams_pass_straight_through(gateway, client):
     assert not any("stainless" in name for name in asked.headers)
 
 
-def test_answers_that_are_not_streamed_pass_through(gateway, client):
+def test_responses_that_are_not_streamed_are_passed_on(gateway, client):
     gateway.serve(chat)
     answer = client.chat.completions.create(model="ep", messages=MESSAGES)
     assert answer.choices[0].message.content == "ep"
@@ -85,11 +85,11 @@ def test_endpoints_are_the_models(gateway):
 
 
 DEAD = variant("AllTraffic", [])
-"""A variant without replicas that nothing is going to start."""
+"""A variant without replicas that will get none."""
 
 
 def put_all_states(gateway: Running) -> None:
-    """Endpoints and components in all states that matter; `up` and `here` have a replica."""
+    """Endpoints and components in all relevant states; `up` and `here` have a replica."""
     worker = gateway.serve(chat)
     serving = variant("AllTraffic", [worker.url])
     copies = [component("here", [worker.url]), component("away", [])]
@@ -107,7 +107,7 @@ def put_all_states(gateway: Running) -> None:
 
 
 @pytest.mark.parametrize("can_wake", [True, False])
-def test_the_list_has_what_can_answer_or_be_woken(can_wake):
+def test_the_list_has_the_models_that_can_answer_or_be_woken(can_wake):
     with running(wake=(lambda _: None) if can_wake else None) as gateway:
         put_all_states(gateway)
         with client_of(gateway, "/v1") as client:
@@ -127,7 +127,7 @@ def test_the_list_has_what_can_answer_or_be_woken(can_wake):
     ],
 )
 @pytest.mark.parametrize("way", ["list", "body", "path"])
-def test_a_model_that_cannot_answer_is_503_with_a_code_and_one_that_is_not_there_404(way, model, code, said):
+def test_a_model_that_cannot_answer_is_a_503_with_a_code_and_an_unknown_one_a_404(way, model, code, said):
     with running(wake=lambda _: None) as gateway:
         put_all_states(gateway)
         place = f"host/inference-components/{model}" if model == "broken" else model
@@ -146,7 +146,7 @@ def test_a_model_that_cannot_answer_is_503_with_a_code_and_one_that_is_not_there
     assert (answer.headers.get("x-should-retry") == "false") == (code == "model_failed")
 
 
-def test_the_models_of_one_endpoint_are_its_workers_own(gateway):
+def test_the_model_list_of_one_endpoint_comes_from_its_worker(gateway):
     async def models(exchange: Exchange) -> None:
         assert exchange.asked.method == "GET"
         exchange.whole(
@@ -158,7 +158,7 @@ def test_the_models_of_one_endpoint_are_its_workers_own(gateway):
         assert [model.id for model in client.models.list()] == ["tiny"]
 
 
-def test_a_workers_own_error_passes_through(gateway, client):
+def test_the_error_of_a_worker_is_passed_on(gateway, client):
     async def refuse(exchange: Exchange) -> None:
         body = b'{"error": {"message": "too long", "type": "invalid_request_error", "param": null, "code": "x"}}'
         exchange.whole(body, status="400 Bad Request", content_type="application/json")
@@ -194,7 +194,7 @@ def test_a_body_that_names_no_endpoint_is_refused(gateway, body):
         ("/endpoints/ep/inference-components/ic/openai/v1/completions", 404),
     ],
 )
-def test_what_is_not_there_is_told_in_openais_form(gateway, path, status):
+def test_an_unknown_route_is_an_error_in_openais_format(gateway, path, status):
     gateway.serve(chat)
     answer = gateway.client.get(path)
     assert answer.status_code == status
@@ -203,7 +203,7 @@ def test_what_is_not_there_is_told_in_openais_form(gateway, path, status):
 
 @pytest.mark.parametrize(("method", "path", "form", "said"), [one for one in FOREIGN if one[1].startswith("/v1/")])
 @pytest.mark.parametrize("model", ["gpt-4o", None])
-def test_clients_of_other_servers_are_told_what_to_use(gateway, method, path, form, said, model):
+def test_clients_of_other_servers_learn_which_route_to_use(gateway, method, path, form, said, model):
     body = {"model": model, "input": "x"} if method == "POST" else None
     answer = gateway.client.request(method, path, json=body)
     assert answer.status_code == 404
@@ -220,7 +220,7 @@ def test_clients_of_other_servers_are_told_what_to_use(gateway, method, path, fo
         ("GET", "/v1/models/", 404, None, "Did you mean GET /v1/models?"),
     ],
 )
-def test_slips_in_the_routes_name_the_right_one(gateway, method, path, status, allow, said):
+def test_misspelt_routes_name_the_right_one(gateway, method, path, status, allow, said):
     gateway.serve(chat)
     answer = gateway.client.request(method, path)
     assert (answer.status_code, answer.headers.get("allow")) == (status, allow)
@@ -233,7 +233,7 @@ def test_a_route_that_only_the_models_own_image_serves_is_passed_on(gateway):
     assert (answer.status_code, worker.asked[0].path) == (200, "/v1/embeddings")
 
 
-def test_head_is_answered_as_get_is(gateway):
+def test_head_is_answered_like_get(gateway):
     gateway.serve(chat)
     answer = gateway.client.head("/v1/models")
     assert (answer.status_code, answer.content) == (200, b"")
@@ -265,7 +265,7 @@ def test_a_stream_that_breaks_ends_with_an_error_event(gateway, client):
     assert got == ["one"]
 
 
-def test_a_model_that_fails_is_not_asked_again_by_the_client(gateway, client):
+def test_the_client_does_not_retry_a_failed_model(gateway, client):
     async def die(exchange: Exchange) -> None:
         exchange.die()
 
@@ -275,7 +275,7 @@ def test_a_model_that_fails_is_not_asked_again_by_the_client(gateway, client):
     assert len(worker.asked) == 1
 
 
-def test_a_model_that_is_too_slow_is_told():
+def test_a_model_that_is_too_slow_is_an_engine_failure():
     async def never(exchange: Exchange) -> None:
         await exchange.until_gone()
 
@@ -284,7 +284,7 @@ def test_a_model_that_is_too_slow_is_told():
         answer = gateway.client.post("/v1/completions", json={"model": "ep"})
         assert answer.status_code == 500
         assert "in time" in answer.json()["error"]["message"]
-        gateway.until(lambda: worker.num_gone == 1, "the worker saw that nobody waits any more")
+        gateway.until(lambda: worker.num_gone == 1, "the worker saw that its client has gone")
 
 
 def test_bodies_are_limited():
@@ -294,7 +294,7 @@ def test_bodies_are_limited():
         assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_many_clients_at_once_get_their_own_answers(gateway):
+def test_many_concurrent_clients_get_their_own_responses(gateway):
     gateway.serve(chat)
 
     async def ask_all() -> list[str]:

@@ -1,4 +1,4 @@
-"""What the gateway tells CloudWatch."""
+"""The CloudWatch metrics of invocations."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def two() -> Route:
 
 
 def hosted(instances: int = 2) -> Route:
-    """Two components on a variant's instances: one with three copies, one asleep."""
+    """Two components on a variant's instances: one with three copies, one at zero."""
     awake = ComponentRoute(name="ic", variant="v", route=variant("v", ["c", "d", "e"]))
     asleep = ComponentRoute(name="idle", variant="v", route=variant("v", []))
     return replace(route(replace(variant("v"), instances=instances)), components=(awake, asleep))
@@ -41,7 +41,7 @@ def hosted(instances: int = 2) -> Route:
 def published(
     *records: InvocationRecord, to: Route | None = None, is_strict: bool = False
 ) -> dict[tuple[str, str], Point]:
-    """(Name, first dimension's value) → point."""
+    """Return the published points by name and first dimension value."""
     series = MemorySeries()
     publisher = Publisher(series, is_strict=is_strict, clock=lambda: T0)
     for one in records:
@@ -86,7 +86,7 @@ def test_in_strict_mode_a_request_to_a_component_is_counted_for_the_component_on
     assert {dimension for _, dimension in found} == {"ic"}
 
 
-def test_a_sleeping_component_is_a_failure_of_its_instances_too() -> None:
+def test_a_component_without_copies_counts_as_a_failure_of_its_host_too() -> None:
     failed = record(variant="", component="idle", asked_s=None, is_without_capacity=True, status=400)
     names = {("NoCapacityInvocationFailures", "ep"), ("NoCapacityInvocationFailures", "idle")}
     assert set(published(failed, to=hosted())) == names
@@ -102,35 +102,35 @@ def test_a_sleeping_component_is_a_failure_of_its_instances_too() -> None:
         ({"status": 499, "is_gone": True}, (0, 0, 0)),
     ],
 )
-def test_errors_are_told_apart(facts: dict[str, object], errors: tuple[int, int, int]) -> None:
+def test_errors_are_counted_by_kind(facts: dict[str, object], errors: tuple[int, int, int]) -> None:
     found = published(record(**facts))
     names = ("Invocation4XXErrors", "Invocation5XXErrors", "InvocationModelErrors")
     assert tuple(found[name, "ep"].total for name in names) == errors
 
 
-def test_a_stream_tells_its_first_chunk_and_whether_it_broke() -> None:
+def test_a_stream_publishes_its_first_chunk_latency_and_whether_it_broke() -> None:
     found = published(record(first_s=10.1), record(first_s=10.1, error="ModelStreamError"))
     assert found["FirstChunkLatency", "ep"].maximum == pytest.approx(100_000)
     assert found["MidStreamErrors", "ep"].total == 1
 
 
-def test_a_request_that_was_held_says_how_long() -> None:
+def test_a_held_request_publishes_its_hold_time() -> None:
     found = published(record(held_s=0.25))
     assert found["HeldRequests", "ep"].total == 1
     assert found["HoldTime", "ep"].total == pytest.approx(250_000)
 
 
-def test_a_request_without_capacity_is_a_failure_of_whom_it_asked_for() -> None:
-    nobody = record(variant="", asked_s=None, is_without_capacity=True, status=400)
+def test_a_request_without_capacity_counts_as_a_failure_of_its_target() -> None:
+    without_variant = record(variant="", asked_s=None, is_without_capacity=True, status=400)
     component = record(variant="", component="ic", asked_s=None, is_without_capacity=True, status=400)
-    found = published(nobody, component, to=route(variant("v"), variant("w", ["a"])))
+    found = published(without_variant, component, to=route(variant("v"), variant("w", ["a"])))
     assert {key: point.total for key, point in found.items()} == {
         ("NoCapacityInvocationFailures", "ep"): 1,
         ("NoCapacityInvocationFailures", "ic"): 1,
     }
 
 
-def test_the_requests_under_way_are_a_mean_by_replica_every_ten_seconds() -> None:
+def test_concurrency_is_the_mean_per_replica_over_ten_seconds() -> None:
     series, now = MemorySeries(), [T0]
     publisher = Publisher(series, clock=lambda: now[0])
     loads: dict[str, int] = {}
@@ -154,7 +154,7 @@ def test_the_requests_under_way_are_a_mean_by_replica_every_ten_seconds() -> Non
     assert [point.total for point in series.read(metric, start_s=T0, end_s=T0 + 20, period_s=10)] == [1.0, 0.0]
 
 
-def test_the_requests_of_all_components_are_a_mean_by_instance() -> None:
+def test_concurrency_of_a_host_is_the_mean_per_instance_over_all_components() -> None:
     series, now = MemorySeries(), [T0]
     sampler = Sampler(
         publisher=Publisher(series, clock=lambda: now[0]),
@@ -171,7 +171,7 @@ def test_the_requests_of_all_components_are_a_mean_by_instance() -> None:
     assert found["ConcurrentRequestsPerCopy", "ic"].total == pytest.approx(5 / 3)
 
 
-def test_requests_that_are_held_count_where_nobody_answers_yet() -> None:
+def test_held_requests_count_for_an_endpoint_without_replicas() -> None:
     series, now = MemorySeries(), [T0]
     sampler = Sampler(
         publisher=Publisher(series, clock=lambda: now[0]),
@@ -189,7 +189,7 @@ def test_requests_that_are_held_count_where_nobody_answers_yet() -> None:
 def sampled(
     routes: Route, asked: list[InvocationRecord], *, held: int = 0, is_strict: bool = False
 ) -> dict[tuple[str, str], Point]:
-    """What one window of ten seconds tells in which these requests end."""
+    """Return the metrics of one window of ten seconds in which these requests end."""
     series, now = MemorySeries(), [T0]
     publisher = Publisher(series, is_strict=is_strict, clock=lambda: now[0])
     sampler = Sampler(
@@ -208,7 +208,7 @@ def sampled(
     return points(series)
 
 
-def test_that_nobody_asks_is_a_measurement_so_that_what_is_idle_can_be_scaled_in() -> None:
+def test_an_idle_endpoint_publishes_zero_so_that_it_can_be_scaled_in() -> None:
     found = sampled(two(), [record(component="ic")])
     assert found["InvocationsPerInstance", "ep"].total == 0
     assert found["Invocations", "ep"].total == 0
@@ -217,7 +217,7 @@ def test_that_nobody_asks_is_a_measurement_so_that_what_is_idle_can_be_scaled_in
     assert "ModelLatency" not in {name for name, where in found if where == "ep"}
 
 
-def test_idle_instances_measure_nothing_asked_even_while_all_components_sleep() -> None:
+def test_idle_hosts_publish_zero_while_all_components_are_at_zero() -> None:
     asleep = replace(hosted(), components=(ComponentRoute(name="idle", variant="v", route=variant("v", [])),))
     assert sampled(asleep, [])["InvocationsPerInstance", "ep"].total == 0
     assert ("InvocationsPerInstance", "ep") not in sampled(asleep, [], is_strict=True)
@@ -225,7 +225,7 @@ def test_idle_instances_measure_nothing_asked_even_while_all_components_sleep() 
     assert (asked["InvocationsPerInstance", "ep"].total, asked["InvocationsPerInstance", "ep"].count) == (0.5, 1)
 
 
-def test_what_does_not_serve_measures_nothing() -> None:
+def test_an_endpoint_that_does_not_serve_publishes_nothing() -> None:
     assert ("Invocations", "ep") not in sampled(route(variant("v")), [], held=1)
     asynchronous = route(variant("v", ["a"]), async_output=AsyncOutput(output_path="s3://b"))
     assert ("Invocations", "ep") not in sampled(asynchronous, [])

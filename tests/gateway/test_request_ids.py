@@ -15,9 +15,9 @@ from headrace.testing.echo import EchoBackend
 from tests.server.conftest import Echo, serving
 from tests.waiting import WAIT_S
 
+from .async_parts import MemoryObjects
 from .conftest import Running, running
 from .routes import route, variant
-from .test_async_invocations import MemoryObjects
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
@@ -37,7 +37,7 @@ class Scene:
     server: Echo
 
     def logged(self, *events: str) -> list[dict[str, Any]]:
-        """The first line of each event, when all are there."""
+        """Return the first line of each event, once all have been logged."""
 
         def first() -> dict[str, dict[str, Any]]:
             lines = [json.loads(line) for line in self.server.log.getvalue().splitlines()]
@@ -66,7 +66,7 @@ def scene(shared: Scene) -> Iterator[Scene]:
 
 @contextmanager
 def instrumented(gateway: Running) -> Iterator[Any]:
-    """boto3 as tracers instrument it: a header is put into each request."""
+    """boto3 as tracers instrument it, with a header in each request."""
 
     def add(request: Any, **_: Any) -> None:
         request.headers["traceparent"] = TRACEPARENT
@@ -76,7 +76,7 @@ def instrumented(gateway: Running) -> Iterator[Any]:
     gateway.boto.meta.events.unregister("before-send", add)
 
 
-def test_boto3s_inference_id_and_request_id_stand_in_both_logs(scene):
+def test_boto3s_inference_id_and_request_id_are_in_both_logs(scene):
     answer = scene.gateway.boto.invoke_endpoint(
         EndpointName="ep", Body=BODY, ContentType="application/json", InferenceId="my id"
     )
@@ -86,7 +86,7 @@ def test_boto3s_inference_id_and_request_id_stand_in_both_logs(scene):
 
 
 @pytest.mark.parametrize("path", ["invocations", "invocations-response-stream"])
-def test_all_ids_stand_in_both_logs_and_in_the_answer(scene, path):
+def test_all_ids_are_in_both_logs_and_in_the_response(scene, path):
     body = json.dumps({**json.loads(BODY), "stream": True}) if path != "invocations" else BODY
     headers = {**HEADERS, "X-Amzn-SageMaker-Inference-Id": "i-1", "content-type": "application/json"}
     answer = scene.gateway.client.post(f"/endpoints/ep/{path}", content=body, headers=headers)
@@ -98,7 +98,7 @@ def test_all_ids_stand_in_both_logs_and_in_the_answer(scene, path):
 
 @pytest.mark.parametrize("base", ["/v1", "/endpoints/ep/openai/v1"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_openais_client_finds_its_id_in_the_answer_and_in_both_logs(scene, base, stream):
+def test_openais_client_finds_its_id_in_the_response_and_in_both_logs(scene, base, stream):
     with openai.OpenAI(base_url=f"{scene.gateway.url}{base}", api_key="k", timeout=WAIT_S) as client:
         messages = [{"role": "user", "content": "hi"}]
         answer = client.chat.completions.with_raw_response.create(
@@ -137,7 +137,7 @@ def test_a_bad_id_is_replaced_and_the_request_is_answered(scene):
         assert "trace_id" not in line
 
 
-def test_every_line_of_a_request_has_its_ids_and_none_of_the_one_before(scene):
+def test_every_log_line_of_a_request_has_its_own_ids_only(scene):
     scene.gateway.put(route(variant("AllTraffic", ["http://127.0.0.1:1"]), endpoint="dead"))
     with httpx.Client(base_url=scene.gateway.url, timeout=WAIT_S) as one_connection:
         one_connection.post("/endpoints/dead/invocations", content=BODY, headers=HEADERS)
@@ -149,7 +149,7 @@ def test_every_line_of_a_request_has_its_ids_and_none_of_the_one_before(scene):
     assert "trace_id" not in line
 
 
-def test_all_routes_of_a_server_answer_with_the_id_and_refusals_too(scene):
+def test_all_routes_and_errors_of_a_server_return_the_id(scene):
     for path, status in (("/ping", 200), ("/v1/models", 200), ("/nowhere", 404)):
         answer = scene.server.client.get(path, headers=HEADERS)
         assert (answer.status_code, answer.headers["x-request-id"]) == (status, "mine-1")

@@ -49,7 +49,7 @@ def usable(of: Route, *, target: str | None, excluded: set[str]) -> set[str]:
     st.sampled_from([None, "v0", "v1"]),
     st.lists(NUMBER, min_size=3, max_size=3),
 )
-def test_every_choice_may_be_used_and_there_is_one_if_there_can_be(of, excluded, loads, prefix, target, numbers):
+def test_the_chosen_replica_is_usable_and_there_is_one_if_possible(of, excluded, loads, prefix, target, numbers):
     assume(target is None or any(one.name == target for one in of.variants))
     query = RoutingQuery(target_variant=target, prefix=prefix, excluded=frozenset(excluded))
     possible = usable(of, target=target, excluded=excluded)
@@ -63,7 +63,7 @@ def test_every_choice_may_be_used_and_there_is_one_if_there_can_be(of, excluded,
 
 
 def shares_of(of: Route, **query) -> Counter:
-    """Which workers are chosen over an even grid of random numbers."""
+    """Count the chosen workers over an even grid of random numbers."""
     steps = [(index + 0.5) / 20 for index in range(20)]
     return Counter(
         choose(of, RoutingQuery(**query), {}, iter(numbers).__next__).replica.worker
@@ -83,19 +83,19 @@ def test_fleets_get_their_shares_of_a_variant():
     assert shares_of(of) == {"http://old": 360, "http://new": 40}
 
 
-def test_replicas_get_equal_parts_at_random():
+def test_random_routing_gives_replicas_equal_shares():
     of = route(variant("a", ["http://x", "http://y"]))
     assert shares_of(of) == {"http://x": 200, "http://y": 200}
 
 
-def test_a_variant_that_is_asked_for_answers_whatever_its_weight():
+def test_a_named_variant_answers_at_any_weight():
     of = route(variant("a", ["http://a"]), variant("b", ["http://b"], weight=0))
     assert shares_of(of, target_variant="b") == {"http://b": 400}
     with pytest.raises(UnknownVariant, match="x"):
         shares_of(of, target_variant="x")
 
 
-def test_a_variant_without_replicas_is_passed_over_unless_it_is_asked_for():
+def test_a_variant_without_replicas_is_skipped_unless_it_is_named():
     of = route(variant("a", []), variant("b", ["http://b"]))
     assert shares_of(of) == {"http://b": 400}
     with pytest.raises(NoReplica):
@@ -103,14 +103,14 @@ def test_a_variant_without_replicas_is_passed_over_unless_it_is_asked_for():
 
 
 @given(st.dictionaries(st.sampled_from(WORKERS), st.integers(0, 9)), NUMBER)
-def test_least_outstanding_takes_one_of_the_least_loaded(loads, number):
+def test_least_outstanding_requests_chooses_one_of_the_least_loaded(loads, number):
     of = route(variant("a", WORKERS, strategy="LEAST_OUTSTANDING_REQUESTS"))
     chosen = choose(of, RoutingQuery(), loads, lambda: number).replica.worker
     assert loads.get(chosen, 0) == min(loads.get(worker, 0) for worker in WORKERS)
 
 
 @given(st.binary(max_size=20), st.lists(st.sampled_from(WORKERS), min_size=2, unique=True), st.data())
-def test_a_prefix_stays_where_it_is_when_another_replica_goes_or_comes(prefix, workers, data):
+def test_a_prefix_stays_on_its_replica_when_others_leave_or_join(prefix, workers, data):
     def home(replicas):
         return choose(
             route(variant("a", replicas, strategy="PREFIX_AWARE")), RoutingQuery(prefix=prefix), {}, lambda: 0.5
@@ -138,20 +138,20 @@ def test_prefixes_are_spread_over_the_replicas():
     assert min(homes.values()) > 150
 
 
-def test_what_differs_after_the_first_kilobyte_has_the_same_prefix():
+def test_bodies_that_differ_after_the_first_kilobyte_have_the_same_prefix():
     body = b"x" * 1024
     assert prefix_of("ep", "", body + b"1") == prefix_of("ep", "", body + b"2")
     assert prefix_of("ep", "a", body) != prefix_of("ep", "b", body) != prefix_of("other", "b", body)
 
 
-def test_a_session_goes_to_its_worker_even_if_that_gets_no_new_traffic():
+def test_a_session_goes_to_its_worker_even_without_new_traffic():
     of = route(variant("a", ["http://old"], ["http://new"], shares=[0, 1]))
     assert choose(of, RoutingQuery(worker="http://old"), {}, lambda: 0).replica.worker == "http://old"
     with pytest.raises(NoReplica):
         choose(of, RoutingQuery(worker="http://gone"), {}, lambda: 0)
 
 
-def test_a_session_that_nobody_knows_always_goes_to_the_same_replica():
+def test_an_unknown_session_always_goes_to_the_same_replica():
     of = route(variant("a", WORKERS))
     assert (
         len({choose(of, RoutingQuery(affinity=b"s1"), {}, lambda n=n: n / 10).replica.worker for n in range(10)}) == 1

@@ -1,4 +1,4 @@
-"""Where stateful sessions are."""
+"""The table of stateful sessions."""
 
 import pytest
 
@@ -18,14 +18,14 @@ def test_a_new_session_is_remembered_until_it_expires():
 
 
 @pytest.mark.parametrize("value", ["s-1", "s-1; Expires=soon", "s-1;x", "s-1; Expires="])
-def test_a_session_without_a_readable_end_lives_for_a_while(value):
+def test_a_session_without_a_valid_expiry_has_the_default_lifetime(value):
     sessions = Sessions()
     sessions.update("ep", NEW_SESSION, {"x-amzn-sagemaker-new-session-id": value}, worker="w", now_s=100)
     assert sessions.worker_of("ep", "s-1", now_s=100 + DEFAULT_LIFETIME_S - 1) == "w"
     assert sessions.worker_of("ep", "s-1", now_s=100 + DEFAULT_LIFETIME_S) is None
 
 
-def test_a_closed_session_is_forgotten_and_told():
+def test_a_closed_session_is_removed_and_reported_to_the_client():
     sessions = Sessions()
     sessions.update("ep", NEW_SESSION, OPENED, worker="w", now_s=0)
     headers = sessions.update("ep", "s-1", {"x-amzn-sagemaker-closed-session-id": "s-1"}, worker="w", now_s=0)
@@ -33,14 +33,14 @@ def test_a_closed_session_is_forgotten_and_told():
     assert sessions.worker_of("ep", "s-1", now_s=0) is None
 
 
-def test_a_worker_opens_no_session_that_nobody_asked_for():
+def test_a_worker_cannot_open_a_session_without_a_request_for_one():
     sessions = Sessions()
     assert sessions.update("ep", "s-1", OPENED, worker="w", now_s=0) == {}
     assert sessions.update("ep", None, OPENED, worker="w", now_s=0) == {}
     assert len(sessions) == 0
 
 
-def test_of_too_many_sessions_the_one_that_was_used_longest_ago_goes():
+def test_the_least_recently_used_session_is_evicted():
     sessions = Sessions(max_sessions=2)
     for name in ("a", "b"):
         sessions.update("ep", NEW_SESSION, {"x-amzn-sagemaker-session-id": name}, worker=name, now_s=0)

@@ -22,7 +22,7 @@ def parts_of(stream) -> list[bytes]:
 
 
 def each_part(stream) -> Iterator[bytes]:
-    """The parts as they come; the connection is let go of at the end, also at a bad one."""
+    """Yield the parts as they arrive; the connection is closed at the end, also after an error."""
     with closing(stream["Body"]) as events:
         for event in events:
             yield event["PayloadPart"]["Bytes"]
@@ -56,7 +56,7 @@ def test_each_chunk_of_the_worker_is_one_payload_part(http):
 
 
 @pytest.mark.parametrize("http", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
-def test_a_part_is_here_before_the_next_one_is_made(http):
+def test_a_part_arrives_before_the_next_one_is_sent(http):
     taken = threading.Event()
 
     async def script(exchange: Exchange) -> None:
@@ -77,7 +77,7 @@ def test_a_part_is_here_before_the_next_one_is_made(http):
         assert got == PARTS
 
 
-def test_an_answer_that_is_not_chunked_streams_too(gateway):
+def test_a_response_without_chunks_streams_too(gateway):
     async def script(exchange: Exchange) -> None:
         exchange.whole(b"all at once", content_type="text/plain")
 
@@ -87,7 +87,7 @@ def test_an_answer_that_is_not_chunked_streams_too(gateway):
     assert b"".join(parts_of(stream)) == b"all at once"
 
 
-def test_an_answer_without_a_body_is_a_stream_without_events(gateway):
+def test_a_response_without_a_body_is_a_stream_without_events(gateway):
     async def script(exchange: Exchange) -> None:
         exchange.start()
         exchange.end()
@@ -103,7 +103,7 @@ def test_sessions_cannot_be_opened_by_a_stream(gateway):
 
 
 @pytest.mark.parametrize("http", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
-def test_a_worker_that_dies_in_a_stream_is_told_inside_it(http):
+def test_the_death_of_a_worker_is_an_event_of_its_stream(http):
     async def script(exchange: Exchange) -> None:
         exchange.start()
         exchange.chunk(b"one")
@@ -123,7 +123,7 @@ def test_a_worker_that_dies_in_a_stream_is_told_inside_it(http):
         assert counters.streams_broken == 1
 
 
-def test_a_stream_that_takes_too_long_is_ended_inside_it():
+def test_a_stream_that_takes_too_long_ends_with_an_error_event():
     async def script(exchange: Exchange) -> None:
         exchange.start()
         exchange.chunk(b"one")
@@ -138,10 +138,10 @@ def test_a_stream_that_takes_too_long_is_ended_inside_it():
             next(parts)
         assert caught.value.response["Error"]["Code"] == "ModelStreamError"
         assert "within the timeout period" in caught.value.response["Error"]["Message"]
-        gateway.until(lambda: worker.num_gone == 1, "the worker saw that nobody waits any more")
+        gateway.until(lambda: worker.num_gone == 1, "the worker saw that its client has gone")
 
 
-def test_the_error_code_inside_the_stream_is_awss():
+def test_the_error_code_inside_a_stream_is_that_of_aws():
     async def script(exchange: Exchange) -> None:
         exchange.start()
         exchange.chunk(b"one")
@@ -155,7 +155,7 @@ def test_the_error_code_inside_the_stream_is_awss():
 
 
 @pytest.mark.parametrize("http", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
-def test_a_client_that_does_not_read_holds_up_its_worker_and_loses_nothing(http):
+def test_a_client_that_does_not_read_pauses_its_worker_and_loses_nothing(http):
     chunk, num_chunks = b"x" * 50_000, 400
     is_stuck = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Routes in memory are the store's."""
+"""The routes in memory follow the store."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ async def table(store):
     assert not store._listeners
 
 
-async def test_what_was_there_before_is_there(store):
+async def test_existing_routes_are_read_at_the_start(store):
     store.put(route(endpoint="a"))
     table = RouteTable(store)
     await table.start()
@@ -33,13 +33,13 @@ async def test_what_was_there_before_is_there(store):
     await table.close()
 
 
-async def test_an_endpoint_that_was_just_written_is_there_at_once(store, table):
+async def test_an_endpoint_is_found_as_soon_as_it_is_written(store, table):
     for number in range(20):
         store.put(route(endpoint=f"e{number}"))
         assert await table.route(f"e{number}") is not None
 
 
-async def test_changes_and_removals_arrive(store, table):
+async def test_changes_and_removals_are_read(store, table):
     store.put(route(endpoint="a"))
     await table.settled()
     changed = route(variant("v", ["http://w"]), endpoint="a")
@@ -51,13 +51,13 @@ async def test_changes_and_removals_arrive(store, table):
     assert await table.route("a") is None
 
 
-async def test_asking_for_what_is_not_there_does_not_read_the_store_each_time(store, table):
+async def test_lookups_of_unknown_endpoints_do_not_read_the_store_each_time(store, table):
     for _ in range(10):
         assert await table.route("nowhere") is None
     assert store.num_reads == 1
 
 
-async def test_listeners_are_told(store, table):
+async def test_listeners_are_called_after_each_read(store, table):
     seen = []
     table.on_change(lambda routes: seen.append(set(routes)))
     store.put(route(endpoint="a"))
@@ -65,7 +65,7 @@ async def test_listeners_are_told(store, table):
     assert seen[-1] == {"a"}
 
 
-async def test_a_route_that_cannot_be_read_hides_no_other(store, table):
+async def test_an_unreadable_route_does_not_hide_the_others(store, table):
     store.put_unreadable("broken")
     store.put(route(endpoint="a"))
     await table.settled()
@@ -73,7 +73,7 @@ async def test_a_route_that_cannot_be_read_hides_no_other(store, table):
     assert await table.route("broken") is None
 
 
-async def test_a_store_that_fails_for_a_while_is_read_again(store, table, monkeypatch):
+async def test_a_failing_store_is_read_again(store, table, monkeypatch):
     monkeypatch.setattr("headrace.gateway.table.RETRY_S", 0.01)
     store.put(route(endpoint="a"))
     await table.settled()

@@ -1,4 +1,4 @@
-"""The last hour's traffic, as the console's charts get it."""
+"""The last hour's traffic, as the console's charts show it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,15 +9,15 @@ NOW_S = 1_790_000_000.0
 
 
 def recorded(*requests: tuple[float, int], first_byte_s: float | None = 0.05) -> TrafficHistory:
-    """A history of requests, each its age in seconds and its status."""
+    """Record requests, given by their age in seconds and status."""
     history = TrafficHistory()
     for age_s, status in sorted(requests, reverse=True):
         history.record("e", "AllTraffic", status, first_byte_s, 0.2, NOW_S - age_s)
     return history
 
 
-def test_an_endpoint_without_requests_has_a_series_of_nothing() -> None:
-    series = TrafficHistory().series("nobody", since_s=NOW_S - 60, now_s=NOW_S)
+def test_an_endpoint_without_requests_has_an_empty_series() -> None:
+    series = TrafficHistory().series("unknown", since_s=NOW_S - 60, now_s=NOW_S)
     assert series["requests"] == [0] * 13
     assert series["first_byte_ms"]["p50"] == [None] * 13
     assert series["variants"] == {}
@@ -31,21 +31,21 @@ def test_a_request_counts_in_the_bucket_of_its_end() -> None:
     assert series["variants"] == {"AllTraffic": [0, 2, 0, 0, 1]}
 
 
-def test_long_looks_back_have_long_buckets_and_reach_an_hour() -> None:
+def test_long_ranges_have_long_buckets_and_reach_back_an_hour() -> None:
     series = recorded((0, 200), (3000, 200), (4000, 200)).series("e", since_s=NOW_S - 86_400, now_s=NOW_S)
     assert series["bucket_s"] == 60
     assert len(series["requests"]) == 61
     assert sum(series["requests"]) == 2
 
 
-def test_refusals_failures_and_answers_are_told_apart() -> None:
+def test_refusals_failures_and_responses_are_counted_separately() -> None:
     series = recorded(*((0, status) for status in (200, 400, 413, 429, 424, 499, 500, 503))).series(
         "e", since_s=NOW_S, now_s=NOW_S
     )
     assert (series["requests"], series["refused"], series["failed"]) == ([8], [3], [3])
 
 
-def test_what_was_not_answered_does_not_change_the_times() -> None:
+def test_failed_requests_do_not_change_the_latencies() -> None:
     history = recorded((0, 200))
     history.record("e", "", 429, None, 1e-4, NOW_S)
     history.record("e", "AllTraffic", 424, 60.0, 60.0, NOW_S)
@@ -54,13 +54,13 @@ def test_what_was_not_answered_does_not_change_the_times() -> None:
     assert 190 < series["total_ms"]["p99"][0] < 210
 
 
-def test_an_answer_without_a_first_byte_still_has_a_length() -> None:
+def test_a_response_without_a_first_byte_still_has_a_duration() -> None:
     series = recorded((0, 200), first_byte_s=None).series("e", since_s=NOW_S, now_s=NOW_S)
     assert series["first_byte_ms"]["p50"] == [None]
     assert 190 < series["total_ms"]["p50"][0] < 210
 
 
-def test_rates_look_back_one_minute_and_leave_out_the_idle() -> None:
+def test_rates_cover_one_minute_and_omit_idle_endpoints() -> None:
     history = recorded(*((age_s, 200) for age_s in range(60)), (30, 500), (500, 200))
     history.record("idle", "v", 200, 0.1, 0.1, NOW_S - 500)
     rates = history.rates(["e", "idle", "unknown"], now_s=NOW_S)
@@ -70,7 +70,7 @@ def test_rates_look_back_one_minute_and_leave_out_the_idle() -> None:
     assert 47 < rates["e"]["first_byte_p50_ms"] < 53
 
 
-def test_the_endpoint_that_was_quiet_longest_is_forgotten_first() -> None:
+def test_the_longest_idle_endpoint_is_evicted_first() -> None:
     history = TrafficHistory(max_endpoints=2)
     for name in ("a", "b", "a", "c"):
         history.record(name, "v", 200, 0.1, 0.1, NOW_S)
@@ -78,7 +78,7 @@ def test_the_endpoint_that_was_quiet_longest_is_forgotten_first() -> None:
     assert known == ["a", "c"]
 
 
-def test_a_number_of_variants_is_told_apart_and_all_are_counted() -> None:
+def test_requests_of_too_many_variants_still_count_for_the_endpoint() -> None:
     history = TrafficHistory()
     for number in range(MAX_VARIANTS + 5):
         history.record("e", f"v{number:02}", 200, 0.1, 0.1, NOW_S)
@@ -87,7 +87,7 @@ def test_a_number_of_variants_is_told_apart_and_all_are_counted() -> None:
     assert series["requests"] == [MAX_VARIANTS + 5]
 
 
-def test_a_clock_that_was_set_back_does_not_bring_old_numbers_back() -> None:
+def test_a_clock_set_back_does_not_bring_old_counts_back() -> None:
     history = recorded((0, 200))
     earlier_s = NOW_S - 7200
     history.record("e", "v", 200, 0.1, 0.1, earlier_s)
@@ -99,9 +99,7 @@ def test_a_clock_that_was_set_back_does_not_bring_old_numbers_back() -> None:
     now_s=st.floats(0, 4e9),
     look_back_s=st.floats(-100, 10_000),
 )
-def test_every_request_within_reach_is_counted_exactly_once(
-    ages_s: list[float], now_s: float, look_back_s: float
-) -> None:
+def test_every_request_in_range_is_counted_exactly_once(ages_s: list[float], now_s: float, look_back_s: float) -> None:
     now_s += 5000
     history = TrafficHistory()
     times_s = sorted(now_s - age_s for age_s in ages_s)

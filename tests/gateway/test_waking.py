@@ -1,4 +1,4 @@
-"""Requests for what sleeps at zero, as real clients see it: they wait, and none is lost."""
+"""Requests to targets scaled to zero, with real clients: they are held, and none is lost."""
 
 import json
 import socket
@@ -14,9 +14,9 @@ from headrace.state.routes import AsyncOutput
 from headrace.state.signals import WakeTarget
 from tests.waiting import WAIT_S
 
+from .async_parts import MemoryObjects
 from .conftest import Running, running
 from .routes import asleep, component, route, variant
-from .test_async_invocations import MemoryObjects
 from .workers import Exchange
 
 PATHS = [
@@ -27,7 +27,7 @@ PATHS = [
 
 
 class Waker:
-    """Remembers what was to be woken; the test does it."""
+    """Records the targets to wake; the test wakes them."""
 
     def __init__(self) -> None:
         self.wanted: list[WakeTarget] = []
@@ -63,14 +63,14 @@ def sleepy(shared, waker) -> Iterator[Running]:
 
 
 def wake(gateway: Running, waker: Waker, script=None) -> None:
-    """One replica, once it is wanted."""
+    """Start one replica when the target is to be woken."""
     assert waker.told.wait(WAIT_S)
     worker = gateway.worker(script) if script else gateway.worker()
     gateway.put(route(variant("AllTraffic", [worker.url])))
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_request_at_zero_is_answered_by_the_replica_that_it_woke(sleepy, waker, path):
+def test_a_request_at_zero_is_answered_by_the_replica_that_it_has_woken(sleepy, waker, path):
     sleepy.put(route(asleep()))
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(sleepy.client.post, path, json={"prompt": "x"})
@@ -93,7 +93,7 @@ def test_many_requests_at_zero_wake_once_and_are_all_answered(sleepy, waker):
     assert sleepy.gateway.metrics.held_s.count >= 8
 
 
-def test_a_room_is_bounded_and_says_when_to_come_again(sleepy, waker):
+def test_requests_above_the_limit_are_throttled_with_a_retry_after(sleepy, waker):
     sleepy.put(route(asleep()))
     with ThreadPoolExecutor(8) as pool:
         asking = [pool.submit(sleepy.client.post, PATHS[0], content=b"x") for _ in range(8)]
@@ -106,7 +106,7 @@ def test_a_room_is_bounded_and_says_when_to_come_again(sleepy, waker):
         assert {one.result(WAIT_S).status_code for one in asking} == {200}
 
 
-def test_nobody_waits_for_ever(waker):
+def test_a_held_request_ends_at_its_timeout(waker):
     with running(wake=waker, hold_timeout_s=0.05) as gateway:
         gateway.put(route(asleep()))
         for path in PATHS:
@@ -119,7 +119,7 @@ def test_nobody_waits_for_ever(waker):
         assert "Inference component c of endpoint ep had no copy that could answer for 0.05 s" in answer.text
 
 
-def test_the_time_of_the_model_begins_when_it_is_there(waker):
+def test_the_timeout_of_the_model_begins_after_the_hold(waker):
     with running(wake=waker, invocation_timeout_s=1.5) as gateway, ThreadPoolExecutor(1) as pool:
         gateway.put(route(asleep()))
         asking = pool.submit(gateway.client.post, PATHS[0], content=b"x")
@@ -130,7 +130,7 @@ def test_the_time_of_the_model_begins_when_it_is_there(waker):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_client_that_leaves_while_it_waits_leaves_nothing(sleepy, waker, path):
+def test_a_held_request_is_dropped_when_its_client_disconnects(sleepy, waker, path):
     sleepy.put(route(asleep()))
     host, port = sleepy.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
@@ -143,7 +143,7 @@ def test_a_client_that_leaves_while_it_waits_leaves_nothing(sleepy, waker, path)
     assert not worker.asked
 
 
-def test_an_endpoint_that_is_deleted_meanwhile_is_told_at_once(sleepy, waker):
+def test_held_requests_fail_at_once_when_their_endpoint_is_deleted(sleepy, waker):
     sleepy.put(route(asleep()))
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(sleepy.client.post, PATHS[0], content=b"x")
@@ -154,7 +154,7 @@ def test_an_endpoint_that_is_deleted_meanwhile_is_told_at_once(sleepy, waker):
     assert "not found" in answer.text
 
 
-def test_who_waits_for_a_stream_of_events_hears_that_we_live(sleepy, waker):
+def test_a_held_sse_request_gets_heartbeats(sleepy, waker):
     async def chat(exchange: Exchange) -> None:
         exchange.start(content_type="text/event-stream")
         exchange.chunk(b"data: {}\n\n")
@@ -171,7 +171,7 @@ def test_who_waits_for_a_stream_of_events_hears_that_we_live(sleepy, waker):
     assert events == [b"data: {}"]
 
 
-def test_a_refusal_after_a_sign_of_life_is_an_event(sleepy, waker):
+def test_an_error_after_a_heartbeat_is_an_event(sleepy, waker):
     async def refuse(exchange: Exchange) -> None:
         exchange.whole(b'{"error":\n {"message": "too long"}}', status="400 Bad Request")
 
@@ -185,7 +185,7 @@ def test_a_refusal_after_a_sign_of_life_is_an_event(sleepy, waker):
     assert json.loads(event.removeprefix("data: "))["error"]["message"] == "too long"
 
 
-def test_where_nothing_wakes_requests_fail_as_they_do_on_aws(gateway):
+def test_requests_at_zero_fail_like_on_aws_if_nothing_is_woken(gateway):
     gateway.put(route(asleep()), route(variant("AllTraffic"), endpoint="host", components=[component("ic", [])]))
     with pytest.raises(ClientError, match="no instance that can answer now"):
         gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x")
@@ -195,7 +195,7 @@ def test_where_nothing_wakes_requests_fail_as_they_do_on_aws(gateway):
     assert not gateway.gateway.held
 
 
-def test_a_component_at_zero_is_woken_by_its_name(sleepy, waker):
+def test_a_request_wakes_the_component_that_it_names(sleepy, waker):
     sleepy.put(route(variant("AllTraffic"), components=[component("ic", [])]))
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(sleepy.boto.invoke_endpoint, EndpointName="ep", InferenceComponentName="ic", Body=b"x")
@@ -206,7 +206,7 @@ def test_a_component_at_zero_is_woken_by_its_name(sleepy, waker):
         assert asking.result(WAIT_S)["Body"].read() == b"x"
 
 
-def test_a_sleeping_variant_is_woken_by_its_share_while_others_answer(waker):
+def test_a_variant_at_zero_is_woken_by_its_share_of_requests_while_others_answer(waker):
     numbers = iter([0.9, 0.1, 0.1, 0.1])
     with running(wake=waker, draw=lambda: next(numbers)) as gateway:
         worker = gateway.worker()
@@ -217,7 +217,7 @@ def test_a_sleeping_variant_is_woken_by_its_share_while_others_answer(waker):
         assert len(waker.wanted) == 1
 
 
-def test_an_asynchronous_invocation_wakes_too(tmp_path, waker):
+def test_an_asynchronous_invocation_wakes_its_endpoint_too(tmp_path, waker):
     output = AsyncOutput(output_path="s3://out/results")
     objects = MemoryObjects()
     with running(wake=waker, objects=objects, async_folder=tmp_path) as gateway:

@@ -1,4 +1,4 @@
-"""A worker whose answers a test writes down, byte by byte."""
+"""A worker whose responses a test scripts, byte by byte."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Asked:
-    """A request as the worker got it."""
+    """A request as the worker received it."""
 
     method: str
     path: str
@@ -17,7 +17,7 @@ class Asked:
 
 @dataclass
 class Exchange:
-    """One request, and the means to answer it."""
+    """A request, with methods to answer it."""
 
     worker: "Worker"
     asked: Asked
@@ -43,7 +43,7 @@ class Exchange:
         await self.writer.drain()
 
     def die(self) -> None:
-        """As the kernel does it for a process that is killed."""
+        """Reset the connection, as the kernel does for a killed process."""
         self.writer.transport.abort()
 
     async def until_gone(self) -> None:
@@ -80,7 +80,7 @@ class Worker:
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Stop as a killed process does: all at once."""
+        """Close everything at once, like a killed process."""
         if self._server is not None:
             self._server.close()
             self._server = None

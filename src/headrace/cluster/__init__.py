@@ -1,1 +1,1 @@
-"""Where workers run: launchers that start, watch and stop them, and what happens inside a worker's process."""
+"""Workers: the launchers that start, observe and stop them, and the worker process itself."""

@@ -210,7 +210,7 @@ class Bridge:
         """Add the memory of the actor's node to the result of its `start`."""
         node_id = started["facts"]["node"]
         memory = next(
-            (_node_resources(one["Resources"]).memory_bytes for one in all_nodes() if one["NodeID"] == node_id), 0
+            (_node_resources(node["Resources"]).memory_bytes for node in all_nodes() if node["NodeID"] == node_id), 0
         )
         return {**started, "memory_bytes": memory}
 

@@ -1,1 +1,1 @@
-"""The door of endpoints: chooses a replica for each request and streams bytes between the client and its worker."""
+"""The gateway of endpoints: chooses a replica for each request and relays it between client and worker."""

@@ -1,4 +1,4 @@
-"""Workers that died and are in the route yet: no request that had no byte of an answer is lost if one comes back."""
+"""Forwarding to workers that died but are still in the route: no request without a first byte is lost."""
 
 import asyncio
 import threading
@@ -10,8 +10,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.core.telemetry import setup_logging
-from headrace.gateway.quarantine import FIRST_S, LONGEST_S, Quarantine
-from headrace.state.routes import Replica
 from tests.waiting import WAIT_S
 
 from .conftest import Running, running
@@ -46,7 +44,7 @@ def gone(gateway: Running) -> Worker:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_request_waits_for_the_one_that_comes_instead(patient: Running, path: str) -> None:
+def test_a_request_is_held_for_the_replacement_of_a_dead_worker(patient: Running, path: str) -> None:
     patient.put(route(variant("AllTraffic", [gone(patient).url])))
     with ThreadPoolExecutor(1) as pool:
         asking = pool.submit(patient.client.post, path, json={"prompt": "x"})
@@ -56,7 +54,7 @@ def test_a_request_waits_for_the_one_that_comes_instead(patient: Running, path: 
         assert asking.result(WAIT_S).status_code == 200
 
 
-def test_a_request_for_a_component_waits_too(patient: Running) -> None:
+def test_a_request_to_a_component_is_held_too(patient: Running) -> None:
     host = variant("AllTraffic")
     patient.put(route(host, components=[component("ic", [gone(patient).url, gone(patient).url])]))
     with ThreadPoolExecutor(1) as pool:
@@ -67,7 +65,7 @@ def test_a_request_for_a_component_waits_too(patient: Running) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_request_that_had_no_byte_when_its_worker_died_is_asked_again(patient: Running, path: str) -> None:
+def test_a_request_is_retried_if_its_worker_died_before_the_first_byte(patient: Running, path: str) -> None:
     async def never(exchange: Exchange) -> None:
         await exchange.until_gone()
 
@@ -82,7 +80,7 @@ def test_a_request_that_had_no_byte_when_its_worker_died_is_asked_again(patient:
         assert [one.result(WAIT_S).status_code for one in asking] == [200] * 3
 
 
-def test_a_request_that_breaks_workers_is_given_up(patient: Running) -> None:
+def test_a_request_that_crashes_workers_is_not_retried_without_end(patient: Running) -> None:
     breaking = patient.worker(die)
     patient.put(route(variant("AllTraffic", [breaking.url])))
     with pytest.raises(ClientError, match="could not get a response") as caught:
@@ -91,7 +89,7 @@ def test_a_request_that_breaks_workers_is_given_up(patient: Running) -> None:
     assert len(breaking.asked) == 2
 
 
-def test_an_answer_whose_first_byte_came_is_never_asked_for_again(patient: Running) -> None:
+def test_a_request_is_never_retried_after_the_first_byte_of_a_response(patient: Running) -> None:
     async def begin(exchange: Exchange) -> None:
         exchange.raw(b"HTTP/1.1 2")
         await exchange.flush()
@@ -105,7 +103,7 @@ def test_an_answer_whose_first_byte_came_is_never_asked_for_again(patient: Runni
     assert sum(len(worker.asked) for worker in workers) == 1
 
 
-def test_a_kept_connection_that_broke_in_the_head_is_not_tried_anew(patient: Running) -> None:
+def test_a_request_whose_kept_connection_broke_in_the_head_is_not_retried(patient: Running) -> None:
     async def answer_and_break(exchange: Exchange) -> None:
         if len(exchange.worker.asked) == 1:
             exchange.whole(b"ok")
@@ -122,7 +120,7 @@ def test_a_kept_connection_that_broke_in_the_head_is_not_tried_anew(patient: Run
     assert len(worker.asked) == 2
 
 
-def test_if_nobody_comes_it_is_unavailable_and_may_be_asked_for_again() -> None:
+def test_a_held_request_without_a_replacement_is_unavailable_and_may_be_retried() -> None:
     with running(wake=Waker(), hold_timeout_s=0.05) as gateway:
         gateway.put(route(variant("AllTraffic", [gone(gateway).url])))
         for path in PATHS:
@@ -131,7 +129,7 @@ def test_if_nobody_comes_it_is_unavailable_and_may_be_asked_for_again() -> None:
             assert answer.headers["retry-after"] == "1"
 
 
-def test_who_broke_and_is_not_replaced_in_time_is_not_called_unavailable() -> None:
+def test_a_request_that_broke_its_worker_is_a_model_error_if_no_replacement_comes() -> None:
     async def end(exchange: Exchange) -> None:
         await exchange.worker.stop()
 
@@ -141,8 +139,8 @@ def test_who_broke_and_is_not_replaced_in_time_is_not_called_unavailable() -> No
         assert answer.status_code == 424, "SDKs do not repeat it: the model may have run"
 
 
-def test_all_holds_of_a_request_are_one_deadline() -> None:
-    """It is held, called, and held again, as the one that came is dead too."""
+def test_all_holds_of_a_request_share_one_deadline() -> None:
+    """The request is held, released, and held again, because the replacement is dead too."""
     with running(wake=Waker(), hold_timeout_s=0.5) as gateway, ThreadPoolExecutor(1) as pool:
         gateway.put(route(variant("AllTraffic", [gone(gateway).url])))
         asking = pool.submit(gateway.client.post, PATHS[0], content=b"x")
@@ -153,7 +151,7 @@ def test_all_holds_of_a_request_are_one_deadline() -> None:
         assert asking.result(WAIT_S).status_code == 503
 
 
-def test_a_worker_that_comes_back_where_it_was_is_found(patient: Running) -> None:
+def test_a_worker_that_returns_at_its_address_is_used_again(patient: Running) -> None:
     worker = gone(patient)
     patient.put(route(variant("AllTraffic", [worker.url])))
     with ThreadPoolExecutor(1) as pool:
@@ -168,7 +166,7 @@ def test_a_worker_that_comes_back_where_it_was_is_found(patient: Running) -> Non
         assert asking.result(WAIT_S).content == b"x"
 
 
-def test_who_is_known_to_be_silent_is_asked_no_more(patient: Running) -> None:
+def test_a_worker_in_quarantine_gets_no_requests(patient: Running) -> None:
     dead, alive = gone(patient), patient.worker(named("alive"))
     patient.put(route(variant("AllTraffic", [dead.url, alive.url])))
     began_s = time.monotonic()
@@ -178,7 +176,7 @@ def test_who_is_known_to_be_silent_is_asked_no_more(patient: Running) -> None:
     assert num_found <= 2 + (time.monotonic() - began_s), "at first, and once a second"
 
 
-def test_somebody_is_told_to_look_once_for_each_that_is_silent(patient: Running) -> None:
+def test_the_listener_is_called_once_for_each_worker_in_quarantine(patient: Running) -> None:
     told: list[None] = []
     patient.gateway.on_quarantine(lambda: told.append(None))
     dead = [gone(patient), gone(patient)]
@@ -191,7 +189,7 @@ def test_somebody_is_told_to_look_once_for_each_that_is_silent(patient: Running)
         assert {one.result(WAIT_S).status_code for one in asking} == {200}
 
 
-def test_whose_session_it_was_is_not_waited_for(patient: Running) -> None:
+def test_a_request_of_a_lost_session_is_not_held(patient: Running) -> None:
     async def open_session(exchange: Exchange) -> None:
         exchange.whole(b"hi", **{"x-amzn-sagemaker-session-id": "s1; Expires=2099-01-01T00:00:00Z"})
 
@@ -206,7 +204,7 @@ def test_whose_session_it_was_is_not_waited_for(patient: Running) -> None:
     assert not patient.gateway.held
 
 
-def test_a_killed_worker_under_load_loses_no_request_that_had_no_byte(patient: Running) -> None:
+def test_killing_workers_under_load_loses_no_request_without_a_first_byte(patient: Running) -> None:
     """Eight clients, one replica that is replaced four times: all are answered."""
 
     async def slowly(exchange: Exchange) -> None:
@@ -236,39 +234,3 @@ def test_a_killed_worker_under_load_loses_no_request_that_had_no_byte(patient: R
         for one in clients:
             one.result(WAIT_S)
     assert set(outcomes) == {200}
-
-
-U, V = (Replica(worker=name, url="http://same") for name in "uv")
-
-
-def test_a_quarantine_doubles_each_time_and_is_forgotten_when_it_is_lifted_or_the_replica_is_gone() -> None:
-    ended: list[float] = []
-
-    async def scene() -> list[float]:
-        loop = asyncio.get_running_loop()
-        quarantine = Quarantine(on_end=lambda: ended.append(loop.time()))
-        waits = []
-        for _ in range(7):
-            quarantine.add(U)
-            quarantine.add(U)
-            assert U in quarantine
-            end = quarantine._entries[U].end
-            assert end is not None
-            waits.append(end.when() - loop.time())
-            end.cancel()
-            quarantine._ended(quarantine._entries[U])
-            assert U not in quarantine
-        quarantine.add(U)
-        quarantine.lift(U)
-        assert U not in quarantine
-        quarantine.add(U)
-        quarantine.add(V)
-        quarantine.retain({V})
-        assert (U in quarantine, V in quarantine) == (False, True)
-        quarantine.retain(())
-        assert not quarantine
-        return waits
-
-    waits = asyncio.run(scene())
-    assert waits == pytest.approx([FIRST_S, 2.0, 4.0, 8.0, 16.0, LONGEST_S, LONGEST_S], abs=0.1)
-    assert len(ended) == 8

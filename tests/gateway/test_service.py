@@ -1,7 +1,7 @@
 """
-Whatever happens to replicas and clients in whatever order, every request ends, and nothing is counted for ever.
+Under any order of events at replicas and clients, every request ends, and all counts return to zero.
 
-What is counted decides: outstanding requests choose replicas and scale them, held ones fill rooms, bytes fill memory.
+Counts have consequences: in-flight requests choose and scale replicas, held requests fill queues, bytes fill memory.
 """
 
 import socket
@@ -33,7 +33,7 @@ def gateway() -> Iterator[Running]:
 
 
 class Fleet(RuleBasedStateMachine):
-    """One endpoint with a variant and a component; replicas come, go and die while clients come and go."""
+    """An endpoint whose replicas start, leave and die while clients connect and disconnect."""
 
     gateway: Running
 
@@ -47,50 +47,50 @@ class Fleet(RuleBasedStateMachine):
 
     @initialize()
     def sleep(self) -> None:
-        """All is at zero."""
+        """Start with everything at zero."""
         self.serve([], is_component=False)
 
     @rule(fates=st.lists(st.sampled_from([*FATES, "gone"]), max_size=3), is_component=st.booleans())
     def serve(self, fates: list[str], is_component: bool) -> None:
-        """Other replicas than before."""
+        """Replace the replicas."""
         urls = [self._worker(fate).url for fate in fates]
         own = variant("AllTraffic", urls) if urls and not is_component else asleep()
         self.gateway.put(route(own, components=[component("ic", urls if is_component else [])]))
 
     @rule()
     def kill(self) -> None:
-        """One that may be in the route yet."""
+        """Kill a replica that may still be in the route."""
         if self.workers:
             self.gateway.run(self.workers.pop().stop())
 
     @rule(path=st.sampled_from(PATHS), is_component=st.booleans())
     def ask(self, path: str, is_component: bool) -> None:
-        """A client that waits for its answer."""
+        """Send a request whose client waits for the response."""
         headers = {"X-Amzn-SageMaker-Inference-Component": "ic"} if is_component else {}
         self.asked.append(self.pool.submit(self._status, path, headers))
 
     @rule(path=st.sampled_from(PATHS))
     def come(self, path: str) -> None:
-        """A client that may hang up."""
+        """Send a request whose client may disconnect."""
         client = socket.create_connection(("127.0.0.1", int(self.gateway.url.rpartition(":")[2])))
         client.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
         self.clients.append(client)
 
     @rule()
     def hang_up(self) -> None:
-        """The one that waits longest."""
+        """Disconnect the client that waits longest."""
         if self.clients:
             self.clients.pop(0).close()
 
     @invariant()
     def counts_are_possible(self) -> None:
-        """No more than there are clients."""
+        """Check that no count exceeds the number of clients."""
         gateway = self.gateway.gateway
         assert all(number > 0 for number in dict(gateway.loads).values())
         assert sum(gateway.held.values()) <= 6
 
     def teardown(self) -> None:
-        """At last all end, and nothing is counted any more."""
+        """Let all requests end, and check that all counts are zero."""
         self.serve(["answer"], is_component=False)
         for one in self.asked:
             assert one.result(WAIT_S) in STATUSES
@@ -119,10 +119,10 @@ class Fleet(RuleBasedStateMachine):
         try:
             return httpx.post(f"{self.gateway.url}{path}", content=b"{}", headers=headers, timeout=WAIT_S).status_code
         except httpx.RemoteProtocolError:
-            return 200  # a stream that broke off
+            return 200  # a stream that broke
 
 
-def test_nothing_is_counted_for_ever(gateway: Running) -> None:
+def test_all_counts_return_to_zero_when_requests_have_ended(gateway: Running) -> None:
     class OnThis(Fleet):
         pass
 

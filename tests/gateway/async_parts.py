@@ -1,0 +1,43 @@
+"""Parts of asynchronous tests: an output configuration, stored invocations, and an object storage in memory."""
+
+from headrace.core.tracing import TraceContext
+from headrace.gateway.async_files import PendingInvocation
+from headrace.gateway.objects import ObjectFailed
+from headrace.state.routes import AsyncOutput
+
+OUTPUT = AsyncOutput(output_path="s3://out/results/", failure_path="s3://out/failures", max_concurrent_per_replica=2)
+
+
+class MemoryObjects:
+    """Objects in a dictionary."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[bytes, str]] = {}
+        self.puts: list[str] = []
+        self.failure: str | None = None
+
+    async def get(self, uri: str, *, max_bytes: int) -> bytes:
+        if uri not in self.objects:
+            raise ObjectFailed(f"{uri} cannot be read: no such key")
+        return self.objects[uri][0]
+
+    async def put(self, uri: str, body: bytes, *, content_type: str) -> None:
+        if self.failure is not None:
+            raise ObjectFailed(self.failure)
+        self.puts.append(uri)
+        self.objects[uri] = (body, content_type)
+
+
+def pending(number: int, *, endpoint: str = "ep", expires_s: float = 100.0) -> PendingInvocation:
+    return PendingInvocation(
+        id=f"{number:05d}",
+        endpoint=endpoint,
+        endpoint_uid="uid-1",
+        inference_id="i",
+        body=b"\x00\xff",
+        output_uri="s3://b/k",
+        accepted_s=0,
+        expires_s=expires_s,
+        timeout_s=1,
+        trace=TraceContext(request_id=f"request-{number}", inference_id="i"),
+    )
