@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cloudwatch.alarms.rules import AlarmRule, AlarmState, Datapoint, judge, rule_from_json, samples_wanted
-from headrace.cloudwatch.alarms.verdict import evaluate
+from headrace.cloudwatch.alarms.evaluation import Datapoint, evaluate_rule
+from headrace.cloudwatch.alarms.rules import AlarmRule, AlarmState, rule_from_json, samples_needed
+from headrace.cloudwatch.alarms.state_reason import evaluate_alarm
 
 STATES: list[AlarmState] = ["OK", "ALARM", "INSUFFICIENT_DATA"]
 SPEC = {
@@ -31,7 +32,7 @@ def points(drawing: str) -> list[Datapoint]:
 
 def state_of(drawing: str, missing: str, needed: int, state: AlarmState = "INSUFFICIENT_DATA") -> AlarmState:
     rule = rule_from_json({**SPEC, "TreatMissingData": missing, "DatapointsToAlarm": needed})
-    return judge(rule, points(drawing), state=state, end_s=300.0).state
+    return evaluate_rule(rule, points(drawing), state=state, end_s=300.0).state
 
 
 @pytest.mark.parametrize(
@@ -68,10 +69,10 @@ def test_no_alarm_is_raised_too_early(drawing):
 def test_a_few_samples_leave_a_percentile_alarm_as_it_is():
     spec = {**SPEC, "ExtendedStatistic": "p99", "EvaluateLowSampleCountPercentile": "ignore"}
     rule = rule_from_json(spec)
-    assert judge(rule, points("X X X X X"), state="OK", end_s=300.0).state == "OK"
-    assert samples_wanted("p99") == pytest.approx(1000)
-    assert samples_wanted("p10") == pytest.approx(100)
-    assert samples_wanted("Average") == 0
+    assert evaluate_rule(rule, points("X X X X X"), state="OK", end_s=300.0).state == "OK"
+    assert samples_needed("p99") == pytest.approx(1000)
+    assert samples_needed("p10") == pytest.approx(100)
+    assert samples_needed("Average") == 0
 
 
 @given(st.lists(st.sampled_from("0X-"), min_size=5, max_size=5), st.integers(1, 3), st.sampled_from(STATES))
@@ -85,20 +86,20 @@ def test_an_alarm_always_has_a_state_and_full_data_needs_no_treatment(marks, nee
         assert len(found) == 1
 
 
-def test_the_verdict_speaks_like_cloudwatch():
+def test_the_found_speaks_like_cloudwatch():
     def read(rule: AlarmRule, *, start_s: float, end_s: float) -> list[Datapoint]:
         assert (start_s, end_s) == (0.0, 300.0)
         return points("0 0 X X X")
 
-    verdict = evaluate(rule_from_json(SPEC), read, state="OK", now_s=309.5)
-    assert verdict.state == "ALARM"
-    assert verdict.newest_value == 20.0
-    assert verdict.reason == (
+    found = evaluate_alarm(rule_from_json(SPEC), read, state="OK", now_s=309.5)
+    assert found.state == "ALARM"
+    assert found.values[-1] == 20.0
+    assert found.reason == (
         "Threshold Crossed: 3 out of the last 3 datapoints [20.0 (01/01/70 00:04:00), 20.0 (01/01/70 00:03:00), "
         "20.0 (01/01/70 00:02:00)] were greater than the threshold (10.0) "
         "(minimum 3 datapoints for OK -> ALARM transition)."
     )
-    data = json.loads(verdict.reason_data)
+    data = json.loads(found.reason_data)
     assert data["recentDatapoints"] == [20.0, 20.0, 20.0]
     assert data["startDate"] == "1970-01-01T00:02:00.000+0000"
 
@@ -116,15 +117,15 @@ def test_the_verdict_speaks_like_cloudwatch():
 def test_a_reason_speaks_of_what_led_to_the_state(drawing, missing, needed, state, reason):
     rule = rule_from_json({**SPEC, "TreatMissingData": missing, "DatapointsToAlarm": needed})
     before = "INSUFFICIENT_DATA"
-    verdict = evaluate(rule, lambda rule, *, start_s, end_s: points(drawing), state=before, now_s=300.0)
-    assert verdict.state == state
-    assert reason in verdict.reason
+    found = evaluate_alarm(rule, lambda rule, *, start_s, end_s: points(drawing), state=before, now_s=300.0)
+    assert found.state == state
+    assert reason in found.reason
 
 
 def test_nothing_measured_is_said():
-    verdict = evaluate(rule_from_json(SPEC), lambda rule, *, start_s, end_s: [], state="OK", now_s=300.0)
-    assert (verdict.state, verdict.newest_value) == ("INSUFFICIENT_DATA", None)
-    assert verdict.reason == "Insufficient Data: 3 datapoints were unknown."
+    found = evaluate_alarm(rule_from_json(SPEC), lambda rule, *, start_s, end_s: [], state="OK", now_s=300.0)
+    assert (found.state, found.values) == ("INSUFFICIENT_DATA", ())
+    assert found.reason == "Insufficient Data: 3 datapoints were unknown."
 
 
 @pytest.mark.parametrize(

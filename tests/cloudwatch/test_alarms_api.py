@@ -6,7 +6,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.cloudwatch.alarms.records import ALARM
-from headrace.cloudwatch.alarms.rules import rule_from_json
 
 ACTION = "arn:aws:autoscaling:us-east-1:123456789012:scalingPolicy:uid:resource/sagemaker/x:policyName/p"
 RULE = {
@@ -152,7 +151,7 @@ def test_an_alarm_has_tags(client, name):
     [
         (MATH, "2 elements do"),
         ([{**MATH[0], "ReturnData": False}], "0 elements do"),
-        ([{**MATH[0], "ReturnData": False}, {**MATH[1], "Period": 300}], "same Period"),
+        ([{**MATH[0], "ReturnData": False}, {**MATH[1], "Period": 300}], "expected the same for all queries"),
         ([{**MATH[1], "Expression": "m2 * 2"}], "no query with the id"),
         ([{**MATH[0], "ReturnData": False}, {**MATH[0], "Id": "m2", "ReturnData": False}, ALL], "single time series"),
     ],
@@ -217,7 +216,7 @@ def test_every_alarm_that_is_taken_can_be_looked_at(client, cloud, name, changes
     params = {key: value for key, value in {**RULE, **changes}.items() if value is not None}
     client.put_metric_alarm(AlarmName=name, **params)
 
-    rule = rule_from_json(cloud.store.get(ALARM, name).spec)
+    rule = cloud.store.get(ALARM, name).spec.rule
 
     assert (rule.period_s, rule.threshold, rule.evaluation_periods) == (period_s, 20.0, 3)
 
@@ -230,4 +229,4 @@ def test_history_is_bounded(client, cloud, name):
 
     record = cloud.store.get(ALARM, name)
 
-    assert len(record.status["history"]) == 100
+    assert len(record.status.history) == 100

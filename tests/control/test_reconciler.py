@@ -6,12 +6,13 @@ from contextlib import suppress
 
 import pytest
 
-from headrace.cloudwatch.alarms.records import ALARM
+from headrace.cloudwatch.alarms.records import AlarmStatus
 from headrace.cluster.launcher import Handle, WorkerPhase, WorkerSpec
 from headrace.control.model.kinds import ENDPOINT, WORKER
 from headrace.control.model.progress import State, view_endpoint, visible_state
 from headrace.state.routes import ROUTE
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, Script, fails_after, ready_after
+from tests.cloudwatch.samples import create_alarm
 from tests.control.reconciler_scene import Scene
 from tests.waiting import WAIT_S
 
@@ -182,8 +183,8 @@ async def test_an_update_keeps_the_old_worker_until_the_new_one_serves(scene: Sc
 
 
 async def test_an_alarm_that_rings_while_an_update_bakes_takes_it_back(scene: Scene) -> None:
-    alarm = scene.store.create(ALARM, "errors", spec={"AlarmName": "errors"}, status={"state": "OK"})
-    scene.store.create(ALARM, "another", spec={"AlarmName": "another"}, status={"state": "ALARM"})
+    alarm = create_alarm(scene.store, "errors")
+    create_alarm(scene.store, "another", "ALARM")
     scene.ask()
     await scene.settle()
     routing = {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": 300}
@@ -192,7 +193,7 @@ async def test_an_alarm_that_rings_while_an_update_bakes_takes_it_back(scene: Sc
     scene.ask(generation=2, deployment={"BlueGreenUpdatePolicy": policy, "AutoRollbackConfiguration": rollback})
     await scene.settle(60)
     assert visible_state(view_endpoint(scene.endpoint())) is State.UPDATING
-    scene.store.update(alarm, status={"state": "ALARM"})
+    scene.store.update(alarm, status=AlarmStatus(state="ALARM"))
     await scene.settle()
     view = view_endpoint(scene.endpoint())
     assert view.progress is not None

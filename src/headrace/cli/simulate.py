@@ -14,8 +14,8 @@ from headrace.cli.simulate_files import example_trace, read_trace, result_csv
 from headrace.cli.simulate_policy import read_policy
 from headrace.cli.tables import table
 from headrace.control.autoscaling.simulation.fleet import AtZero, FleetModel
-from headrace.control.autoscaling.simulation.plan import plan_from_json
-from headrace.control.autoscaling.simulation.simulator import Plan, Result, simulate
+from headrace.control.autoscaling.simulation.plan import scenario_from_json
+from headrace.control.autoscaling.simulation.simulator import Scenario, SimulationResult, simulate
 from headrace.core.errors import InvalidRequest
 
 EXAMPLES = """
@@ -93,7 +93,7 @@ def simulate_day(
     click.echo(f"\n{table(rows)}")
 
 
-def _plans(options: dict[str, Any], compare: Path | None, start_s: float) -> list[tuple[str, Plan]]:
+def _plans(options: dict[str, Any], compare: Path | None, start_s: float) -> list[tuple[str, Scenario]]:
     """Return the policy, and the one that it is compared with, by name."""
     path, target = options["policy"], options["target"]
     if (path is None) == (target is None):
@@ -109,14 +109,14 @@ def _plans(options: dict[str, Any], compare: Path | None, start_s: float) -> lis
     return plans
 
 
-def _plan(document: Any, source: Path | str, options: dict[str, Any], start_s: float) -> Plan:
+def _plan(document: Any, source: Path | str, options: dict[str, Any], start_s: float) -> Scenario:
     try:
-        return plan_from_json(document, start_s=start_s, minimum=options["minimum"], maximum=options["maximum"])
+        return scenario_from_json(document, start_s=start_s, minimum=options["minimum"], maximum=options["maximum"])
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
         raise InvalidRequest(f"{source}: {exc}") from exc
 
 
-def figures(result: Result) -> dict[str, float | int | None]:
+def figures(result: SimulationResult) -> dict[str, float | int | None]:
     """Return the figures that policies are compared by."""
     shares = {"latency_p50_s": 0.5, "latency_p95_s": 0.95, "latency_p99_s": 0.99}
     latencies = {name: result.latency_s(share) if result.latencies else None for name, share in shares.items()}
@@ -153,7 +153,7 @@ ROWS = (
 """Name, label and number format of each figure."""
 
 
-def figure_rows(runs: list[tuple[str, Result]]) -> list[tuple[str, ...]]:
+def figure_rows(runs: list[tuple[str, SimulationResult]]) -> list[tuple[str, ...]]:
     """Return the figures as a table with a column for each policy."""
     found = [figures(result) for _, result in runs]
     rows = [(label, *(_written(values[key], form) for values in found)) for key, label, form in ROWS]

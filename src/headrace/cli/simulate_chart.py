@@ -6,7 +6,7 @@ from html import escape
 
 from headrace.cli.simulate_files import thinned
 from headrace.control.autoscaling.simulation.fleet import STEP_S
-from headrace.control.autoscaling.simulation.simulator import Result
+from headrace.control.autoscaling.simulation.simulator import SimulationResult
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH, HEIGHT, LEFT, GAP = 960, 130, 70, 44
@@ -16,7 +16,7 @@ COLORS = ("#4c78a8", "#f58518")
 _WHOLE_FROM = 1000
 """Numbers from here on are printed without decimals."""
 
-Runs = Sequence[tuple[str, Result]]
+Runs = Sequence[tuple[str, SimulationResult]]
 """One or two runs: name and result."""
 
 Panel = tuple[str, str, Sequence[Sequence[float]]]
@@ -86,7 +86,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
-def _activities(name: str, result: Result) -> str:
+def _activities(name: str, result: SimulationResult) -> str:
     begin_s = result.ticks[0].time_s
     rows = [
         (_clock(activity.time_s - begin_s), str(activity.capacity), activity.cause) for activity in result.activities
@@ -117,7 +117,7 @@ def _line(heights: Sequence[float], top: float, base: int, color: str) -> str:
     )
 
 
-def _axis(result: Result, height: int) -> str:
+def _axis(result: SimulationResult, height: int) -> str:
     length_s = len(result.ticks) * STEP_S
     return "".join(
         f'<text x="{LEFT + WIDTH * i / 6:.0f}" y="{height - 12}" text-anchor="middle">{_clock(length_s * i / 6)}</text>'

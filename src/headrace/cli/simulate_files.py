@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.control.autoscaling.planning.schedule import utc_s
 from headrace.control.autoscaling.simulation.fleet import STEP_S
-from headrace.control.autoscaling.simulation.simulator import Result
+from headrace.control.autoscaling.simulation.simulator import SimulationResult
 from headrace.core.errors import InvalidRequest
 
 MAX_STEPS = 32 * 86_400 // STEP_S
@@ -126,7 +126,7 @@ def example_trace(seed: int = 0) -> str:
     return "\n".join(lines) + "\n"
 
 
-def result_csv(result: Result) -> str:
+def result_csv(result: SimulationResult) -> str:
     """Return the result as CSV, one row for each step."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")

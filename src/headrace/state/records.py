@@ -25,7 +25,7 @@ See docs/decisions/0019-typed-records.md.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -136,6 +136,11 @@ class Unreadable(StoredRecord):
 RawKind = Kind[Json, Json]
 RawRecord = Record[Json, Json]
 """A record of a kind whose parts are plain JSON."""
+
+
+def readable(records: Iterable[Record[SpecT, StatusT] | Unreadable]) -> list[Record[SpecT, StatusT]]:
+    """Return the records that could be decoded."""
+    return [record for record in records if isinstance(record, Record)]
 
 
 class Conflict(Exception):

@@ -124,7 +124,7 @@ class World:
             value = self.load(capacity.in_service if capacity is not None else 0)
             if value is not None:
                 self.series.put(self.metric(CONCURRENCY.name), value, now_s=self.now_s - 5)
-            self.scaler.look()
+            self.scaler.run_pass()
             self.reconcile()
             after = read_capacity(self.store, key)
             if after is not None and self.capacities[-1:] != [after.desired]:

@@ -285,7 +285,7 @@ def test_a_scheduled_action_is_kept_changed_and_deleted(client: Any) -> None:
     assert action["ScalableTargetAction"] == {"MinCapacity": 2}
     assert "StartTime" not in action, "times that are not given are forgotten"
     assert action["ScheduledActionARN"].endswith("scheduledActionName/morning")
-    for bad, message in (({"Schedule": "daily"}, "wanted: at"), ({"Timezone": "Mars/Base"}, "IANA")):
+    for bad, message in (({"Schedule": "daily"}, "expected at"), ({"Timezone": "Mars/Base"}, "IANA")):
         with pytest.raises(ClientError, match=message):
             client.put_scheduled_action(**IDENTITY, ScheduledActionName="morning", **bad)
     client.delete_scheduled_action(**IDENTITY, ScheduledActionName="morning")

@@ -8,7 +8,9 @@ import pytest
 
 from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric
-from headrace.control.model.kinds import ENDPOINT, SCALABLE_TARGET, SCALING_POLICY
+from headrace.control.autoscaling.planning.policies import SCALING_POLICY
+from headrace.control.autoscaling.planning.targets import SCALABLE_TARGET
+from headrace.control.model.kinds import ENDPOINT
 
 from .support import IDENTITY, RESOURCE, START_S, World
 
@@ -134,7 +136,7 @@ def test_an_alarm_that_is_set_by_hand_starts_its_policy(world: World) -> None:
     world.pass_time(20)
     assert world.capacities == [1]
     world.call("SetAlarmState", "cloudwatch", AlarmName="mine", StateValue="ALARM", StateReason="a drill")
-    world.scaler.look()
+    world.scaler.run_pass()
     world.pass_time(10)
     assert world.capacities[-1] == 3
     world.pass_time(60)
@@ -261,8 +263,8 @@ def test_an_alarm_of_a_policy_that_somebody_deleted_comes_back(world: World) -> 
 
 
 def test_with_nothing_to_watch_it_waits_for_a_write(world: World) -> None:
-    assert world.scaler.look() is None
+    assert world.scaler.run_pass() is None
     world.register()
-    pause_s = world.scaler.look()
+    pause_s = world.scaler.run_pass()
     assert pause_s is not None
     assert 0 < pause_s <= 10

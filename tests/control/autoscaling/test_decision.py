@@ -9,7 +9,7 @@ from headrace.control.autoscaling.planning import step_scaling as step
 from headrace.control.autoscaling.planning import target_tracking
 from headrace.control.autoscaling.planning.decision import (
     Scaling,
-    Suspended,
+    Suspensions,
     TargetState,
     Trigger,
     capacity_within_bounds,
@@ -69,13 +69,13 @@ def test_the_step_example_of_the_user_guide():
 
 @pytest.mark.parametrize(("capacity", "percent", "change"), [(127, 10, 12), (67, 1, 1), (58, -1, -1), (667, -1, -6)])
 def test_percentages_are_rounded_as_the_guide_says(capacity, percent, change):
-    one = step.Step(adjustment=percent)
+    one = step.StepAdjustment(adjustment=percent)
     policy = step.StepScaling(adjustment_type="PercentChangeInCapacity", steps=(one,))
     assert step.adjusted(policy, one, capacity=capacity) == capacity + change
 
 
 def test_the_least_magnitude_of_the_guide_adds_two():
-    one = step.Step(lower=0, adjustment=25)
+    one = step.StepAdjustment(lower=0, adjustment=25)
     policy = step.StepScaling(adjustment_type="PercentChangeInCapacity", steps=(one,), min_magnitude=2)
     assert step.adjusted(policy, one, capacity=4) == 6
 
@@ -85,7 +85,7 @@ def test_a_bigger_step_within_the_cooldown_adds_only_the_rest():
     last = Scaling(direction="out", from_capacity=4, cooldown_s=300, ended_s=100)
     for adjustment, expected in [(3, 7), (2, None)]:
         policy = step.StepScaling(
-            adjustment_type="ChangeInCapacity", steps=(step.Step(lower=0, adjustment=adjustment),)
+            adjustment_type="ChangeInCapacity", steps=(step.StepAdjustment(lower=0, adjustment=adjustment),)
         )
         decision = decide(state(6, last=last), [trigger(policy, 60.0)], now_s=200)
         assert decision.capacity == expected
@@ -142,7 +142,7 @@ def test_what_a_step_from_zero_and_target_tracking_have_added_is_not_added_again
 
 def test_target_tracking_never_leaves_zero_but_a_step_does():
     assert decide(state(0), [trigger(tracking(), 100.0)], now_s=0).capacity is None
-    policy = step.StepScaling(adjustment_type="ChangeInCapacity", steps=(step.Step(lower=0, adjustment=1),))
+    policy = step.StepScaling(adjustment_type="ChangeInCapacity", steps=(step.StepAdjustment(lower=0, adjustment=1),))
     assert decide(state(0), [trigger(policy, 60.0)], now_s=0).capacity == 1
 
 
@@ -153,8 +153,8 @@ def test_target_tracking_never_leaves_zero_but_a_step_does():
         (state(4, min_capacity=4), trigger(tracking(), 1.0, is_below=True), ["AlreadyAtMinCapacity"]),
         (state(1), trigger(tracking(), 20.0, is_below=True), ["AutoScalingAnticipatedFlapping"]),
         (state(1, is_scalable=False), trigger(tracking(), 100.0), ["TargetServicePutResourceAsUnscalable"]),
-        (state(4, suspended=Suspended(is_out=True)), trigger(tracking(), 100.0), []),
-        (state(4, suspended=Suspended(is_in=True)), trigger(tracking(), 1.0, is_below=True), []),
+        (state(4, suspensions=Suspensions(is_out=True)), trigger(tracking(), 100.0), []),
+        (state(4, suspensions=Suspensions(is_in=True)), trigger(tracking(), 1.0, is_below=True), []),
     ],
 )
 def test_why_nothing_was_done(target, asked, codes):

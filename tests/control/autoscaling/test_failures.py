@@ -7,9 +7,10 @@ import pytest
 
 from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric
+from headrace.control.autoscaling.planning.policies import SCALING_POLICY
 from headrace.control.autoscaling.planning.targets import read_key
 from headrace.control.autoscaling.records.capacity import read_capacity, write_capacity
-from headrace.control.model.kinds import SCALING_POLICY
+from headrace.state.records import Kind, Unreadable
 from tests.control.support import AWS_SCOPE
 
 from .support import IDENTITY, World
@@ -35,7 +36,7 @@ def work(world: World, seconds: int) -> None:
     for _ in range(seconds // 10):
         world.series.put(WORK, 5.0, now_s=world.now_s + 5)
         world.pass_time(10)
-        world.scaler.look()  # its own writes wake it
+        world.scaler.run_pass()  # its own writes wake it
 
 
 def told(world: World) -> list[tuple[str, str]]:
@@ -65,7 +66,7 @@ def test_what_could_not_be_had_is_unfulfilled_and_tried_again_after_a_minute(wor
     for _ in range(3):
         world.reconcile()
     for _ in range(3):
-        world.scaler.look()
+        world.scaler.run_pass()
     capacity = read_capacity(world.store, read_key(IDENTITY))
     assert capacity is not None
     assert (capacity.desired, capacity.in_service) == (1, 1)
@@ -79,7 +80,6 @@ def test_what_could_not_be_had_is_unfulfilled_and_tried_again_after_a_minute(wor
 
 
 def test_a_policy_that_cannot_be_read_hinders_no_other(world: World) -> None:
-    """Of a later version, say."""
     world.register(1, 4)
     world.put_policy("bad", **TRACKING)
     tracking = TRACKING["TargetTrackingScalingPolicyConfiguration"]
@@ -88,14 +88,17 @@ def test_a_policy_that_cannot_be_read_hinders_no_other(world: World) -> None:
     alarms = world.put_policy(
         "good", PolicyType="TargetTrackingScaling", TargetTrackingScalingPolicyConfiguration=config
     )["Alarms"]
-    (bad,) = (record for record in world.store.list(SCALING_POLICY) if record.spec["PolicyName"] == "bad")
+    raw = Kind("scaling-policy", dict, dict)
+    (bad,) = (record for record in world.store.list(raw) if record.spec["PolicyName"] == "bad")
     broken = {**tracking, "TargetValue": -1.0}
     world.store.update(bad, spec={**bad.spec, "TargetTrackingScalingPolicyConfiguration": broken})
     names = {one["AlarmName"] for one in alarms}
     world.call("DeleteAlarms", "cloudwatch", AlarmNames=sorted(names))
-    world.scaler.look()
+    world.scaler.run_pass()
     assert names <= {record.name for record in world.store.list(ALARM)}
-    assert world.call("DescribeScalingPolicies", ServiceNamespace="sagemaker")["ScalingPolicies"]
+    assert isinstance(world.store.get(SCALING_POLICY, bad.name), Unreadable)
+    (policy,) = world.call("DescribeScalingPolicies", ServiceNamespace="sagemaker")["ScalingPolicies"]
+    assert policy["PolicyName"] == "good"
 
 
 def test_less_than_what_could_not_be_had_is_tried_at_once(world: World) -> None:
@@ -114,11 +117,11 @@ def test_a_capacity_that_somebody_else_asks_for_overrides(world: World) -> None:
     for _ in range(4):
         world.series.put(WORK, 5.0, now_s=world.now_s + 5)
         world.now_s += 10
-        world.scaler.look()
+        world.scaler.run_pass()
     assert told(world)[-1][0] == "InProgress"
     world.reconcile()
     write_capacity(world.store, AWS_SCOPE, read_key(IDENTITY), 4)
-    world.scaler.look()
+    world.scaler.run_pass()
     (activity,) = world.activities()
     assert activity["StatusCode"] == "Overridden"
     assert activity["StatusMessage"] == "The desired capacity was updated by a newer scaling event."

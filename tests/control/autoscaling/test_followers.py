@@ -130,7 +130,7 @@ class Hosted(Scene):
             for _ in range(4):
                 self.clock.advance(2.5)
                 self.sampler.sample()
-                self.scaler.look()
+                self.scaler.run_pass()
                 await self.reconciler.pass_once()
 
     async def until(self, counts: tuple[int, int], limit_s: int) -> None:

@@ -115,7 +115,7 @@ def test_no_data_do_not_scale_in(world: World) -> None:
     world.pass_time(1200)
     assert world.capacities[-1] == 3
     low = next(one for one in world.store.list(ALARM) if "-AlarmLow-" in one.name)
-    assert low.status["state"] == "INSUFFICIENT_DATA"
+    assert low.status.state == "INSUFFICIENT_DATA"
 
 
 def test_scaling_in_that_is_suspended_is_made_good_when_it_is_resumed(world: World) -> None:
@@ -171,6 +171,6 @@ def test_a_target_that_goes_takes_its_alarms_but_leaves_a_users_own(world: World
     alarm(world, "mine", world.put_policy("idle", **steps(0))["PolicyARN"])
     world.call("DeregisterScalableTarget", **IDENTITY)
     (left,) = world.store.list(ALARM)
-    assert (left.name, left.spec["AlarmActions"]) == ("mine", [])
+    assert (left.name, left.spec.alarm_actions) == ("mine", [])
     world.pass_time(600)
     assert world.capacities == [1]

@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 from headrace.cloudwatch.alarms.rules import rule_from_json
 from headrace.control.autoscaling.planning import step_scaling as step
 from headrace.control.autoscaling.planning import target_tracking
-from headrace.control.autoscaling.planning.decision import Decision, Scaling, Suspended, capacity_within_bounds, decide
+from headrace.control.autoscaling.planning.decision import (
+    Decision,
+    Scaling,
+    Suspensions,
+    capacity_within_bounds,
+    decide,
+)
 from headrace.control.autoscaling.planning.schedule import Window, due_time, next_time, parse, utc_s
 from headrace.control.autoscaling.simulation.fleet import FleetModel
-from headrace.control.autoscaling.simulation.plan import plan_from_json
+from headrace.control.autoscaling.simulation.plan import scenario_from_json
 from headrace.control.autoscaling.simulation.simulator import simulate
 
 from .test_decision import IN_STEPS, OUT_STEPS, state, tracking, trigger
@@ -79,8 +85,10 @@ def test_the_values_of_an_alarm_are_put_together_as_the_policy_says(aggregation,
 
 def test_the_policy_that_provides_the_largest_capacity_wins():
     """PutScalingPolicy: +3 and +200 % of 10: the second is larger, and it scales out to 30."""
-    three = step.StepScaling(adjustment_type="ChangeInCapacity", steps=(step.Step(lower=0, adjustment=3),))
-    tripled = step.StepScaling(adjustment_type="PercentChangeInCapacity", steps=(step.Step(lower=0, adjustment=200),))
+    three = step.StepScaling(adjustment_type="ChangeInCapacity", steps=(step.StepAdjustment(lower=0, adjustment=3),))
+    tripled = step.StepScaling(
+        adjustment_type="PercentChangeInCapacity", steps=(step.StepAdjustment(lower=0, adjustment=200),)
+    )
     found = decide(state(10), [trigger(three, 60.0, name="a"), trigger(tripled, 60.0, name="b")], now_s=0)
     assert (found.capacity, found.trigger.policy_name) == (30, "b")
 
@@ -95,7 +103,7 @@ def test_missing_data_do_not_scale_in():
 
 def test_missing_data_start_a_step_policy_once_they_can_mean_something():
     """An alarm that treats missing data as breaching, and one that was there before there was anything to ask."""
-    to_zero = step.StepScaling(adjustment_type="ExactCapacity", steps=(step.Step(upper=0, adjustment=0),))
+    to_zero = step.StepScaling(adjustment_type="ExactCapacity", steps=(step.StepAdjustment(upper=0, adjustment=0),))
     idle = replace(trigger(to_zero, 0.0, is_below=True), values=(), gap_s=300.0)
     target = state(2, since_s=1000.0)
     assert decide(target, [idle], now_s=1299.0) == Decision()
@@ -121,15 +129,15 @@ def test_scaling_out_is_by_the_newest_value_and_scaling_in_by_the_largest():
 @pytest.mark.parametrize(
     ("suspended", "out", "shrunk"),
     [
-        (Suspended(), 8, 2),
-        (Suspended(is_out=True), None, 2),
-        (Suspended(is_in=True), 8, None),
-        (Suspended(is_in=True, is_out=True), None, None),
-        (Suspended(is_scheduled=True), 8, 2),
+        (Suspensions(), 8, 2),
+        (Suspensions(is_out=True), None, 2),
+        (Suspensions(is_in=True), 8, None),
+        (Suspensions(is_in=True, is_out=True), None, None),
+        (Suspensions(is_scheduled=True), 8, 2),
     ],
 )
 def test_each_kind_of_scaling_is_suspended_alone(suspended, out, shrunk):
-    target = state(4, suspended=suspended)
+    target = state(4, suspensions=suspended)
     assert decide(target, [trigger(tracking(), 100.0)], now_s=0).capacity == out
     assert decide(target, [trigger(tracking(), 25.0, is_below=True)], now_s=0).capacity == shrunk
 
@@ -204,7 +212,7 @@ def test_no_two_scale_ins_are_closer_than_their_cooldown(loads, cooldown_s, extr
         document["Policies"].append({"PolicyName": "s", "StepScalingPolicyConfiguration": extra})
         document["Alarms"] = [{**QUEUE_ALARM, "AlarmActions": ["s"]}]
     model = FleetModel(concurrency=8, service_s=2.0, start_s=20.0)
-    result = simulate(requests, plan_from_json(document, start_s=0.0), model)
+    result = simulate(requests, scenario_from_json(document, start_s=0.0), model)
     before, since_s = 1, None
     for activity in result.activities:
         assert 1 <= activity.capacity <= 30

@@ -75,8 +75,8 @@ def test_the_idle_time_is_at_least_what_was_asked(endpoint: Platform, idle_s: in
     ("arguments", "message"),
     [
         (("e", "--min", "2", "--max", "1"), "--min not above --max"),
-        (("e", "--min", "2"), "Both --min and --max are wanted"),
-        (("e",), "Both --min and --max are wanted"),
+        (("e", "--min", "2"), "Give both --min and --max"),
+        (("e",), "Give both --min and --max"),
         (("none", "--min", "1", "--max", "2"), "no endpoint and no inference component called none"),
         (("e", "--variant", "b", "--describe"), "has no variant b"),
         (("e", "--off"), "is not scaled"),
@@ -97,7 +97,7 @@ def test_a_policy_of_ones_own_on_the_same_metric_is_kept_with_its_bounds(endpoin
     client.put_scaling_policy(**identity, PolicyName="mine", **put)
     done = run(endpoint, "e", "--min", "0", "--max", "3")
     assert done.exit_code == 2
-    assert "The policy mine tracks SageMakerVariantConcurrentRequestsPerModelHighResolution" in done.output
+    assert "The policy mine already tracks SageMakerVariantConcurrentRequestsPerModelHighResolution" in done.output
     (target,) = client.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]
     assert (target["MinCapacity"], target["MaxCapacity"]) == (2, 9)
     with pytest.raises(ClientError, match="There is mine: put that one, or delete it first"):
@@ -118,7 +118,7 @@ def test_off_leaves_what_somebody_else_made_and_tells_how_to_end_it(endpoint: Pl
     )
     done = run(endpoint, "e", "--off")
     assert done.exit_code == 0, done.output
-    assert "did not make: policy mine, scheduled action night." in done.output
+    assert "and kept: policy mine, scheduled action night." in done.output
     line = f"deregister-scalable-target --endpoint-url {endpoint.url} --service-namespace sagemaker --resource-id "
     assert f"{line}{IDENTITY['ResourceId']} --scalable-dimension {IDENTITY['ScalableDimension']}" in done.output
     (policy,) = client.describe_scaling_policies(ServiceNamespace="sagemaker")["ScalingPolicies"]

@@ -91,7 +91,7 @@ def test_what_was_missed_runs_once():
     ],
 )
 def test_what_is_no_schedule_is_refused(expression):
-    with pytest.raises(ValueError, match=r"wanted|must be"):
+    with pytest.raises(ValueError, match=r"expected|must be"):
         parse(expression)
 
 

@@ -110,10 +110,10 @@ def test_an_own_change_that_settles_is_no_failure_and_is_followed_at_once_by_the
     for _ in range(3):
         world.series.put(WORK, 5.0, now_s=world.now_s + 5)
         world.now_s += 10
-        world.scaler.look()
+        world.scaler.run_pass()
     assert [one["StatusCode"] for one in world.activities(with_not_scaled=True)] == ["InProgress"]
     world.reconcile()
-    world.scaler.look()
+    world.scaler.run_pass()
     told = [(one["StatusCode"], one["Description"]) for one in world.activities(with_not_scaled=True)]
     assert sorted(told) == [
         ("InProgress", "Setting desired instance count to 3."),
@@ -126,16 +126,16 @@ def test_a_change_of_somebody_else_is_a_reason_until_it_has_settled(world: World
     config = {"PolicyType": "StepScaling", "StepScalingPolicyConfiguration": OUT_BY_ONE}
     arn = world.put_policy("busy", **config)["PolicyARN"]
     alarm(world, "busy", arn, ComparisonOperator="GreaterThanThreshold", EvaluationPeriods=1)
-    world.scaler.look()
+    world.scaler.run_pass()
     write_capacity(world.store, AWS_SCOPE, read_key(IDENTITY), 2)
     for _ in range(3):
         world.series.put(WORK, 5.0, now_s=world.now_s + 5)
         world.now_s += 10
-        world.scaler.look()
+        world.scaler.run_pass()
     (told,) = world.activities(with_not_scaled=True)
     assert told["NotScaledReasons"] == [{"Code": "TargetServicePutResourceAsUnscalable"}]
     world.reconcile()
-    world.scaler.look()
+    world.scaler.run_pass()
     capacity = read_capacity(world.store, read_key(IDENTITY))
     assert capacity is not None
     assert capacity.desired == 3

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.control.autoscaling.simulation.plan import plan_from_json
-from headrace.control.autoscaling.simulation.simulator import FleetModel, Result, simulate
+from headrace.control.autoscaling.simulation.plan import scenario_from_json
+from headrace.control.autoscaling.simulation.simulator import FleetModel, SimulationResult, simulate
 
 FAST = {"PredefinedMetricType": "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution"}
 TRACKING = {"TargetValue": 4.0, "PredefinedMetricSpecification": FAST}
 MODEL = FleetModel(concurrency=8, service_s=2.0, start_s=30.0)
 
 
-def run(requests, document=TRACKING, model=MODEL, start_s=0.0, **bounds) -> Result:
-    return simulate(requests, plan_from_json(document, start_s=start_s, **bounds), model, start_s=start_s)
+def run(requests, document=TRACKING, model=MODEL, start_s=0.0, **bounds) -> SimulationResult:
+    return simulate(requests, scenario_from_json(document, start_s=start_s, **bounds), model, start_s=start_s)
 
 
 def latency(statistic, name="ModelLatency", **more):
@@ -260,4 +260,4 @@ def test_a_constant_load_settles(per_step):
 )
 def test_what_cannot_be_simulated_is_said(document, word):
     with pytest.raises(ValueError, match=word):
-        plan_from_json(document, start_s=0.0)
+        scenario_from_json(document, start_s=0.0)

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from headrace.cloudwatch.alarms.records import ALARM
+from headrace.cloudwatch.alarms.records import AlarmStatus
 from headrace.control.api.components import update_inference_component
 from headrace.control.api.describe_endpoint import describe_endpoint
 from headrace.control.api.endpoints import delete_endpoint, update_endpoint
 from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
 from headrace.state.routes import ROUTE
 from headrace.wire.aws.errors import AwsError
+from tests.cloudwatch.samples import create_alarm
 from tests.control.components.scene import NEED, TYPE, Scene
 from tests.control.components.world import managed
 from tests.control.support import IMAGE, reconciler_of
@@ -88,7 +89,7 @@ async def test_copies_move_together_under_consolidation(scene: Scene, *, is_mort
 
 
 async def test_an_alarm_takes_the_update_of_a_component_back(scene: Scene) -> None:
-    alarm = scene.store.create(ALARM, "errors", spec={"AlarmName": "errors"}, status={"state": "OK"})
+    alarm = create_alarm(scene.store, "errors")
     await scene.host()
     scene.create("c", copies=2)
     await scene.settle()
@@ -101,7 +102,7 @@ async def test_an_alarm_takes_the_update_of_a_component_back(scene: Scene) -> No
     )
     await scene.settle()
     assert scene.seen("c")["InferenceComponentStatus"] == "Updating"
-    scene.store.update(alarm, status={"state": "ALARM"})
+    scene.store.update(alarm, status=AlarmStatus(state="ALARM"))
     await scene.settle()
     assert scene.status("c") == ("InService", 2)
     assert scene.seen("c")["FailureReason"] == "Alarm errors of AutoRollbackConfiguration is in ALARM."
@@ -199,7 +200,7 @@ async def test_a_host_keeps_the_variants_that_components_are_on(scene: Scene) ->
 
 
 async def test_components_stay_as_they_are_when_the_update_of_their_host_is_taken_back(scene: Scene) -> None:
-    alarm = scene.store.create(ALARM, "errors", spec={"AlarmName": "errors"}, status={"state": "OK"})
+    alarm = create_alarm(scene.store, "errors")
     await scene.host()
     scene.create("c", copies=3)
     await scene.settle()
@@ -220,7 +221,7 @@ async def test_components_stay_as_they_are_when_the_update_of_their_host_is_take
     scene.scale("c", 4)
     await scene.settle()
     assert scene.status("c") == ("InService", 4)
-    scene.store.update(alarm, status={"state": "ALARM"})
+    scene.store.update(alarm, status=AlarmStatus(state="ALARM"))
     await scene.settle()
     found = describe_endpoint(scene.context, {"EndpointName": "ep"})
     assert (found["EndpointStatus"], found["EndpointConfigName"]) == ("InService", "ep")

@@ -19,7 +19,7 @@ from typing import Any
 from headrace.control.access_keys import AccessKeys
 from headrace.control.api.context import CallContext
 from headrace.control.autoscaling.planning.targets import read_key
-from headrace.control.autoscaling.records.followers import keep_copies
+from headrace.control.autoscaling.records.copies import keep_copies
 from headrace.control.registry import handler_of
 from headrace.state.sql import open_store
 from headrace.testing.fake_launcher import FakeMachine, ManualClock, fails_after, ready_after

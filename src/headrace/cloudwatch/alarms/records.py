@@ -1,133 +1,162 @@
-"""
-An alarm as a record, and as the API tells of it. Pure.
-
-`spec` has the members of PutMetricAlarm, `configured_s` (when it was put) and, of a scaling policy's alarm, `owner`;
-`status` is made and changed by the functions here, whoever decides the state.
-"""
+"""Records of alarms: what was put, the current state, and the history. Pure."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.cloudwatch.alarms.rules import AlarmRule, AlarmState
-from headrace.state.records import Json, Kind, RawKind, RawRecord
+import msgspec
+
+from headrace.cloudwatch.alarms.rules import AlarmDefinition, AlarmRule, AlarmState, rule_of
+from headrace.state.records import Json, Kind, Record, RecordPart, Unreadable
 from headrace.wire.aws.scope import AwsScope, partition_of
 
-ALARM: Final[RawKind] = Kind("alarm", dict, dict)
 MAX_HISTORY = 100
 NEW_REASON = "Unchecked: Initial alarm creation"
-_OWN_MEMBERS = ("configured_s", "owner")
-_ACTIONS = {"OK": "OKActions", "ALARM": "AlarmActions", "INSUFFICIENT_DATA": "InsufficientDataActions"}
+
+
+class AlarmSpec(AlarmDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An alarm as it was put."""
+
+    configured_s: float | None = msgspec.field(default=None, name="configured_s")
+    """When it was put last; seconds since 1970."""
+    owner: str = msgspec.field(default="", name="owner")
+    """ARN of the scaling policy that the alarm belongs to; empty for a user's own alarm."""
+
+    def __post_init__(self) -> None:
+        """Check the members; a ValueError makes the record unreadable."""
+        rule_of(self)
+
+    @property
+    def rule(self) -> AlarmRule:
+        """The rule that the alarm evaluates."""
+        return rule_of(self)
+
+    def without_action(self, arn: str) -> "AlarmSpec":
+        """Return the alarm without one of its actions."""
+        ok, alarm, insufficient_data = (
+            [action for action in actions if action != arn]
+            for actions in (self.ok_actions, self.alarm_actions, self.insufficient_data_actions)
+        )
+        return msgspec.structs.replace(
+            self, ok_actions=ok, alarm_actions=alarm, insufficient_data_actions=insufficient_data
+        )
+
+
+class HistoryItem(RecordPart, frozen=True, kw_only=True, rename="pascal"):
+    """An event of an alarm, as DescribeAlarmHistory reports it."""
+
+    timestamp: float
+    history_item_type: str
+    """`ConfigurationUpdate`, `StateUpdate` or `Action`."""
+    history_summary: str
+    history_data: str
+    """A JSON object."""
+
+
+class AlarmStatus(RecordPart, frozen=True, kw_only=True):
+    """The state of an alarm and its history."""
+
+    state: AlarmState = "INSUFFICIENT_DATA"
+    reason: str = NEW_REASON
+    reason_data: str = ""
+    updated_s: float | None = None
+    transitioned_s: float | None = None
+    history: tuple[HistoryItem, ...] = ()
+    """Oldest first, at most `MAX_HISTORY`."""
+
+    def with_state(self, state: AlarmState, *, reason: str, reason_data: str, now_s: float) -> "AlarmStatus":
+        """Return the status after an evaluation or SetAlarmState; a change of the state enters the history."""
+        changed = msgspec.structs.replace(self, state=state, reason=reason, reason_data=reason_data, updated_s=now_s)
+        if state == self.state:
+            return changed
+        data = {
+            "oldState": {"stateValue": self.state, "stateReason": self.reason},
+            "newState": {"stateValue": state, "stateReason": reason},
+        }
+        item = history_item("StateUpdate", f"Alarm updated from {self.state} to {state}", data, now_s=now_s)
+        return msgspec.structs.replace(changed, transitioned_s=now_s).with_history(item)
+
+    def with_history(self, *items: HistoryItem) -> "AlarmStatus":
+        """Return the status with more history; the oldest items beyond the maximum are dropped."""
+        return msgspec.structs.replace(self, history=(*self.history, *items)[-MAX_HISTORY:])
+
+
+ALARM: Final = Kind("alarm", AlarmSpec, AlarmStatus)
+
+AlarmRecord = Record[AlarmSpec, AlarmStatus]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """An alarm as it is now."""
+class EvaluatedAlarm:
+    """An alarm with the result of its latest evaluation."""
 
-    record: RawRecord
+    record: AlarmRecord
     rule: AlarmRule
     values: tuple[float, ...]
-    """Those that were looked at last, oldest first."""
-    found: AlarmState
-    """What that look found; somebody may have set another state since."""
+    """The values that were evaluated, oldest first."""
+    evaluated_state: AlarmState
+    """The state that they led to; SetAlarmState may have set another one since."""
 
     @property
     def state(self) -> AlarmState:
-        """Its state."""
-        state: AlarmState = self.record.status.get("state", "INSUFFICIENT_DATA")
-        return state
+        """The current state."""
+        return self.record.status.state
 
     @property
     def actions(self) -> Sequence[str]:
-        """What its state starts."""
-        return actions_for(self.record.spec, self.state)
+        """The actions that the current state starts."""
+        return self.record.spec.actions_on(self.state)
 
     @property
     def is_from_gaps(self) -> bool:
-        """Whether it is in its state because data are missing."""
-        return self.state == self.found and self.rule.is_from_gaps(self.state, self.values)
+        """Whether the alarm is in its state because data are missing."""
+        return self.state == self.evaluated_state and self.rule.is_from_gaps(self.state, self.values)
 
 
 def alarm_arn(aws_scope: AwsScope, name: str) -> str:
-    """The ARN of an alarm; names keep their case."""
-    return f"arn:{partition_of(aws_scope.region)}:cloudwatch:{aws_scope.region}:{aws_scope.account}:alarm:{name}"
+    """Return the ARN of an alarm; names keep their case."""
+    partition = partition_of(aws_scope.region)
+    return f"arn:{partition}:cloudwatch:{aws_scope.region}:{aws_scope.account}:alarm:{name}"
 
 
-def new_alarm_status(name: str, *, now_s: float) -> Json:
-    """The status of an alarm that was put just now."""
+def new_alarm_status(name: str, *, now_s: float) -> AlarmStatus:
+    """Return the status of a new alarm."""
     item = history_item("ConfigurationUpdate", f'Alarm "{name}" created', {"type": "Create"}, now_s=now_s)
-    return {
-        "state": "INSUFFICIENT_DATA",
-        "reason": NEW_REASON,
-        "reason_data": "",
-        "updated_s": now_s,
-        "transitioned_s": now_s,
-        "history": [item],
-    }
+    return AlarmStatus(updated_s=now_s, transitioned_s=now_s, history=(item,))
 
 
-def with_state(status: Json, state: str, *, reason: str, reason_data: str, now_s: float) -> Json:
-    """A status after somebody looked, or said so; a change of the state goes into its history."""
-    old = status.get("state", "INSUFFICIENT_DATA")
-    changed = {**status, "state": state, "reason": reason, "reason_data": reason_data, "updated_s": now_s}
-    if state == old:
-        return changed
-    data = {
-        "oldState": {"stateValue": old, "stateReason": status.get("reason", "")},
-        "newState": {"stateValue": state, "stateReason": reason},
-    }
-    item = history_item("StateUpdate", f"Alarm updated from {old} to {state}", data, now_s=now_s)
-    return with_history({**changed, "transitioned_s": now_s}, item)
-
-
-def with_history(status: Json, *items: Json) -> Json:
-    """A status that remembers more, and forgets the oldest of too much."""
-    return {**status, "history": [*status.get("history", ()), *items][-MAX_HISTORY:]}
-
-
-def history_item(kind: str, summary: str, data: Json, *, now_s: float) -> Json:
+def history_item(kind: str, summary: str, data: Json, *, now_s: float) -> HistoryItem:
     """
-    One thing that happened to an alarm, as DescribeAlarmHistory tells it.
+    Return an event of an alarm.
 
     Args:
         kind: `ConfigurationUpdate`, `StateUpdate` or `Action`.
-        summary: for people.
-        data: for programs.
-        now_s: when.
+        summary: A sentence for people.
+        data: Details for programs.
+        now_s: Time of the event.
     """
     text = json.dumps({"version": "1.0", **data}, separators=(",", ":"))
-    return {"Timestamp": now_s, "HistoryItemType": kind, "HistorySummary": summary[:255], "HistoryData": text[:4095]}
+    return HistoryItem(timestamp=now_s, history_item_type=kind, history_summary=summary[:255], history_data=text[:4095])
 
 
-def alarm_json(aws_scope: AwsScope, record: RawRecord) -> Json:
-    """A `MetricAlarm` of the API."""
-    spec = {name: value for name, value in record.spec.items() if name not in _OWN_MEMBERS}
-    status = record.status
-    found: Json = {
-        **spec,
-        "AlarmName": record.name,
-        "AlarmArn": alarm_arn(aws_scope, record.name),
-        "AlarmConfigurationUpdatedTimestamp": record.spec.get("configured_s", record.created_s),
-        "StateValue": status.get("state", "INSUFFICIENT_DATA"),
-        "StateReason": status.get("reason", NEW_REASON),
-        "StateUpdatedTimestamp": status.get("updated_s", record.created_s),
-        "StateTransitionedTimestamp": status.get("transitioned_s", record.created_s),
+def alarm_json(aws_scope: AwsScope, record: AlarmRecord | Unreadable) -> Json:
+    """Render a `MetricAlarm` of the API."""
+    name = {"AlarmName": record.name, "AlarmArn": alarm_arn(aws_scope, record.name)}
+    if isinstance(record, Unreadable):
+        reason = f"The record of this alarm cannot be read ({record.reason}). Delete the alarm, and put it again."
+        return {**name, "StateValue": "INSUFFICIENT_DATA", "StateReason": reason}
+    spec, status = record.spec, record.status
+    members = {member: value for member, value in msgspec.to_builtins(spec).items() if value is not None}
+    del members["owner"]
+    configured_s = members.pop("configured_s", record.created_s)
+    rendered: Json = {
+        **members,
+        **name,
+        "AlarmConfigurationUpdatedTimestamp": configured_s,
+        "StateValue": status.state,
+        "StateReason": status.reason,
+        "StateUpdatedTimestamp": record.created_s if status.updated_s is None else status.updated_s,
+        "StateTransitionedTimestamp": record.created_s if status.transitioned_s is None else status.transitioned_s,
     }
-    return found | ({"StateReasonData": status["reason_data"]} if status.get("reason_data") else {})
-
-
-def actions_for(spec: Json, state: AlarmState) -> Sequence[str]:
-    """Return the actions that an alarm starts when it enters a state."""
-    return spec.get(_ACTIONS[state]) or () if spec.get("ActionsEnabled", True) else ()
-
-
-def actions_of(spec: Json) -> Sequence[str]:
-    """Return all actions of an alarm, for any state."""
-    return [action for member in _ACTIONS.values() for action in spec.get(member) or ()]
-
-
-def without_action(spec: Json, arn: str) -> Json:
-    """Return an alarm's spec without one of its actions."""
-    kept = {member: [action for action in spec.get(member, []) if action != arn] for member in _ACTIONS.values()}
-    return {**spec, **kept}
+    return rendered | ({"StateReasonData": status.reason_data} if status.reason_data else {})

@@ -1,18 +1,19 @@
 """
-Whether a metric has crossed its threshold: what an alarm's state is, given the values of its metric.
+Alarm definitions as PutMetricAlarm takes them, and the rule that each of them states. Pure.
 
-The caller reads the values (`control.autoscaling`), keeps the state, and acts on its changes; here is only the verdict.
-Source: CloudWatch user guide, "Using Amazon CloudWatch alarms": evaluating an alarm, how state is evaluated when data
-is missing, avoiding premature transitions.
+Source: CloudWatch API reference, PutMetricAlarm; user guide, "Using Amazon CloudWatch alarms".
 """
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, cast, get_args
+
+import msgspec
 
 from headrace.cloudwatch.metrics.metric import Metric
+from headrace.state.records import Json
 
 AlarmState = Literal["OK", "ALARM", "INSUFFICIENT_DATA"]
 Comparison = Literal[
@@ -29,12 +30,56 @@ COMPARES: Mapping[Comparison, Callable[[float, float], bool]] = {
 
 EXTRA_PERIODS = 2
 """
-Periods that are looked at besides the evaluation periods, in case some of those have no data. CloudWatch says that the
-number depends on the period, and its guide's examples show 5 for 3 evaluation periods; here it is 2 more, always.
+Periods that are read besides the evaluation periods, in case some of those have no data. CloudWatch makes the number
+depend on the period, and its guide's examples show 5 for 3 evaluation periods; Headrace always reads 2 more.
 """
 
 MINUTE_S = 60
 """Alarms with a period of a minute or more are evaluated every minute, all others every 10 s."""
+
+
+class AlarmDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+    """The members of PutMetricAlarm that Headrace supports, under AWS's names."""
+
+    alarm_name: str = ""
+    alarm_description: str | None = None
+    actions_enabled: bool = True
+    ok_actions: list[str] = msgspec.field(default_factory=list, name="OKActions")
+    alarm_actions: list[str] = msgspec.field(default_factory=list)
+    insufficient_data_actions: list[str] = msgspec.field(default_factory=list)
+    metric_name: str | None = None
+    namespace: str | None = None
+    statistic: str | None = None
+    extended_statistic: str | None = None
+    dimensions: list[Json] | None = None
+    period: int | None = None
+    unit: str | None = None
+    evaluation_periods: int | None = None
+    datapoints_to_alarm: int | None = None
+    threshold: float | None = None
+    comparison_operator: str | None = None
+    treat_missing_data: str | None = None
+    evaluate_low_sample_count_percentile: str | None = None
+    metrics: list[Json] | None = None
+    evaluation_window: Json | None = None
+    action_configuration: Json | None = None
+
+    def actions_on(self, state: AlarmState) -> list[str]:
+        """Return the actions that start when the alarm enters a state."""
+        return self._actions[state] if self.actions_enabled else []
+
+    @property
+    def actions(self) -> list[str]:
+        """The actions for any state, enabled or not."""
+        return [action for actions in self._actions.values() for action in actions]
+
+    @property
+    def _actions(self) -> Mapping[AlarmState, list[str]]:
+        return {
+            "OK": self.ok_actions,
+            "ALARM": self.alarm_actions,
+            "INSUFFICIENT_DATA": self.insufficient_data_actions,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,120 +93,95 @@ class AlarmRule:
     period_s: int
     missing: Treatment = "missing"
     metric: Metric | None = None
-    """None: `queries` say what is watched."""
+    """None: the alarm watches `queries`."""
     statistic: str = "Average"
-    """`Average`, `Sum`, ..., or an extended one such as `p99`; of `metric`."""
+    """Statistic of `metric`: `Average`, `Sum`, ..., or an extended one such as `p99`."""
     unit: str | None = None
-    queries: tuple[Mapping[str, Any], ...] = ()
+    queries: tuple[Json, ...] = ()
     """MetricDataQuery members, for an alarm on metric math; the one whose ReturnData is true is watched."""
     min_samples: float = 0.0
-    """Measurements in a period that a percentile needs to mean something; with fewer, the state stays as it is."""
+    """Measurements that a percentile needs to be meaningful; with fewer the alarm keeps its state."""
 
     @property
     def range_periods(self) -> int:
-        """How many periods back values are looked for: the guide's evaluation range."""
+        """The number of periods in which values are looked for: the guide's evaluation range."""
         return self.evaluation_periods + EXTRA_PERIODS
 
     @property
     def watched_s(self) -> float:
-        """How long a time the alarm speaks of."""
+        """The length of the evaluation periods together."""
         return float(self.evaluation_periods * self.period_s)
 
     def is_from_gaps(self, state: AlarmState, values: Sequence[float]) -> bool:
-        """Whether the values alone do not lead to `state`: it comes from what is missing."""
+        """Return whether the alarm is in `state` because data are missing, not because of its values."""
         num_breaching = self.num_breaching(values)
         return num_breaching < self.datapoints_to_alarm if state == "ALARM" else num_breaching == len(values)
 
     def breaches(self, value: float) -> bool:
-        """Whether a value is on the wrong side of the threshold."""
+        """Return whether a value is on the wrong side of the threshold."""
         return COMPARES[self.comparison](value, self.threshold)
 
     def num_breaching(self, values: Iterable[float]) -> int:
-        """How many values are on the wrong side of the threshold."""
+        """Return the number of values on the wrong side of the threshold."""
         compare, threshold = COMPARES[self.comparison], self.threshold
         return sum(compare(value, threshold) for value in values)
 
     def window(self, now_s: float) -> tuple[float, float]:
-        """From when until when (not included) values are read at `now_s`, in whole periods, seconds since 1970."""
+        """Return start and end (exclusive) of the evaluation range at `now_s`, in whole periods."""
         step_s = min(self.period_s, MINUTE_S)
         end_s = now_s // step_s * step_s
         return end_s - self.range_periods * self.period_s, end_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Datapoint:
-    """The watched statistic over one period that had measurements."""
-
-    start_s: float
-    """Seconds since 1970."""
-    value: float
-    count: float = 1.0
-    """Measurements behind it."""
-
-
-class ReadDatapoints(Protocol):
-    """Reads what an alarm watches. Result: at most one for each period from `start_s`, oldest first; gaps have none."""
-
-    def __call__(self, rule: AlarmRule, *, start_s: float, end_s: float) -> Sequence[Datapoint]:
-        """The datapoints whose periods lie in [start_s, end_s)."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """What the values say, before it is put into words."""
-
-    state: AlarmState
-    evaluated: tuple[Datapoint, ...]
-    """Those that counted, oldest first."""
-    num_filled: int
-    """How many missing ones were filled in by `AlarmRule.missing`."""
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """The evaluated values, oldest first: what `decide.Trigger` wants."""
-        return tuple(point.value for point in self.evaluated)
-
-
-def rule_from_json(spec: Mapping[str, Any]) -> AlarmRule:
+def rule_from_json(document: Mapping[str, Any]) -> AlarmRule:
     """
-    Read an alarm as PutMetricAlarm has it.
+    Parse an alarm as PutMetricAlarm takes it.
 
     Raises:
-        ValueError: Members are missing or do not fit together; the text says which.
+        ValueError: A member is missing, has the wrong type or contradicts another one.
     """
-    comparison, treatment = spec.get("ComparisonOperator"), spec.get("TreatMissingData", "missing")
+    return rule_of(msgspec.convert(document, AlarmDefinition))
+
+
+def rule_of(definition: AlarmDefinition) -> AlarmRule:
+    """
+    Return the rule that a definition states.
+
+    Raises:
+        ValueError: A member is missing or contradicts another one.
+    """
+    comparison, missing = definition.comparison_operator, definition.treat_missing_data or "missing"
     if comparison not in COMPARES:
-        raise ValueError(f"ComparisonOperator {comparison!r} is not supported; wanted: {', '.join(COMPARES)}.")
-    if treatment not in get_args(Treatment):
-        raise ValueError(f"TreatMissingData is {treatment!r}; wanted: {', '.join(get_args(Treatment))}.")
-    if spec.get("Threshold") is None or not spec.get("EvaluationPeriods"):
+        raise ValueError(f"ComparisonOperator is {comparison!r}; expected one of {', '.join(COMPARES)}.")
+    if missing not in get_args(Treatment):
+        raise ValueError(f"TreatMissingData is {missing!r}; expected one of {', '.join(get_args(Treatment))}.")
+    if definition.threshold is None or not definition.evaluation_periods:
         raise ValueError("An alarm needs a Threshold and EvaluationPeriods.")
-    periods = int(spec["EvaluationPeriods"])
-    needed = int(spec.get("DatapointsToAlarm") or periods)
+    periods = definition.evaluation_periods
+    needed = definition.datapoints_to_alarm or periods
     if needed > periods:
-        raise ValueError(f"DatapointsToAlarm ({needed}) must not be more than EvaluationPeriods ({periods}).")
-    queries = tuple(spec.get("Metrics") or ())
-    statistic = str(spec.get("ExtendedStatistic") or spec.get("Statistic") or "Average")
-    is_ignoring = spec.get("EvaluateLowSampleCountPercentile") == "ignore"
+        raise ValueError(f"DatapointsToAlarm is {needed}; expected at most EvaluationPeriods ({periods}).")
+    queries = tuple(definition.metrics or ())
+    statistic = definition.extended_statistic or definition.statistic or "Average"
+    is_ignoring = definition.evaluate_low_sample_count_percentile == "ignore"
     return AlarmRule(
-        threshold=float(spec["Threshold"]),
+        threshold=definition.threshold,
         comparison=cast("Comparison", comparison),
         evaluation_periods=periods,
         datapoints_to_alarm=needed,
-        period_s=_period_s(queries) if queries else int(spec.get("Period") or MINUTE_S),
-        missing=cast("Treatment", treatment),
-        metric=None if queries else _metric(spec),
+        period_s=_period_s(queries) if queries else definition.period or MINUTE_S,
+        missing=cast("Treatment", missing),
+        metric=None if queries else _metric(definition),
         statistic=statistic,
-        unit=spec.get("Unit"),
+        unit=definition.unit,
         queries=queries,
-        min_samples=samples_wanted(statistic) if is_ignoring else 0.0,
+        min_samples=samples_needed(statistic) if is_ignoring else 0.0,
     )
 
 
-def samples_wanted(statistic: str) -> float:
+def samples_needed(statistic: str) -> float:
     """
-    How many measurements a percentile needs to mean something: p99: 1000; 0 for what is no percentile.
+    Return the measurements that a percentile needs to be meaningful (p99: 1000), 0 for other statistics.
 
     Source: CloudWatch user guide, "Percentile-based alarms and low data samples".
     """
@@ -174,61 +194,18 @@ def samples_wanted(statistic: str) -> float:
     return 10 / (1 - share) if share >= 0.5 else 10 / share
 
 
-def judge(rule: AlarmRule, datapoints: Sequence[Datapoint], *, state: AlarmState, end_s: float) -> Judgement:
-    """
-    The state that follows from the datapoints of the evaluation range.
-
-    Args:
-        rule: The alarm.
-        datapoints: Oldest first; those before the range do not count.
-        state: The one until now, kept where the rule says so.
-        end_s: Where the range ends, not included; see `AlarmRule.window`.
-    """
-    start_s = end_s - rule.range_periods * rule.period_s
-    found = tuple(point for point in datapoints if start_s <= point.start_s < end_s)
-    evaluated = found[-rule.evaluation_periods :]
-    num_filled = rule.evaluation_periods - len(evaluated)
-    if rule.min_samples and evaluated and sum(point.count for point in evaluated) < rule.min_samples:
-        return Judgement(state=state, evaluated=evaluated, num_filled=num_filled)
-    if num_filled == 0 or rule.missing in ("breaching", "notBreaching"):
-        num_breaching = rule.num_breaching(point.value for point in evaluated)
-        num_breaching += num_filled if rule.missing == "breaching" else 0
-        verdict: AlarmState = "ALARM" if num_breaching >= rule.datapoints_to_alarm else "OK"
-    else:
-        verdict = _with_gaps(rule, evaluated, state=state, end_s=end_s)
-    return Judgement(state=verdict, evaluated=evaluated, num_filled=num_filled)
-
-
-def _with_gaps(rule: AlarmRule, evaluated: Sequence[Datapoint], *, state: AlarmState, end_s: float) -> AlarmState:
-    """For `missing` and `ignore`, when there are fewer values than evaluation periods."""
-    is_ignoring = rule.missing == "ignore"
-    if not evaluated:
-        return state if is_ignoring else "INSUFFICIENT_DATA"
-    num_breaching = rule.num_breaching(point.value for point in evaluated)
-    if num_breaching >= rule.datapoints_to_alarm:
-        return "ALARM"
-    if num_breaching < len(evaluated):
-        return "OK"
-    if is_ignoring:
-        return state
-    # All that came breach, but they are too few. An early alarm is raised once they are old enough: had the periods
-    # after them been fine, their values would have come by now. Until then nobody can say, and the state stays.
-    age_periods = (end_s - evaluated[0].start_s) / rule.period_s
-    return "ALARM" if age_periods >= rule.datapoints_to_alarm else state
-
-
-def _metric(spec: Mapping[str, Any]) -> Metric:
-    if not spec.get("MetricName") or not spec.get("Namespace"):
+def _metric(definition: AlarmDefinition) -> Metric:
+    if not definition.metric_name or not definition.namespace:
         raise ValueError("An alarm needs MetricName and Namespace, or Metrics.")
-    dimensions = sorted((d["Name"], d["Value"]) for d in spec.get("Dimensions") or ())
-    return Metric(namespace=spec["Namespace"], name=spec["MetricName"], dimensions=tuple(dimensions))
+    dimensions = sorted((dimension["Name"], dimension["Value"]) for dimension in definition.dimensions or ())
+    return Metric(namespace=definition.namespace, name=definition.metric_name, dimensions=tuple(dimensions))
 
 
-def _period_s(queries: Sequence[Mapping[str, Any]]) -> int:
-    periods = [int(q["MetricStat"]["Period"]) for q in queries if q.get("MetricStat")]
-    periods += [int(q["Period"]) for q in queries if q.get("Period")]
+def _period_s(queries: Sequence[Json]) -> int:
+    periods = [int(query["MetricStat"]["Period"]) for query in queries if query.get("MetricStat")]
+    periods += [int(query["Period"]) for query in queries if query.get("Period")]
     if not periods:
         raise ValueError("No query in Metrics names a Period.")
-    if any(one != other for one, other in pairwise(periods)):
-        raise ValueError(f"The queries of an alarm must have the same Period, not {sorted(set(periods))}.")
+    if any(period != following for period, following in pairwise(periods)):
+        raise ValueError(f"The periods of Metrics are {sorted(set(periods))}; expected the same for all queries.")
     return periods[0]

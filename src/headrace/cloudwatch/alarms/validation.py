@@ -1,11 +1,12 @@
-"""What PutMetricAlarm takes: rules that the service's model does not have. Pure."""
+"""Validates PutMetricAlarm and metric data queries beyond what the service's model says. Pure."""
 
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
-from headrace.cloudwatch.alarms.rules import AlarmRule, rule_from_json
+import msgspec
+
+from headrace.cloudwatch.alarms.rules import COMPARES, AlarmDefinition, AlarmRule, rule_of
 from headrace.cloudwatch.errors import invalid_combination, invalid_value, missing_parameter, validation_error
 from headrace.cloudwatch.math.queries import evaluate, query_from_json
 from headrace.cloudwatch.math.syntax import BadExpression
@@ -16,24 +17,18 @@ from headrace.state.records import Json
 
 _DAY_S = 86_400
 _PERIODS_S = (10, 20, 30)
-_OF_ONE_METRIC = ("MetricName", "Namespace", "Statistic", "ExtendedStatistic", "Dimensions", "Period", "Unit")
-_NOT_THERE = ("ThresholdMetricId", "EvaluationCriteria", "EvaluationInterval", "WarmUpConfiguration")
-_OPERATORS = (
-    "GreaterThanOrEqualToThreshold",
-    "GreaterThanThreshold",
-    "LessThanThreshold",
-    "LessThanOrEqualToThreshold",
-)
+_SINGLE_METRIC_MEMBERS = ("MetricName", "Namespace", "Statistic", "ExtendedStatistic", "Dimensions", "Period", "Unit")
+_UNSUPPORTED_MEMBERS = ("ThresholdMetricId", "EvaluationCriteria", "EvaluationInterval", "WarmUpConfiguration")
 _ARN = re.compile(r"arn:[^:\s]+:[^:\s]+:[^:]*:[^:]*:.+")
 _QUERY_ID = re.compile(r"[a-z][A-Za-z0-9_]*", re.ASCII)
 
 
-def check_alarm(params: dict[str, Any]) -> None:
+def parse_alarm(params: Json) -> AlarmDefinition:
     """
-    Hold an alarm to CloudWatch's rules.
+    Parse PutMetricAlarm's members and check them against CloudWatch's rules.
 
     Raises:
-        AwsError: it breaks one, or is of a kind that is not there.
+        AwsError: They break a rule, or describe an alarm of an unsupported kind.
     """
     _check_kind(params)
     for name in ("EvaluationPeriods", "Threshold", "ComparisonOperator"):
@@ -42,31 +37,31 @@ def check_alarm(params: dict[str, Any]) -> None:
     if not math.isfinite(params["Threshold"]):
         raise invalid_value(f"The value {params['Threshold']} for parameter Threshold is invalid.")
     if params.get("Metrics"):
-        given = [name for name in _OF_ONE_METRIC if params.get(name)]
+        given = [name for name in _SINGLE_METRIC_MEMBERS if params.get(name)]
         if given:
             raise invalid_combination(f"Metrics cannot be given together with {', '.join(given)}.")
         _check_queries(params["Metrics"])
     else:
         _check_metric(params)
+    definition = msgspec.convert(params, AlarmDefinition)
     try:
-        rule = rule_from_json(params)
+        _check_times(rule_of(definition))
     except ValueError as error:
         raise validation_error(str(error)) from error
-    _check_times(rule)
     if params.get("EvaluateLowSampleCountPercentile", "evaluate") not in ("evaluate", "ignore"):
         raise validation_error("EvaluateLowSampleCountPercentile must be evaluate or ignore.")
-    for name in ("OKActions", "AlarmActions", "InsufficientDataActions"):
-        for action in params.get(name) or ():
-            if not _ARN.fullmatch(action):
-                raise validation_error(f"Invalid arn syntax: {action}")
+    for action in definition.actions:
+        if not _ARN.fullmatch(action):
+            raise validation_error(f"Invalid arn syntax: {action}")
+    return definition
 
 
 def check_queries(queries: Sequence[Json]) -> None:
     """
-    Hold metric data queries to what is common to alarms and GetMetricData.
+    Check the rules that the queries of alarms and of GetMetricData share.
 
     Raises:
-        AwsError: an id is none or stands there twice; a query is not exactly one of a metric and an expression.
+        AwsError: An id is invalid or used twice, or a query does not have exactly one of a metric and an expression.
     """
     seen: set[str] = set()
     for query in queries:
@@ -85,18 +80,18 @@ def check_queries(queries: Sequence[Json]) -> None:
             _check_stat(name, query["MetricStat"])
 
 
-def _check_kind(params: dict[str, Any]) -> None:
-    strange = [name for name in _NOT_THERE if name in params]
+def _check_kind(params: Json) -> None:
+    unsupported = [name for name in _UNSUPPORTED_MEMBERS if name in params]
     if "WallClockWindow" in (params.get("EvaluationWindow") or {}):
-        strange.append("EvaluationWindow.WallClockWindow")
-    if strange:
-        raise invalid_value(f"{', '.join(strange)}: alarms of this kind are not supported by Headrace yet.")
-    operator = params.get("ComparisonOperator", _OPERATORS[0])
-    if operator not in _OPERATORS:
-        raise invalid_value(f"{operator} is for anomaly detection, which Headrace does not have.")
+        unsupported.append("EvaluationWindow.WallClockWindow")
+    if unsupported:
+        raise invalid_value(f"{', '.join(unsupported)}: alarms of this kind are not supported by Headrace yet.")
+    comparison = params.get("ComparisonOperator")
+    if comparison is not None and comparison not in COMPARES:
+        raise invalid_value(f"{comparison} is for anomaly detection, which Headrace does not support.")
 
 
-def _check_metric(params: dict[str, Any]) -> None:
+def _check_metric(params: Json) -> None:
     for name in ("MetricName", "Namespace", "Period"):
         if name not in params:
             raise missing_parameter(name)
@@ -118,8 +113,8 @@ def _check_queries(queries: Sequence[Json]) -> None:
             "to false for all others."
         )
     try:
-        read = [query_from_json(query) for query in queries]
-        found = evaluate(read, _no_points, start_s=0.0, end_s=60.0)
+        parsed = [query_from_json(query) for query in queries]
+        found = evaluate(parsed, _no_points, start_s=0.0, end_s=60.0)
     except BadExpression as error:
         raise validation_error(f"Error in expression: {error}") from error
     if len(found[watched[0]["Id"]]) != 1:

@@ -1,41 +1,36 @@
-"""Alarms are put, described, set, deleted, and their actions enabled and disabled."""
+"""Handlers of the alarm operations: put, describe, delete, set the state, switch the actions, and the history."""
 
 import json
-from typing import Any
 
-from headrace.cloudwatch.alarms.records import (
-    ALARM,
-    actions_of,
-    alarm_json,
-    history_item,
-    new_alarm_status,
-    with_history,
-    with_state,
-)
-from headrace.cloudwatch.alarms.validation import check_alarm
-from headrace.cloudwatch.api.alarm_tags import read_tags
+import msgspec
+
+from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, AlarmSpec, alarm_json, history_item, new_alarm_status
+from headrace.cloudwatch.alarms.validation import parse_alarm
 from headrace.cloudwatch.api.context import CloudWatchCall
-from headrace.cloudwatch.errors import PAGES, alarm_not_found, invalid_combination
+from headrace.cloudwatch.api.tags import parse_tags
+from headrace.cloudwatch.errors import PAGES, alarm_not_found, invalid_combination, validation_error
 from headrace.cloudwatch.metrics.members import metric_of
-from headrace.state.records import AlreadyExists, Conflict, Json, RawRecord
+from headrace.state.records import AlreadyExists, Conflict, Json, Record, Unreadable, readable
 from headrace.wire.aws.errors import AwsError
 
 MAX_ALARMS = 5000
 """Source: CloudWatch service quotas, metric alarms per region."""
 _PAGE_SIZE = 50
-_DEFAULTS: Json = {"ActionsEnabled": True, "OKActions": [], "AlarmActions": [], "InsufficientDataActions": []}
+_HISTORY_PAGE_SIZE = 100
+_FILTERS = {"Statistic": "statistic", "ExtendedStatistic": "extended_statistic", "Period": "period", "Unit": "unit"}
+"""Parameters of DescribeAlarmsForMetric that filter by a member of the alarm."""
 
 
-def put_metric_alarm(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, Any]:
-    """PutMetricAlarm: a new alarm has no data yet, one that is there keeps its state."""
-    check_alarm(params)
-    name, tags = params["AlarmName"], read_tags(params.get("Tags"))
-    spec = {**_DEFAULTS, **params, "configured_s": context.now_s}
-    spec.pop("Tags", None)
+def put_metric_alarm(context: CloudWatchCall, params: Json) -> Json:
+    """PutMetricAlarm: create an alarm, or change one, which keeps its state."""
+    definition = parse_alarm(params)
+    name, tags = params["AlarmName"], parse_tags(params.get("Tags"))
+    spec = AlarmSpec(**msgspec.structs.asdict(definition), configured_s=context.now_s)
     record = context.store.get(ALARM, name)
     if record is not None:
         item = history_item("ConfigurationUpdate", f'Alarm "{name}" updated', {"type": "Update"}, now_s=context.now_s)
-        context.store.update(record, spec=spec, status=with_history(record.status, item))
+        readable_record = _readable(record)
+        context.store.update(readable_record, spec=spec, status=readable_record.status.with_history(item))
         return {}
     if len(context.store.list(ALARM)) >= MAX_ALARMS:
         raise AwsError("LimitExceeded", f"There are {MAX_ALARMS} alarms already; delete some first.")
@@ -43,45 +38,43 @@ def put_metric_alarm(context: CloudWatchCall, params: dict[str, Any]) -> dict[st
     try:
         context.store.create(ALARM, name, spec=spec, status=status, tags=tags)
     except AlreadyExists as error:
-        raise Conflict(str(error)) from error  # read anew: it is an update now
+        raise Conflict(str(error)) from error  # the call is repeated, as an update
     return {}
 
 
-def describe_alarms(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, Any]:
+def describe_alarms(context: CloudWatchCall, params: Json) -> Json:
     """DescribeAlarms; there are no composite and no log alarms."""
     names, prefix = params.get("AlarmNames"), params.get("AlarmNamePrefix", "")
     if names and prefix:
         raise invalid_combination("AlarmNames and AlarmNamePrefix cannot both be specified. Give one of them.")
-    is_of_others = "MetricAlarm" not in params.get("AlarmTypes", ["MetricAlarm"])
-    if is_of_others or "ChildrenOfAlarmName" in params or "ParentsOfAlarmName" in params:
+    has_metric_alarms = "MetricAlarm" in params.get("AlarmTypes", ["MetricAlarm"])
+    if not has_metric_alarms or "ChildrenOfAlarmName" in params or "ParentsOfAlarmName" in params:
         return {"MetricAlarms": [], "CompositeAlarms": []}
     found = [
         record
         for record in context.store.list(ALARM)
         if record.name.startswith(prefix) and (not names or record.name in names) and _fits(record, params)
     ]
-    size = params.get("MaxRecords", _page_size(names))
+    size = params.get("MaxRecords", max(_PAGE_SIZE, len(names or ())))
     chosen, token = PAGES.page(found, params, listing="alarms", key=lambda record: (record.name,), size=size)
     alarms = [alarm_json(context.aws_scope, record) for record in chosen]
     return {"MetricAlarms": alarms, "CompositeAlarms": [], **token}
 
 
-def describe_alarms_for_metric(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, Any]:
-    """DescribeAlarmsForMetric; alarms on expressions are not among them."""
-    wanted = metric_of(params["Namespace"], params["MetricName"], params.get("Dimensions"))
-    filters = {name: params[name] for name in ("Statistic", "ExtendedStatistic", "Period", "Unit") if name in params}
+def describe_alarms_for_metric(context: CloudWatchCall, params: Json) -> Json:
+    """DescribeAlarmsForMetric: the alarms on one metric, without those on expressions."""
+    metric = metric_of(params["Namespace"], params["MetricName"], params.get("Dimensions"))
     found = [
         record
-        for record in context.store.list(ALARM)
-        if "MetricName" in record.spec
-        and metric_of(record.spec["Namespace"], record.spec["MetricName"], record.spec.get("Dimensions")) == wanted
-        and all(record.spec.get(name) == value for name, value in filters.items())
+        for record in readable(context.store.list(ALARM))
+        if record.spec.rule.metric == metric
+        and all(getattr(record.spec, field) == params[name] for name, field in _FILTERS.items() if name in params)
     ]
     return {"MetricAlarms": [alarm_json(context.aws_scope, record) for record in found]}
 
 
-def delete_alarms(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, Any]:
-    """DeleteAlarms; names that are of none do no harm."""
+def delete_alarms(context: CloudWatchCall, params: Json) -> Json:
+    """DeleteAlarms; unknown names are ignored."""
     for name in params["AlarmNames"]:
         record = context.store.get(ALARM, name)
         if record is not None:
@@ -89,53 +82,74 @@ def delete_alarms(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, 
     return {}
 
 
-def set_alarm_state(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, Any]:
-    """SetAlarmState: until the alarm is looked at again; whoever looks sees the change and acts."""
+def set_alarm_state(context: CloudWatchCall, params: Json) -> Json:
+    """SetAlarmState: set a state that lasts until the next evaluation, which also starts its actions."""
     record = context.store.get(ALARM, params["AlarmName"])
     if record is None:
         raise alarm_not_found(params["AlarmName"])
     data = params.get("StateReasonData", "")
     if data and not _is_json(data):
         raise AwsError("InvalidFormat", "StateReasonData was not valid JSON.")
-    status = with_state(
-        record.status,
-        params["StateValue"],
-        reason=params["StateReason"],
-        reason_data=data,
-        now_s=context.now_s,
+    record = _readable(record)
+    status = record.status.with_state(
+        params["StateValue"], reason=params["StateReason"], reason_data=data, now_s=context.now_s
     )
     context.store.update(record, status=status)
     return {}
 
 
-def enable_alarm_actions(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, Any]:
+def enable_alarm_actions(context: CloudWatchCall, params: Json) -> Json:
     """EnableAlarmActions."""
-    return _switch(context, params, is_enabled=True)
+    return _switch_actions(context, params, is_enabled=True)
 
 
-def disable_alarm_actions(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, Any]:
+def disable_alarm_actions(context: CloudWatchCall, params: Json) -> Json:
     """DisableAlarmActions."""
-    return _switch(context, params, is_enabled=False)
+    return _switch_actions(context, params, is_enabled=False)
 
 
-def _switch(context: CloudWatchCall, params: dict[str, Any], *, is_enabled: bool) -> dict[str, Any]:
+def describe_alarm_history(context: CloudWatchCall, params: Json) -> Json:
+    """DescribeAlarmHistory; unlike on AWS the history of an alarm is deleted with it."""
+    if "MetricAlarm" not in params.get("AlarmTypes", ["MetricAlarm"]):
+        return {"AlarmHistoryItems": []}
+    name = params.get("AlarmName")
+    items = [
+        {"AlarmName": record.name, "AlarmType": "MetricAlarm", **msgspec.to_builtins(item)}
+        for record in readable(context.store.list(ALARM))
+        if name in (None, record.name)
+        for item in record.status.history
+        if params.get("HistoryItemType", item.history_item_type) == item.history_item_type
+        and params.get("StartDate", item.timestamp) <= item.timestamp <= params.get("EndDate", item.timestamp)
+    ]
+    is_descending = params.get("ScanBy", "TimestampDescending") == "TimestampDescending"
+    items.sort(key=lambda item: item["Timestamp"], reverse=is_descending)
+    begin = PAGES.begin(params, listing="alarm history")
+    end = begin + params.get("MaxRecords", _HISTORY_PAGE_SIZE)
+    token = PAGES.token_at(end, listing="alarm history") if end < len(items) else {}
+    return {"AlarmHistoryItems": items[begin:end], **token}
+
+
+def _switch_actions(context: CloudWatchCall, params: Json, *, is_enabled: bool) -> Json:
     for name in params["AlarmNames"]:
         record = context.store.get(ALARM, name)
-        if record is not None and record.spec.get("ActionsEnabled", True) is not is_enabled:
-            context.store.update(record, spec={**record.spec, "ActionsEnabled": is_enabled})
+        if isinstance(record, Record) and record.spec.actions_enabled is not is_enabled:
+            context.store.update(record, spec=msgspec.structs.replace(record.spec, actions_enabled=is_enabled))
     return {}
 
 
-def _page_size(names: list[str] | None) -> int:
-    return max(_PAGE_SIZE, len(names or ()))
+def _readable(record: AlarmRecord | Unreadable) -> AlarmRecord:
+    if isinstance(record, Unreadable):
+        raise validation_error(f"The record of {record.name} cannot be read ({record.reason}). Delete the alarm first.")
+    return record
 
 
-def _fits(record: RawRecord, params: dict[str, Any]) -> bool:
-    state = record.status.get("state", "INSUFFICIENT_DATA")
-    if params.get("StateValue", state) != state:
-        return False
-    prefix = params.get("ActionPrefix")
-    return prefix is None or any(action.startswith(prefix) for action in actions_of(record.spec))
+def _fits(record: AlarmRecord | Unreadable, params: Json) -> bool:
+    prefix, state = params.get("ActionPrefix"), params.get("StateValue")
+    if isinstance(record, Unreadable):
+        return prefix is None and state is None
+    return state in (None, record.status.state) and (
+        prefix is None or any(action.startswith(prefix) for action in record.spec.actions)
+    )
 
 
 def _is_json(text: str) -> bool:

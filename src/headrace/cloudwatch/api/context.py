@@ -1,4 +1,4 @@
-"""What the handlers of CloudWatch's operations need of a call."""
+"""The part of a call's context that CloudWatch's handlers need."""
 
 from typing import Protocol
 

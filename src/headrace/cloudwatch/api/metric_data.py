@@ -1,8 +1,7 @@
-"""GetMetricData: several metrics at once, and what metric math makes of them."""
+"""Handler of GetMetricData: several metrics and expressions of them in one call."""
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from headrace.cloudwatch.alarms.validation import check_queries
 from headrace.cloudwatch.api.context import CloudWatchCall
@@ -18,11 +17,11 @@ _MAX_POINTS = 100_800
 _TIMEZONE = re.compile(r"[+-]\d{4}", re.ASCII)
 
 
-def get_metric_data(context: CloudWatchCall, params: dict[str, Any]) -> dict[str, Any]:
-    """GetMetricData; an expression that is a list of series has several results under its one id."""
+def get_metric_data(context: CloudWatchCall, params: Json) -> Json:
+    """GetMetricData; an expression that yields several series has several results under its id."""
     queries = params["MetricDataQueries"]
     _check(params, queries)
-    found = _evaluated(context, params, queries)
+    found = _evaluate(context, params, queries)
     series = [(query["Id"], line) for query in queries for line in found.get(query["Id"], ())]
     begin = PAGES.begin(params, listing="metric data")
     end = begin + params.get("MaxDatapoints", _MAX_POINTS)
@@ -36,7 +35,7 @@ def get_metric_data(context: CloudWatchCall, params: dict[str, Any]) -> dict[str
     return {"MetricDataResults": results, "Messages": [], **token}
 
 
-def _check(params: dict[str, Any], queries: Sequence[Json]) -> None:
+def _check(params: Json, queries: Sequence[Json]) -> None:
     if not queries:
         raise validation_error("The parameter MetricDataQueries must have at least one query.")
     if len(queries) > _MAX_QUERIES:
@@ -50,12 +49,10 @@ def _check(params: dict[str, Any], queries: Sequence[Json]) -> None:
         raise validation_error("The parameter MaxDatapoints must be greater than 0.")
     timezone = (params.get("LabelOptions") or {}).get("Timezone", "+0000")
     if not _TIMEZONE.fullmatch(timezone):
-        raise validation_error(f"LabelOptions.Timezone is {timezone[:20]!r}. It must be like +0130.")
+        raise validation_error(f"LabelOptions.Timezone is {timezone[:20]!r}; expected an offset such as +0130.")
 
 
-def _evaluated(
-    context: CloudWatchCall, params: dict[str, Any], queries: Sequence[Json]
-) -> Mapping[str, tuple[TimeSeries, ...]]:
+def _evaluate(context: CloudWatchCall, params: Json, queries: Sequence[Json]) -> Mapping[str, tuple[TimeSeries, ...]]:
     try:
         return evaluate(
             [query_from_json(query) for query in queries],
@@ -68,7 +65,7 @@ def _evaluated(
 
 
 def _result(name: str, label: str, points: Sequence[tuple[float, float]], *, begin: int, end: int) -> Json:
-    """The part of a result that is on this page: from `begin` to `end`, which count from its own first point."""
+    """Render the part of a series on this page; `begin` and `end` count from the series' first point."""
     chosen = points[max(begin, 0) : max(end, 0)]
     return {
         "Id": name,

@@ -78,7 +78,7 @@ def _ringing(store: Store, deployed: Sequence[RawRecord]) -> frozenset[str]:
     names = {name for record in deployed for name in _alarms_of(record)}
     found = {name: store.get(ALARM, name) for name in names}
     return frozenset(
-        name for name, alarm in found.items() if alarm is not None and alarm.status.get("state") == "ALARM"
+        name for name, alarm in found.items() if isinstance(alarm, Record) and alarm.status.state == "ALARM"
     )
 
 

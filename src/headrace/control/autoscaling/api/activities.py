@@ -1,33 +1,32 @@
-"""DescribeScalingActivities."""
+"""Handler of DescribeScalingActivities."""
 
-from typing import Any
+import msgspec
 
 from headrace.control.api.context import CallContext
 from headrace.control.autoscaling.api.pages import page
-from headrace.control.autoscaling.planning.targets import NAMESPACE
-from headrace.control.autoscaling.records.activities import MAX_AGE_S, OWN_MEMBERS
-from headrace.control.model.kinds import SCALING_ACTIVITY
-from headrace.state.records import RawRecord
+from headrace.control.autoscaling.planning.targets import selects
+from headrace.control.autoscaling.records.activities import MAX_AGE_S, SCALING_ACTIVITY, ActivityRecord
+from headrace.state.records import Json, readable
 from headrace.wire.aws.errors import validation_error
 
+_OWN_MEMBERS = ("capacity", "previous", "scaling")
 
-def describe_scaling_activities(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DescribeScalingActivities, newest first; those that scaled nothing only if they are asked for."""
-    resource, dimension = params.get("ResourceId"), params.get("ScalableDimension")
-    if dimension and not resource:
+
+def describe_scaling_activities(context: CallContext, params: Json) -> Json:
+    """DescribeScalingActivities, newest first; those that scaled nothing only on request."""
+    if params.get("ScalableDimension") and not params.get("ResourceId"):
         raise validation_error("ScalableDimension is given without ResourceId. Give both, or neither.")
     with_not_scaled = params.get("IncludeNotScaledActivities", False)
     found = [
         record
-        for record in context.store.list(SCALING_ACTIVITY)
-        if params["ServiceNamespace"] == NAMESPACE
-        and resource in (None, record.spec["ResourceId"])
-        and dimension in (None, record.spec["ScalableDimension"])
-        and (with_not_scaled or "NotScaledReasons" not in record.spec)
-        and record.spec["StartTime"] >= context.now_s - MAX_AGE_S
+        for record in readable(context.store.list(SCALING_ACTIVITY))
+        if selects(params, record.spec)
+        and (with_not_scaled or record.spec.not_scaled_reasons is None)
+        and record.spec.start_time >= context.now_s - MAX_AGE_S
     ]
-    return page(found, params, member="ScalingActivities", shown=_shown, is_newest_first=True)
+    return page(found, params, member="ScalingActivities", render=_render, is_newest_first=True)
 
 
-def _shown(record: RawRecord) -> dict[str, Any]:
-    return {name: value for name, value in record.spec.items() if name not in OWN_MEMBERS}
+def _render(record: ActivityRecord) -> Json:
+    members = msgspec.to_builtins(record.spec)
+    return {name: value for name, value in members.items() if name not in _OWN_MEMBERS and value is not None}

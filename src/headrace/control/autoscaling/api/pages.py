@@ -1,11 +1,13 @@
 """Pages of the Describe operations of Application Auto Scaling. Pure."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
-from headrace.state.records import RawRecord
+from headrace.state.records import Json, StoredRecord
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.paging import Paginator
+
+RecordT = TypeVar("RecordT", bound=StoredRecord)
 
 MAX_RESULTS = 50
 _PAGES = Paginator(
@@ -14,14 +16,14 @@ _PAGES = Paginator(
 
 
 def page(
-    records: Sequence[RawRecord],
-    params: dict[str, Any],
+    records: Sequence[RecordT],
+    params: Json,
     *,
     member: str,
-    shown: Callable[[RawRecord], dict[str, Any]],
+    render: Callable[[RecordT], Json],
     is_newest_first: bool = False,
     max_results: int = MAX_RESULTS,
-) -> dict[str, Any]:
+) -> Json:
     """
     Return the answer of a Describe operation: one page, ordered by time of creation.
 
@@ -29,7 +31,7 @@ def page(
         records: All records that fit the filters.
         params: The request's parameters.
         member: Name of the list in the answer.
-        shown: Renders a record as the answer has it.
+        render: Renders a record as the answer has it.
         is_newest_first: Order by falling time of creation.
         max_results: Number of records that fit on a page; also the default.
 
@@ -42,8 +44,8 @@ def page(
     chosen, token = _PAGES.page(
         records, params, listing=member, key=_key, size=min(size, max_results), is_descending=is_newest_first
     )
-    return {member: [shown(record) for record in chosen], **token}
+    return {member: [render(record) for record in chosen], **token}
 
 
-def _key(record: RawRecord) -> tuple[float, str]:
+def _key(record: StoredRecord) -> tuple[float, str]:
     return record.created_s, record.name

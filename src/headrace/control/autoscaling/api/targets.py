@@ -1,128 +1,132 @@
-"""RegisterScalableTarget, DeregisterScalableTarget, DescribeScalableTargets."""
+"""Handlers of RegisterScalableTarget, DeregisterScalableTarget and DescribeScalableTargets."""
 
-from typing import Any
+from functools import partial
+
+import msgspec
 
 from headrace.control.api.context import CallContext
 from headrace.control.autoscaling.api.pages import page
 from headrace.control.autoscaling.planning.targets import (
     NAMESPACE,
+    SCALABLE_TARGET,
+    SuspendedState,
     TargetKey,
-    identity_members,
+    TargetRecord,
+    TargetSpec,
     object_not_found,
-    read_bounds,
     read_key,
+    require_readable,
     service_role_arn,
     target_arn,
 )
 from headrace.control.autoscaling.records.capacity import read_capacity
-from headrace.control.autoscaling.records.removal import remove_target
-from headrace.control.model.kinds import SCALABLE_TARGET
-from headrace.state.records import AlreadyExists, Conflict, Json, RawRecord
+from headrace.control.autoscaling.records.policies import remove_target
+from headrace.state.records import AlreadyExists, Conflict, Json, readable
 from headrace.wire.aws.errors import AwsError, validation_error
 
 _MAX_TARGETS = 500
 """Source: Application Auto Scaling user guide, "Quotas"."""
 _MAX_TAGS = 50
-_SUSPENSIONS = ("DynamicScalingInSuspended", "DynamicScalingOutSuspended", "ScheduledScalingSuspended")
 
 
-def register_scalable_target(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """RegisterScalableTarget: a new target, or other bounds of an old one; what is not given stays as it is."""
+def register_scalable_target(context: CallContext, params: Json) -> Json:
+    """RegisterScalableTarget: register a target, or change one; members that are not given keep their values."""
     key = read_key(params)
     record = context.store.get(SCALABLE_TARGET, key.name)
-    old = record.spec if record is not None else None
-    spec = _spec(key, params, old)
+    old: TargetRecord | None = None if record is None else require_readable(record)
+    spec = _parse(key, params, None if old is None else old.spec)
     _check_bounds(spec)
     if read_capacity(context.store, key) is None:
-        raise validation_error(f"{_missing(key)} does not exist: {key.resource_id}")
-    if record is not None:
-        if params.get("Tags"):
-            raise validation_error("Tags are for new scalable targets. Use TagResource on one that is there.")
-        record = context.store.update(record, spec=spec)
+        title = "SageMaker inference component" if key.component else "SageMaker endpoint or variant"
+        raise validation_error(f"{title} does not exist: {key.resource_id}")
+    if old is None:
+        old = _create(context, key, spec, params)
+    elif params.get("Tags"):
+        raise validation_error("Tags are only for a new scalable target. Use TagResource on a registered one.")
     else:
-        record = _create(context, key, spec, params)
-    return {"ScalableTargetARN": target_arn(context.aws_scope, record)}
+        old = context.store.update(old, spec=spec)
+    return {"ScalableTargetARN": target_arn(context.aws_scope, old)}
 
 
-def deregister_scalable_target(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DeregisterScalableTarget; its policies, their alarms and its scheduled actions go too."""
+def deregister_scalable_target(context: CallContext, params: Json) -> Json:
+    """DeregisterScalableTarget: delete a target with its policies, their alarms and its scheduled actions."""
     key = read_key(params)
     record = context.store.get(SCALABLE_TARGET, key.name)
     if record is None:
         raise object_not_found("No scalable target found for", key)
-    remove_target(context.store, context.aws_scope, record)
+    remove_target(context.store, context.aws_scope, record, key)
     return {}
 
 
-def describe_scalable_targets(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+def describe_scalable_targets(context: CallContext, params: Json) -> Json:
     """DescribeScalableTargets."""
     ids, dimension = params.get("ResourceIds"), params.get("ScalableDimension")
     if dimension and not ids:
         raise validation_error("ScalableDimension is given without ResourceIds. Give both, or neither.")
     found = [
         record
-        for record in context.store.list(SCALABLE_TARGET)
+        for record in readable(context.store.list(SCALABLE_TARGET))
         if params["ServiceNamespace"] == NAMESPACE
-        and (not ids or record.spec["ResourceId"] in ids)
-        and (not dimension or record.spec["ScalableDimension"] == dimension)
+        and (not ids or record.spec.resource_id in ids)
+        and (not dimension or record.spec.scalable_dimension == dimension)
     ]
-    return page(found, params, member="ScalableTargets", shown=lambda record: _shown(context, record))
+    return page(found, params, member="ScalableTargets", render=partial(_render, context))
 
 
-def _shown(context: CallContext, record: RawRecord) -> dict[str, Any]:
+def _render(context: CallContext, record: TargetRecord) -> Json:
     spec = record.spec
     return {
-        **identity_members(read_key(spec)),
-        "MinCapacity": spec["MinCapacity"],
-        "MaxCapacity": spec["MaxCapacity"],
+        **spec.key.members,
+        "MinCapacity": spec.min_capacity,
+        "MaxCapacity": spec.max_capacity,
         "RoleARN": service_role_arn(context.aws_scope),
         "CreationTime": record.created_s,
-        "SuspendedState": {name: bool(spec["SuspendedState"].get(name)) for name in _SUSPENSIONS},
+        "SuspendedState": msgspec.to_builtins(spec.suspended_state),
         "ScalableTargetARN": target_arn(context.aws_scope, record),
     }
 
 
-def _spec(key: TargetKey, params: Json, old: Json | None) -> Json:
+def _parse(key: TargetKey, params: Json, old: TargetSpec | None) -> TargetSpec:
     """
-    Old members with the new ones over them.
+    Merge the given members into the old ones.
 
     Raises:
-        AwsError: a new target without bounds.
+        AwsError: A new target has no bounds.
     """
-    kept = old or {}
-    for member in ("MinCapacity", "MaxCapacity"):
-        if member not in params and member not in kept:
-            raise validation_error(f"{member} cannot be null when a new scalable target is registered.")
-    return {
-        **identity_members(key),
-        "MinCapacity": params.get("MinCapacity", kept.get("MinCapacity")),
-        "MaxCapacity": params.get("MaxCapacity", kept.get("MaxCapacity")),
-        "SuspendedState": {**kept.get("SuspendedState", {}), **params.get("SuspendedState", {})},
-        "asked": kept.get("asked", 0) + 1,
+    given: Json = {
+        "MinCapacity": params.get("MinCapacity", old.min_capacity if old else None),
+        "MaxCapacity": params.get("MaxCapacity", old.max_capacity if old else None),
     }
+    for member, value in given.items():
+        if value is None:
+            raise validation_error(f"{member} cannot be null when a new scalable target is registered.")
+    suspended = msgspec.to_builtins(old.suspended_state) if old else {}
+    return TargetSpec(
+        resource_id=key.resource_id,
+        scalable_dimension=key.dimension,
+        min_capacity=given["MinCapacity"],
+        max_capacity=given["MaxCapacity"],
+        suspended_state=msgspec.convert({**suspended, **params.get("SuspendedState", {})}, SuspendedState),
+        generation=old.generation + 1 if old else 1,
+    )
 
 
-def _check_bounds(spec: Json) -> None:
-    bounds = read_bounds(spec)
-    if bounds.minimum < 0:
-        raise validation_error(f"Minimum capacity cannot be less than 0; it is {bounds.minimum}.")
-    if bounds.maximum < bounds.minimum:
+def _check_bounds(spec: TargetSpec) -> None:
+    if spec.min_capacity < 0:
+        raise validation_error(f"Minimum capacity cannot be less than 0; it is {spec.min_capacity}.")
+    if spec.max_capacity < spec.min_capacity:
         raise validation_error(
-            f"Maximum capacity cannot be less than minimum capacity: {bounds.maximum} is less than {bounds.minimum}."
+            "Maximum capacity cannot be less than minimum capacity: "
+            f"{spec.max_capacity} is less than {spec.min_capacity}."
         )
 
 
-def _missing(key: TargetKey) -> str:
-    return "SageMaker inference component" if key.component else "SageMaker endpoint or variant"
-
-
-def _create(context: CallContext, key: TargetKey, spec: Json, params: Json) -> RawRecord:
+def _create(context: CallContext, key: TargetKey, spec: TargetSpec, params: Json) -> TargetRecord:
     tags = dict(params.get("Tags") or {})
     if len(tags) > _MAX_TAGS:
-        raise validation_error(f"The scalable target would have {len(tags)} tags; at most {_MAX_TAGS} are allowed.")
+        raise validation_error(f"The scalable target would have {len(tags)} tags; expected at most {_MAX_TAGS}.")
     if len(context.store.list(SCALABLE_TARGET)) >= _MAX_TARGETS:
-        message = f"There are {_MAX_TARGETS} scalable targets already, the most that there may be."
-        raise AwsError("LimitExceededException", message)
+        raise AwsError("LimitExceededException", f"There are {_MAX_TARGETS} scalable targets already, the maximum.")
     try:
         return context.store.create(SCALABLE_TARGET, key.name, spec=spec, tags=tags)
     except AlreadyExists:

@@ -1,42 +1,50 @@
 """
-The autoscaler: looks at alarms, then at scalable targets, every ten seconds, and at once when something was written.
+The autoscaler: evaluates alarms and scales targets every ten seconds, and at once after a write to the store.
 
-Level-triggered as the reconciler is: a pass decides by what the store and the series say, and may be cut off anywhere.
-Without alarms and targets it sleeps until somebody makes one.
+Level-triggered like the reconciler: a pass decides by the store and the metrics alone, and may be interrupted anywhere.
+Without alarms and targets it sleeps until the next write.
 """
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any, TypeVar
 
-from headrace.cloudwatch.alarm_watch import AlarmWatch
-from headrace.cloudwatch.alarms.records import Watched
+from headrace.cloudwatch.alarms.records import AlarmRecord, EvaluatedAlarm
+from headrace.cloudwatch.evaluator import AlarmEvaluator
 from headrace.cloudwatch.metrics.metric import SeriesReader
-from headrace.control.autoscaling.loops.target_pass import Around, TargetPass
-from headrace.control.autoscaling.planning.targets import read_key
-from headrace.control.autoscaling.records.activities import drop_old
-from headrace.control.autoscaling.records.alarm_upkeep import Holdings, ensure_alarms, read_holdings, remove_orphans
+from headrace.control.autoscaling.loops.target_pass import TargetContext, TargetPass
+from headrace.control.autoscaling.planning.policies import PolicyRecord
+from headrace.control.autoscaling.planning.targets import TargetMembers, TargetRecord
+from headrace.control.autoscaling.records.activities import SCALING_ACTIVITY, drop_old
+from headrace.control.autoscaling.records.policies import (
+    AutoscalingRecords,
+    ensure_alarms,
+    read_records,
+    remove_orphans,
+)
 from headrace.control.loops.store_access import changes
-from headrace.control.model.kinds import SCALING_ACTIVITY
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, RawRecord
+from headrace.state.records import Conflict, Record, Unreadable, readable
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
+RecordT = TypeVar("RecordT", bound=Record[Any, Any])
+
 PERIOD_S = 10.0
-"""Between two passes, at multiples of it since 1970 ..."""
+"""Seconds between two passes, at multiples of it since 1970 ..."""
 _OFFSET_S = 1.0
-"""... and a moment later, so that what was measured until then is there."""
+"""... and a moment later, so that the latest measurements have arrived."""
 _BURST_S = 0.1
-"""Writes that come so close together are answered by one pass."""
+"""Writes within this time are handled by one pass."""
 _RETRY_S = 0.2
-"""After somebody else wrote at the same moment."""
+"""Seconds before the next pass after a write conflict."""
 
 
 class Autoscaler:
-    """One task; `run` until cancelled."""
+    """A task that scales all targets; `run` until cancelled."""
 
     def __init__(
         self,
@@ -52,14 +60,14 @@ class Autoscaler:
         self._is_strict = is_strict
         self._clock = clock
         self._awake_since_s = clock()
-        """Before that nothing was measured, as the platform was down."""
-        self._alarms = AlarmWatch(store, series)
+        """No earlier measurements: the platform was down."""
+        self._alarms = AlarmEvaluator(store, series)
         self._faults: dict[str, str] = {}
-        """By the uid of a target or a policy: what went wrong in the last pass."""
+        """The fault of the last pass by the uid of a target or policy; "" for the pass itself."""
         self._log = get_logger()
 
     async def run(self) -> None:
-        """Scale, for ever."""
+        """Run passes until cancelled."""
         with changes(self._store) as changed:
             while True:
                 changed.clear()
@@ -70,32 +78,40 @@ class Autoscaler:
                 await asyncio.sleep(_BURST_S)
 
     async def pass_once(self) -> float | None:
-        """Look at everything once; returns after how many seconds to look again, None: when something is written."""
-        return await asyncio.to_thread(self.look)
+        """Run one pass; return the seconds until the next one, or None to wait for a write."""
+        return await asyncio.to_thread(self.run_pass)
 
-    def look(self) -> float | None:
-        """One pass, in this thread; blocks for a moment (the store)."""
+    def run_pass(self) -> float | None:
+        """Run one pass in this thread; blocks for a moment (the store)."""
         now_s = self._clock()
-        held = read_holdings(self._store)
-        if remove_orphans(self._store, self._aws_scope, held):
+        records = read_records(self._store)
+        if remove_orphans(self._store, self._aws_scope, records):
             return _RETRY_S
-        known = {alarm.name: alarm for alarm in held.alarms}
-        for policy in held.policies:
-            self._ensure(policy, known, now_s)
-        alarms = self._alarms.look(now_s=now_s)
-        if not self._scale(held, alarms, now_s):
+        self._note_unreadable([*records.policies, *records.actions, *records.targets])
+        alarms_by_name = {alarm.name: alarm for alarm in records.alarms}
+        for policy in readable(records.policies):
+            self._ensure_alarms(policy, alarms_by_name, now_s)
+        alarms = self._alarms.evaluate_all(now_s=now_s)
+        if not self._scale_all(records, alarms, now_s):
             return _RETRY_S
-        if not held.targets and not alarms:
+        if not records.targets and not alarms:
             return None
         return PERIOD_S - (now_s - _OFFSET_S) % PERIOD_S
 
-    def _ensure(self, policy: RawRecord, known: Mapping[str, RawRecord], now_s: float) -> None:
-        """Have the alarms of one policy; what is wrong with it hinders no other."""
+    def _note_unreadable(self, records: Iterable[Record[Any, Any] | Unreadable]) -> None:
+        for record in records:
+            if isinstance(record, Unreadable):
+                self._note_fault(record.uid, ValueError(f"{record.name} cannot be read: {record.reason}"))
+
+    def _ensure_alarms(
+        self, policy: PolicyRecord, alarms: Mapping[str, AlarmRecord | Unreadable], now_s: float
+    ) -> None:
+        """Bring the alarms of one policy up to date; its faults do not affect other policies."""
         try:
-            ensure_alarms(self._store, self._aws_scope, policy, find=known.get, now_s=now_s)
+            ensure_alarms(self._store, self._aws_scope, policy, find=alarms.get, now_s=now_s)
         except Conflict:
             return
-        except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
+        except Exception as error:  # noqa: BLE001 -- an edge: logged and retried
             self._note_fault(policy.uid, error)
             return
         self._faults.pop(policy.uid, None)
@@ -105,21 +121,21 @@ class Autoscaler:
             pause_s = await self.pass_once()
         except Conflict:
             return _RETRY_S
-        except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
+        except Exception as error:  # noqa: BLE001 -- an edge: logged and retried
             self._note_fault("", error)
             return PERIOD_S
         self._faults.pop("", None)
         return pause_s
 
-    def _scale(self, held: Holdings, alarms: Sequence[Watched], now_s: float) -> bool:
-        """Look at all targets; says whether none has to be looked at again at once."""
-        if not held.targets:
+    def _scale_all(self, records: AutoscalingRecords, alarms: Sequence[EvaluatedAlarm], now_s: float) -> bool:
+        """Run a pass over each target; False if one met a write conflict."""
+        if not records.targets:
             return True
-        policies_of, actions_of = _by_target(held.policies), _by_target(held.actions)
-        activities_of = _by_target(self._store.list(SCALING_ACTIVITY))
-        is_calm = True
-        for target in held.targets:
-            around = Around(
+        policies_of, actions_of = _by_target(readable(records.policies)), _by_target(readable(records.actions))
+        activities_of = _by_target(readable(self._store.list(SCALING_ACTIVITY)))
+        is_done = True
+        for target in readable(records.targets):
+            context = TargetContext(
                 policies=policies_of[target.name],
                 actions=actions_of[target.name],
                 activities=activities_of[target.name],
@@ -127,34 +143,35 @@ class Autoscaler:
                 awake_since_s=self._awake_since_s,
                 copies_follow=not self._is_strict,
             )
-            one = TargetPass(self._store, self._aws_scope, target, around, now_s=now_s)
-            is_calm = self._guarded(one, target) and is_calm
-        for records in activities_of.values():
-            drop_old(self._store, records, now_s=now_s)
-        return is_calm
+            target_pass = TargetPass(self._store, self._aws_scope, target, context, now_s=now_s)
+            is_done = self._guarded(target_pass, target) and is_done
+        for activities in activities_of.values():
+            drop_old(self._store, activities, now_s=now_s)
+        return is_done
 
-    def _guarded(self, one: TargetPass, target: RawRecord) -> bool:
-        """One target; what goes wrong with it is its own matter, and is tried again."""
+    def _guarded(self, target_pass: TargetPass, target: TargetRecord) -> bool:
+        """Run a pass over one target, whose faults do not affect other targets; False on a write conflict."""
         try:
-            one.run()
+            target_pass.run()
         except Conflict:
             return False
-        except Exception as error:  # noqa: BLE001 -- an edge: logged, and tried again
+        except Exception as error:  # noqa: BLE001 -- an edge: logged and retried
             self._note_fault(target.uid, error)
             return True
         self._faults.pop(target.uid, None)
         return True
 
-    def _note_fault(self, target: str, error: Exception) -> None:
-        """Log what went wrong, once for as long as it is the same."""
-        if self._faults.get(target) != repr(error):
-            self._faults[target] = repr(error)
-            self._log.error("autoscaler.failed", target=target, exc_info=error)
+    def _note_fault(self, uid: str, error: Exception) -> None:
+        """Log a fault once until it changes."""
+        if self._faults.get(uid) != repr(error):
+            self._faults[uid] = repr(error)
+            self._log.error("autoscaler.failed", target=uid, exc_info=error)
 
 
-def _by_target(records: Sequence[RawRecord]) -> dict[str, list[RawRecord]]:
-    """By the name of the record of their target; in the order in which they were made."""
-    grouped: dict[str, list[RawRecord]] = defaultdict(list)
+def _by_target(records: Sequence[RecordT]) -> dict[str, list[RecordT]]:
+    """Group records by the name of their target's record, in the order of their creation."""
+    grouped: dict[str, list[RecordT]] = defaultdict(list)
     for record in records:
-        grouped[read_key(record.spec).name].append(record)
+        members: TargetMembers = record.spec
+        grouped[members.key.name].append(record)
     return grouped

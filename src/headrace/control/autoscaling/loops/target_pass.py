@@ -1,9 +1,7 @@
 """
-One look at one scalable target: follow what was asked for, run its schedule, keep it within its bounds, scale it.
+One pass over one scalable target: end activities, run its schedule, keep it within its bounds, scale it.
 
-What was done is written before and after, so that a look may be cut off anywhere and the next one goes on from there.
-`status` of a target: `observed` (the newest `asked` that was seen to), `last` (the last scaling by a policy, for
-cooldowns) and `not_scaled` (policy → why it changed nothing, so that this is told once and not every ten seconds).
+Progress is written before and after each step, so that an interrupted pass is continued by the next one.
 """
 
 from collections.abc import Sequence
@@ -12,214 +10,215 @@ from typing import Any
 
 import msgspec
 
-from headrace.cloudwatch.alarms.records import Watched
+from headrace.cloudwatch.alarms.records import EvaluatedAlarm
 from headrace.control.autoscaling.planning import schedule
 from headrace.control.autoscaling.planning.decision import (
     Decision,
     NotScaled,
     Scaling,
-    Suspended,
     TargetState,
     capacity_within_bounds,
     decide,
 )
-from headrace.control.autoscaling.planning.targets import read_bounds, read_key
-from headrace.control.autoscaling.planning.triggers import triggers_of
+from headrace.control.autoscaling.planning.policies import PolicyRecord, triggers_of
+from headrace.control.autoscaling.planning.scheduled_actions import ScheduledActionRecord
+from headrace.control.autoscaling.planning.targets import TargetRecord
 from headrace.control.autoscaling.records import activities
-from headrace.control.autoscaling.records.activities import UNDER_WAY
+from headrace.control.autoscaling.records.activities import ActivityRecord
 from headrace.control.autoscaling.records.capacity import Capacity, read_capacity, write_capacity
-from headrace.control.autoscaling.records.followers import Follower, keep_copies
-from headrace.control.autoscaling.records.removal import remove_target
+from headrace.control.autoscaling.records.copies import Follower, keep_copies
+from headrace.control.autoscaling.records.policies import remove_target
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Json, RawRecord
+from headrace.state.records import Conflict, Json
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.scope import AwsScope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
-    """What belongs to a target, and what it stands in."""
+class TargetContext:
+    """The records that belong to a target, and the settings that apply to it."""
 
-    policies: Sequence[RawRecord]
-    actions: Sequence[RawRecord]
-    """Scheduled ones."""
-    activities: Sequence[RawRecord]
+    policies: Sequence[PolicyRecord]
+    actions: Sequence[ScheduledActionRecord]
+    activities: Sequence[ActivityRecord]
     """Oldest first."""
-    alarms: Sequence[Watched]
-    """All there are."""
+    alarms: Sequence[EvaluatedAlarm]
+    """The alarms of the whole platform."""
     awake_since_s: float
-    """When the platform began to measure; seconds since 1970."""
+    """When the platform started to measure; seconds since 1970."""
     copies_follow: bool = True
-    """Whether the components on a scaled variant get copies as it gets instances; AWS documents nothing like it."""
+    """Whether components on a scaled variant get copies with its instances; AWS documents nothing like it."""
 
 
 class TargetPass:
-    """One target, once. Its methods block for a moment (the store)."""
+    """One pass over one target. Its methods block for a moment (the store)."""
 
-    def __init__(self, store: Store, aws_scope: AwsScope, record: RawRecord, around: Around, *, now_s: float) -> None:
+    def __init__(
+        self, store: Store, aws_scope: AwsScope, record: TargetRecord, context: TargetContext, *, now_s: float
+    ) -> None:
         self._store = store
         self._aws_scope = aws_scope
         self._record = record
-        self._around = around
+        self._context = context
         self._now_s = now_s
-        self._key = read_key(record.spec)
-        self._under_way: Json | None = None
-        """Scaling of the activity that is under way."""
+        self._key = record.spec.key
+        self._in_progress: Scaling | None = None
+        """The scaling of the activity in progress."""
         self._is_settling = False
-        """An activity is under way: what was asked for is not there yet."""
+        """Whether an activity is in progress: the requested capacity is not in service yet."""
         self._followers: Sequence[Follower] = ()
         """Components whose copies follow the target's instances."""
-        self._refused: int | None = None
-        """A capacity that could not be had a moment ago."""
+        self._unavailable: int | None = None
+        """A capacity that was requested recently and not available."""
         self._log = get_logger()
 
     def run(self) -> None:
         """
-        Do what is to be done now.
+        Run the pass.
 
         Raises:
-            Conflict: somebody else wrote at the same moment; look again.
+            Conflict: A record was written at the same moment; run another pass.
         """
         capacity = read_capacity(self._store, self._key)
         if capacity is None:
-            remove_target(self._store, self._aws_scope, self._record)
-            self._log.info("autoscaler.deregistered", target=self._key.resource_id, reason="it is gone")
+            remove_target(self._store, self._aws_scope, self._record, self._key)
+            self._log.info("autoscaler.deregistered", target=self._key.resource_id, reason="it was deleted")
             return
         capacity = self._keep_copies(capacity)
-        if not self._follow(capacity):
+        if not self._follow_up(capacity):
             return
         self._run_schedule()
-        if self._record.status.get("observed") != self._record.spec.get("asked"):
+        if self._record.status.observed_generation != self._record.spec.generation:
             self._keep_bounds(capacity)
         else:
             self._scale(capacity)
 
     def _keep_copies(self, capacity: Capacity) -> Capacity:
-        """Let components follow the variant that they are on; it cannot be scaled until they have."""
-        if self._key.component or not self._around.copies_follow:
+        """Let components follow their variant, which cannot be scaled until they have."""
+        if self._key.component or not self._context.copies_follow:
             return capacity
         self._followers = keep_copies(self._store, self._aws_scope, self._key, capacity.desired, now_s=self._now_s)
-        is_settled = all(one.is_settled for one in self._followers)
+        is_settled = all(follower.is_settled for follower in self._followers)
         return replace(capacity, is_scalable=capacity.is_scalable and is_settled)
 
-    def _follow(self, capacity: Capacity) -> bool:
-        """Bring activities up to date; only the newest can be under way. False: the capacity was taken back."""
-        self._refused = activities.refused(self._around.activities, now_s=self._now_s)
-        running = [one for one in self._around.activities if one.spec["StatusCode"] in UNDER_WAY]
+    def _follow_up(self, capacity: Capacity) -> bool:
+        """Update activities, of which only the newest can be in progress; False if the capacity was set back."""
+        self._unavailable = activities.unavailable_capacity(self._context.activities, now_s=self._now_s)
+        running = [activity for activity in self._context.activities if activity.spec.is_in_progress]
         for activity in running[:-1]:
-            activities.overridden(self._store, activity, now_s=self._now_s)
+            activities.mark_overridden(self._store, activity, now_s=self._now_s)
         if not running:
             return True
         newest = running[-1]
-        self._under_way = newest.spec.get("scaling")
-        if capacity.desired == newest.spec["capacity"]:
-            if newest.spec["StatusCode"] == "Pending":
-                newest = activities.progressed(self._store, newest)
+        self._in_progress = newest.spec.scaling
+        requested = newest.spec.capacity
+        if requested is not None and capacity.desired == requested:
+            if newest.spec.status_code == "Pending":
+                newest = activities.mark_requested(self._store, newest)
             self._is_settling = not capacity.is_scalable
             if capacity.is_scalable:
-                return self._settle(newest)
+                return self._settle(newest, requested)
         elif capacity.is_scalable and capacity.failure:
             self._end_scaling()
-            self._refused = newest.spec["capacity"]
-            activities.unfulfilled(self._store, newest, now_s=self._now_s)
+            self._unavailable = requested
+            activities.mark_unfulfilled(self._store, newest, now_s=self._now_s)
         else:
-            self._under_way = None
-            activities.overridden(self._store, newest, now_s=self._now_s)
+            self._in_progress = None
+            activities.mark_overridden(self._store, newest, now_s=self._now_s)
         return True
 
-    def _settle(self, activity: RawRecord) -> bool:
-        """End an activity whose instances are there; they are given back if the copies on them did not start."""
+    def _settle(self, activity: ActivityRecord, capacity: int) -> bool:
+        """End an activity whose instances are in service; set them back if the copies on them did not start."""
         self._end_scaling()
-        told = " ".join(one.told() for one in self._followers)
-        if not any(one.has_failed for one in self._followers):
-            activities.fulfilled(self._store, activity, now_s=self._now_s, details=told)
+        details = " ".join(follower.describe() for follower in self._followers)
+        if not any(follower.has_failed for follower in self._followers):
+            activities.mark_fulfilled(self._store, activity, now_s=self._now_s, details=details)
             return True
-        bounds, number = read_bounds(self._record.spec), activity.spec["capacity"]
-        kept = min(number, max(activity.spec.get("previous") or 0, bounds.minimum, 1))
-        if kept < number:
+        kept = min(capacity, max(activity.spec.previous or 0, self._record.spec.min_capacity, 1))
+        if kept < capacity:
             write_capacity(self._store, self._aws_scope, self._key, kept)
-            told = f"{told} The desired instance count was set back to {kept}."
-        activities.unfulfilled(self._store, activity, now_s=self._now_s, details=told)
+            details = f"{details} The desired instance count was set back to {kept}."
+        activities.mark_unfulfilled(self._store, activity, now_s=self._now_s, details=details)
         return False
 
     def _end_scaling(self) -> None:
-        """The cooldown begins."""
-        if self._under_way is not None:
-            self._write_status(last={**self._under_way, "ended_s": self._now_s})
-            self._under_way = None
+        """Begin the cooldown."""
+        if self._in_progress is not None:
+            self._write_status(last=replace(self._in_progress, ended_s=self._now_s))
+            self._in_progress = None
 
     def _run_schedule(self) -> None:
+        """Run the scheduled actions that are due, in the order of their times."""
         due = []
-        for action in self._around.actions:
-            spec, window = action.spec, schedule.window_of(action.spec)
-            after_s = max(window.created_s, float(action.status.get("ran_s", 0.0)))
-            plan = schedule.parse(spec["Schedule"], spec.get("Timezone"))
-            time_s = schedule.due_time(plan, after_s=after_s, now_s=self._now_s, window=window)
+        for action in self._context.actions:
+            spec = action.spec
+            after_s = max(spec.put_s, action.status.ran_s)
+            time_s = schedule.due_time(spec.parsed_schedule, after_s=after_s, now_s=self._now_s, window=spec.window)
             if time_s is not None:
                 due.append((time_s, action.name, action))
-        for time_s, _, action in sorted(due, key=lambda one: one[:2]):
-            if not read_bounds(self._record.spec).is_schedule_suspended:
+        for time_s, _, action in sorted(due, key=lambda item: item[:2]):
+            if not self._record.spec.suspensions.is_scheduled:
                 self._set_bounds(action)
-            self._store.update(action, status={**action.status, "ran_s": time_s})
+            self._store.update(action, status=msgspec.structs.replace(action.status, ran_s=time_s))
 
-    def _set_bounds(self, action: RawRecord) -> None:
-        bounds: Json = action.spec["ScalableTargetAction"]
-        minimum, maximum = bounds.get("MinCapacity"), bounds.get("MaxCapacity")
-        spec = dict(self._record.spec)
-        spec["MinCapacity"] = spec["MinCapacity"] if minimum is None else minimum
-        spec["MaxCapacity"] = spec["MaxCapacity"] if maximum is None else maximum
-        if minimum is None:
-            spec["MinCapacity"] = min(spec["MinCapacity"], spec["MaxCapacity"])
-        spec["MaxCapacity"] = max(spec["MinCapacity"], spec["MaxCapacity"])
-        spec["asked"] = spec.get("asked", 0) + 1
-        self._record = self._store.update(self._record, spec=spec)
-        cause = activities.scheduled_cause(action.spec["ScheduledActionName"])
+    def _set_bounds(self, action: ScheduledActionRecord) -> None:
+        bounds, spec = action.spec.scalable_target_action, self._record.spec
+        minimum = spec.min_capacity if bounds.min_capacity is None else bounds.min_capacity
+        maximum = spec.max_capacity if bounds.max_capacity is None else bounds.max_capacity
+        if bounds.min_capacity is None:
+            minimum = min(minimum, maximum)
+        self._record = self._store.update(
+            self._record,
+            spec=msgspec.structs.replace(
+                spec, min_capacity=minimum, max_capacity=max(minimum, maximum), generation=spec.generation + 1
+            ),
+        )
+        cause = activities.scheduled_cause(action.spec.scheduled_action_name)
         activities.note_bounds(self._store, self._key, bounds, cause=cause, now_s=self._now_s)
 
     def _keep_bounds(self, capacity: Capacity) -> None:
-        """After bounds were set: bring the capacity within them, as soon as it can be changed."""
+        """After bounds were set: bring the capacity within them as soon as it can be changed."""
         if not capacity.is_scalable:
             return
         number = capacity_within_bounds(self._state(capacity))
         if number is not None:
             cause = activities.bound_cause(number, is_minimum=number > capacity.desired)
-            self._ask(number, cause, capacity.desired, scaling=None)
-        self._write_status(observed=self._record.spec.get("asked"))
+            self._request(number, cause, capacity.desired, scaling=None)
+        self._write_status(observed_generation=self._record.spec.generation)
 
     def _scale(self, capacity: Capacity) -> None:
+        """Decide by the alarms; while an activity settles the next change of the store starts another pass."""
         if self._is_settling:
-            return  # The store tells when it has settled; then is decided.
-        triggers = triggers_of(self._aws_scope, self._around.policies, self._around.alarms)
+            return
+        triggers = triggers_of(self._aws_scope, self._context.policies, self._context.alarms)
         decision = decide(self._state(capacity), triggers, now_s=self._now_s)
         number, trigger = decision.capacity, decision.trigger
-        if number is not None and trigger is not None and not self._is_vain(number, capacity.desired):
-            scaling = None if decision.scaling is None else msgspec.to_builtins(decision.scaling)
+        if number is not None and trigger is not None and not self._is_unavailable(number, capacity.desired):
             cause = self._cause(trigger.alarm_name, trigger.policy_name)
-            self._ask(number, cause, capacity.desired, scaling=scaling)
+            self._request(number, cause, capacity.desired, scaling=decision.scaling)
         self._note_not_scaled(decision)
 
-    def _is_vain(self, number: int, desired: int) -> bool:
-        """Whether as much, or less of the same direction, could not be had a moment ago."""
-        refused = self._refused
-        return refused is not None and (desired < refused <= number or number <= refused < desired)
+    def _is_unavailable(self, number: int, desired: int) -> bool:
+        """Return whether this capacity, or a smaller change in its direction, was unavailable recently."""
+        known = self._unavailable
+        return known is not None and (desired < known <= number or number <= known < desired)
 
     def _state(self, capacity: Capacity) -> TargetState:
-        bounds = read_bounds(self._record.spec)
-        last = self._under_way or self._record.status.get("last")
+        spec = self._record.spec
         return TargetState(
             desired=capacity.desired,
             in_service=capacity.in_service,
-            min_capacity=bounds.minimum,
-            max_capacity=bounds.maximum,
-            suspended=Suspended(is_in=bounds.is_in_suspended, is_out=bounds.is_out_suspended),
-            last=None if last is None else msgspec.convert(last, Scaling),
-            since_s=max(self._record.created_s, capacity.since_s, self._around.awake_since_s),
+            min_capacity=spec.min_capacity,
+            max_capacity=spec.max_capacity,
+            suspensions=spec.suspensions,
+            last=self._in_progress or self._record.status.last,
+            since_s=max(self._record.created_s, capacity.since_s, self._context.awake_since_s),
             is_scalable=capacity.is_scalable,
         )
 
-    def _ask(self, number: int, cause: str, previous: int, *, scaling: Json | None) -> None:
-        """Ask for another capacity, with an activity that says so."""
+    def _request(self, number: int, cause: str, previous: int, *, scaling: Scaling | None) -> None:
+        """Request another capacity, with an activity that records it."""
         activity = activities.begin(
             self._store, self._key, number, cause=cause, now_s=self._now_s, previous=previous, scaling=scaling
         )
@@ -229,28 +228,28 @@ class TargetPass:
             self._store.remove(activity)
             raise
         except (AwsError, LookupError) as error:
-            activities.failed(self._store, activity, str(error), now_s=self._now_s)
+            activities.mark_failed(self._store, activity, str(error), now_s=self._now_s)
             return
-        activities.progressed(self._store, activity)
+        activities.mark_requested(self._store, activity)
         self._log.info("autoscaler.scaled", target=self._key.resource_id, capacity=number, cause=cause)
 
     def _note_not_scaled(self, decision: Decision) -> None:
-        """Why policies changed nothing, where that is news."""
-        told: Json = self._record.status.get("not_scaled", {})
-        now = {reason.trigger.policy_name: reason.code for reason in decision.not_scaled}
+        """Record why policies changed nothing, if that is new."""
+        known = self._record.status.not_scaled
+        codes = {reason.trigger.policy_name: reason.code for reason in decision.not_scaled}
         for reason in decision.not_scaled:
-            if told.get(reason.trigger.policy_name) != reason.code:
+            if known.get(reason.trigger.policy_name) != reason.code:
                 cause = self._cause(reason.trigger.alarm_name, reason.trigger.policy_name)
                 activities.note_not_scaled(self._store, self._key, _reason_json(reason), cause=cause, now_s=self._now_s)
-        if now != told:
-            self._write_status(not_scaled=now)
+        if codes != known:
+            self._write_status(not_scaled=codes)
 
-    def _cause(self, alarm: str, policy: str) -> str:
-        state = next((one.state for one in self._around.alarms if one.record.name == alarm), "ALARM")
-        return activities.alarm_cause(alarm, policy, state)
+    def _cause(self, alarm_name: str, policy: str) -> str:
+        state = next((alarm.state for alarm in self._context.alarms if alarm.record.name == alarm_name), "ALARM")
+        return activities.alarm_cause(alarm_name, policy, state)
 
     def _write_status(self, **changed: Any) -> None:
-        self._record = self._store.update(self._record, status={**self._record.status, **changed})
+        self._record = self._store.update(self._record, status=msgspec.structs.replace(self._record.status, **changed))
 
 
 def _reason_json(reason: NotScaled) -> Json:

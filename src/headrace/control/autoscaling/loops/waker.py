@@ -1,8 +1,8 @@
 """
-Wakes what sleeps at zero when a request wants it: the one writer of a first copy.
+Wakes variants and components scaled to zero when a request arrives: the one writer of a first copy.
 
-The gateway calls `wake` from its event loop and goes on; a thread writes. Asked again while it writes, it does nothing
-more. What cannot be woken now (it is being changed) is logged; the gateway asks again as long as somebody waits.
+The gateway calls `wake` from its event loop; a thread writes. Calls for a target that is being written are ignored.
+A target that cannot be woken now, because it is being changed, is logged; the gateway calls again while requests wait.
 """
 
 import threading
@@ -11,18 +11,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-import msgspec
-
 from headrace.control.api.context import NUM_TRIES
 from headrace.control.autoscaling.planning.decision import WOKEN
-from headrace.control.autoscaling.planning.targets import COMPONENT_DIMENSION, VARIANT_DIMENSION, TargetKey, read_bounds
+from headrace.control.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey
 from headrace.control.autoscaling.records import activities
 from headrace.control.autoscaling.records.capacity import find_scaled, read_capacity, write_capacity
 from headrace.control.model.component_reading import endpoint_of, is_readable, variant_of
 from headrace.control.model.density import read_density
-from headrace.control.model.kinds import SCALABLE_TARGET
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict
+from headrace.state.records import Conflict, Record
 from headrace.state.signals import WakeTarget
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError
@@ -32,7 +29,7 @@ CAUSE = "a request arrived while capacity was 0"
 
 
 class Waker:
-    """One thread, which lives until `close`."""
+    """Writes first copies in a thread of its own, until `close`."""
 
     def __init__(self, store: Store, *, aws_scope: AwsScope, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -44,7 +41,7 @@ class Waker:
         self._log = get_logger()
 
     def wake(self, target: WakeTarget) -> None:
-        """Bring a first copy of a variant or a component; any thread may call it, and it returns at once."""
+        """Request a first copy of a variant or component; thread-safe, returns at once."""
         key = _key_of(target)
         if key is None:
             return
@@ -56,7 +53,7 @@ class Waker:
             self._threads.submit(self._work, key)
 
     def close(self) -> None:
-        """Finish what is being written."""
+        """Wait for the write in progress."""
         self._threads.shutdown(wait=True)
 
     def _work(self, key: TargetKey) -> None:
@@ -64,17 +61,17 @@ class Waker:
             self._wake(key)
         except AwsError as error:
             self._log.info("waker.not_now", target=key.resource_id, reason=error.message)
-        except Exception:  # noqa: BLE001 -- an edge: logged; whoever waits asks again
+        except Exception:  # noqa: BLE001 -- an edge: logged; the gateway calls again
             self._log.exception("waker.failed", target=key.resource_id)
         finally:
             with self._lock:
                 self._pending.discard(key)
 
     def _wake(self, key: TargetKey) -> None:
-        """Wake a variant or a component; a component without instances under it gets one first."""
+        """Wake a variant or component; a component whose variant has no instance wakes the variant first."""
         record = find_scaled(self._store, key) if key.component else None
         if record is not None and is_readable(record):
-            self._wake_one(_variant_key(endpoint_of(record), variant_of(record)))
+            self._wake_one(TargetKey.of_variant(endpoint_of(record), variant_of(record)))
             if read_density(record.spec) is not None:
                 return  # its copies follow the instances of its variant
         self._wake_one(key)
@@ -93,35 +90,22 @@ class Waker:
             return
 
     def _write(self, key: TargetKey) -> None:
-        """Ask for the first copy, and write an activity if the thing is a scalable target; one may be kept at zero."""
+        """Request the first copy, with an activity if it is a scalable target; MaxCapacity 0 keeps it at zero."""
         target = self._store.get(SCALABLE_TARGET, key.name)
-        bounds = None if target is None else read_bounds(target.spec)
-        if bounds is not None and bounds.maximum == 0:
+        bounds = target.spec if isinstance(target, Record) else None
+        if bounds is not None and bounds.max_capacity == 0:
             self._log.info("waker.not_now", target=key.resource_id, reason="MaxCapacity is 0")
             return
-        number = 1 if bounds is None else max(1, bounds.minimum)
+        number = 1 if bounds is None else max(1, bounds.min_capacity)
         write_capacity(self._store, self._aws_scope, key, number)
         self._log.info("waker.woken", target=key.resource_id, capacity=number)
         if target is None:
             return
-        scaling = msgspec.to_builtins(WOKEN)
-        activity = activities.begin(self._store, key, number, cause=CAUSE, now_s=self._clock(), scaling=scaling)
-        activities.progressed(self._store, activity)
+        activity = activities.begin(self._store, key, number, cause=CAUSE, now_s=self._clock(), scaling=WOKEN)
+        activities.mark_requested(self._store, activity)
 
 
 def _key_of(target: WakeTarget) -> TargetKey | None:
     if target.component:
-        resource_id = f"inference-component/{target.component}"
-        return TargetKey(resource_id=resource_id, dimension=COMPONENT_DIMENSION, component=target.component)
-    if not target.variant:
-        return None
-    return _variant_key(target.endpoint, target.variant)
-
-
-def _variant_key(endpoint: str, variant: str) -> TargetKey:
-    return TargetKey(
-        resource_id=f"endpoint/{endpoint}/variant/{variant}",
-        dimension=VARIANT_DIMENSION,
-        endpoint=endpoint,
-        variant=variant,
-    )
+        return TargetKey.of_component(target.component)
+    return TargetKey.of_variant(target.endpoint, target.variant) if target.variant else None

@@ -1,7 +1,7 @@
 """
-Cron expressions as AWS has them: minutes, hours, day of month, month, day of week, year; seconds in front, if seven.
+Cron expressions in AWS's form: minutes, hours, day of month, month, day of week, year; with seven, seconds first. Pure.
 
-Source: EventBridge user guide, "Cron expressions reference", which Application Auto Scaling's guide points to.
+Source: EventBridge user guide, "Cron expressions reference", which Application Auto Scaling's guide refers to.
 """
 
 from calendar import monthrange
@@ -21,12 +21,12 @@ FIRST_YEAR, LAST_YEAR = 1970, 2199
 FORM = "cron(minutes hours day-of-month month day-of-week year)"
 
 DaysOf = Callable[[int, int], frozenset[int]]
-"""(year, month) to days of that month, 1 to 31."""
+"""(year, month) → days of that month, 1 to 31."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cron:
-    """Which local times match."""
+    """A parsed expression: the local times that match it."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -36,7 +36,7 @@ class Cron:
     days: DaysOf
 
     def next_local(self, after: datetime) -> datetime | None:
-        """The first match later than `after`; local times without a zone. None: there is none until 2199."""
+        """Return the first match later than `after`, both local times without a zone; None if there is none."""
         for day in self._days_from(after.date()):
             for hour in self.hours:
                 for minute in self.minutes:
@@ -58,18 +58,18 @@ class Cron:
 
 def parse_cron(text: str) -> Cron:
     """
-    Read the fields between the brackets.
+    Parse the fields between the parentheses.
 
     Raises:
-        ValueError: They are no such expression; the text says which field and what was wanted.
+        ValueError: They are not a valid expression.
     """
     fields = text.upper().split()
     if len(fields) not in (6, 7):
-        raise ValueError(f"cron({text}) has {len(fields)} fields; wanted: six, {FORM}.")
+        raise ValueError(f"cron({text}) has {len(fields)} fields; expected six, {FORM}.")
     seconds = fields.pop(0) if len(fields) == 7 else "0"
     minutes, hours, days, months, weekdays, years = fields
     if (days == "?") == (weekdays == "?"):
-        raise ValueError(f"cron({text}): one of day-of-month and day-of-week must be ?, and only one.")
+        raise ValueError(f"cron({text}): exactly one of day-of-month and day-of-week must be ?.")
     return Cron(
         seconds=tuple(sorted(_numbers(seconds, 0, 59, field="seconds"))),
         minutes=tuple(sorted(_numbers(minutes, 0, 59, field="minutes"))),
@@ -81,7 +81,7 @@ def parse_cron(text: str) -> Cron:
 
 
 def _numbers(text: str, low: int, high: int, *, field: str, names: dict[str, int] | None = None) -> frozenset[int]:
-    """`*`, `a`, `a-b`, each with `/step` behind it, and several with commas between them."""
+    """Parse `*`, `a` or `a-b`, each with an optional `/step`, separated by commas."""
     found: set[int] = set()
     for part in text.split(","):
         span, slash, step = part.partition("/")
@@ -93,19 +93,25 @@ def _numbers(text: str, low: int, high: int, *, field: str, names: dict[str, int
             stop = high if slash and not dash else stop
             every = int(step) if slash else 1
         except ValueError:
-            raise ValueError(f"{part!r} is no {field} of a cron expression; wanted: {low}-{high}, * or a/b.") from None
+            raise ValueError(
+                f"{part!r} is not a valid {field} of a cron expression; expected {low}-{high}, * or a/b."
+            ) from None
         if not (low <= start <= high and low <= stop <= high and every >= 1):
-            raise ValueError(f"{part!r} is no {field} of a cron expression; wanted: {low}-{high}, * or a/b.")
-        # A range of names or hours may go over the end: FRI-MON.
+            raise ValueError(f"{part!r} is not a valid {field} of a cron expression; expected {low}-{high}, * or a/b.")
+        # A range may wrap around: FRI-MON.
         values = range(start, stop + 1) if start <= stop else [*range(start, high + 1), *range(low, stop + 1)]
         found.update(values[::every])
     return frozenset(found)
 
 
-def _one(text: str, low: int, high: int, *, field: str, names: dict[str, int] | None = None) -> int:
+def _bad_field(text: str, field: str, low: int, high: int) -> ValueError:
+    return ValueError(f"{text!r} is not a valid {field} of a cron expression; expected {low}-{high}, * or a/b.")
+
+
+def _single(text: str, low: int, high: int, *, field: str, names: dict[str, int] | None = None) -> int:
     found = _numbers(text, low, high, field=field, names=names)
     if len(found) != 1:
-        raise ValueError(f"{text!r} is no {field} of a cron expression that can stand before L, W or #; wanted: one.")
+        raise ValueError(f"{text!r} is several values of {field}; expected one before L, W or # of a cron expression.")
     return next(iter(found))
 
 
@@ -118,14 +124,14 @@ def _number(text: str, names: dict[str, int] | None) -> int:
 
 
 def _month_days(text: str) -> DaysOf:
-    """Day-of-month: numbers, `L` (the last), `LW` (the last weekday), `5W` (the weekday nearest to the 5th)."""
+    """Parse day-of-month: numbers, `L` (the last), `LW` (the last weekday), `5W` (the weekday nearest to the 5th)."""
     if text == "L":
         return lambda year, month: frozenset({monthrange(year, month)[1]})
     if text == "LW":
         return lambda year, month: frozenset({_nearest_weekday(year, month, monthrange(year, month)[1])})
     if text.endswith("W"):
-        wanted = _one(text[:-1], 1, 31, field="day-of-month")
-        return partial(_nearest_only, wanted)
+        day = _single(text[:-1], 1, 31, field="day-of-month")
+        return partial(_nearest_only, day)
     return partial(_within_month, _numbers(text, 1, 31, field="day-of-month"))
 
 
@@ -134,41 +140,41 @@ def _within_month(days: frozenset[int], year: int, month: int) -> frozenset[int]
     return frozenset(day for day in days if day <= last)
 
 
-def _nearest_only(wanted: int, year: int, month: int) -> frozenset[int]:
-    return frozenset({_nearest_weekday(year, month, wanted)} if wanted <= monthrange(year, month)[1] else ())
+def _nearest_only(day: int, year: int, month: int) -> frozenset[int]:
+    return frozenset({_nearest_weekday(year, month, day)} if day <= monthrange(year, month)[1] else ())
 
 
-def _nearest_weekday(year: int, month: int, wanted: int) -> int:
-    """Monday to Friday, in the same month."""
-    day = date(year, month, wanted)
+def _nearest_weekday(year: int, month: int, near: int) -> int:
+    """Return the nearest day from Monday to Friday in the same month."""
+    day = date(year, month, near)
     last = monthrange(year, month)[1]
     if day.weekday() == 5:
-        return wanted - 1 if wanted > 1 else wanted + 2
+        return near - 1 if near > 1 else near + 2
     if day.weekday() == 6:
-        return wanted + 1 if wanted < last else wanted - 2
-    return wanted
+        return near + 1 if near < last else near - 2
+    return near
 
 
 def _weekdays(text: str) -> DaysOf:
-    """Day-of-week, 1 = SUN: numbers and names, `L` (Saturday), `6L` (the last Friday), `3#2` (the second Tuesday)."""
+    """Parse day-of-week (1 = SUN): numbers, names, `L` (Saturday), `6L` (last Friday), `3#2` (second Tuesday)."""
     if text == "L":
         text = "SAT"
     if text.endswith("L"):
-        wanted = _one(text[:-1], 1, 7, field="day-of-week", names=DAYS)
-        return partial(_nth_weekday, wanted, -1)
+        day = _single(text[:-1], 1, 7, field="day-of-week", names=DAYS)
+        return partial(_nth_weekday, day, -1)
     name, sharp, nth = text.partition("#")
     if sharp:
-        wanted = _one(name, 1, 7, field="day-of-week", names=DAYS)
-        return partial(_nth_weekday, wanted, _one(nth, 1, 5, field="day-of-week") - 1)
+        day = _single(name, 1, 7, field="day-of-week", names=DAYS)
+        return partial(_nth_weekday, day, _single(nth, 1, 5, field="day-of-week") - 1)
     return partial(_on_weekdays, _numbers(text, 1, 7, field="day-of-week", names=DAYS))
 
 
-def _on_weekdays(wanted: frozenset[int], year: int, month: int) -> frozenset[int]:
+def _on_weekdays(weekdays: frozenset[int], year: int, month: int) -> frozenset[int]:
     first, last = date(year, month, 1), monthrange(year, month)[1]
     days = (first + timedelta(days=i) for i in range(last))
-    return frozenset(day.day for day in days if day.isoweekday() % 7 + 1 in wanted)
+    return frozenset(day.day for day in days if day.isoweekday() % 7 + 1 in weekdays)
 
 
-def _nth_weekday(wanted: int, index: int, year: int, month: int) -> frozenset[int]:
-    days = sorted(_on_weekdays(frozenset({wanted}), year, month))
+def _nth_weekday(weekday: int, index: int, year: int, month: int) -> frozenset[int]:
+    days = sorted(_on_weekdays(frozenset({weekday}), year, month))
     return frozenset({days[index]} if index < len(days) else ())

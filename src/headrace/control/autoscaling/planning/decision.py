@@ -1,8 +1,8 @@
 """
-The decision: given a scalable target, its policies and their alarms, what its capacity should be now.
+Decides the capacity of a scalable target from its policies and their alarms. Pure.
 
-Target tracking and step policies together, cooldowns, bounds, what is suspended, and why nothing was done. The caller
-acts, and keeps what it did (`Scaling`) for the next decision.
+It combines target tracking and step policies, cooldowns, bounds and suspensions, and reports why nothing changed. The
+caller acts, and keeps what it did (`Scaling`) for the next decision.
 Source: Application Auto Scaling user guide: "Multiple scaling policies", "Define cooldown period", "Suspending and
 resuming", "Understanding not scaled reason codes".
 """
@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.cloudwatch.alarms.rules import AlarmState, Comparison
-from headrace.control.autoscaling.planning import step_scaling as step
-from headrace.control.autoscaling.planning import target_tracking
+from headrace.control.autoscaling.planning import step_scaling, target_tracking
 from headrace.control.autoscaling.planning.step_scaling import StepScaling
 from headrace.control.autoscaling.planning.target_tracking import TargetTracking
 
@@ -29,8 +28,8 @@ Code = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suspended:
-    """What a scalable target's owner has switched off."""
+class Suspensions:
+    """The kinds of scaling that a target's owner has suspended."""
 
     is_in: bool = False
     is_out: bool = False
@@ -39,82 +38,82 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """The last time that a policy (no schedule, no change of bounds) scaled the target."""
+    """A scaling by a policy (not by a schedule or a change of bounds)."""
 
     direction: Direction
     from_capacity: int
     """
-    What the capacity was before; in a chain of scale-outs within one another's cooldown, before the first. For target
-    tracking the chain begins after zero was left: what a metric was by instance says nothing of none.
+    The capacity before; in a chain of scale-outs within each other's cooldown, before the first. For target tracking
+    the chain begins above zero: a metric per instance says nothing about zero instances.
     """
     cooldown_s: float
-    """Of the policy that scaled."""
+    """The cooldown of the policy."""
     ended_s: float | None
-    """When it was done, seconds since 1970: the cooldown counts from there. None: still under way."""
+    """When it completed and the cooldown began, seconds since 1970; None while in progress."""
 
     def is_cooling(self, now_s: float) -> bool:
-        """Whether its cooldown is in force."""
+        """Return whether its cooldown is in force."""
         return self.ended_s is None or now_s < self.ended_s + self.cooldown_s
 
 
 WOKEN = Scaling(direction="in", from_capacity=0, cooldown_s=60.0, ended_s=None)
 """
-What counts as the last scaling after a request woke a first copy: for a minute nothing scales it in again, as an alarm
-that saw it idle has to see that it is not.
+The last scaling after a request woke a target from zero: nothing scales it in for a minute, so that an alarm that saw
+it idle can see the request.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """A scalable target."""
+    """A scalable target at the time of a decision."""
 
     desired: int
-    """The capacity that was asked for last."""
+    """The desired capacity."""
     in_service: int
-    """The capacity that serves, and over which metrics per unit of capacity are measured."""
+    """The capacity in service, by which metrics per unit of capacity are divided."""
     min_capacity: int
     max_capacity: int
-    suspended: Suspended = field(default_factory=Suspended)
+    suspensions: Suspensions = field(default_factory=Suspensions)
     last: Scaling | None = None
     since_s: float = -math.inf
-    """Since when it can have been asked: it has been a target, its thing in service, and the platform awake."""
+    """Since when requests could reach it: registered, in service, and the platform up."""
     is_scalable: bool = True
-    """False: what would be scaled cannot be now (its endpoint is updating, say)."""
+    """False while it cannot be scaled, for example because its endpoint is updating."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """An alarm and the policy that it triggers. All of a target's are wanted, in whatever state they are."""
+    """An alarm and the policy that it triggers, in any state."""
 
     policy_name: str
     alarm_name: str
     policy: TargetTracking | StepScaling
     state: AlarmState
     values: tuple[float, ...]
-    """Those that the alarm looked at, oldest first: `Verdict.values`."""
+    """The values that the alarm evaluated, oldest first."""
     threshold: float
     comparison: Comparison
     gap_s: float = 0.0
-    """Where the alarm is in its state as data are missing: for how long a time they are. 0: the values lead to it."""
+    """If the alarm's state follows from missing data: the length of the gap. 0 if it follows from values."""
 
     @property
     def is_alarm_below(self) -> bool:
-        """Whether the alarm waits for small values; of a target-tracking policy, that is the one that scales in."""
+        """Whether the alarm fires on small values; target tracking scales in by such an alarm."""
         return self.comparison in ("LessThanThreshold", "LessThanOrEqualToThreshold")
 
     @property
     def is_ready(self) -> bool:
-        """Whether the policy is to act. Without a value target tracking cannot say how far."""
+        """Whether the policy should act; target tracking needs a value to decide how far."""
         return self.state == "ALARM" and (bool(self.values) or isinstance(self.policy, StepScaling))
 
     def counts(self, target: TargetState, now_s: float) -> bool:
-        """Whether it is ready, and that data are missing does not only say that the target is new."""
+        """Return whether it is ready, and not merely because a new target has no data yet."""
         return self.is_ready and not (self.gap_s and now_s < target.since_s + self.gap_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotScaled:
-    """Why a policy that was triggered changed nothing: an entry of `NotScaledReasons`."""
+    """The reason why a triggered policy changed nothing: an entry of `NotScaledReasons`."""
 
     trigger: Trigger
     code: Code
@@ -125,16 +124,16 @@ class NotScaled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What to do now."""
+    """The outcome of a decision: a new capacity, or the reasons against one."""
 
     capacity: int | None = None
-    """The new desired capacity; None: leave it."""
+    """The new desired capacity; None to leave it."""
     trigger: Trigger | None = None
-    """Which alarm and policy did it, if `capacity` is set."""
+    """The alarm and policy that led to `capacity`."""
     scaling: Scaling | None = None
-    """What to keep as `TargetState.last` if it is done, with `ended_s` to be filled in."""
+    """To keep as `TargetState.last` once it is done, with `ended_s` filled in."""
     not_scaled: tuple[NotScaled, ...] = ()
-    """Empty also when a cooldown or a suspension was the reason: AWS has no codes for those."""
+    """Empty as well if a cooldown or a suspension was the reason: AWS has no codes for these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,11 +144,11 @@ class _Proposal:
 
 def decide(target: TargetState, triggers: Sequence[Trigger], *, now_s: float) -> Decision:
     """
-    What the target's capacity should be now: out if any policy wants to, else in if all agree; the largest wins.
+    Decide the capacity: out if any policy proposes it, else in if all agree; the largest capacity wins.
 
     Args:
-        target: What is scaled, as it is now.
-        triggers: Those of all its policies.
+        target: The current state.
+        triggers: The triggers of all its policies, in any state.
         now_s: Seconds since 1970.
     """
     ready = [trigger for trigger in triggers if trigger.counts(target, now_s)]
@@ -167,7 +166,7 @@ def decide(target: TargetState, triggers: Sequence[Trigger], *, now_s: float) ->
 
 def capacity_within_bounds(target: TargetState) -> int | None:
     """
-    The capacity that new bounds want at once, whatever cools down: None if the present one is within them.
+    Return the nearest capacity within the bounds, regardless of cooldowns; None if the desired one is within them.
 
     For scheduled actions and RegisterScalableTarget.
     """
@@ -176,39 +175,41 @@ def capacity_within_bounds(target: TargetState) -> int | None:
 
 
 def _proposed(trigger: Trigger, target: TargetState, now_s: float) -> int | None:
-    """The capacity that a policy wants, without bounds; None: nothing."""
+    """Return the capacity that a policy proposes, before bounds; None for no change."""
     policy = trigger.policy
     cooling = _cooling(target, "out", now_s)
     if isinstance(policy, StepScaling):
         return _stepped(policy, trigger, target.desired if cooling is None else cooling.from_capacity, target.desired)
     if target.desired == 0:
-        return None  # Nothing times anything is nothing: target tracking never leaves zero.
+        return None  # a multiple of zero is zero: target tracking never leaves it
     if trigger.is_alarm_below:
         if policy.is_scale_in_disabled:
             return None
-        return target_tracking.wanted_in(policy, trigger.values, capacity=target.desired)
+        return target_tracking.capacity_in(policy, trigger.values, capacity=target.desired)
     base = target.in_service or target.desired
-    # What the last scale-out added counts as there already, though the metric may not show it yet.
+    # What the last scale-out added counts as present, although the metric may not show it yet.
     base = base if cooling is None else min(base, cooling.from_capacity or base)
-    wanted = target_tracking.wanted_out(policy, trigger.values, capacity=base)
-    return max(wanted, target.desired)
+    proposed = target_tracking.capacity_out(policy, trigger.values, capacity=base)
+    return max(proposed, target.desired)
 
 
 def _stepped(policy: StepScaling, trigger: Trigger, base: int, desired: int) -> int | None:
-    # Without values (missing data that breach, a state that was set by hand) it is the first step.
-    value = step.aggregate(policy, trigger.values) if trigger.values else trigger.threshold
-    found = step.step_for(policy, value=value, threshold=trigger.threshold, is_alarm_below=trigger.is_alarm_below)
+    # Without values (missing data that breach, a state set by SetAlarmState) the first step applies.
+    value = step_scaling.aggregate(policy, trigger.values) if trigger.values else trigger.threshold
+    found = step_scaling.step_for(
+        policy, value=value, threshold=trigger.threshold, is_alarm_below=trigger.is_alarm_below
+    )
     if found is None:
         return None
     if policy.adjustment_type == "ExactCapacity":
         return found.adjustment
     if found.adjustment > 0:
-        return max(desired, step.adjusted(policy, found, capacity=base))
-    return step.adjusted(policy, found, capacity=desired)
+        return max(desired, step_scaling.adjusted(policy, found, capacity=base))
+    return step_scaling.adjusted(policy, found, capacity=desired)
 
 
 def _is_out(proposal: _Proposal, target: TargetState) -> bool:
-    """Whether it is about more capacity, even if it got none: a target-tracking policy's High alarm always is."""
+    """Return whether a proposal is for more capacity, which a High alarm's always is, even if it adds none."""
     if proposal.capacity != target.desired:
         return proposal.capacity > target.desired
     return not proposal.trigger.is_alarm_below
@@ -220,7 +221,7 @@ def _cooling(target: TargetState, direction: Direction, now_s: float) -> Scaling
 
 
 def _scale_out(target: TargetState, proposals: Sequence[_Proposal], now_s: float) -> Decision:
-    if target.suspended.is_out:
+    if target.suspensions.is_out:
         return Decision()
     best = max(proposals, key=lambda proposal: proposal.capacity)
     capacity = min(max(best.capacity, target.min_capacity), target.max_capacity)
@@ -249,7 +250,7 @@ def _scale_in(
 ) -> Decision:
     if not _all_agree(triggers):
         proposals = [p for p in proposals if isinstance(p.trigger.policy, StepScaling)]
-    if not proposals or target.suspended.is_in or _cooling(target, "in", now_s):
+    if not proposals or target.suspensions.is_in or _cooling(target, "in", now_s):
         return Decision()
     if target.desired <= target.min_capacity:
         code: Code = "AlreadyAtMinCapacity"
@@ -270,7 +271,7 @@ def _scale_in(
 
 
 def _all_agree(triggers: Sequence[Trigger]) -> bool:
-    """Whether every target-tracking policy that may scale in is ready to."""
+    """Return whether every target-tracking policy that may scale in is ready to."""
     return all(
         trigger.is_ready
         for trigger in triggers
@@ -281,7 +282,7 @@ def _all_agree(triggers: Sequence[Trigger]) -> bool:
 
 
 def _at_desired(target: TargetState, proposals: Sequence[_Proposal]) -> tuple[NotScaled, ...]:
-    """The revised capacity is the present one; on the way in because one less would be scaled out again."""
+    """Return why the capacity stays: on the way in because one less would be scaled out again."""
     reasons = []
     for proposal in proposals:
         is_flapping = isinstance(proposal.trigger.policy, TargetTracking) and proposal.trigger.is_alarm_below

@@ -1,22 +1,23 @@
-"""The two CloudWatch alarms that a target-tracking policy has: what they watch, how they are called. Pure."""
+"""The two CloudWatch alarms of a target-tracking policy: their names, metrics and thresholds. Pure."""
 
 from typing import Any
 
-from headrace.cloudwatch.alarms.validation import check_alarm
+import msgspec
+
+from headrace.cloudwatch.alarms.records import AlarmSpec
+from headrace.cloudwatch.alarms.validation import parse_alarm
 from headrace.control.autoscaling.planning import target_tracking
+from headrace.control.autoscaling.planning.policies import PolicyRecord, PolicySpec, policy_arn
 from headrace.control.autoscaling.planning.target_tracking import Side
 from headrace.control.autoscaling.planning.targets import (
     COMPONENT_DIMENSION,
     VARIANT_DIMENSION,
     TargetKey,
-    policy_arn,
-    read_key,
 )
-from headrace.state.records import Json, RawRecord
+from headrace.state.records import Json
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.scope import AwsScope
 
-TRACKING = "TargetTrackingScalingPolicyConfiguration"
 _NAMESPACE = "AWS/SageMaker"
 _PERIOD_S = 60
 _PREDEFINED = {
@@ -33,19 +34,19 @@ _PREDEFINED = {
         "Average",
     ),
 }
-"""Predefined metric → the dimension that it is for, the metric's name, its statistic."""
+"""Predefined metric → the dimension it applies to, the metric's name, its statistic."""
 
 
 def watched_by(key: TargetKey, config: Json) -> dict[str, Any]:
     """
-    The members of an alarm that say what a policy measures.
+    Return the members of an alarm that select the metric of a policy.
 
     Args:
-        key: of the policy's target.
+        key: The policy's target.
         config: TargetTrackingScalingPolicyConfiguration.
 
     Raises:
-        AwsError: no metric, one that is not for this dimension, or a specification that contradicts itself.
+        AwsError: There is no metric, it is not for this dimension, or the specification contradicts itself.
     """
     predefined = config.get("PredefinedMetricSpecification")
     if predefined:
@@ -70,33 +71,35 @@ def watched_by(key: TargetKey, config: Json) -> dict[str, Any]:
     }
 
 
-def alarm_names(record: RawRecord) -> dict[Side, str]:
-    """What the alarms of a policy are called: High, then Low if it may scale in; other policies make none."""
-    if record.spec["PolicyType"] != "TargetTrackingScaling":
+def alarm_names(policy: PolicySpec) -> dict[Side, str]:
+    """Return the names of a policy's own alarms: High, and Low if it may scale in; step policies have none."""
+    if policy.alarms is None:
         return {}
-    start, ids = f"TargetTracking-{record.spec['ResourceId']}-Alarm", record.spec["alarms"]
-    names: dict[Side, str] = {"High": f"{start}High-{ids['high']}"}
-    if not record.spec[TRACKING].get("DisableScaleIn"):
-        names["Low"] = f"{start}Low-{ids['low']}"
+    start = f"TargetTracking-{policy.resource_id}-Alarm"
+    names: dict[Side, str] = {"High": f"{start}High-{policy.alarms.high}"}
+    if not policy.configuration.get("DisableScaleIn"):
+        names["Low"] = f"{start}Low-{policy.alarms.low}"
     return names
 
 
-def alarm_specs(aws_scope: AwsScope, record: RawRecord) -> dict[str, Json]:
-    """What the alarms of a target-tracking policy shall be, by name."""
-    specs = _specs(read_key(record.spec), record.spec[TRACKING])
+def alarm_specs(aws_scope: AwsScope, record: PolicyRecord) -> dict[str, AlarmSpec]:
+    """Return the alarms that a policy needs, by name; step policies need none."""
+    if not record.spec.is_target_tracking:
+        return {}
+    members = _members(record.spec.key, record.spec.configuration)
     arn = policy_arn(aws_scope, record)
-    shared = {
+    shared: Json = {
         "AlarmDescription": f"DO NOT EDIT OR DELETE. For TargetTrackingScaling policy {arn}.",
-        "ActionsEnabled": True,
         "AlarmActions": [arn],
-        "OKActions": [],
-        "InsufficientDataActions": [],
         "owner": arn,
     }
-    return {name: {"AlarmName": name, **shared, **specs[side]} for side, name in alarm_names(record).items()}
+    return {
+        name: msgspec.convert({"AlarmName": name, **shared, **members[side]}, AlarmSpec)
+        for side, name in alarm_names(record.spec).items()
+    }
 
 
-def _specs(key: TargetKey, config: Json) -> dict[Side, Json]:
+def _members(key: TargetKey, config: Json) -> dict[Side, Json]:
     predefined = (config.get("PredefinedMetricSpecification") or {}).get("PredefinedMetricType")
     return target_tracking.alarm_specs(
         target_tracking.policy_from_json(config),
@@ -109,9 +112,9 @@ def _predefined(key: TargetKey, predefined: Json) -> dict[str, Any]:
     kind = predefined["PredefinedMetricType"]
     dimension, metric, statistic = _PREDEFINED.get(kind, ("", "", ""))
     if dimension != key.dimension:
-        fitting = [name for name, (its, _, _) in _PREDEFINED.items() if its == key.dimension]
+        fitting = [name for name, (applies_to, _, _) in _PREDEFINED.items() if applies_to == key.dimension]
         raise validation_error(
-            f"The predefined metric {kind} is not for {key.dimension}. Those that are: {', '.join(fitting)}."
+            f"The predefined metric {kind} is not for {key.dimension}. Use one of {', '.join(fitting)}."
         )
     if predefined.get("ResourceLabel"):
         raise validation_error("You can't specify a resource label unless the metric type is ALBRequestCountPerTarget.")
@@ -123,7 +126,7 @@ def _predefined(key: TargetKey, predefined: Json) -> dict[str, Any]:
 
 
 def _queries(queries: list[Json]) -> list[Json]:
-    """Queries of a policy as an alarm has them: with a period, one of them to be watched."""
+    """Return a policy's queries in the form of an alarm's: with a period, one of them watched."""
     if sum(query.get("ReturnData", True) for query in queries) != 1:
         raise validation_error("Exactly one of Metrics must have ReturnData true (the default): it is what is tracked.")
     ids = [query["Id"] for query in queries]
@@ -135,28 +138,28 @@ def _queries(queries: list[Json]) -> list[Json]:
 def _query(query: Json) -> Json:
     if ("MetricStat" in query) == ("Expression" in query):
         raise validation_error(f"{query['Id']} of Metrics must have either MetricStat or Expression.")
-    shown: Json = {"ReturnData": True, **query}
+    completed: Json = {"ReturnData": True, **query}
     if "MetricStat" in query:
-        shown["MetricStat"] = {**query["MetricStat"], "Period": _PERIOD_S}
-    return shown
+        completed["MetricStat"] = {**query["MetricStat"], "Period": _PERIOD_S}
+    return completed
 
 
-def checked_tracking(key: TargetKey, config: Json) -> None:
+def check_tracking(key: TargetKey, config: Json) -> None:
     """
-    Hold a target-tracking configuration to its rules.
+    Check a target-tracking configuration.
 
     Raises:
-        AwsError: ValidationException.
+        AwsError: It breaks a rule of target tracking, or CloudWatch would refuse its alarms.
     """
     for member in ("ScaleOutCooldown", "ScaleInCooldown"):
         if config.get(member, 0) < 0:
-            raise validation_error(f"{member} is {config[member]}; wanted: 0 seconds or more.")
+            raise validation_error(f"{member} is {config[member]}; expected 0 seconds or more.")
     try:
         target_tracking.policy_from_json(config)
     except ValueError as error:
         raise AwsError("ValidationException", str(error)) from error
-    for spec in _specs(key, config).values():
+    for spec in _members(key, config).values():
         try:
-            check_alarm(spec)  # CloudWatch would refuse the alarm, and the policy would never act
+            parse_alarm(spec)
         except AwsError as error:
             raise validation_error(str(error)) from error

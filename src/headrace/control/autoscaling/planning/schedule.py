@@ -1,5 +1,5 @@
 """
-When a scheduled action is due: `at(...)`, `rate(...)` and `cron(...)` with time zone, StartTime and EndTime.
+Times at which a scheduled action is due: `at(...)`, `rate(...)` and `cron(...)`, time zone, StartTime, EndTime. Pure.
 
 Source: Application Auto Scaling API reference, PutScheduledAction; user guide, "Scheduled scaling".
 """
@@ -11,7 +11,6 @@ from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 from headrace.control.autoscaling.planning.cron import Cron, parse_cron
-from headrace.state.records import Json
 
 UNITS_S = {"minute": 60, "hour": 3600, "day": 86_400}
 RATE = re.compile(r"([1-9][0-9]{0,8}) (minute|hour|day)(s?)")
@@ -21,10 +20,10 @@ FORMS = "at(yyyy-mm-ddThh:mm:ss), rate(value unit) or cron(fields)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """One of three kinds of expression; the two others are None."""
+    """A parsed expression of one of three kinds; the other two are None."""
 
     at_s: float | None = None
-    """Once. Seconds since 1970."""
+    """`at`: seconds since 1970."""
     every_s: float | None = None
     cron: Cron | None = None
     zone: tzinfo = UTC
@@ -32,37 +31,27 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """When a schedule is in force, seconds since 1970."""
+    """The time in which a schedule is in force, seconds since 1970."""
 
     created_s: float
-    """A rate without a start counts from here."""
+    """When the schedule was put; a rate without a start counts from here."""
     start_s: float | None = None
-    """`StartTime`: the action runs then, too, unless its schedule is `at`."""
+    """`StartTime`: the action runs then as well, unless its schedule is `at`."""
     end_s: float | None = None
     """`EndTime`: nothing runs after it."""
 
 
-def window_of(spec: Json) -> Window:
-    """Return when a scheduled action is in force."""
-    start_s, end_s = spec.get("StartTime"), spec.get("EndTime")
-    return Window(
-        created_s=float(spec["put_s"]),
-        start_s=None if start_s is None else float(start_s),
-        end_s=None if end_s is None else float(end_s),
-    )
-
-
 def parse(expression: str, timezone: str | None = None) -> Schedule:
     """
-    Read an expression; `timezone` is an IANA name, and of no meaning to a rate.
+    Parse an expression; `timezone` is an IANA name, and is ignored for a rate.
 
     Raises:
-        ValueError: It is not one; the text says what was wanted.
+        ValueError: It is not a valid expression.
     """
     zone = _zone(timezone) if timezone else UTC
     kind, _, rest = expression.strip().partition("(")
     if not rest.endswith(")") or kind not in ("at", "rate", "cron"):
-        raise ValueError(f"The schedule is {expression!r}; wanted: {FORMS}.")
+        raise ValueError(f"The schedule is {expression!r}; expected {FORMS}.")
     inner = rest[:-1].strip()
     if kind == "at":
         return Schedule(at_s=_at_s(inner, zone), zone=zone)
@@ -72,7 +61,7 @@ def parse(expression: str, timezone: str | None = None) -> Schedule:
 
 
 def next_time(schedule: Schedule, *, after_s: float, window: Window) -> float | None:
-    """The first time after `after_s` (not at it) that the action runs, seconds since 1970; None: never again."""
+    """Return the first time later than `after_s` at which the action runs, seconds since 1970; None for never."""
     if schedule.at_s is not None:
         found = schedule.at_s if schedule.at_s > after_s else None
         is_early = found is not None and window.start_s is not None and found < window.start_s
@@ -88,11 +77,13 @@ def next_time(schedule: Schedule, *, after_s: float, window: Window) -> float | 
 
 def due_time(schedule: Schedule, *, after_s: float, now_s: float, window: Window) -> float | None:
     """
-    The last time in (after_s, now_s] that the action should have run; None: it is not due.
+    Return the last time in (after_s, now_s] at which the action should have run; None if it is not due.
 
-    What was missed meanwhile (the platform was down) runs once, not once for each time.
+    An action that was missed several times (the platform was down) runs once.
     """
-    for back_s in LOOK_BACK_S:  # Far behind, most of the times between need not be counted through.
+    for (
+        back_s
+    ) in LOOK_BACK_S:  # Recent times first: after a long downtime most of the times in between need not be enumerated.
         found = None
         time_s = next_time(schedule, after_s=max(after_s, now_s - back_s), window=window)
         while time_s is not None and time_s <= now_s:
@@ -108,8 +99,8 @@ def _until_end(time_s: float | None, window: Window) -> float | None:
 
 
 def _next_cron(schedule: Schedule, after_s: float, window: Window) -> float | None:
-    """In local time, and each local time once: those that a clock change skips do not run, doubled ones run first."""
-    assert schedule.cron is not None  # our own bug otherwise: `Schedule` has one of three
+    """Return the next local time; those that a clock change skips do not run, repeated ones run once."""
+    assert schedule.cron is not None  # a Schedule has one of three kinds
     moment = datetime.fromtimestamp(after_s, schedule.zone).replace(tzinfo=None, fold=0)
     latest_s = window.end_s
     while True:
@@ -130,7 +121,7 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError) as exc:
         raise ValueError(
-            f"Timezone is {name!r}; wanted: the name of an IANA time zone, such as Europe/Berlin."
+            f"Timezone is {name!r}; expected the name of an IANA time zone, such as Europe/Berlin."
         ) from exc
 
 
@@ -138,26 +129,26 @@ def _at_s(text: str, zone: tzinfo) -> float:
     try:
         moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=zone)
     except ValueError:
-        raise ValueError(f"at({text}) is no time; wanted: at(yyyy-mm-ddThh:mm:ss).") from None
+        raise ValueError(f"at({text}) is not a time; expected at(yyyy-mm-ddThh:mm:ss).") from None
     return moment.timestamp()
 
 
 def _every_s(text: str) -> float:
     match = RATE.fullmatch(text)
     if match is None:
-        raise ValueError(f"rate({text}) is no rate; wanted: rate(value unit), the unit minute(s), hour(s) or day(s).")
+        raise ValueError(f"rate({text}) is not a rate; expected rate(value unit) with minute(s), hour(s) or day(s).")
     return float(int(match[1]) * UNITS_S[match[2]])
 
 
 def utc_s(text: str) -> float:
     """
-    An ISO time in seconds since 1970; without an offset it is UTC.
+    Parse an ISO time into seconds since 1970; without an offset it is UTC.
 
     Raises:
-        ValueError: It is no time.
+        ValueError: It is not an ISO time.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no time; wanted: yyyy-mm-ddThh:mm:ss, UTC.") from None
+        raise ValueError(f"{text!r} is not a time; expected yyyy-mm-ddThh:mm:ss, UTC.") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,5 +1,5 @@
 """
-Step scaling: how far the metric is past the alarm's threshold says how much to add or remove.
+Step scaling: the distance of the metric from the alarm's threshold determines how much to add or remove. Pure.
 
 What SageMaker's documents call "simple" scaling is a step policy with one step.
 Source: Application Auto Scaling user guide, "Step scaling policies"; API reference, StepScalingPolicyConfiguration.
@@ -24,8 +24,8 @@ AGGREGATIONS: Mapping[Aggregation, Callable[[Sequence[float]], float]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What to do while (value - threshold) is between the bounds."""
+class StepAdjustment:
+    """The adjustment while (value - threshold) is between the bounds."""
 
     lower: float = -math.inf
     upper: float = math.inf
@@ -34,27 +34,27 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepScaling:
-    """A policy. Its alarm is the user's own."""
+    """A step scaling policy; its alarm is the user's own."""
 
     adjustment_type: AdjustmentType
-    steps: tuple[Step, ...]
-    """By lower bound; no gap, no overlap."""
+    steps: tuple[StepAdjustment, ...]
+    """Ordered by lower bound, without gaps and overlaps."""
     min_magnitude: int = 0
-    """The least to add or remove, for PercentChangeInCapacity."""
+    """Minimum to add or remove, for PercentChangeInCapacity."""
     cooldown_s: float = DEFAULT_COOLDOWN_S
     aggregation: Aggregation = "Average"
 
 
 def policy_from_json(config: Mapping[str, Any]) -> StepScaling:
     """
-    Read a StepScalingPolicyConfiguration.
+    Parse a StepScalingPolicyConfiguration.
 
     Raises:
-        ValueError: AWS would refuse it; the text says why.
+        ValueError: AWS would refuse it.
     """
     kind = config.get("AdjustmentType")
     if kind not in get_args(AdjustmentType):
-        raise ValueError(f"AdjustmentType is {kind!r}; wanted: {', '.join(get_args(AdjustmentType))}.")
+        raise ValueError(f"AdjustmentType is {kind!r}; expected one of {', '.join(get_args(AdjustmentType))}.")
     steps = sorted(map(_step, config.get("StepAdjustments") or ()), key=lambda step: step.lower)
     _check_steps(steps)
     if kind == "ExactCapacity" and any(step.adjustment < 0 for step in steps):
@@ -73,33 +73,35 @@ def policy_from_json(config: Mapping[str, Any]) -> StepScaling:
 
 
 def aggregate(policy: StepScaling, values: Sequence[float]) -> float:
-    """One value of those that the alarm looked at; there must be one."""
+    """Aggregate the values that the alarm evaluated; there must be at least one."""
     return AGGREGATIONS[policy.aggregation](values)
 
 
-def step_for(policy: StepScaling, *, value: float, threshold: float, is_alarm_below: bool = False) -> Step | None:
+def step_for(
+    policy: StepScaling, *, value: float, threshold: float, is_alarm_below: bool = False
+) -> StepAdjustment | None:
     """
-    The step that the value falls into; None: none does, and nothing changes.
+    Return the step that contains the value, or None for no change.
 
     Above the threshold the lower bound is inclusive and the upper exclusive, below it the other way round.
 
     Args:
         policy: The policy.
         value: The aggregated metric.
-        threshold: Of the alarm.
-        is_alarm_below: Whether the alarm waits for values *below* its threshold; it tells on which side a value that
-            equals the threshold is.
+        threshold: The alarm's threshold.
+        is_alarm_below: Whether the alarm fires on values below its threshold, which decides the side of a value that
+            equals the threshold.
     """
-    past = value - threshold
-    is_below = past < 0 or (past == 0 and is_alarm_below)
+    distance = value - threshold
+    is_below = distance < 0 or (distance == 0 and is_alarm_below)
     for step in policy.steps:
-        if (step.lower < past <= step.upper) if is_below else (step.lower <= past < step.upper):
+        if (step.lower < distance <= step.upper) if is_below else (step.lower <= distance < step.upper):
             return step
     return None
 
 
-def adjusted(policy: StepScaling, step: Step, *, capacity: int) -> int:
-    """The capacity that a step leads to from `capacity`; may be out of any bounds, but not below 0."""
+def adjusted(policy: StepScaling, step: StepAdjustment, *, capacity: int) -> int:
+    """Return the capacity that a step leads to, at least 0 but not limited to the target's bounds."""
     if policy.adjustment_type == "ExactCapacity":
         return step.adjustment
     if policy.adjustment_type == "ChangeInCapacity":
@@ -111,19 +113,19 @@ def adjusted(policy: StepScaling, step: Step, *, capacity: int) -> int:
 
 
 def _rounded(change: float) -> int:
-    """Towards zero, but never to it: 12.7 to 12, 0.67 to 1, -0.58 to -1, -6.67 to -6."""
+    """Round towards zero but never to it: 12.7 to 12, 0.67 to 1, -0.58 to -1, -6.67 to -6."""
     if 0 < abs(change) < 1:
         return int(math.copysign(1, change))
     return math.trunc(change)
 
 
-def _step(config: Mapping[str, Any]) -> Step:
+def _step(config: Mapping[str, Any]) -> StepAdjustment:
     lower, upper = config.get("MetricIntervalLowerBound"), config.get("MetricIntervalUpperBound")
     if config.get("ScalingAdjustment") is None:
         raise ValueError("Each of StepAdjustments needs a ScalingAdjustment.")
     if lower is None and upper is None:
         raise ValueError("A step adjustment must not leave both MetricIntervalLowerBound and UpperBound open.")
-    step = Step(
+    step = StepAdjustment(
         lower=-math.inf if lower is None else float(lower),
         upper=math.inf if upper is None else float(upper),
         adjustment=int(config["ScalingAdjustment"]),
@@ -133,14 +135,14 @@ def _step(config: Mapping[str, Any]) -> Step:
     return step
 
 
-def _check_steps(steps: Sequence[Step]) -> None:
+def _check_steps(steps: Sequence[StepAdjustment]) -> None:
     if not steps:
-        raise ValueError("At least one of StepAdjustments is wanted.")
-    for one, other in pairwise(steps):
-        if one.upper != other.lower:
+        raise ValueError("StepAdjustments is empty; expected at least one.")
+    for step, following in pairwise(steps):
+        if step.upper != following.lower:
             raise ValueError(
-                f"StepAdjustments must not overlap or leave a gap: one ends at {one.upper}, the next begins at "
-                f"{other.lower}."
+                f"StepAdjustments must not overlap or leave a gap: one ends at {step.upper}, the next begins at "
+                f"{following.lower}."
             )
     if steps[0].lower < 0 and steps[0].lower != -math.inf:
         raise ValueError("With a negative lower bound, one step adjustment must leave MetricIntervalLowerBound open.")

@@ -1,8 +1,8 @@
 """
-Target tracking: as much capacity as keeps a metric per unit of capacity at a target.
+Target tracking: capacity that keeps a metric per unit of capacity at a target. Pure.
 
-A policy has two alarms, which Application Auto Scaling makes and CloudWatch shows: High scales out, Low scales in.
-Source: Application Auto Scaling user guide, "Target tracking scaling policies"; the alarms as AWS makes them.
+A policy owns two CloudWatch alarms: High scales out, Low scales in.
+Source: Application Auto Scaling user guide, "Target tracking scaling policies"; the alarms that AWS creates.
 """
 
 import math
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Side = Literal["High", "Low"]
-"""Of a policy's alarms: High scales out, Low scales in."""
+"""One of a policy's two alarms: High scales out, Low scales in."""
 
 DEFAULT_COOLDOWN_S = 300
 LOW_SHARE = 0.9
-"""Of the target, below which the metric must stay to scale in. The guide: "usually more than 10% lower"."""
+"""Share of the target below which the metric must stay to scale in. The guide: "usually more than 10% lower"."""
 
 HIGH_RESOLUTION = (
     "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution",
@@ -26,7 +26,7 @@ HIGH_RESOLUTION = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTracking:
-    """A policy."""
+    """A target-tracking policy, without its metric."""
 
     target_value: float
     scale_out_cooldown_s: float = DEFAULT_COOLDOWN_S
@@ -36,17 +36,17 @@ class TargetTracking:
 
 def policy_from_json(config: Mapping[str, Any]) -> TargetTracking:
     """
-    Read a TargetTrackingScalingPolicyConfiguration; its metric is `alarm_specs`'s business.
+    Parse a TargetTrackingScalingPolicyConfiguration, but for its metric.
 
     Raises:
-        ValueError: AWS would refuse it; the text says why.
+        ValueError: AWS would refuse it.
     """
     target = config.get("TargetValue")
     if target is None or not math.isfinite(target) or target <= 0:
-        raise ValueError(f"TargetValue is {target!r}; wanted: a number above 0.")
+        raise ValueError(f"TargetValue is {target!r}; expected a number above 0.")
     has_own = bool(config.get("CustomizedMetricSpecification"))
     if has_own == bool(config.get("PredefinedMetricSpecification")):
-        raise ValueError("Wanted: either PredefinedMetricSpecification or CustomizedMetricSpecification.")
+        raise ValueError("Expected either PredefinedMetricSpecification or CustomizedMetricSpecification.")
     out_s, in_s = config.get("ScaleOutCooldown"), config.get("ScaleInCooldown")
     return TargetTracking(
         target_value=float(target),
@@ -60,15 +60,15 @@ def alarm_specs(
     policy: TargetTracking, watched: Mapping[str, Any], *, is_high_resolution: bool
 ) -> dict[Side, dict[str, Any]]:
     """
-    What PutMetricAlarm would be told of the policy's alarms, without names and actions.
+    Return the policy's alarms as PutMetricAlarm takes them, without names and actions.
 
-    Without scaling in there is only High.
+    A policy that may not scale in has only High.
 
     Args:
         policy: The policy.
-        watched: The members that say what is watched: MetricName, Namespace, Dimensions, Statistic, Unit; or Metrics,
-            whose periods must be right already (10 s with high resolution, else 60 s).
-        is_high_resolution: Measured every 10 s: out after a minute, in after 15.
+        watched: The members that select the metric: MetricName, Namespace, Dimensions, Statistic, Unit; or Metrics,
+            with their periods (10 s with high resolution, else 60 s).
+        is_high_resolution: True for metrics measured every 10 s: out after 1 minute, in after 15.
     """
     period_s, num_high, num_low = (10, 6, 90) if is_high_resolution else (60, 3, 15)
     shared = dict(watched) if watched.get("Metrics") else {**watched, "Period": period_s}
@@ -80,22 +80,22 @@ def alarm_specs(
     return specs
 
 
-def wanted_out(policy: TargetTracking, values: Sequence[float], *, capacity: int) -> int:
-    """The capacity at which the newest value would be at the target, had `capacity` brought it about."""
+def capacity_out(policy: TargetTracking, values: Sequence[float], *, capacity: int) -> int:
+    """Return the capacity at which the newest value, measured with `capacity`, would be at the target."""
     return _ceil(capacity * values[-1] / policy.target_value)
 
 
-def wanted_in(policy: TargetTracking, values: Sequence[float], *, capacity: int) -> int:
+def capacity_in(policy: TargetTracking, values: Sequence[float], *, capacity: int) -> int:
     """
-    The capacity at which the largest of the values would still be at the target; never more than `capacity`.
+    Return the capacity at which the largest of the values would be at the target; never more than `capacity`.
 
-    The largest, not the newest: removing is meant to be slower than adding. Rounded up, so that what is left is never
-    above the target, which would add it again.
+    The largest, not the newest: scaling in is meant to be slower. Rounded up, so that the rest is never above the
+    target, which would scale out again.
     """
     return min(capacity, _ceil(capacity * max(values) / policy.target_value))
 
 
 def _ceil(value: float) -> int:
-    """Rounded up, but for what is left over of floating point: 3 x 0.7 / 0.7 is 3."""
+    """Round up, tolerating floating-point error: 3 x 0.7 / 0.7 is 3."""
     nearest = round(value)
     return nearest if math.isclose(value, nearest, rel_tol=1e-9) else max(0, math.ceil(value))

@@ -1,8 +1,8 @@
 """
-How much of a thing there is and shall be, and the one way to change it.
+The current and desired capacity of scalable targets, and the one way to change it.
 
-The autoscaler and the waker ask for what UpdateEndpointWeightsAndCapacities and UpdateInferenceComponentRuntimeConfig
-ask for, by the same functions; the reconciler does the rest.
+The autoscaler and the waker use the functions of UpdateEndpointWeightsAndCapacities and
+UpdateInferenceComponentRuntimeConfig; the reconciler does the rest.
 """
 
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ _SETTLED = frozenset({State.IN_SERVICE, State.UPDATE_ROLLBACK_FAILED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Of a scalable target."""
+    """The capacity of a scalable target."""
 
     desired: int
-    """What was asked for last, and not taken back."""
+    """The capacity requested last, and not rolled back."""
     in_service: int
     is_scalable: bool
-    """False while it is being changed, and if it has failed."""
+    """False while the endpoint or component is being changed, and if it has failed."""
     since_s: float = 0.0
     """When it came into service, after its creation or the last change. Seconds since 1970."""
     failure: str = ""
-    """Why what was asked for last was taken back."""
+    """The reason why the last request was rolled back."""
 
 
 def read_capacity(store: Store, key: TargetKey) -> Capacity | None:
-    """Capacity as it is now; None: there is no such thing (any more)."""
+    """Return the capacity of a target, or None if its endpoint or component does not exist."""
     record = find_scaled(store, key)
     if record is None:
         return None
@@ -65,12 +65,12 @@ def num_hosts(record: RawRecord, variant: str) -> int:
 
 def write_capacity(store: Store, aws_scope: AwsScope, key: TargetKey, number: int) -> None:
     """
-    Ask for another capacity.
+    Request another capacity.
 
     Raises:
-        AwsError: it cannot be changed now, or would be too much.
-        Conflict: somebody else wrote it at the same moment.
-        LookupError: it is gone.
+        AwsError: It cannot be changed now, or exceeds a limit.
+        Conflict: The record was written at the same moment.
+        LookupError: The endpoint or component was deleted.
     """
     record = find_scaled(store, key)
     if record is None:
@@ -81,7 +81,7 @@ def write_capacity(store: Store, aws_scope: AwsScope, key: TargetKey, number: in
 
 
 def find_scaled(store: Store, key: TargetKey) -> RawRecord | None:
-    """The record of the endpoint or the component; None if it is gone or going."""
+    """Return the record of the endpoint or component; None if it does not exist or is being deleted."""
     kind = INFERENCE_COMPONENT if key.component else ENDPOINT
     record = find(store, kind, key.component or key.endpoint)
     return record if record is not None and record.deleting_s is None else None
@@ -98,13 +98,13 @@ def _with_number(record: RawRecord, key: TargetKey, number: int, arn: str) -> Js
 
 
 def _scaled_variant(view: EndpointView, key: TargetKey) -> Variant | None:
-    """The variant whose count is scaled; a component is deployed as an endpoint of one variant."""
+    """Return the variant whose count is scaled; a component is deployed as an endpoint of one variant."""
     version = settled_version(view)
     return version.variants[0] if key.component else version.variant(key.variant)
 
 
 def settled_version(view: EndpointView) -> Version:
-    """What was asked for last; if it could not be had and was taken back, what serves instead."""
+    """Return the version requested last or, if it was rolled back, the one that serves."""
     progress = view.progress
     if progress is None or progress.observed != view.asked or progress.target is not None:
         return view.version

@@ -1,9 +1,9 @@
 """
-A fleet that is played: copies that start, serve and go, and requests that wait for them.
+A simulated fleet: copies that start, serve and stop, and requests that wait for them.
 
-A copy answers `concurrency` requests at once, each takes `service_s`, others wait in one queue, first come first
-served; a new copy serves after `start_s`. Requests flow like water in steps of 10 s; what random arrivals add to the
-wait is estimated (Sakasegawa 1977, M/M/c).
+A copy serves `concurrency` requests at once, each for `service_s`; others wait in one FIFO queue. A new copy serves
+after `start_s`. Requests are a fluid in steps of 10 s; the wait that random arrivals add is estimated (Sakasegawa 1977,
+M/M/c).
 """
 
 import math
@@ -15,85 +15,85 @@ STEP_S = 10
 
 AtZero = Literal["wake", "fail", "wait"]
 """
-What becomes of a request that finds no copy: it wakes one and waits for it; it fails, as on AWS; or it only waits, as
-in the queue of an asynchronous endpoint.
+The fate of a request that finds no copy: `wake` one and wait for it; `fail`, as on AWS; or only `wait`, as in the queue
+of an asynchronous endpoint.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetModel:
-    """What a copy can do."""
+    """The performance of one copy."""
 
     concurrency: int = 8
-    """Requests that one copy answers at once."""
+    """Requests that one copy serves at once."""
     service_s: float = 2.0
-    """How long an answer takes once it is begun."""
+    """Seconds from the start of an answer to its end."""
     start_s: float = 30.0
-    """From the decision until a new copy serves."""
+    """Seconds from the decision until a new copy serves."""
     timeout_s: float = 60.0
-    """A request that has waited so long is lost."""
+    """Seconds after which a waiting request is lost."""
     at_zero: AtZero = "wake"
 
 
 @dataclass(slots=True)
 class Cohort:
-    """Requests that came together and still wait."""
+    """Waiting requests that arrived together."""
 
     arrived_s: float
     count: float
     is_held: bool = False
-    """They came while no copy served."""
+    """Whether they arrived while no copy served."""
 
 
 @dataclass(slots=True)
-class Step:
-    """What happened in ten seconds."""
+class StepOutcome:
+    """The events of one step of ten seconds."""
 
     serving: int
-    """At its beginning."""
+    """Copies at its beginning."""
     held: float = 0.0
-    """Requests that found no copy, and wait for one."""
+    """Requests that found no copy and wait for one."""
     failed: float = 0.0
-    """Those that found no copy, and failed."""
+    """Requests that found no copy and failed."""
     expired: float = 0.0
-    """Those that have waited too long."""
+    """Requests that reached their timeout."""
     queue: float = 0.0
     """Requests waiting at its end."""
     busy: float = 0.0
-    """Requests being answered, on average."""
+    """Average number of requests being served."""
     answered: list[tuple[float, float, float]] = field(default_factory=list)
-    """(Latency in seconds, how long of it on hold, how many) of those begun."""
+    """(Latency in seconds, part of it on hold, count) of the answers begun."""
 
     @property
     def num_answered(self) -> float:
-        """Requests begun."""
+        """Answers begun."""
         return math.fsum(count for _, _, count in self.answered)
 
     @property
     def latency_s(self) -> float:
-        """Mean, from arrival to the answer's end, of those begun; NaN: none was."""
+        """Mean seconds from arrival to the end of the answers begun; NaN if none was."""
         num = self.num_answered
         return math.fsum(latency_s * count for latency_s, _, count in self.answered) / num if num else math.nan
 
 
 @dataclass(slots=True)
-class Fleet:
-    """Copies and the queue before them."""
+class SimulatedFleet:
+    """Copies and the queue in front of them."""
 
     model: FleetModel
     serving: int
     starting: list[float] = field(default_factory=list)
-    """When each new copy will serve."""
+    """The times from which new copies serve."""
     waiting: deque[Cohort] = field(default_factory=deque)
     """Oldest first."""
 
     def start_ready(self, now_s: float) -> None:
-        """Let those serve whose time has come."""
+        """Move copies whose start is complete into service."""
         self.serving += sum(1 for ready_s in self.starting if ready_s <= now_s)
         self.starting = [ready_s for ready_s in self.starting if ready_s > now_s]
 
     def scale(self, desired: int, now_s: float) -> None:
-        """Start or stop copies; those that do not serve yet go first."""
+        """Start or stop copies; those that do not serve yet are stopped first."""
         missing = desired - self.serving - len(self.starting)
         if missing > 0:
             self.starting += [now_s + self.model.start_s] * missing
@@ -102,9 +102,9 @@ class Fleet:
             self.starting = self.starting[:kept]
             self.serving = min(self.serving, desired - kept)
 
-    def step(self, arriving: float, now_s: float) -> Step:
-        """Let ten seconds pass."""
-        step = Step(serving=self.serving)
+    def step(self, arriving: float, now_s: float) -> StepOutcome:
+        """Simulate ten seconds."""
+        step = StepOutcome(serving=self.serving)
         offset_s = 0.0 if self.serving else min((ready_s - now_s for ready_s in self.starting), default=STEP_S)
         offset_s = min(offset_s, STEP_S)
         self._arrive(step, arriving, now_s, offset_s)
@@ -114,8 +114,8 @@ class Fleet:
         step.queue = math.fsum(cohort.count for cohort in self.waiting)
         return step
 
-    def _arrive(self, step: Step, arriving: float, now_s: float, offset_s: float) -> None:
-        """Until the first copy serves they find none; one of them, at least, if it was what woke it."""
+    def _arrive(self, step: StepOutcome, arriving: float, now_s: float, offset_s: float) -> None:
+        """Queue the arrivals; those before the first copy serves find none, at least one if it woke the copy."""
         early = max(arriving * offset_s / STEP_S, min(1.0, arriving)) if offset_s > 0 else 0.0
         if early and self.model.at_zero == "fail":
             step.failed = early
@@ -125,8 +125,8 @@ class Fleet:
         if arriving > early:
             self.waiting.append(Cohort(arrived_s=now_s + offset_s, count=arriving - early))
 
-    def _serve(self, step: Step, now_s: float, offset_s: float) -> None:
-        """Begin what fits into this step, oldest first."""
+    def _serve(self, step: StepOutcome, now_s: float, offset_s: float) -> None:
+        """Begin the answers that fit into this step, oldest requests first."""
         until_s = now_s + STEP_S
         copy_s = self.serving * STEP_S + math.fsum(until_s - ready_s for ready_s in self.starting if ready_s < until_s)
         total = room = copy_s * self.model.concurrency / self.model.service_s
@@ -138,10 +138,10 @@ class Fleet:
         while room > 1e-9 and self.waiting:
             cohort = self.waiting[0]
             taken = min(cohort.count, room)
-            # When it is begun, if all that waits is begun one after the other.
+            # The start of its answers, if all waiting requests are begun one after the other.
             begun_s = now_s + offset_s + (STEP_S - offset_s) * (1 - (room - taken / 2) / total)
             if cohort.arrived_s == now_s + offset_s and not cohort.is_held:
-                # They come spread over the step: those wait who come before the older ones are begun.
+                # Their arrivals are spread over the step: those wait that arrive before older ones are begun.
                 busy_s = (STEP_S - offset_s) * (1 - room / total)
                 begun_s = cohort.arrived_s + busy_s * busy_s / (2 * (STEP_S - offset_s))
             waited_s = begun_s - cohort.arrived_s
@@ -155,7 +155,7 @@ class Fleet:
 
 
 def random_wait_s(load: float, slots: float, service_s: float) -> float:
-    """The mean wait that random arrivals cause at a load below 1; at most half a step, where the queue takes over."""
+    """Return the mean wait due to random arrivals below a load of 1; at most half a step, the queue does the rest."""
     if load <= 0 or slots == 0:
         return 0.0
     if load >= 1:

@@ -1,22 +1,22 @@
 """
-What a played fleet tells CloudWatch: the metrics of the platform that follow from requests, queue and copies.
+The CloudWatch metrics of a simulated fleet that follow from requests, queue and copies. Pure.
 
-They are published as the platform publishes them: counts are one value for each request, and 0 for ten seconds in which
-nobody asked what serves; gauges are one value every ten seconds. Only what an alarm of the plan watches is kept.
+They are published like the platform's: counts have one value for each request, and 0 for ten seconds without requests
+to a serving copy; gauges have one value every ten seconds. Only the metrics that an alarm watches are kept.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.cloudwatch.alarms.datapoints import read_datapoints
-from headrace.cloudwatch.alarms.rules import MINUTE_S, AlarmRule, Datapoint
+from headrace.cloudwatch.alarms.evaluation import Datapoint, read_datapoints
+from headrace.cloudwatch.alarms.rules import MINUTE_S, AlarmRule
 from headrace.cloudwatch.math import queries as metric_math
 from headrace.cloudwatch.metrics.buckets import Bucket, resample
 from headrace.cloudwatch.metrics.metric import Metric, Point
 from headrace.cloudwatch.metrics.retention import whole_period
 from headrace.cloudwatch.metrics.statistics import BASIC, is_statistic
-from headrace.control.autoscaling.simulation.fleet import STEP_S, Step
+from headrace.control.autoscaling.simulation.fleet import STEP_S, StepOutcome
 
 NAMESPACE = "simulated"
 _MICROSECONDS = 1e6
@@ -40,28 +40,28 @@ METRICS: Mapping[str, str] = {
     "DesiredInstanceCount": "DesiredCopyCount",
     "DesiredCopyCount": "DesiredCopyCount",
 }
-"""Name → what it is called here, whatever its namespace and dimensions; of any statistic that CloudWatch has."""
+"""CloudWatch name → simulated name, for any namespace, dimensions and statistic."""
 
 
 def metric(name: str) -> Metric:
     """
-    The simulated metric of a name.
+    Return the simulated metric for a CloudWatch name.
 
     Raises:
-        ValueError: There is none; the text names those that there are.
+        ValueError: The metric is not simulated.
     """
     if name not in METRICS:
-        raise ValueError(f"Metric {name!r} cannot be simulated; wanted: {', '.join(METRICS)}.")
+        raise ValueError(f"Metric {name!r} cannot be simulated; expected one of {', '.join(METRICS)}.")
     return Metric(namespace=NAMESPACE, name=METRICS[name])
 
 
-def measured(step: Step, *, desired: int, is_async: bool = False) -> Iterator[tuple[str, float, float]]:
+def measured(step: StepOutcome, *, desired: int, is_async: bool = False) -> Iterator[tuple[str, float, float]]:
     """
-    (Metric, value, how often) of one step, as gateway, queue and reconciler publish them.
+    Yield (metric, value, count) of one step, as gateway, queue and reconciler publish them.
 
     Args:
-        step: What happened.
-        desired: Copies that were asked for.
+        step: The events of the step.
+        desired: The desired copies.
         is_async: Invocations of asynchronous endpoints are not counted, and wait in a queue of their own.
     """
     copies = max(1, step.serving)
@@ -89,18 +89,18 @@ def measured(step: Step, *, desired: int, is_async: bool = False) -> Iterator[tu
 
 
 @dataclass(slots=True)
-class Gauge:
-    """Reads what one alarm watches."""
+class AlarmReader:
+    """Reads the datapoints of one alarm, each period once."""
 
     rule: AlarmRule
     series: "SimulatedSeries"
     _found: deque[Datapoint] = field(default_factory=deque)
 
     def read(self, *, start_s: float, end_s: float) -> Sequence[Datapoint]:
-        """The datapoints of [start_s, end_s), oldest first."""
+        """Return the datapoints of [start_s, end_s), oldest first."""
         if self.rule.metric is None or self.rule.period_s > MINUTE_S:
             return read_datapoints(self.rule, self.series.read, start_s=start_s, end_s=end_s)
-        # All periods have ended, so that only new ones have to be read: a day has ten thousand looks.
+        # Ended periods do not change, so only new ones are read: a day has ten thousand evaluations.
         while self._found and self._found[0].start_s < start_s:
             self._found.popleft()
         known_s = self._found[-1].start_s + self.rule.period_s if self._found else start_s
@@ -109,31 +109,31 @@ class Gauge:
 
 
 class SimulatedSeries:
-    """The measurements that the alarms of a plan watch, as far back as they look."""
+    """The metrics that the alarms of a scenario watch, as far back as their evaluation ranges."""
 
     def __init__(self, rules: Sequence[AlarmRule], *, is_async: bool = False) -> None:
         self._is_async = is_async
         self._points: dict[Metric, deque[Point]] = {}
         for rule in rules:
-            for one in watched(rule):
+            for watched_metric in watched(rule):
                 length = rule.range_periods * max(1, rule.period_s // STEP_S) + 1
-                old = self._points.get(one, deque(maxlen=0)).maxlen or 0
-                self._points[one] = deque(maxlen=max(old, length))
+                old = self._points.get(watched_metric, deque(maxlen=0)).maxlen or 0
+                self._points[watched_metric] = deque(maxlen=max(old, length))
 
-    def measure(self, step: Step, now_s: float, *, desired: int) -> None:
-        """Keep what is watched of a step that began at `now_s`."""
+    def measure(self, step: StepOutcome, now_s: float, *, desired: int) -> None:
+        """Keep the watched metrics of a step that began at `now_s`."""
         buckets: dict[Metric, Bucket] = {}
         for name, value, count in measured(step, desired=desired, is_async=self._is_async):
-            one = Metric(namespace=NAMESPACE, name=name)
-            if count > 0 and one in self._points:
-                buckets.setdefault(one, Bucket()).add(value, count)
-        for one, bucket in buckets.items():
-            self._points[one].append(bucket.point(now_s, "None"))
+            simulated = Metric(namespace=NAMESPACE, name=name)
+            if count > 0 and simulated in self._points:
+                buckets.setdefault(simulated, Bucket()).add(value, count)
+        for simulated, bucket in buckets.items():
+            self._points[simulated].append(bucket.point(now_s, "None"))
 
     def read(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
-        """As `SeriesReader.read`."""
+        """Return the points of [start_s, end_s), oldest first; see `SeriesReader.read`."""
         found: list[Point] = []
-        for point in reversed(self._points[metric]):  # the newest are wanted
+        for point in reversed(self._points[metric]):  # from the newest back
             if point.start_s < start_s:
                 break
             if point.start_s < end_s:
@@ -143,7 +143,7 @@ class SimulatedSeries:
 
 
 def watched(rule: AlarmRule) -> list[Metric]:
-    """The metrics that a rule is about."""
+    """Return the metrics that a rule watches."""
     if rule.metric is not None:
         return [rule.metric]
     queries = map(metric_math.query_from_json, rule.queries)
@@ -152,15 +152,15 @@ def watched(rule: AlarmRule) -> list[Metric]:
 
 def check(rule: AlarmRule) -> None:
     """
-    Hold a rule to statistics and expressions that there are.
+    Check the statistics and expressions of a rule.
 
     Raises:
-        ValueError: One is not.
+        ValueError: One of them is not supported.
     """
     names = [rule.statistic] if rule.metric is not None else []
     names += [query["MetricStat"]["Stat"] for query in rule.queries if query.get("MetricStat")]
     for name in names:
         if not is_statistic(name):
-            raise ValueError(f"Statistic {name!r} is not known; wanted: {', '.join(BASIC)}, p50, p99, tm90 and so on.")
+            raise ValueError(f"Statistic is {name!r}; expected {', '.join(BASIC)}, p50, p99, tm90 and so on.")
 
     read_datapoints(rule, SimulatedSeries([rule]).read, start_s=0.0, end_s=float(rule.period_s))

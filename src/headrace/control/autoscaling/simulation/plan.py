@@ -1,5 +1,5 @@
 """
-Policies as AWS's API and CLI have them, read for a simulation.
+Parses scaling policies in the form of AWS's API and CLI into a scenario for a simulation. Pure.
 
 A document is one of: a TargetTrackingScalingPolicyConfiguration (the file of `--target-tracking-scaling-policy-
 configuration`), a PutScalingPolicy request, or an object with `Policies` (such requests), `Alarms` (PutMetricAlarm
@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.cloudwatch.alarms.rules import MINUTE_S, rule_from_json
-from headrace.control.autoscaling.planning import schedule, target_tracking
-from headrace.control.autoscaling.planning import step_scaling as step
-from headrace.control.autoscaling.planning.decision import Suspended
+from headrace.control.autoscaling.planning import schedule, step_scaling, target_tracking
+from headrace.control.autoscaling.planning.decision import Suspensions
 from headrace.control.autoscaling.planning.schedule import Window
 from headrace.control.autoscaling.simulation.metrics import NAMESPACE, check, metric
-from headrace.control.autoscaling.simulation.simulator import Plan, SimulatedAction, SimulatedAlarm
+from headrace.control.autoscaling.simulation.simulator import Scenario, SimulatedAction, SimulatedAlarm
 
 PREDEFINED: Mapping[str, tuple[str, str]] = {
     "SageMakerVariantInvocationsPerInstance": ("InvocationsPerInstance", "Sum"),
@@ -24,41 +23,41 @@ PREDEFINED: Mapping[str, tuple[str, str]] = {
     "SageMakerVariantConcurrentRequestsPerModelHighResolution": ("ConcurrentRequestsPerModel", "Average"),
     "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution": ("ConcurrentRequestsPerCopy", "Average"),
 }
-"""Predefined metric → its name and statistic."""
+"""Predefined metric → its CloudWatch name and statistic."""
 
 
-def plan_from_json(
+def scenario_from_json(
     document: Mapping[str, Any], *, start_s: float, minimum: int | None = None, maximum: int | None = None
-) -> Plan:
+) -> Scenario:
     """
-    Read a document.
+    Parse a document.
 
     Args:
         document: Parsed JSON.
-        start_s: When the simulation begins; rates without a StartTime count from there.
-        minimum: In place of the document's MinCapacity; 1 where that is missing, too.
-        maximum: In place of its MaxCapacity; 10 where that is missing, too.
+        start_s: Start of the simulation; rates without a StartTime count from there.
+        minimum: Overrides MinCapacity, whose default is 1.
+        maximum: Overrides MaxCapacity, whose default is 10.
 
     Raises:
-        ValueError: AWS would refuse it, or a simulation has no such metric; the text says which.
+        ValueError: AWS would refuse it, or it uses a metric that is not simulated.
     """
     low = int(document.get("MinCapacity", 1) if minimum is None else minimum)
     high = int(document.get("MaxCapacity", max(low, 10)) if maximum is None else maximum)
     if not 0 <= low <= high:
-        raise ValueError(f"MinCapacity is {low} and MaxCapacity {high}; wanted: 0 <= MinCapacity <= MaxCapacity.")
+        raise ValueError(f"MinCapacity is {low} and MaxCapacity {high}; expected 0 <= MinCapacity <= MaxCapacity.")
     policies = _policies(document)
     _check_actions(document.get("Alarms") or (), [_name_of(request) for request in policies])
     alarms: list[SimulatedAlarm] = []
     for request in policies:
         alarms += _alarms_of(request, document.get("Alarms") or ())
     suspended = document.get("SuspendedState") or {}
-    return Plan(
+    return Scenario(
         min_capacity=low,
         max_capacity=high,
         initial=low,
         alarms=tuple(alarms),
         actions=tuple(_action(request, start_s) for request in document.get("ScheduledActions") or ()),
-        suspended=Suspended(
+        suspensions=Suspensions(
             is_in=bool(suspended.get("DynamicScalingInSuspended")),
             is_out=bool(suspended.get("DynamicScalingOutSuspended")),
             is_scheduled=bool(suspended.get("ScheduledScalingSuspended")),
@@ -72,7 +71,7 @@ def _policies(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if "TargetTrackingScalingPolicyConfiguration" in document or "StepScalingPolicyConfiguration" in document:
         return [document]
     if not document.get("Policies") and not document.get("ScheduledActions"):
-        raise ValueError("Wanted: a TargetValue with its metric, a PutScalingPolicy request, or Policies.")
+        raise ValueError("Expected a TargetValue with its metric, a PutScalingPolicy request, or Policies.")
     return list(document.get("Policies") or ())
 
 
@@ -81,23 +80,23 @@ def _name_of(request: Mapping[str, Any]) -> str:
 
 
 def _starts(alarm: Mapping[str, Any], name: str) -> bool:
-    """Whether an alarm has a policy as its action, by name or ARN."""
+    """Return whether an alarm has a policy as its action, by name or ARN."""
     actions = [str(action) for action in alarm.get("AlarmActions") or ()]
     return any(action == name or action.endswith(f":policyName/{name}") for action in actions)
 
 
 def _check_actions(alarms: Any, names: Sequence[str]) -> None:
     """
-    Hold alarms to starting something: one that starts nothing is a slip.
+    Check that each alarm starts a policy: one that starts nothing is a mistake.
 
     Raises:
-        ValueError: One starts none of the policies.
+        ValueError: An alarm starts none of the policies.
     """
     for alarm in alarms:
         if not any(_starts(alarm, name) for name in names):
             raise ValueError(
-                f"AlarmActions of the alarm {alarm.get('AlarmName')} are {alarm.get('AlarmActions')}; wanted: one of "
-                f"Policies, {', '.join(names)}. Other actions than those on ALARM cannot be simulated."
+                f"AlarmActions of the alarm {alarm.get('AlarmName')} are {alarm.get('AlarmActions')}; expected one of "
+                f"Policies ({', '.join(names)}). Only actions on ALARM are simulated."
             )
 
 
@@ -110,7 +109,7 @@ def _alarms_of(request: Mapping[str, Any], alarms: Any) -> list[SimulatedAlarm]:
         raise ValueError(
             f"Policy {name} is neither target tracking nor step scaling; predictive scaling is not supported."
         )
-    policy = step.policy_from_json(config)
+    policy = step_scaling.policy_from_json(config)
     own = [alarm for alarm in alarms if _starts(alarm, name)]
     if not own:
         raise ValueError(f"Step policy {name} needs one of Alarms, with its name in AlarmActions.")
@@ -123,7 +122,9 @@ def _tracking(name: str, config: Mapping[str, Any]) -> list[SimulatedAlarm]:
     if predefined := config.get("PredefinedMetricSpecification"):
         kind = str(predefined.get("PredefinedMetricType"))
         if kind not in PREDEFINED:
-            raise ValueError(f"PredefinedMetricType {kind!r} cannot be simulated; wanted: {', '.join(PREDEFINED)}.")
+            raise ValueError(
+                f"PredefinedMetricType {kind!r} cannot be simulated; expected one of {', '.join(PREDEFINED)}."
+            )
         is_fast = kind in target_tracking.HIGH_RESOLUTION
         watched: dict[str, Any] = dict(zip(("MetricName", "Statistic"), PREDEFINED[kind], strict=True))
     else:
@@ -134,7 +135,7 @@ def _tracking(name: str, config: Mapping[str, Any]) -> list[SimulatedAlarm]:
 
 
 def _simulated(name: str, spec: Mapping[str, Any], policy_name: str, policy: Any) -> SimulatedAlarm:
-    """An alarm on simulated metrics, in place of those that are named; one without a unit."""
+    """Return an alarm on simulated metrics in place of the named ones, without a unit."""
     queries = [_query(query) for query in spec.get("Metrics") or ()]
     own = {"Metrics": queries} if queries else {"MetricName": metric(str(spec.get("MetricName"))).name}
     rest = {key: value for key, value in spec.items() if key not in ("Metrics", "MetricName", "Dimensions", "Unit")}
@@ -146,9 +147,9 @@ def _simulated(name: str, spec: Mapping[str, Any], policy_name: str, policy: Any
 
 
 def _query(query: Mapping[str, Any]) -> dict[str, Any]:
-    """A query of an alarm or a policy, of simulated metrics; a policy's has no period."""
+    """Return a query of an alarm or a policy for simulated metrics, with a period."""
     if not query.get("Id") or bool(query.get("MetricStat")) == bool(query.get("Expression")):
-        raise ValueError(f"{query.get('Id')!r} of Metrics must have an Id, and either MetricStat or Expression.")
+        raise ValueError(f"{query.get('Id')!r} of Metrics must have an Id and either MetricStat or Expression.")
     made = {"ReturnData": True, **query}
     if stat := query.get("MetricStat"):
         named = metric(str((stat.get("Metric") or {}).get("MetricName")))

@@ -1,20 +1,21 @@
 """
-A trace of requests and a scaling policy in; copies, queue and latency over time out.
+Simulates a scaling policy on a trace of requests: copies, queue and latency over time. Pure.
 
-The deciding code is the platform's own: `alarms.judge`, `decide.decide`, `schedule`. What is played is the fleet
-(`simulated_fleet`) and what it tells of itself (`simulated_metrics`). Nothing here reads a clock or a file.
+The decisions are the platform's own code (`alarms.evaluation`, `planning.decision`, `planning.schedule`); the fleet and
+its metrics are simulated (`simulation.fleet`, `simulation.metrics`).
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.cloudwatch.alarms.rules import AlarmRule, AlarmState, Judgement, judge
+from headrace.cloudwatch.alarms.evaluation import Evaluation, evaluate_rule
+from headrace.cloudwatch.alarms.rules import AlarmRule, AlarmState
 from headrace.control.autoscaling.planning import schedule
 from headrace.control.autoscaling.planning.decision import (
     WOKEN,
     Scaling,
-    Suspended,
+    Suspensions,
     TargetState,
     Trigger,
     capacity_within_bounds,
@@ -23,13 +24,13 @@ from headrace.control.autoscaling.planning.decision import (
 from headrace.control.autoscaling.planning.schedule import Schedule, Window
 from headrace.control.autoscaling.planning.step_scaling import StepScaling
 from headrace.control.autoscaling.planning.target_tracking import TargetTracking
-from headrace.control.autoscaling.simulation.fleet import STEP_S, Fleet, FleetModel, Step
-from headrace.control.autoscaling.simulation.metrics import Gauge, SimulatedSeries
+from headrace.control.autoscaling.simulation.fleet import STEP_S, FleetModel, SimulatedFleet, StepOutcome
+from headrace.control.autoscaling.simulation.metrics import AlarmReader, SimulatedSeries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedAlarm:
-    """An alarm on simulated metrics, and the policy that it triggers."""
+    """An alarm on simulated metrics and the policy that it triggers."""
 
     name: str
     rule: AlarmRule
@@ -39,7 +40,7 @@ class SimulatedAlarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedAction:
-    """A scheduled action."""
+    """A scheduled action of a scenario."""
 
     name: str
     schedule: Schedule
@@ -49,38 +50,38 @@ class SimulatedAction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The policy to try."""
+class Scenario:
+    """A scalable target with its policies, as simulated."""
 
     min_capacity: int
     max_capacity: int
     initial: int
     alarms: tuple[SimulatedAlarm, ...] = ()
     actions: tuple[SimulatedAction, ...] = ()
-    suspended: Suspended = field(default_factory=Suspended)
+    suspensions: Suspensions = field(default_factory=Suspensions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """One step of the day."""
+    """The state of the simulation after one step."""
 
     time_s: float
     requests: float
     desired: int
     serving: int
     queue: float
-    """Requests waiting at its end."""
+    """Requests waiting at the end of the step."""
     latency_s: float
-    """Mean, from arrival to the answer's end, of those begun in this step."""
+    """Mean seconds from arrival to the end of the answers begun in this step."""
     lost: float
-    """Requests that found no copy and failed, or waited too long."""
+    """Requests that found no copy and failed, or reached their timeout."""
     held: float
     """Requests that found no copy and waited for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
-    """The capacity changed."""
+class CapacityChange:
+    """A change of the desired capacity, with its cause."""
 
     time_s: float
     capacity: int
@@ -88,21 +89,21 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What came of it."""
+class SimulationResult:
+    """The outcome of a simulation."""
 
     ticks: tuple[Tick, ...]
-    activities: tuple[Activity, ...]
+    activities: tuple[CapacityChange, ...]
     latencies: tuple[tuple[float, float], ...]
-    """(seconds, how many requests), ascending."""
+    """(Seconds, number of requests), ascending."""
     num_woken: int
-    """How often a request woke a first copy."""
+    """Number of times that a request woke a first copy."""
     longest_hold_s: float
-    """Of the requests that found no copy and were answered."""
+    """Longest hold of a request that found no copy and was answered."""
 
     @property
     def requests(self) -> float:
-        """All that came."""
+        """All requests."""
         return math.fsum(tick.requests for tick in self.ticks)
 
     @property
@@ -117,31 +118,33 @@ class Result:
 
     @property
     def copy_hours(self) -> float:
-        """What was paid for: copies that served or started, by hours."""
+        """The cost: hours of copies that served or started."""
         return sum(max(tick.desired, tick.serving) for tick in self.ticks) * STEP_S / 3600
 
     def latency_s(self, share: float) -> float:
-        """The latency that `share` (0.95: p95) of the answered requests did not exceed; NaN: none was answered."""
-        wanted, seen = share * sum(count for _, count in self.latencies), 0.0
+        """Return the latency that `share` (0.95 for p95) of the answers did not exceed; NaN without answers."""
+        rank, seen = share * sum(count for _, count in self.latencies), 0.0
         for latency_s, count in self.latencies:
             seen += count
-            if seen >= wanted:
+            if seen >= rank:
                 return latency_s
         return math.nan
 
 
-def simulate(requests: Sequence[float], plan: Plan, model: FleetModel, *, start_s: float = 0.0) -> Result:
+def simulate(
+    requests: Sequence[float], scenario: Scenario, model: FleetModel, *, start_s: float = 0.0
+) -> SimulationResult:
     """
-    Run a trace through a fleet under a policy.
+    Run a trace of requests through a fleet under a scenario's policies.
 
     Args:
-        requests: How many arrive in each step of 10 s.
-        plan: The policy to try.
-        model: What a copy can do.
-        start_s: When the first step begins, seconds since 1970, a multiple of 10; schedules and alarms see it.
+        requests: Number of arrivals in each step of 10 s.
+        scenario: The target and its policies.
+        model: The performance of a copy.
+        start_s: Start of the first step, a multiple of 10, seconds since 1970; schedules and alarms see it.
     """
-    fleet = Fleet(model=model, serving=plan.initial)
-    scaler = _Scaler(plan, start_s, is_async=model.at_zero == "wait")
+    fleet = SimulatedFleet(model=model, serving=scenario.initial)
+    scaler = _Scaler(scenario, start_s, is_async=model.at_zero == "wait")
     ticks: list[Tick] = []
     latencies: dict[float, float] = {}
     num_woken, longest_hold_s = 0, 0.0
@@ -159,7 +162,7 @@ def simulate(requests: Sequence[float], plan: Plan, model: FleetModel, *, start_
         scaler.measure(step, now_s)
         fleet.start_ready(now_s + STEP_S)
         scaler.act(now_s + STEP_S, in_service=fleet.serving)
-    return Result(
+    return SimulationResult(
         ticks=tuple(ticks),
         activities=tuple(scaler.activities),
         latencies=tuple(sorted(latencies.items())),
@@ -168,7 +171,7 @@ def simulate(requests: Sequence[float], plan: Plan, model: FleetModel, *, start_
     )
 
 
-def _tick(step: Step, arriving: float, now_s: float, desired: int) -> Tick:
+def _tick(step: StepOutcome, arriving: float, now_s: float, desired: int) -> Tick:
     return Tick(
         time_s=now_s,
         requests=arriving,
@@ -182,41 +185,41 @@ def _tick(step: Step, arriving: float, now_s: float, desired: int) -> Tick:
 
 
 class _Scaler:
-    """The autoscaler's part: alarms, schedules, decisions, one look every ten seconds."""
+    """The autoscaler's part: alarms, schedules and decisions, in a pass every ten seconds."""
 
-    def __init__(self, plan: Plan, start_s: float, *, is_async: bool) -> None:
-        self.desired = plan.initial
-        self.activities: list[Activity] = []
-        self._plan = plan
-        self._min, self._max = plan.min_capacity, plan.max_capacity
-        self._series = SimulatedSeries([alarm.rule for alarm in plan.alarms], is_async=is_async)
-        self._gauges = {alarm.name: Gauge(alarm.rule, self._series) for alarm in plan.alarms}
-        self._judged: dict[str, Judgement] = {}
+    def __init__(self, scenario: Scenario, start_s: float, *, is_async: bool) -> None:
+        self.desired = scenario.initial
+        self.activities: list[CapacityChange] = []
+        self._scenario = scenario
+        self._min, self._max = scenario.min_capacity, scenario.max_capacity
+        self._series = SimulatedSeries([alarm.rule for alarm in scenario.alarms], is_async=is_async)
+        self._readers = {alarm.name: AlarmReader(alarm.rule, self._series) for alarm in scenario.alarms}
+        self._evaluations: dict[str, Evaluation] = {}
         self._last: Scaling | None = None
         self._is_settling = False
         self._since_s = self._checked_s = start_s
-        """In service since; schedules were looked at until."""
+        """Start of service; the time up to which schedules have run."""
 
     def wake(self, now_s: float) -> bool:
-        """Bring a first copy, if there is none and may be one."""
+        """Request a first copy if there is none and may be one."""
         if self.desired > 0 or self._max == 0:
             return False
         self._set(max(1, self._min), now_s, cause="a request arrived while capacity was 0")
         self._last = WOKEN
         return True
 
-    def measure(self, step: Step, now_s: float) -> None:
-        """Publish what CloudWatch would have of this step."""
+    def measure(self, step: StepOutcome, now_s: float) -> None:
+        """Publish the metrics of a step."""
         self._series.measure(step, now_s, desired=self.desired)
 
     def act(self, now_s: float, *, in_service: int) -> None:
-        """One pass. While copies start nothing is decided: the endpoint is updating."""
+        """Run one pass; nothing is decided while copies start, because the endpoint is updating."""
         if self._is_settling and in_service == self.desired:
             self._is_settling, self._since_s = False, now_s
             if self._last is not None and self._last.ended_s is None:
                 self._last = replace(self._last, ended_s=now_s)
         is_bounded = self._run_schedules(now_s)
-        triggers = [self._trigger(alarm, now_s) for alarm in self._plan.alarms]
+        triggers = [self._trigger(alarm, now_s) for alarm in self._scenario.alarms]
         if self._is_settling:
             return
         state = self._state(in_service)
@@ -233,7 +236,7 @@ class _Scaler:
     def _set(self, capacity: int, now_s: float, *, cause: str) -> None:
         self.desired = capacity
         self._is_settling = True
-        self.activities.append(Activity(time_s=now_s, capacity=capacity, cause=cause))
+        self.activities.append(CapacityChange(time_s=now_s, capacity=capacity, cause=cause))
 
     def _state(self, in_service: int) -> TargetState:
         return TargetState(
@@ -241,17 +244,17 @@ class _Scaler:
             in_service=in_service,
             min_capacity=self._min,
             max_capacity=self._max,
-            suspended=self._plan.suspended,
+            suspensions=self._scenario.suspensions,
             last=self._last,
             since_s=self._since_s,
         )
 
     def _run_schedules(self, now_s: float) -> bool:
-        """Set the bounds of what is due; says whether the capacity has to be brought within them."""
+        """Set the bounds of due actions; return whether the capacity lies outside."""
         after_s, self._checked_s = self._checked_s, now_s
-        if self._plan.suspended.is_scheduled:
+        if self._scenario.suspensions.is_scheduled:
             return False
-        for action in self._plan.actions:
+        for action in self._scenario.actions:
             if schedule.due_time(action.schedule, after_s=after_s, now_s=now_s, window=action.window) is not None:
                 self._min = self._min if action.min_capacity is None else action.min_capacity
                 self._max = self._max if action.max_capacity is None else action.max_capacity
@@ -259,20 +262,20 @@ class _Scaler:
 
     def _trigger(self, alarm: SimulatedAlarm, now_s: float) -> Trigger:
         rule = alarm.rule
-        judged = self._judged.get(alarm.name)
-        if judged is None or now_s % min(rule.period_s, 60) == 0:
-            before: AlarmState = "INSUFFICIENT_DATA" if judged is None else judged.state
+        evaluation = self._evaluations.get(alarm.name)
+        if evaluation is None or now_s % min(rule.period_s, 60) == 0:
+            before: AlarmState = "INSUFFICIENT_DATA" if evaluation is None else evaluation.state
             start_s, end_s = rule.window(now_s)
-            found = self._gauges[alarm.name].read(start_s=start_s, end_s=end_s)
-            judged = self._judged[alarm.name] = judge(rule, found, state=before, end_s=end_s)
-        values = judged.values
+            found = self._readers[alarm.name].read(start_s=start_s, end_s=end_s)
+            evaluation = self._evaluations[alarm.name] = evaluate_rule(rule, found, state=before, end_s=end_s)
+        values = evaluation.values
         return Trigger(
             policy_name=alarm.policy_name,
             alarm_name=alarm.name,
             policy=alarm.policy,
-            state=judged.state,
+            state=evaluation.state,
             values=values,
             threshold=rule.threshold,
             comparison=rule.comparison,
-            gap_s=rule.watched_s if judged.state == "ALARM" and rule.is_from_gaps("ALARM", values) else 0.0,
+            gap_s=rule.watched_s if evaluation.state == "ALARM" and rule.is_from_gaps("ALARM", values) else 0.0,
         )

@@ -1,20 +1,20 @@
 """
-The inference components whose copies follow the instances of a scaled variant.
+Inference components whose copies follow the instances of a scaled variant.
 
-Level-triggered: each look compares what a component has with what its declared ratio asks for, and writes the
-difference. A component that is a scalable target itself does not follow: its copies belong to that target.
+Level-triggered: each pass compares a component's copies with its declared ratio and writes the difference. A component
+that is a scalable target itself does not follow: its copies belong to that target.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.control.autoscaling.planning.targets import COMPONENT_DIMENSION, TargetKey
+from headrace.control.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey
 from headrace.control.autoscaling.records.activities import RETRY_S
 from headrace.control.autoscaling.records.capacity import settled_version
 from headrace.control.model.component_reading import is_readable, variant_of
 from headrace.control.model.component_runtime import MAX_COPIES, is_updatable, with_copies
 from headrace.control.model.density import Density, read_density, with_density
-from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT, SCALABLE_TARGET
+from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT
 from headrace.control.model.names import arn_of
 from headrace.control.model.progress import EndpointView, view_endpoint
 from headrace.state.records import RawRecord
@@ -24,46 +24,47 @@ from headrace.wire.aws.scope import AwsScope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follower:
-    """A component, compared with what the instances of its variant ask for."""
+    """A component whose copies follow the instances of its variant."""
 
     name: str
     density: Density
-    wanted: int
+    required: int
+    """Copies for the present instances."""
     copies: int
-    """Copies asked for and not taken back, those that wait for room included."""
+    """Copies requested and not rolled back, including those without room yet."""
     is_settled: bool
     reason: str = ""
-    """Why copies are missing."""
+    """The reason why copies are missing."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether the copies that the instances ask for were taken back a moment ago."""
-        return self.is_settled and self.copies < self.wanted
+        """Whether the copies for the present instances were rolled back."""
+        return self.is_settled and self.copies < self.required
 
-    def told(self) -> str:
-        """Describe what the component got, for an activity's `Details`."""
+    def describe(self) -> str:
+        """Describe the component's copies for an activity's `Details`."""
         declared = f"declared: {self.density.copies} for {_counted(self.density.instances, 'instance')}"
         missing = f" {self.reason}" if self.reason else ""
-        return f"Inference component {self.name} follows with {_counted(self.wanted, 'copy')} ({declared}).{missing}"
+        return f"Inference component {self.name} follows with {_counted(self.required, 'copy')} ({declared}).{missing}"
 
 
 def keep_copies(store: Store, aws_scope: AwsScope, key: TargetKey, instances: int, *, now_s: float) -> list[Follower]:
     """
-    Bring the copies of a variant's components to what its instances ask for; return those that follow.
+    Bring the copies of a variant's components to their ratio; return the components that follow.
 
     Args:
-        store: to read from and write to.
-        aws_scope: of the platform.
-        key: of the variant.
-        instances: of the variant, as asked for last.
-        now_s: seconds since 1970.
+        store: The store to read from and write to.
+        aws_scope: Account and region.
+        key: The variant.
+        instances: The desired instances of the variant.
+        now_s: Seconds since 1970.
 
     Raises:
-        Conflict: a component was written at the same moment.
+        Conflict: A component was written at the same moment.
     """
     followers = []
     for record in components_of(store, key):
-        if store.get(SCALABLE_TARGET, _target_name(record.name)) is not None:
+        if store.get(SCALABLE_TARGET, TargetKey.of_component(record.name).name) is not None:
             _release(store, record)
             continue
         declared = _declared(store, record, instances)
@@ -73,7 +74,7 @@ def keep_copies(store: Store, aws_scope: AwsScope, key: TargetKey, instances: in
 
 
 def release_copies(store: Store, key: TargetKey) -> None:
-    """Let the components of a variant follow no more; they keep the copies that they have."""
+    """Stop the components of a variant from following it; they keep their copies."""
     for record in components_of(store, key):
         _release(store, record)
 
@@ -93,17 +94,13 @@ def components_of(store: Store, key: TargetKey) -> Sequence[RawRecord]:
     ]
 
 
-def _target_name(component: str) -> str:
-    return f"inference-component/{component}|{COMPONENT_DIMENSION}"
-
-
 def _release(store: Store, record: RawRecord) -> None:
     if read_density(record.spec) is not None:
         store.update(record, spec=with_density(record.spec, None))
 
 
 def _declared(store: Store, record: RawRecord, instances: int) -> tuple[RawRecord, Density] | None:
-    """Return a component with its ratio, which is written down first where it is new; None: it follows nothing."""
+    """Return a component with its ratio, recording a new one first; None if it cannot follow."""
     density = read_density(record.spec)
     if density is not None:
         return record, density
@@ -117,23 +114,23 @@ def _declared(store: Store, record: RawRecord, instances: int) -> tuple[RawRecor
 def _followed(
     store: Store, aws_scope: AwsScope, record: RawRecord, density: Density, instances: int, now_s: float
 ) -> Follower:
-    """Ask for the copies that are wanted, unless they could not be had a moment ago."""
+    """Request the copies of a component's ratio, unless they were unavailable within `RETRY_S`."""
     view = view_endpoint(record)
-    copies, wanted = _kept_copies(view), min(MAX_COPIES, density.copies_on(instances))
+    copies, required = _kept_copies(view), min(MAX_COPIES, density.copies_on(instances))
     is_settled = is_updatable(record)
     reason = view.progress.failure_reason if view.progress is not None and is_settled else ""
     since_s = view.progress.since_s if view.progress is not None else 0.0
-    if is_settled and copies != wanted and not (reason and copies < wanted and now_s < since_s + RETRY_S):
+    if is_settled and copies != required and not (reason and copies < required and now_s < since_s + RETRY_S):
         arn = arn_of(aws_scope, INFERENCE_COMPONENT, record.name)
-        store.update(record, spec=with_density(with_copies(record, wanted, arn=arn), density))
-        copies, is_settled, reason = wanted, False, ""
+        store.update(record, spec=with_density(with_copies(record, required, arn=arn), density))
+        copies, is_settled, reason = required, False, ""
     return Follower(
-        name=record.name, density=density, wanted=wanted, copies=copies, is_settled=is_settled, reason=reason
+        name=record.name, density=density, required=required, copies=copies, is_settled=is_settled, reason=reason
     )
 
 
 def _kept_copies(view: EndpointView) -> int:
-    """Return the copies that were asked for and not taken back, those that wait for room included."""
+    """Return the copies that were requested and not rolled back, including those without room yet."""
     settled = settled_version(view)
     (variant,) = settled.variants
     is_taken_up = view.progress is not None and settled is not view.version
