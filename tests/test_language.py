@@ -18,13 +18,11 @@ _NOT_YET = {
     "cloudwatch",
     "cluster",
     "control",
-    "engine",
     "gateway",
     "http",
     "platform",
     "server",
     "state",
-    "testing",
     "tests",
 }
 

@@ -117,7 +117,7 @@ async def running(engine: AsyncEngine) -> AsyncIterator[AsyncEngine]:
 
 
 class FreeRows(RowCostModel):
-    """In place of an engine's own: everybody drafts whatever matches, as long as it may."""
+    """A cost model by which every row is free: sequences draft whenever they have a match."""
 
     def row_cost(self, *, sequences: int) -> float:
         return 0.0

@@ -79,4 +79,4 @@ async def test_a_living_worker_is_not_forgotten_and_a_strange_one_has_exited() -
     machine.show("w", WorkerPhase.UNHEALTHY)
     await launcher.forget("w")
     assert (await launcher.poll("w", handle)).phase is WorkerPhase.UNHEALTHY
-    assert (await launcher.poll("nobody", handle)).phase is WorkerPhase.EXITED
+    assert (await launcher.poll("unknown", handle)).phase is WorkerPhase.EXITED

@@ -1,1 +1,1 @@
-"""Which tokens next, for whom: scheduler, KV blocks, prefix cache, sampling state and streaming text."""
+"""The engine: continuous batching by a scheduler, KV blocks, prefix cache, sampling state and streaming text."""

@@ -1,5 +1,5 @@
 """
-What is asked of an engine (`EngineConfig`), and the limits that it keeps to (`EngineLimits`).
+The configuration of an engine (`EngineConfig`), and the resolved limits that it enforces (`EngineLimits`).
 
 The server derives an `EngineConfig` from its settings, which have the defaults; `assembly.resolve_limits` resolves it
 against the model, and `fit_to_runner` against what the loaded runner can hold.
@@ -14,7 +14,7 @@ from headrace.runner.step import RunnerLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """What is asked of one engine. None and "auto" are resolved when the model is known."""
+    """The requested configuration of one engine. None and "auto" are resolved once the model is known."""
 
     model: str
     """Alias, Hub id, folder, `.gguf` file."""
@@ -24,7 +24,7 @@ class EngineConfig:
     dtype: str
     """bf16, w8a8, w4a8, smoothquant (w8a8, smoothed at load); auto: see `formats.choose_formats`."""
     smoothquant_alpha: float | None = None
-    """With the dtype smoothquant: its strength; None: searched."""
+    """Strength of the dtype smoothquant; None: searched."""
     kv_dtype: str
     """bf16, int8; auto: see `formats.choose_formats`."""
     max_model_len: int | None = None
@@ -32,22 +32,22 @@ class EngineConfig:
     max_prompt_tokens: int | None = None
     """None: `max_model_len` - 1."""
     max_num_seqs: int
-    """Sequences that run at the same time."""
+    """Sequences that run concurrently."""
     max_num_batched_tokens: int
-    """Tokens of one step."""
+    """Token budget of one step."""
     kv_cache_bytes: int | None = None
     """None: enough for `max_num_seqs` whole contexts, if so much memory is free."""
     max_kv_cache_tokens: int | None = None
     """Upper bound of the KV cache, whatever memory there is; None: no bound."""
     max_memory_bytes: int | None = None
-    """Memory to plan with; None: what is free."""
+    """Memory to plan with; None: the memory that is free."""
     enable_prefix_caching: bool
     max_draft_tokens: int
-    """Most tokens that a sequence guesses and verifies in one step, where that pays; 0: none."""
+    """Draft tokens of one sequence in one step at most; 0: no speculation."""
     max_itl_ms: float
     """While sequences decode, prompt chunks are sized to keep steps under this; 0: no limit."""
     max_waiting_seqs: int
-    """Sequences that may wait in addition to those that run; more are refused with `Busy`."""
+    """Sequences that may wait in addition to the running ones; more are refused with `Busy`."""
     request_limits: RequestLimits
     threads: int | None = None
     isa: str | None = None

@@ -1,9 +1,9 @@
 """
 A backend without a model: it answers with the words of the prompt.
 
-It keeps the whole `Backend` contract (limits, stop strings, logprobs, choices, seeds, cancellation, shutdown), is
-deterministic, and can be told to be slow or to fail. Servers and clients are tested against it, and the cost of the
-HTTP path is measured with it.
+It implements the whole `Backend` contract (limits, stop strings, logprobs, choices, seeds, cancellation, shutdown), is
+deterministic, and can be scripted to be slow or to fail. Constrained output and sampling parameters are ignored.
+`headrace.testing.server` serves it over HTTP.
 """
 
 import asyncio
@@ -36,29 +36,29 @@ VOCAB_SIZE = 50_000
 EOS_ID = 2
 EOS_TEXT = "</s>"
 FALLBACK_WORDS = ("Hello", " from", " the", " echo", ".")
-"""The answer to a prompt without words (token ids, an empty text)."""
+"""The answer to a prompt without words (token ids or an empty text)."""
 
 _PIECE = re.compile(r"\s*\S+|\s+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EchoScript:
-    """How the backend behaves from now on; replace `EchoBackend.script` between requests."""
+    """The behaviour of an `EchoBackend`; replace `EchoBackend.script` between requests."""
 
     delay_s: float = 0.0
-    """Wait before each token; 0 only yields to the event loop."""
+    """Delay before each token; 0 only yields to the event loop."""
     refusal: HeadraceError | None = None
-    """Raised in place of the first chunk."""
+    """Raised instead of the first chunk."""
     fail_after_tokens: int | None = None
     """End with an ERROR chunk after this many tokens."""
     start_failure: HeadraceError | None = None
     """Raised by `start`."""
     start_delay_s: float = 0.0
-    """How long `start` takes."""
+    """Duration of `start`."""
 
 
 class EchoBackend:
-    """A `Backend` that repeats the prompt, one word a token."""
+    """A `Backend` that repeats the prompt, one token per word."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class EchoBackend:
         self.script = script or EchoScript()
         self.is_healthy = True
         self.requests: list[GenerationRequest] = []
-        """Everything that was asked, oldest first."""
+        """All requests, oldest first."""
         self.aborted: list[str] = []
-        """Ids of the requests that were closed before their end."""
+        """Ids of requests that were closed before their end."""
         self._running: set[str] = set()
         self._closing = False
         self._stop_now = False
@@ -100,11 +100,11 @@ class EchoBackend:
 
     @property
     def info(self) -> ModelInfo:
-        """What is served."""
+        """The name and limits that are served."""
         return self._info
 
     def stats(self) -> EngineStats:
-        """How busy it is now; every running request holds one block."""
+        """Return the current load; every running request holds one block."""
         return EngineStats(
             num_running=len(self._running),
             num_blocks=64,
@@ -115,7 +115,7 @@ class EchoBackend:
         )
 
     def tokenize(self, prompt: str | ChatPrompt) -> tuple[str, tuple[TextSpan, ...]]:
-        """One token a word, with the space before it."""
+        """Return the text and one token per word, with the space before it."""
         text = prompt if isinstance(prompt, str) else _render(prompt)
         spans = tuple(
             TextSpan(id=_token_id(found.group()), text=found.group(), start=found.start(), stop=found.end())
@@ -124,7 +124,7 @@ class EchoBackend:
         return text, spans
 
     async def start(self) -> None:
-        """Wait as the script says."""
+        """Wait or fail as scripted."""
         await asyncio.sleep(self.script.start_delay_s)
         if self.script.start_failure is not None:
             raise self.script.start_failure
@@ -173,7 +173,7 @@ class EchoBackend:
         if self.script.refusal is not None:
             raise self.script.refusal
         if request.sampling.n < 1:
-            raise InvalidRequest(f"n is {request.sampling.n}, at least 1 is wanted.", param="n")
+            raise InvalidRequest(f"n is {request.sampling.n}; expected at least 1.", param="n")
         prompt_tokens = len(self._prompt_pieces(request))
         if prompt_tokens > self._info.max_prompt_tokens:
             raise PromptTooLong(prompt_tokens=prompt_tokens, max_prompt_tokens=self._info.max_prompt_tokens)
@@ -195,7 +195,7 @@ class EchoBackend:
         return pieces if keep is None else pieces[-keep:]
 
     def _chunks(self, request: GenerationRequest) -> Iterator[Chunk]:
-        """The choices take turns, as they do in a batch."""
+        """Yield the chunks of all choices in turns, as in a batch."""
         sampling = request.sampling
         pieces = self._prompt_pieces(request)
         room = self._info.max_model_len - len(pieces)
@@ -220,7 +220,7 @@ class EchoBackend:
 def _choice(
     index: int, words: tuple[str, ...], sampling: SamplingParams, prompt_tokens: int, limit: int
 ) -> list[Chunk]:
-    """All chunks of one answer: one a word, cut at the first stop string, the last with its finish."""
+    """Return the chunks of one answer: one per word, cut at the first stop string, the last with `finish`."""
     ends_by_itself = len(words) < limit and not sampling.ignore_eos
     pieces = list(words) if ends_by_itself else [words[position % len(words)] for position in range(limit)]
     tokens = [_token(piece, sampling.logprobs) for piece in pieces]
@@ -258,7 +258,7 @@ def _chunk(index: int, token: Token, text: str, sampling: SamplingParams) -> Chu
 
 
 def _broken(chunks: list[Chunk], num_tokens: int) -> list[Chunk]:
-    """The same answer, failing after `num_tokens`."""
+    """Return the same answer, failing after `num_tokens`."""
     last = chunks[-1].finish
     if len(chunks) <= num_tokens or last is None:
         return chunks
@@ -296,7 +296,7 @@ def _render(prompt: ChatPrompt) -> str:
 
 
 def _token_id(text: str) -> int:
-    """A stable number for a word, above the special tokens."""
+    """Return a stable token id for a word, above the special tokens."""
     return 3 + zlib.crc32(text.encode()) % (VOCAB_SIZE - 3)
 
 

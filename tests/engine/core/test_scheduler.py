@@ -1,4 +1,4 @@
-"""The scheduler: nothing is lost, nobody starves, steps keep to their budget."""
+"""The scheduler: nothing is lost, no sequence starves, steps keep to their budget."""
 
 import random
 from dataclasses import replace
@@ -123,7 +123,7 @@ def test_ten_thousand_random_operations_leave_the_pool_whole() -> None:
     st.integers(30, 60),
     st.booleans(),
 )
-def test_every_sequence_ends_and_none_is_preempted_for_ever(
+def test_every_sequence_ends_and_none_is_preempted_forever(
     shapes: list[tuple[int, int]], num_blocks: int, is_shared: bool
 ) -> None:
     scheduler = make_scheduler(num_blocks=num_blocks, max_num_seqs=8)

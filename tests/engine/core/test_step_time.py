@@ -1,4 +1,4 @@
-"""The step-time model keeps steps short while somebody decodes, learns from noise, and never stops progress."""
+"""The step-time model keeps steps short while sequences decode, learns from noise, and never stops progress."""
 
 import random
 

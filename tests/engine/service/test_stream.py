@@ -1,4 +1,4 @@
-"""How chunks reach whoever wants them: fetched one by one, or fed to a function."""
+"""Delivery of chunks: fetched one by one, or fed to a function."""
 
 import asyncio
 

@@ -58,7 +58,7 @@ def test_noise_slow_spells_and_growing_contexts_are_not_the_price_of_rows() -> N
     assert costs.row_cost(sequences=8) == pytest.approx(0.48, abs=0.15)
 
 
-def test_where_a_row_costs_as_much_as_a_step_nobody_drafts_until_it_is_forgotten() -> None:
+def test_where_a_row_costs_as_much_as_a_step_nothing_is_drafted_until_it_is_forgotten() -> None:
     costs = RowCostModel()
     learned(costs, sequences=1, seconds_of=lambda rows, _: 0.01 * rows)
     assert not drafting_pays(costs.row_cost(sequences=1))

@@ -1,17 +1,17 @@
 """
 The bookkeeping of the paged KV cache: reference counts, the prefix cache and eviction.
 
-Called by the scheduler only. It knows block numbers and hashes, not tensors and not sequences.
+Used by the scheduler only. It knows block numbers and hashes, neither tensors nor sequences.
 
 A block is in one of three states:
 
     used      num_refs > 0: one or more sequences have it in their table
-    cached    num_refs == 0 and it has a hash: its KV is still good for a prompt with the same beginning
+    cached    num_refs == 0 and it has a hash: its KV is valid for a prompt with the same prefix
     blank     num_refs == 0 and no hash
 
 Cached and blank blocks are both free. They form one doubly linked ring (two integer lists, no node objects):
-blank blocks at the front, then cached ones from least to most recently used. So every operation is O(1) a block
-and what is worth most is evicted last.
+blank blocks at the front, then cached ones from least to most recently used. So every operation is O(1) per block
+and eviction is LRU.
 """
 
 from collections import Counter
@@ -24,17 +24,17 @@ HASH_BYTES = 16
 
 
 def root_hash(salt: str) -> bytes:
-    """Return the parent of every first block under this salt; different salts never share blocks."""
+    """Return the parent hash of first blocks under this salt; different salts never share blocks."""
     return blake2b(salt.encode(), digest_size=HASH_BYTES, person=b"headrace.root").digest()
 
 
 def chain_hash(parent: bytes, token_bytes: bytes) -> bytes:
-    """Return the hash of a full block: a function of all tokens up to its end, and of the salt."""
+    """Return the hash of a full block, which depends on the salt and all tokens up to its end."""
     return blake2b(parent + token_bytes, digest_size=HASH_BYTES).digest()
 
 
 class BlockPool:
-    """Hands out blocks `0..num_blocks - 1`, counts references, finds cached ones by hash."""
+    """Allocates blocks `0..num_blocks - 1`, counts references and finds cached blocks by hash."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -48,15 +48,15 @@ class BlockPool:
 
     @property
     def num_cached(self) -> int:
-        """Blocks that can be found by hash, used ones included."""
+        """The number of blocks registered by hash, used ones included."""
         return len(self._by_hash)
 
     def is_free(self, block: int) -> bool:
-        """Whether nobody uses the block (it may be cached)."""
+        """Return whether the block has no references (it may be cached)."""
         return self._num_refs[block] == 0
 
     def allocate(self, count: int) -> list[int]:
-        """Take blocks, blank ones first, then the least recently used cached ones; there must be enough free."""
+        """Allocate blank blocks, then evict the least recently used cached ones; `count` blocks must be free."""
         assert count <= self.num_free, f"{count} blocks asked for, {self.num_free} free"
         blocks = []
         for _ in range(count):
@@ -68,18 +68,18 @@ class BlockPool:
         return blocks
 
     def find(self, block_hash: bytes) -> int | None:
-        """Return the block that holds these tokens' KV, if there is one."""
+        """Return the block with this hash, if any."""
         return self._by_hash.get(block_hash)
 
     def share(self, block: int) -> None:
-        """Add a reference to a block that `find` gave."""
+        """Add a reference to a block returned by `find`."""
         if self._num_refs[block] == 0:
             self._unlink(block)
         self._num_refs[block] += 1
 
     def register(self, block: int, block_hash: bytes) -> None:
         """
-        Make a full, computed block findable.
+        Register a full, computed block under its hash.
 
         A second block with the same contents stays private: tables are append-only, so duplicates are not merged.
         """
@@ -88,23 +88,23 @@ class BlockPool:
             self._hashes[block] = block_hash
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Drop one reference to each. Called with a whole table, whose tail is then evicted before its head."""
+        """Drop one reference to each block of a table; its tail will be evicted before its head."""
         for block in reversed(blocks):
             self._num_refs[block] -= 1
             if self._num_refs[block] == 0:
                 self._link(block, at_front=self._hashes[block] is None)
 
     def drop_cache(self) -> None:
-        """Forget every hash; used blocks stay with their owners."""
+        """Remove all hashes; used blocks keep their references."""
         for block in list(self._by_hash.values()):
             self._forget(block)
 
     def check_integrity(self, tables: Iterable[Sequence[int]] | None = None) -> None:
         """
-        Raise `Internal` if the books do not balance. O(blocks): for tests and idle moments.
+        Raise `Internal` if the state is inconsistent. O(blocks): for tests and idle moments.
 
         Args:
-            tables: The block tables of all live sequences; if given, references are compared with them.
+            tables: The block tables of all live sequences, to compare reference counts with.
         """
         ring = self._walk()
         if len(ring) != self.num_free or len(set(ring)) != len(ring):

@@ -1,4 +1,4 @@
-"""One choice of a request inside the engine: its sequence, its text, its place in a grammar, its times."""
+"""One choice of a request inside the engine: sequence, text, grammar state and times."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ UNDRAWABLE = (
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Choice:
-    """Owned by the engine thread once it was added; `owner` is whoever wants the chunks."""
+    """One candidate answer, owned by the engine thread once added; `owner` receives its chunks."""
 
     request_id: str
     index: int
@@ -31,7 +31,7 @@ class Choice:
     extras: RowExtras | None = None
     reported_seed: int | None = None
     prompt: list[Token] = field(default_factory=list)
-    """Scored so far."""
+    """Prompt tokens scored so far."""
     arrived_s: float = 0.0
     admitted_s: float | None = None
     first_token_s: float | None = None
@@ -39,25 +39,25 @@ class Choice:
 
     @property
     def mean_logprob(self) -> float:
-        """Of the tokens generated; what `best_of` ranks by."""
+        """Mean logprob of the generated tokens, the rank of a `best_of` candidate."""
         return self.logprob_sum / max(1, self.sequence.num_output_tokens)
 
     @property
     def grammar_without_logprobs(self) -> GrammarState | None:
-        """The place in the grammar, if there is one and no logits are wanted but for drawing."""
+        """The grammar state, or None if the choice has none or reports logprobs."""
         return None if self.extras is None or self.sequence.params.logprobs is not None else self.extras.grammar
 
     def forced_token(self) -> int | None:
-        """Return the next token if the grammar allows no other one and it does not end the answer."""
+        """Return the only token that the grammar allows next, unless it ends the answer; else None."""
         grammar = self.grammar_without_logprobs
         token_id = None if grammar is None else grammar.only_token()
         return None if token_id in self.end_ids else token_id
 
     def take_token(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> Chunk | None:
         """
-        Add a token that was drawn (below 0: none could be); return what can be shown, with `finish` if that was all.
+        Append a drawn token (negative: none could be drawn); return the text to show, with `finish` at the end.
 
-        The caller takes the sequence out of the scheduler if there is a `finish`.
+        The caller removes the sequence from the scheduler after a `finish`.
         """
         if token_id < 0:
             return self.finish(FinishReason.ERROR, message=UNDRAWABLE)
@@ -93,7 +93,7 @@ class Choice:
         return self.finish(FinishReason.EOS) if grammar is not None and grammar.is_complete else None
 
     def _grammar_failed(self, reason: str) -> Chunk:
-        """Return the last chunk of an answer whose grammar exceeds a limit of the parser, which is the client's."""
+        """Return the last chunk of an answer whose grammar exceeds a limit of the parser: an error of the client."""
         grammar = self.sequence.params.grammar
         message = f"The grammar cannot be enforced any further: {reason.rstrip('.')}. Use a smaller one."
         return self.finish(FinishReason.ERROR, message=message, param=None if grammar is None else grammar.param)
@@ -107,7 +107,7 @@ class Choice:
         message: str | None = None,
         param: str | None = None,
     ) -> Chunk:
-        """Return the last chunk, with everything that was held back."""
+        """Return the last chunk, with all text that was held back."""
         text, tokens = self.text.finish(match)
         sequence = self.sequence
         finish = Finish(
@@ -123,7 +123,7 @@ class Choice:
         return Chunk(index=self.index, text=text, tokens=tokens, prompt=self._take_prompt(), finish=finish)
 
     def report(self, reason: FinishReason, now_s: float) -> ChoiceReport:
-        """Return the numbers for the observer."""
+        """Return the report for the observer."""
         sequence = self.sequence
         return ChoiceReport(
             request_id=self.request_id,

@@ -1,8 +1,8 @@
 """
-The heart: `Engine.step()` is schedule, execute, apply, emit.
+The engine loop: `Engine.step()` schedules, executes, applies and emits.
 
-Synchronous and single-threaded; `async_engine` gives it a thread and callers. It never raises for what a request or a
-runner does: a step that fails ends the requests that were in it with an ERROR chunk, and the next step goes on.
+Synchronous and single-threaded; `service` gives it a thread and callers. It never raises because of a request or a
+runner: a failed step ends its requests with an ERROR chunk, and the next step runs.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,13 +31,13 @@ _TOTALS = (
 )
 
 _MAX_FORCED_TOKENS = 16
-"""Tokens that a choice takes between two steps without a draw."""
+"""Forced tokens of a choice between two steps at most."""
 
 Emitted = list[tuple[Choice, Chunk]]
 
 
 class Engine:
-    """Runs choices to their end, a step at a time."""
+    """Runs choices to completion, one step at a time."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Engine:
         self.row_costs = RowCostModel()
         self.scheduler = Scheduler(limits, runner.limits, self.step_times, self.row_costs)
         self.num_failures_in_row = 0
-        """Steps that failed since the last good one."""
+        """Consecutive failed steps."""
         self.last_failure: Exception | None = None
         self._runner = runner
         self._table = table
@@ -65,7 +65,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do anything."""
+        """True if a choice is running or waiting."""
         return self.scheduler.has_work
 
     def add(self, choice: Choice) -> None:
@@ -74,7 +74,7 @@ class Engine:
         self.scheduler.add(choice.sequence)
 
     def abort(self, choices: Iterable[Choice], *, message: str) -> Emitted:
-        """End choices now, wherever they are, and free their blocks; those that have ended are left alone."""
+        """End choices and free their blocks; choices that have ended already are skipped."""
         return [
             (choice, self._end(choice, choice.finish(FinishReason.ABORT, message=message)))
             for choice in choices
@@ -82,7 +82,7 @@ class Engine:
         ]
 
     def step(self) -> Emitted:
-        """Run one step and return the chunks that came of it."""
+        """Run one step and return its chunks."""
         started_s = self._clock()
         plan = self.scheduler.schedule()
         self._note_queues(plan, started_s)
@@ -102,13 +102,13 @@ class Engine:
         return emitted
 
     def begin_service(self, observer: EngineObserver) -> None:
-        """Forget the warm-up's totals and report to `observer` from now on."""
+        """Reset the totals after the warm-up and report to `observer` from now on."""
         self._observer = observer
         self._totals = dict.fromkeys(self._totals, 0)
         self._step_seconds_total = 0.0
 
     def stats(self) -> EngineStats:
-        """Return a picture of now; may be called from any thread."""
+        """Return current statistics; may be called from any thread."""
         scheduler, pool = self.scheduler, self.scheduler.pool
         return EngineStats(
             num_running=len(scheduler.running),
@@ -129,7 +129,7 @@ class Engine:
         )
 
     def _note_queues(self, plan: StepPlan, now_s: float) -> None:
-        """Book admissions and preemptions."""
+        """Record admissions and preemptions."""
         for sequence in plan.admitted:
             choice = self._choices[sequence.arrival_id]
             self._builder.admit(sequence, choice.extras)
@@ -140,7 +140,7 @@ class Engine:
         self._totals["preemptions"] += len(plan.preempted)
 
     def _apply(self, plan: StepPlan, logit_rows: LogitRows, output: StepOutput, now_s: float, emitted: Emitted) -> None:
-        """Book what was computed, hand each choice its tokens, take out those that ended."""
+        """Record the progress of sequences, give choices their tokens, remove those that ended."""
         self.scheduler.commit(plan)
         for sequence, first_row, count in logit_rows.scoring:
             self._score_prompt(self._choices[sequence.arrival_id], output, first_row, count)
@@ -159,7 +159,7 @@ class Engine:
     def _take_tokens(
         self, choice: Choice, output: StepOutput, token_ids: list[int], first_row: int, emitted: Emitted
     ) -> None:
-        """Hand a choice its token, and those after it as long as the tokens before them were the drafted ones."""
+        """Give a choice its drawn token, and the next ones as long as the draft tokens before them were right."""
         sequence = choice.sequence
         wanted = sequence.params.logprobs
         for row, token_id in enumerate(token_ids, first_row):
@@ -179,10 +179,10 @@ class Engine:
 
     def _take_forced_tokens(self, drew: Iterable[Choice | None], emitted: Emitted) -> None:
         """
-        Take the tokens that grammars leave no choice about, as if they had been drawn.
+        Append the tokens that grammars force, as if they had been drawn.
 
-        The next step computes them together, like a piece of a prompt: a token of a JSON property's name does not
-        cost a step. Their logits are never computed, so a choice that reports logprobs takes them one by one.
+        The next step computes them together, like a prompt chunk, so the tokens of a JSON property's name do not cost
+        a step each. Their logits are never computed: choices that report logprobs draw them one by one.
         """
         choices = [choice for choice in drew if choice is not None and choice.grammar_without_logprobs is not None]
         for _ in range(_MAX_FORCED_TOKENS):
@@ -193,7 +193,7 @@ class Engine:
                 return
 
     def _take_forced_token(self, choice: Choice, emitted: Emitted) -> bool:
-        """Take the next token if it is the only one that the grammar allows; return whether it was."""
+        """Append the next token if the grammar allows only that one; return whether it did."""
         token_id = choice.forced_token()
         if token_id is None:
             return False
@@ -204,7 +204,7 @@ class Engine:
         return True
 
     def _end_without_answer(self, plan: StepPlan) -> Emitted:
-        """End the choices that wanted no token (`max_new_tokens` 0) and whose prompt is computed."""
+        """End the choices without an answer (`max_new_tokens` 0) whose prompt is computed."""
         return [
             (choice, self._end(choice, choice.finish(FinishReason.LENGTH)))
             for sequence in plan.sequences[plan.num_decodes :]
@@ -213,7 +213,7 @@ class Engine:
         ]
 
     def _end(self, choice: Choice, chunk: Chunk) -> Chunk:
-        """Take a choice out, free its blocks, report it."""
+        """Remove a choice, free its blocks and report it."""
         assert chunk.finish is not None
         if choice.sequence.slot >= 0:
             self._builder.release(choice.sequence.slot)
@@ -223,7 +223,7 @@ class Engine:
         return chunk
 
     def _fail(self, plan: StepPlan, error: Exception, emitted: Emitted) -> None:
-        """End the choices of a step that could not be run; what it wrote to the cache was never registered."""
+        """End the choices of a failed step; the KV that it wrote was never registered."""
         self.num_failures_in_row += 1
         self.last_failure = error
         self._observer.step_failed()
@@ -259,7 +259,7 @@ class Engine:
         )
 
     def _score_prompt(self, choice: Choice, output: StepOutput, first_row: int, count: int) -> None:
-        """Add the prompt tokens that these rows scored."""
+        """Add the prompt tokens that `count` rows scored."""
         sequence = choice.sequence
         num_top = sequence.params.prompt_logprobs or 0
         for row in range(first_row, first_row + count):

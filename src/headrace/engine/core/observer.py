@@ -1,7 +1,7 @@
 """
-What an engine tells about itself while it works, in plain numbers, for metrics.
+Reports of a running engine for metrics.
 
-Called on the engine's thread: an observer must be quick and must not raise.
+Observers are called on the engine thread: they must be quick and must not raise.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from headrace.core.generation import FinishReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """One step that was executed."""
+    """The timing and size of one executed step."""
 
     seconds: float
-    """Inside the runner."""
+    """Time inside the runner."""
     overhead_s: float
-    """Planning, arrays, text: outside the runner."""
+    """Time outside the runner: planning, arrays, text."""
     num_tokens: int
     num_decodes: int
     num_sequences: int
@@ -26,7 +26,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceReport:
-    """One choice that has ended."""
+    """The counts and times of one finished choice."""
 
     request_id: str
     index: int
@@ -43,23 +43,23 @@ class ChoiceReport:
 
 
 class EngineObserver(Protocol):
-    """Gets the reports."""
+    """A receiver of the engine's reports."""
 
     def step_finished(self, report: StepReport) -> None:
-        """A step was executed."""
+        """Handle the report of an executed step."""
         ...
 
     def choice_finished(self, report: ChoiceReport) -> None:
-        """A choice has ended, for whatever reason."""
+        """Handle the report of a finished choice, whatever its reason."""
         ...
 
     def step_failed(self) -> None:
-        """A step raised; the requests in it ended with ERROR."""
+        """Handle a failed step, whose requests ended with ERROR."""
         ...
 
 
 class NoObserver:
-    """Ignores everything."""
+    """An observer that ignores all reports."""
 
     def step_finished(self, report: StepReport) -> None:
         """Ignore it."""

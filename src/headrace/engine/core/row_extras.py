@@ -1,7 +1,7 @@
 """
-What only some sequences bring to their logit rows: biases, banned ends, penalties' history, a grammar.
+Optional inputs of logit rows: biases, banned end tokens, history for penalties, a grammar.
 
-Made once for a sequence, kept through preemption, asked by `step_input` in every step.
+Made once per sequence, kept through preemption and read by `step_input` in every step.
 """
 
 import math
@@ -21,23 +21,23 @@ BiasArrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowExtras:
-    """Of one sequence."""
+    """The optional inputs of one sequence's logit rows."""
 
     needs_history: bool
     bias: BiasArrays | None
-    """What the request asked for."""
+    """The request's own bias."""
     early_bias: BiasArrays | None
-    """The same, with the ends of the answer forbidden: before `min_new_tokens`."""
+    """The same with end tokens forbidden, used before `min_new_tokens`."""
     grammar: GrammarState | None
 
     def history(self, sequence: Sequence, row: int, num_tokens: int) -> History | None:
-        """Tokens for the penalties, if any penalty is on; the row draws number `num_tokens`, drafted ones before it."""
+        """Return the tokens that penalties count, if any is set, for a row that draws token number `num_tokens`."""
         if not self.needs_history:
             return None
         return History(row=row, tokens=sequence.tokens[:num_tokens], num_prompt_tokens=sequence.num_prompt_tokens)
 
     def row_bias(self, sequence: Sequence, row: int, num_tokens: int) -> Bias | None:
-        """Bias of the row, which draws token number `num_tokens`, if any."""
+        """Return the bias of a row that draws token number `num_tokens`, if any."""
         is_early = num_tokens - sequence.num_prompt_tokens < sequence.params.min_new_tokens
         arrays = self.early_bias if is_early else self.bias
         return None if arrays is None else Bias(row=row, ids=arrays[0], values=arrays[1])
@@ -45,9 +45,9 @@ class RowExtras:
 
 def make_extras(params: SamplingParams, *, end_ids: Iterable[int], grammar: GrammarState | None) -> RowExtras | None:
     """
-    Return what a request brings beyond its `SAMPLING_DTYPE` row, or None.
+    Return what a request needs beyond its `SAMPLING_DTYPE` row, or None.
 
-    A grammar decides itself when the answer may end: `min_new_tokens` does not apply under one.
+    A grammar decides when the answer may end: `min_new_tokens` does not apply with one.
     """
     needs_history = (
         params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0

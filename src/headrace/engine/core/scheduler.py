@@ -1,16 +1,16 @@
 """
-Who computes how many tokens in the next step.
+The scheduler: which sequences compute how many tokens in the next step.
 
-One token budget, no separate prefill and decode phases: every sequence has `num_computed_tokens`, and a step brings it
-nearer to `num_tokens`. Decoding sequences come first (one token each, and drafted ones where that pays), then prompts
-that are being read, then waiting sequences are admitted in order of arrival. Pure: no clock, no I/O, no threads.
+One token budget, no separate prefill and decode phases: every sequence has `num_computed_tokens`, and a step moves it
+towards `num_tokens`. Decoding sequences come first (one token each, plus draft tokens where they pay off), then prompts
+in prefill, then waiting sequences are admitted in order of arrival. Pure: no clock, no I/O, no threads.
 
-Promises:
-- The oldest running sequence always moves on, and every waiting one is admitted in its turn: nothing starves.
-- On shortage the newest running sequence is preempted. Its full blocks stay in the prefix cache, so that reading it in
-  again is mostly a cache hit. One that was preempted `MAX_PREEMPTIONS` times is admitted only when the worst case fits.
-- A sequence waits while another computes the very block that it needs next (`n` choices of one prompt, a burst of
-  requests with one system prompt): it then finds it in the cache.
+Guarantees:
+- The oldest running sequence always progresses and waiting ones are admitted in order: no starvation.
+- On shortage of blocks the newest running sequence is preempted. Its full blocks stay in the prefix cache, so that
+  computing it again is mostly cache hits. After `MAX_PREEMPTIONS` it is admitted only when the worst case fits.
+- A sequence waits while another one computes the block that it needs next (`n` choices of one prompt, a burst of
+  requests with one system prompt), and then finds that block in the cache.
 """
 
 from bisect import insort
@@ -26,9 +26,9 @@ from headrace.runner.step import RunnerLimits
 
 MAX_PREEMPTIONS = 2
 MIN_CHUNK_TOKENS = 16
-"""The first prompt of a step gets at least so many tokens, however slow steps are: progress is always made."""
+"""Minimum chunk of the first prompt of a step, however slow steps are: guarantees progress."""
 _LEAST_STRETCH = 1.5
-"""Prompts may stretch a step of decoding by this factor even if it then passes the limit: they must not stand still."""
+"""Prompts may lengthen a decode step by this factor even beyond the limit: guarantees progress."""
 _WATERMARK = 0.01
 _EXPECTED_OUTPUT_TOKENS = 128.0
 _EXPECTATION_WEIGHT = 0.05
@@ -39,7 +39,7 @@ class StepPlan:
     """
     One step: each sequence computes `counts[i]` tokens.
 
-    The first `num_decodes` decode: one known token each, the others are drafted and lie behind the known ones.
+    The first `num_decodes` sequences decode: one known token each, followed by their draft tokens.
     """
 
     sequences: list[Sequence] = field(default_factory=list)
@@ -50,19 +50,19 @@ class StepPlan:
     preempted: list[Sequence] = field(default_factory=list)
     num_tokens: int = 0
     attended: int = 0
-    """Tokens that the tokens of the step look back at, summed."""
+    """Tokens attended to, summed over the tokens of the step."""
     decode_attended: int = 0
-    """The same of the decoding ones."""
+    """The part of `attended` that belongs to decoding sequences."""
 
     def add(self, sequence: Sequence, count: int) -> None:
-        """Let a sequence compute `count` tokens."""
+        """Plan `count` tokens of a sequence."""
         self.sequences.append(sequence)
         self.counts.append(count)
         self.num_tokens += count
         self.attended += attended_tokens(sequence.num_computed_tokens, count)
 
     def add_draft(self, index: int, count: int) -> None:
-        """Let a decoding sequence compute `count` drafted tokens too."""
+        """Plan `count` draft tokens of a decoding sequence in addition."""
         self.counts[index] += count
         self.num_tokens += count
         self.num_drafted += count
@@ -72,7 +72,7 @@ class StepPlan:
 
 
 class Scheduler:
-    """Owns the block pool and the two queues."""
+    """Owns the block pool and the running and waiting queues."""
 
     def __init__(
         self, limits: EngineLimits, runner: RunnerLimits, step_times: StepTimeModel, row_costs: RowCostModel
@@ -93,15 +93,15 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """True if a sequence is running or waiting."""
         return bool(self.running or self.waiting)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence, which must be able to fit alone."""
+        """Queue a sequence, which must fit into the pool on its own."""
         insort(self.waiting, sequence, key=_arrival_id)
 
     def finish(self, sequence: Sequence) -> None:
-        """Take a sequence out, wherever it is, and free its blocks. Idempotent."""
+        """Remove a sequence from its queue and free its blocks. Idempotent."""
         if sequence.phase is SequencePhase.RUNNING:
             self.running.remove(sequence)
             self._release(sequence)
@@ -112,7 +112,7 @@ class Scheduler:
         sequence.phase = SequencePhase.DONE
 
     def schedule(self) -> StepPlan:
-        """Plan the next step; its sequences have the blocks that they need."""
+        """Plan the next step and allocate the blocks that it needs."""
         plan = StepPlan()
         self._grow_decoding(plan)
         self._plan_decodes(plan)
@@ -125,13 +125,13 @@ class Scheduler:
         return plan
 
     def commit(self, plan: StepPlan) -> None:
-        """Note that the known tokens of the plan are computed now, before the tokens that were drawn are appended."""
+        """Mark the known tokens of the plan as computed, before drawn tokens are appended."""
         known = [1] * plan.num_decodes + plan.counts[plan.num_decodes :]
         for sequence, count in zip(plan.sequences, known, strict=True):
             self._advance(sequence, sequence.num_computed_tokens + count)
 
     def accept(self, sequence: Sequence) -> None:
-        """Note that all tokens appended but the last had been drafted, so that their KV is there already."""
+        """Mark all appended tokens but the last as computed: they were draft tokens, whose KV exists already."""
         self._advance(sequence, sequence.num_tokens - 1)
 
     def check_integrity(self) -> None:
@@ -140,7 +140,7 @@ class Scheduler:
         if any(s.blocks or s.slot >= 0 for s in self.waiting):
             raise Internal("A waiting sequence holds blocks or a slot.")
 
-    # Decoding first: each needs room for one more token, and the newest gives way.
+    # Decoding sequences first: each needs room for one more token; on shortage the newest one is preempted.
 
     def _grow_decoding(self, plan: StepPlan) -> None:
         block_tokens = self._block_tokens
@@ -159,7 +159,7 @@ class Scheduler:
         plan.attended = plan.decode_attended = sum([s.num_tokens for s in decoding])
 
     def _plan_drafts(self, plan: StepPlan) -> None:
-        """Let decoding sequences verify what they may say next, where a row brings more than it costs."""
+        """Add draft tokens to decoding sequences, where a row yields more than it costs."""
         limits = self._limits
         room = min(
             self._max_rows - limits.max_num_seqs, limits.max_num_batched_tokens - plan.num_tokens - MIN_CHUNK_TOKENS
@@ -178,7 +178,7 @@ class Scheduler:
                 room -= count
 
     def _fit_draft(self, sequence: Sequence, count: int) -> int:
-        """Return how many drafted tokens the blocks hold; one more block is taken if nobody could miss it."""
+        """Return how many draft tokens fit; one more block is allocated if enough are free."""
         room = len(sequence.blocks) * self._block_tokens - sequence.num_tokens
         if count > room and self.pool.num_free > len(self.running) + self._watermark:
             sequence.blocks += self.pool.allocate(1)
@@ -199,10 +199,10 @@ class Scheduler:
         insort(self.waiting, sequence, key=_arrival_id)
         plan.preempted.append(sequence)
 
-    # Prompt chunks: what is left of the budget, in tokens and in time.
+    # Prompt chunks: the rest of the budget, in tokens and in time.
 
     def _plan_chunk(self, plan: StepPlan, sequence: Sequence) -> bool:
-        """Add the largest chunk that the step has room for; return whether there was any."""
+        """Add the largest chunk that fits into the step; return whether there was room."""
         count = min(sequence.num_tokens - sequence.num_computed_tokens, self._chunk_room(plan, sequence))
         if count <= 0:
             return False
@@ -229,7 +229,7 @@ class Scheduler:
         return min(room, max(timely, floor))
 
     def _rows_left(self, plan: StepPlan) -> int:
-        """Logit rows for scoring a prompt: every other sequence may need one, and one chunk at a time scores."""
+        """Return the logit rows left for scoring a prompt: others need one row each, and one chunk scores at a time."""
         if any(s.scores_prompt for s in plan.sequences[plan.num_decodes :]):
             return 0
         return self._max_rows - self._limits.max_num_seqs - plan.num_drafted + 1
@@ -252,7 +252,7 @@ class Scheduler:
             self._plan_chunk(plan, sequence)
 
     def _cached_blocks(self, sequence: Sequence) -> list[int] | None:
-        """Return the cached blocks at the beginning of a sequence; None if the next one is being computed just now."""
+        """Return the cached blocks of a sequence's prefix; None if its next block is being computed."""
         reusable = sequence.num_scored_tokens if sequence.scores_prompt else sequence.num_tokens
         count = min(reusable, sequence.num_tokens - 1) // self._block_tokens
         hits: list[int] = []
@@ -264,7 +264,7 @@ class Scheduler:
         return hits
 
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
-        """Whether a sequence may come in: its tokens, the growth that is expected of all, and a watermark."""
+        """Return whether a sequence fits, with the expected growth of all sequences and a watermark."""
         num_new = self._blocks_for(sequence.num_tokens) - len(hits)
         left = self.pool.num_free - num_new - sum(self.pool.is_free(block) for block in hits)
         if not self.running:
@@ -274,7 +274,7 @@ class Scheduler:
         return left >= growth + self._watermark
 
     def _growth_blocks(self, sequence: Sequence, *, is_certain: bool) -> int:
-        """Return the blocks that a sequence will still take, in the worst case or as answers have been of late."""
+        """Return the blocks that a sequence will still need: in the worst case, or by the recent length of answers."""
         final = sequence.max_total_tokens
         if not is_certain:
             to_come = max(self._expected_output_tokens - sequence.num_output_tokens, self._block_tokens)
@@ -298,7 +298,7 @@ class Scheduler:
             self._computing.setdefault(block_hash, sequence)
 
     def _advance(self, sequence: Sequence, num_computed_tokens: int) -> None:
-        """Note how far a sequence is computed; blocks that are full now can be found by others."""
+        """Set the progress of a sequence and register the blocks that became full."""
         sequence.num_computed_tokens = num_computed_tokens
         count = num_computed_tokens // self._block_tokens
         if count <= sequence.num_registered_blocks:
@@ -328,5 +328,5 @@ def _arrival_id(sequence: Sequence) -> int:
 
 
 def _chunk_order(sequence: Sequence) -> tuple[bool, int]:
-    """Forced tokens of answers first: they are few, and a stream must not wait for an older prompt."""
+    """Sort forced tokens of answers first: they are few, and a stream must not wait for an older prompt."""
     return sequence.num_computed_tokens < sequence.num_prompt_tokens, sequence.arrival_id

@@ -1,11 +1,10 @@
 """
-Turns a plan into the arrays that a runner reads.
+Conversion of a step plan to the arrays that a runner reads.
 
-What stays the same from step to step (block tables, sampling rows) lies in persistent arrays, one row per slot, and is
-written when a sequence is admitted or gets a block. A step only gathers rows, so that 64 decoding sequences cost a few
-numpy calls; while the same sequences decode one token after the other, what was gathered is used again. A sequence may
-have any number of logit rows in a step: none while its prompt is read, many while a prompt is scored or drafted tokens
-are verified.
+Values that stay the same from step to step (block tables, sampling rows) are kept in persistent arrays, one row per
+slot, written when a sequence is admitted or gets a block. A step only gathers rows, so 64 decoding sequences cost a few
+numpy calls; while the same sequences decode one token per step, the gathered arrays are reused. A sequence may have any
+number of logit rows in a step: none during prefill, many while its prompt is scored or draft tokens are verified.
 """
 
 from dataclasses import dataclass, field
@@ -28,21 +27,21 @@ _SEED_MASK = 2**64 - 1
 
 @dataclass(slots=True)
 class LogitRows:
-    """What each logit row of a step is for."""
+    """The use of each logit row of a step: drawing or scoring."""
 
     drawing: list[Sequence] = field(default_factory=list)
-    """Sequences that draw a token; decoding ones first, whose row number is their place."""
+    """Sequences that draw a token, decoding ones first."""
     draw_rows: list[int] = field(default_factory=list)
-    """First row of each of them."""
+    """First row of each drawing sequence."""
     draw_counts: list[int] = field(default_factory=list)
-    """How many rows draw: one, and one more for each drafted token, as if those before it had been drawn."""
+    """Rows of each drawing sequence: one, plus one per draft token, which assumes that those before it were drawn."""
     scoring: list[tuple[Sequence, int, int]] = field(default_factory=list)
-    """Sequence, first row, number of rows that score its prompt."""
+    """Sequence, first row and number of rows that score its prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedStep:
-    """A step in which sequences decoded one token each, for more steps of the same sequences with the same blocks."""
+    """A step of plain decoding, reused while the same sequences with the same blocks decode."""
 
     sequences: list[Sequence]
     step: StepInput
@@ -58,13 +57,13 @@ class StepBuilder:
         self._table_lens = [0] * max_num_seqs
         self._sampling = np.zeros(max_num_seqs, SAMPLING_DTYPE)
         self._extras: dict[int, RowExtras] = {}
-        """By slot."""
+        """Extras by slot."""
         self._masks = masks
         self._cached: CachedStep | None = None
-        """The last step, if its like may follow."""
+        """The last step, if the next one may reuse it."""
 
     def admit(self, sequence: Sequence, extras: RowExtras | None) -> None:
-        """Fill a slot's persistent rows. Called whenever a sequence gets a slot."""
+        """Write the persistent rows of a sequence that was given a slot."""
         slot = sequence.slot
         self._cached = None
         self._sampling[slot] = sampling_row(sequence.params, sequence.seed)
@@ -87,7 +86,7 @@ class StepBuilder:
         return step, logit_rows
 
     def _next_of(self, cached: CachedStep) -> StepInput:
-        """Return the next step of the same sequences."""
+        """Return the step that follows a cached one."""
         step = cached.step
         sampling = step.sampling.copy()
         sampling["position"] = [s.num_tokens for s in cached.sequences]
@@ -190,7 +189,7 @@ class StepBuilder:
         return tuple(histories), tuple(biases), masks
 
     def release(self, slot: int) -> None:
-        """Forget what a slot's sequence brought."""
+        """Drop the extras of a slot."""
         self._extras.pop(slot, None)
 
 
@@ -228,13 +227,13 @@ def _token_ids(plan: StepPlan) -> Int32:
 
 
 def _draws(sequence: Sequence, count: int) -> bool:
-    """Whether the chunk reaches the newest token and the sequence may get another one."""
+    """Return whether the chunk reaches the newest token and the sequence may get another one."""
     end = sequence.num_computed_tokens + count
     return end == sequence.num_tokens < sequence.max_total_tokens
 
 
 def _scored(sequence: Sequence, count: int) -> tuple[int, int]:
-    """Return the first position of the chunk that scores the prompt token after it, and how many do."""
+    """Return the first position of the chunk that scores the prompt token after it, and their number."""
     if not sequence.scores_prompt:
         return 0, 0
     first = max(sequence.num_computed_tokens, sequence.num_scored_tokens)

@@ -1,18 +1,18 @@
 """
-How long will a step take? An online model that keeps running streams smooth while prompts are read in.
+An online model of step times, which keeps running streams smooth while prompts are prefilled.
 
     seconds = a + b * tokens + c * attended
 
-`tokens` are those of the step, `attended` is the sum over them of the tokens that they look back at.
-The engine's shell feeds measured times; the scheduler asks for the largest prompt chunk that keeps the next step under
-a limit. Pure: no clock here.
+`tokens` are the tokens of the step, `attended` the tokens that they attend to, summed.
+The engine feeds measured times; the scheduler asks for the largest prompt chunk that keeps the next step under a limit.
+Pure: no clock.
 
-The samples lie in buckets by (log tokens, log attended), a few recent ones each, and a bucket counts with its median:
-one slow step (a page fault, another process) changes nothing, and hours of equal decode steps do not wash out what was
+Samples are kept in buckets by (log tokens, log attended), a few recent ones each, and a bucket counts with its median:
+one slow step (a page fault, another process) changes nothing, and hours of equal decode steps do not displace what was
 learned about prompts. The fit is least squares of relative errors with non-negative coefficients.
 
-Half of all steps take longer than that. So the chunk is chosen for what nine in ten steps with prompts stayed under
-lately: on a quiet machine next to the fit, on a noisy one well above it.
+Half of all steps take longer than the fit. So chunks are sized by the 90th percentile of recent steps with prompts:
+close to the fit on a quiet machine, well above it on a noisy one.
 """
 
 from collections import deque
@@ -28,19 +28,19 @@ _QUANTILE_RATE = 0.1
 _MOST_NOISE = 2.0
 _PRIOR_S_PER_TOKEN = 1e-3
 _STRETCH = 4
-"""A chunk makes a step at most this many times larger than any that was measured."""
+"""Largest step planned, as a multiple of the largest one measured."""
 _MAX_ATTENDED_COST = 1 / 256
-"""Attending to one token costs at most this part of computing one (in theory 1 / (6 * hidden size) or so)."""
+"""Upper bound of the cost of attending to a token, relative to computing one (about 1 / (6 * hidden size))."""
 _ACTIVE_SETS = ((1,), (3,), (0, 1), (0, 3), (1, 2), (0, 1, 2))
 """
-Columns of a fit: 0 a, 1 b, 2 c, 3 b with c at its bound. Tokens always cost something, so that a machine that has only
-seen decode steps does not call prompts free.
+Columns of a fit: 0 a, 1 b, 2 c, 3 b with c at its bound. Tokens always have a cost, so that prompts are not predicted
+to be free before any was measured.
 """
 
 Sample = tuple[float, float, float]
-"""tokens, attended, seconds"""
+"""Tokens, attended tokens and seconds of one step."""
 Row = tuple[float, float, float, float, float]
-"""The columns of a fit, then what they should add up to; a bucket with few samples weighs less."""
+"""The columns of a fit and its target; a bucket with few samples weighs less."""
 Coefficients = tuple[float, float, float]
 
 
@@ -60,7 +60,7 @@ class StepTimeModel:
         return self._coefficients
 
     def observe(self, *, tokens: int, attended: int, seconds: float, has_chunk: bool = False) -> None:
-        """Learn from one measured step; `has_chunk`: a prompt chunk was in it."""
+        """Learn from one measured step; `has_chunk`: it contained a prompt chunk."""
         if tokens <= 0 or seconds <= 0 or not isfinite(seconds):
             return
         if has_chunk and tokens <= self._most_tokens:
@@ -74,19 +74,19 @@ class StepTimeModel:
             self._coefficients = _fit([_row(bucket) for bucket in self._buckets.values()])
 
     def predict_s(self, *, tokens: int, attended: int) -> float:
-        """Return the expected seconds of such a step."""
+        """Return the expected duration of a step."""
         a, b, c = self._coefficients
         return a + b * tokens + c * attended
 
     def largest_chunk_tokens(self, *, tokens: int, attended: int, context: int, limit_s: float) -> int:
         """
-        Return how many prompt tokens may be added to a step without passing the limit; 0 if none.
+        Return how many prompt tokens fit into a step within the limit; 0 if none.
 
         Args:
-            tokens: Tokens that are in the step already.
-            attended: Tokens that those look back at, summed.
+            tokens: Tokens in the step so far.
+            attended: Tokens that those attend to, summed.
             context: Tokens before the chunk in its sequence.
-            limit_s: Seconds that nine in ten such steps may take.
+            limit_s: Seconds that 90 % of such steps may take.
         """
         a, b, c = self._coefficients
         left_s = limit_s * _SAFETY / self._noise - (a + b * tokens + c * attended)
@@ -100,13 +100,13 @@ class StepTimeModel:
         return max(0, min(int(chunk), _STRETCH * self._most_tokens - tokens))
 
     def _follow_noise(self, ratio: float) -> None:
-        """Move towards the quantile of measured to expected time: up where it was passed, down a little elsewhere."""
+        """Track the quantile of measured to expected time by stochastic approximation."""
         move = _QUANTILE if ratio > self._noise else _QUANTILE - 1
         self._noise = min(max(self._noise + _QUANTILE_RATE * move, 1.0), _MOST_NOISE)
 
 
 def attended_tokens(context: int, count: int) -> int:
-    """Return how many tokens `count` new ones look back at, summed, with `context` tokens before the first."""
+    """Return the tokens that `count` new ones attend to, summed, with `context` tokens before the first."""
     return count * context + count * (count + 1) // 2
 
 

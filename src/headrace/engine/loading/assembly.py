@@ -1,8 +1,7 @@
 """
-Puts an engine together: model, formats, limits, memory plan, native runner.
+Assembly of an engine: model, weight formats, limits, memory plan, native runner.
 
-Blocks for as long as loading takes; the server calls it on a thread. `resolve_*` are pure: what is asked for plus what
-the model is gives what will be.
+Blocks while loading; the server calls it on a thread. `resolve_*` are pure functions of configuration and model.
 """
 
 import os
@@ -33,10 +32,10 @@ def assemble(
     config: EngineConfig, progress: Progress = no_progress, *, observer: EngineObserver | None = None
 ) -> AsyncEngine:
     """
-    Load a model and return its engine, not yet started.
+    Load a model and return its engine, which is not started.
 
     Raises:
-        UserError: The model cannot be found, read or run, a setting is wrong, or memory does not suffice; says which.
+        UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
     """
     model = load_model(
         config.model,

@@ -1,7 +1,7 @@
 """
-Which weight and KV format a model is served in: a pure function of the model, the machine and what was asked for.
+The choice of weight and KV formats: a pure function of the model, the machine and the requested formats.
 
-Below a billion parameters quality decides, see docs/decisions/0016-quality-first-below-a-billion.md.
+Below a billion parameters quality decides: see docs/decisions/0016-quality-first-below-a-billion.md.
 """
 
 from dataclasses import dataclass
@@ -11,29 +11,29 @@ from headrace.core.errors import SettingsError
 from headrace.core.sizes import format_size
 
 DTYPES: Final = ("bf16", "w8a8", "w4a8")
-"""Most bytes first: where one does not fit, the next one is tried."""
+"""Formats by size, largest first: if one does not fit, the next is tried."""
 SMOOTHQUANT: Final = "smoothquant"
 """W8A8, calibrated and smoothed at load."""
 KV_DTYPES: Final = ("bf16", "int8")
 SMALL_MODEL_PARAMETERS: Final = 1_000_000_000
-"""Models with fewer are fast in any format and lose most by rounding."""
+"""Smaller models are fast in any format and lose most quality by rounding."""
 BYTES_PER_WEIGHT: Final = {"bf16": 2.0, "w8a8": 1.0, "w4a8": 0.625}
 WEIGHTS_SHARE: Final = 0.8
-"""Part of the memory that weights may take; the rest is for the KV cache, activations and the process."""
+"""Share of memory for weights; the rest is for the KV cache, activations and the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The part of a machine that decides about formats."""
+    """The properties of a machine that formats depend on."""
 
     available_bytes: int
     has_native_bf16: bool
-    """The kernels multiply bf16 in hardware; otherwise bf16 is emulated."""
+    """True if the CPU multiplies bf16 in hardware; otherwise it is emulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
-    """Weight and KV format, and why."""
+    """The chosen weight and KV formats, with the reason."""
 
     dtype: str
     kv_dtype: str
@@ -42,17 +42,17 @@ class Formats:
 
 def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, stored_bits: int, machine: Machine) -> Formats:
     """
-    Return the formats to serve in.
+    Return the formats to serve a model in.
 
     Args:
-        dtype: as asked, or "auto".
-        kv_dtype: as asked, or "auto".
-        num_parameters: of the matrices.
-        stored_bits: of most weights of the layers, in the file.
-        machine: where it will run.
+        dtype: The requested format, or "auto".
+        kv_dtype: The requested format, or "auto".
+        num_parameters: The number of parameters in matrices.
+        stored_bits: Bits per weight in the file, for most weights of the layers.
+        machine: The machine to run on.
 
     Raises:
-        SettingsError: a format is unknown.
+        SettingsError: A format is unknown.
     """
     _check("dtype", dtype, (*DTYPES, SMOOTHQUANT))
     _check("kv_dtype", kv_dtype, KV_DTYPES)

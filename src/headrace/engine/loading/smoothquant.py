@@ -1,8 +1,8 @@
 """
-SmoothQuant at load: what `headrace quantize` writes, kept beside the packed weights and made once.
+SmoothQuant at load: the output of `headrace quantize`, made once and cached beside the packed weights.
 
-The folder in the cache is named by what went into it: the weights, the calibration texts as tokens, the strengths.
-Workers that start at the same time make it once: the others wait for its lock.
+The cache key covers the weights, the calibration texts as tokens and the strengths. Of workers that start at the same
+time one makes the folder and the others wait for its lock.
 """
 
 import fcntl
@@ -29,9 +29,9 @@ from headrace.models.spec import ModelSpec
 from headrace.models.weights import Encoding
 
 _VERSION: Final = 1
-"""Changes when the same model, texts and strengths give other weights."""
+"""Incremented when the same model, texts and strengths give different weights."""
 _LAYER_COPIES: Final = 4
-"""Of the largest layer in float32 at the same time: read, smoothed, tried on, rounded."""
+"""Simultaneous float32 copies of the largest layer: read, smoothed, evaluated, rounded."""
 _ACTIVATION_COPIES: Final = 6
 
 
@@ -45,23 +45,23 @@ def smoothed_model(
     max_samples: int = MAX_SAMPLES,
 ) -> Model:
     """
-    Return the model with W8A8 weights that were smoothed, from the cache or made now.
+    Return the model with smoothed W8A8 weights, from the cache or computed now.
 
-    A checkpoint that is int8 already stays as it is: it cannot be smoothed any more.
+    An int8 checkpoint is returned unchanged: it cannot be smoothed.
 
     Args:
-        model: as it was read.
-        alpha: the strength; None: searched.
-        cache_dir: of packed weights.
-        available_bytes: memory that may be used.
-        progress: told of layers.
-        max_samples: calibration texts to read at most.
+        model: The model as stored.
+        alpha: The strength; None: searched.
+        cache_dir: The cache of packed weights.
+        available_bytes: Memory that may be used.
+        progress: Receives the progress by layers.
+        max_samples: Maximum number of calibration texts.
 
     Raises:
-        UnsupportedModel: its layers are of a kind that is not quantised.
-        BrokenModel: a weight or an activation is not finite.
-        InsufficientMemory: the largest layer does not fit in float32.
-        SettingsError: the cache cannot be written.
+        UnsupportedModel: A layer is of a kind that cannot be quantised.
+        BrokenModel: A weight or an activation is not finite.
+        InsufficientMemory: The largest layer does not fit in float32.
+        SettingsError: The cache cannot be written.
     """
     if model.weights.dominant_encoding is Encoding.I8:
         get_logger().warning("smoothquant.skipped", message=f"{model.name} is int8 already and is served as it is.")

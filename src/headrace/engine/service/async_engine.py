@@ -1,8 +1,7 @@
 """
-Our own `Backend`: an engine on a thread of its own, fed and read by coroutines.
+The `Backend` of our own engine, which runs on a thread and is used by coroutines.
 
-Lives on an event loop; the engine's thread and the loop meet only in `EngineThread` (commands in) and `stream`
-(chunks out).
+The engine thread and the event loop meet only in `EngineThread` (commands in) and `stream` (chunks out).
 """
 
 import asyncio
@@ -40,7 +39,7 @@ _VOCABULARY_DELAY_S = 1.0
 
 
 class AsyncEngine:
-    """Implements `Backend` with our own engine on any `Runner`, which it owns."""
+    """A `Backend` with our own engine on a `Runner`, which it owns."""
 
     def __init__(
         self,
@@ -71,22 +70,22 @@ class AsyncEngine:
 
     @property
     def info(self) -> ModelInfo:
-        """What is served."""
+        """The model that is served."""
         return self._info
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the engine's thread runs and its last steps did not all fail."""
+        """False once the engine thread has ended or its last steps all failed."""
         return self._thread.is_healthy
 
     @property
     def num_rounds(self) -> int:
-        """Times that the engine's loop went round; stands still while it is idle."""
+        """Iterations of the engine's loop; constant while it is idle."""
         return self._thread.num_rounds
 
     async def start(self) -> None:
         """
-        Start the thread and produce a first token; a few more teach the step-time model.
+        Start the thread and produce a first token, and a few more for the step-time model.
 
         Raises:
             EngineFailed: The model does not run.
@@ -111,7 +110,7 @@ class AsyncEngine:
         await self._processor.build_grammar_vocabulary()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
-        """Stream the answer, see `Backend.generate`."""
+        """Stream the answer; see `Backend.generate`."""
         stream = await self._submit(request)
         params = request.sampling
         try:
@@ -125,7 +124,7 @@ class AsyncEngine:
             self._leave(stream)
 
     async def relay(self, request: GenerationRequest, take: Take, drain: Drain) -> None:
-        """Push the answer, see `Backend.relay`."""
+        """Push the answer; see `Backend.relay`."""
         if request.sampling.best_of is not None:
             await relay_chunks(self.generate(request), take, drain)
             return
@@ -141,7 +140,7 @@ class AsyncEngine:
         return self._processor.tokenize(prompt)
 
     def stats(self) -> EngineStats:
-        """Return how busy the engine is now."""
+        """Return the current load of the engine."""
         stats = self._engine.stats()
         return replace(stats, num_waiting=stats.num_waiting + self._thread.num_arriving)
 
@@ -153,7 +152,7 @@ class AsyncEngine:
         await asyncio.shield(self._closing)
 
     async def _submit(self, request: GenerationRequest) -> ChunkStream:
-        """Check and queue a request; its places are taken before anything is awaited, so that no burst gets past."""
+        """Check and queue a request; its places are taken before the first await, so that bursts are counted."""
         self._processor.check(request.sampling)
         num_choices = request.sampling.best_of or request.sampling.n
         self._take_places(num_choices)
@@ -178,9 +177,9 @@ class AsyncEngine:
         if self._num_open + num_choices > places:
             waiting = self._num_open + num_choices - self.limits.max_num_seqs
             raise Busy(
-                f"{self._num_open} answers are running or queued and {num_choices} more were asked for; "
-                f"expected at most {places} in all: {self.limits.max_num_seqs} that run (max_num_seqs) and "
-                f"{self.limits.max_waiting_seqs} that wait (max_concurrent_requests). Try again later.",
+                f"{self._num_open} answers are running or queued and {num_choices} more were requested; "
+                f"expected at most {places} in all: {self.limits.max_num_seqs} running (max_num_seqs) and "
+                f"{self.limits.max_waiting_seqs} waiting (max_concurrent_requests). Try again later.",
                 retry_after_s=min(_MAX_RETRY_AFTER_S, max(1.0, self._seconds_per_choice * min(waiting, num_choices))),
                 num_open=self._num_open,
                 max_open=places,
@@ -195,7 +194,7 @@ class AsyncEngine:
             raise Unavailable(f"The server is {state}. Try again later.")
 
     def _leave(self, stream: ChunkStream) -> None:
-        """Give a request's places back; abort what is still running of it."""
+        """Release the places of a request and abort its unfinished choices."""
         if not stream.is_finished and self._thread.crash is None:
             self._thread.abort(stream.choices, message="The client closed the request.")
         self._num_open -= len(stream.choices)
@@ -222,7 +221,7 @@ class AsyncEngine:
         self._runner.close()
 
     async def _abort_all(self) -> None:
-        """End what is left with an ABORT chunk, and let the readers see it."""
+        """End the remaining choices with an ABORT chunk and give readers a moment to read it."""
         message = "The server shut down before the answer was complete."
         choices = [choice for stream in self._streams for choice in stream.choices]
         self._thread.abort(choices, message=message)

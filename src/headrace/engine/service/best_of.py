@@ -1,4 +1,4 @@
-"""Of `best_of` candidates the `n` best, as if they had been the only ones."""
+"""Selection of the `n` best of `best_of` candidates."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -9,12 +9,12 @@ from headrace.engine.service.stream import ChunkStream
 
 async def best_chunks(stream: ChunkStream, *, count: int, shows_logprobs: bool) -> AsyncIterator[Chunk]:
     """
-    Wait for all candidates; give the `count` with the best mean logprob, best first, one chunk each.
+    Wait for all candidates and yield the `count` with the best mean logprob, best first, one chunk each.
 
     Args:
-        stream: Of all candidates.
+        stream: The chunks of all candidates.
         count: Choices to return.
-        shows_logprobs: Whether the request asked for logprobs (they were computed for the ranking anyway).
+        shows_logprobs: Whether the request asked for logprobs; they are computed for the ranking in any case.
     """
     pieces: dict[int, list[Chunk]] = {choice.index: [] for choice in stream.choices}
     while not stream.is_finished:

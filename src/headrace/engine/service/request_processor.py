@@ -1,7 +1,7 @@
 """
-From a request to choices that the engine can run: checks, chat template, tokens, grammar, seeds.
+Conversion of a request to choices that the engine can run: checks, chat template, tokens, grammar, seeds.
 
-Runs on the event loop; what takes long (a long prompt, a grammar) runs on other threads meanwhile.
+Runs on the event loop; long prompts and grammars are processed on other threads.
 """
 
 import asyncio
@@ -28,19 +28,19 @@ from headrace.models.chat import ChatTemplate
 from headrace.models.tokenizer import Tokenizer
 
 _INLINE_CHARS = 8192
-"""Longer prompts are rendered and tokenised on another thread."""
+"""Longer prompts are rendered and tokenised on a worker thread."""
 _MAX_CHARS_A_TOKEN = 64
 """
-A text that is longer than this for each token of the context is not looked at: a tokeniser takes 150 ms and 330 MB for
-a megabyte, and much of that with the interpreter lock held.
+Texts longer than this for each token of the context are refused unread: a tokeniser takes 150 ms and 330 MB per
+megabyte, and holds the GIL for much of that.
 """
 _SEED_BITS = 53
-"""Of the seeds that we draw, so that every JSON reader keeps them whole."""
+"""Bits of random seeds: JSON readers that use doubles keep them exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextParts:
-    """What turns a request into tokens and tokens into text."""
+    """The model's tokenizer, chat template and end tokens."""
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
@@ -48,7 +48,7 @@ class TextParts:
 
 
 class RequestProcessor:
-    """Prepares requests. One per engine."""
+    """Validates, tokenises and compiles requests; one per engine."""
 
     def __init__(self, parts: TextParts, table: TokenTable, limits: EngineLimits, *, vocab_size: int) -> None:
         self._tokenizer = parts.tokenizer
@@ -66,17 +66,17 @@ class RequestProcessor:
 
     async def prepare(self, request: GenerationRequest, owner: object, *, now_s: float) -> list[Choice]:
         """
-        Return one `Choice` for each candidate.
+        Return one `Choice` per candidate answer.
 
         Raises:
-            InvalidRequest: A value is out of range, the grammar is not valid, there is no chat template.
-            PromptTooLong, ContextTooLong: With exact counts.
+            InvalidRequest: A value is out of range, the grammar is not valid or there is no chat template.
+            PromptTooLong, ContextTooLong: The prompt is too long, alone or with the answer.
         """
         self.check(request.sampling)
         token_ids = await self._prompt_ids(request)
         params = request.sampling
         max_total_tokens = check_lengths(len(token_ids), params, self._limits)
-        if isinstance(token_ids, tuple):  # not before: there may be millions
+        if isinstance(token_ids, tuple):  # after the length check: there may be millions
             check_token_ids(token_ids, vocab_size=self._vocab_size)
         grammar = None if params.grammar is None else await self._grammars.compile(params.grammar)
         tokens = np.empty(max_total_tokens, np.int32)
@@ -100,7 +100,7 @@ class RequestProcessor:
         await self._grammars.build_vocabulary()
 
     def close(self) -> None:
-        """Stop the grammar thread."""
+        """Stop the grammar threads."""
         self._grammars.close()
 
     async def _prompt_ids(self, request: GenerationRequest) -> tuple[int, ...] | list[int]:
@@ -116,7 +116,7 @@ class RequestProcessor:
         if request.truncate_prompt_tokens is not None:
             if request.truncate_prompt_tokens < 1:
                 raise InvalidRequest(
-                    f"`truncate_prompt_tokens` is {request.truncate_prompt_tokens}, wanted: 1 or more.",
+                    f"`truncate_prompt_tokens` is {request.truncate_prompt_tokens}; expected 1 or more.",
                     param="truncate_prompt_tokens",
                 )
             ids = ids[-request.truncate_prompt_tokens :]
@@ -135,7 +135,7 @@ class RequestProcessor:
         ids = self._tokenizer.encode(text, add_special_tokens=not is_chat)
         if not ids:
             if self._tokenizer.bos_token_id is None:
-                raise InvalidRequest("The prompt is empty, wanted: at least one token.", param="prompt")
+                raise InvalidRequest("The prompt is empty; expected at least one token.", param="prompt")
             return [self._tokenizer.bos_token_id]
         return ids
 
@@ -151,7 +151,7 @@ class RequestProcessor:
         return _MAX_CHARS_A_TOKEN * self._limits.max_model_len
 
     def _check_size(self, num_characters: int) -> None:
-        """Refuse a text before anything is done with it that takes long."""
+        """Refuse a text that would take too long to tokenise."""
         most = self._max_characters
         if num_characters > most:
             raise InvalidRequest(
@@ -169,7 +169,7 @@ class RequestProcessor:
         return self._chat_template.render(prompt)
 
     def _root(self, request: GenerationRequest) -> bytes:
-        """Without prefix caching a request still shares blocks with itself: its choices, and after a preemption."""
+        """Return the root hash; without prefix caching the choices of a request still share blocks with each other."""
         if self._limits.enable_prefix_caching:
             return root_hash(f"salt:{request.cache_salt}")
         return root_hash(f"request:{secrets.token_hex(16)}")
@@ -177,7 +177,7 @@ class RequestProcessor:
 
 @dataclass(frozen=True, slots=True)
 class _ChoiceMaker:
-    """What the choices of one request have in common."""
+    """Makes the choices of one request from their common parts."""
 
     table: TokenTable
     eos_token_ids: frozenset[int]
@@ -189,7 +189,7 @@ class _ChoiceMaker:
     now_s: float
 
     def choices(self, arrival_ids: Iterator[int], grammar: GrammarState | None) -> Iterator[Choice]:
-        """Make them all; each has its own tokens, seed and grammar state."""
+        """Yield the choices, each with its own tokens, seed and grammar state."""
         params = self.request.sampling
         num_choices = params.best_of or params.n
         if num_choices > params.n and params.logprobs is None:
@@ -234,7 +234,7 @@ class _ChoiceMaker:
 
 
 def _num_characters(prompt: str | ChatPrompt) -> int:
-    """About how long the text of a prompt will be."""
+    """Return the approximate length of a prompt's text."""
     if isinstance(prompt, str):
         return len(prompt)
     return len(msgspec.json.encode((prompt.messages, prompt.tools, prompt.template_values)))

@@ -1,8 +1,8 @@
 """
-How chunks get from the engine's thread to whoever wants them on the event loop.
+Delivery of chunks from the engine thread to streams on the event loop.
 
-The engine hands over all chunks of a step at once: one `call_soon_threadsafe` a step and event loop, however many
-streams there are. A stream that is fed to a function gets its chunks within that one call, without a task switch.
+The engine hands over all chunks of a step at once: one `call_soon_threadsafe` per step and event loop, whatever the
+number of streams. A stream that feeds a function passes its chunks on within that call, without a task switch.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from headrace.engine.core.engine import Emitted
 
 
 class ChunkStream:
-    """The chunks of one request. Read by one coroutine of `loop`."""
+    """The chunks of one request, read by one coroutine of `loop`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -26,17 +26,17 @@ class ChunkStream:
         self._take: Take | None = None
 
     def open(self, choices: list[Choice]) -> None:
-        """Set whose chunks these are."""
+        """Set the choices of the request."""
         self.choices = choices
         self._num_open = len(choices)
 
     @property
     def is_finished(self) -> bool:
-        """Whether every choice has had its last chunk read."""
+        """True once the last chunk of every choice has been read."""
         return self._num_open == 0
 
     def put(self, chunk: Chunk) -> None:
-        """Add a chunk, or give it to the function that is fed. On the event loop only."""
+        """Queue a chunk, or pass it to the function being fed. On the event loop only."""
         reader = self._reader
         if reader is None or reader.done():
             self._chunks.append(chunk)
@@ -54,10 +54,10 @@ class ChunkStream:
 
     async def feed(self, take: Take) -> bool:
         """
-        Call `take` with each chunk, as soon as it is there, until it says False or had the last one.
+        Call `take` with each chunk as soon as it arrives, until it returns False or has received the last one.
 
         Returns:
-            Whether it had the last one.
+            Whether `take` has received the last chunk.
         """
         while self._chunks:
             if not take(self._count(self._chunks.popleft())):
@@ -78,7 +78,7 @@ class ChunkStream:
             self._reader = None
 
     def _give(self, chunk: Chunk, take: Take, reader: asyncio.Future[None]) -> None:
-        """Feed a chunk; wake the feeding task when it has to do something."""
+        """Pass a chunk to `take`; wake the feeding task after an error, on backpressure and at the end."""
         try:
             wants_more = take(self._count(chunk))
         except Exception as error:  # noqa: BLE001 - raised again in the task that feeds
@@ -94,7 +94,7 @@ class ChunkStream:
 
 
 def deliver(emitted: Emitted) -> None:
-    """Hand chunks to their streams, from any thread; a loop that is gone takes nothing."""
+    """Deliver chunks to their streams from any thread; chunks for a closed loop are dropped."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[ChunkStream, Chunk]]] = {}
     for choice, chunk in emitted:
         stream = choice.owner

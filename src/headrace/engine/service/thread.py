@@ -1,8 +1,8 @@
 """
 The thread that the engine runs on.
 
-It sleeps on a condition while there is nothing to do (no polling, no CPU), takes commands between steps, and hands each
-step's chunks over in one call. Everything inside `Engine` happens on this thread.
+It sleeps on a condition while idle (no polling), takes commands between steps and delivers the chunks of a step in one
+call. `Engine` is used on this thread only.
 """
 
 import threading
@@ -34,21 +34,21 @@ class EngineThread:
         self._open: set[Choice] = set()
         self._thread = threading.Thread(target=self._run, name="headrace-engine", daemon=True)
         self.num_rounds = 0
-        """Times that the loop went round; stands still while the engine is idle."""
+        """Iterations of the loop; constant while the engine is idle."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it runs and its steps succeed."""
+        """False after a crash or too many consecutive failed steps."""
         return self._crash is None and self._engine.num_failures_in_row < MAX_FAILURES_IN_ROW
 
     @property
     def crash(self) -> Exception | None:
-        """What ended the thread, if it was not `stop`."""
+        """The exception that ended the thread, if any."""
         return self._crash
 
     @property
     def num_arriving(self) -> int:
-        """Choices that were added but not yet seen by the scheduler."""
+        """Choices added but not yet queued by the scheduler."""
         return len(self._arrivals)
 
     def start(self) -> None:
@@ -75,7 +75,7 @@ class EngineThread:
             self._wakeup.notify()
 
     def stop(self) -> None:
-        """Stop after the current step and wait for the end of the thread. Idempotent."""
+        """Stop after the current step and join the thread. Idempotent."""
         with self._wakeup:
             self._is_stopping = True
             self._wakeup.notify()
@@ -94,7 +94,7 @@ class EngineThread:
             self._deliver([(choice, _crashed(choice, error)) for choice in lost])
 
     def _wait_for_work(self) -> bool:
-        """Sleep until there is something to do; return False when it is time to stop."""
+        """Sleep until there is work; return False once the thread should stop."""
         with self._wakeup:
             while not (self._arrivals or self._aborts or self._engine.has_work or self._is_stopping):
                 self._wakeup.wait()
@@ -124,7 +124,7 @@ class EngineThread:
 
 
 def _crashed(choice: Choice, error: Exception) -> Chunk:
-    """Return a last chunk that asks nothing of the engine's state."""
+    """Return a last chunk without using the engine's state."""
     finish = Finish(
         reason=FinishReason.ERROR,
         prompt_tokens=choice.sequence.num_prompt_tokens,

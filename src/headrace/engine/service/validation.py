@@ -1,7 +1,7 @@
 """
-Which requests are refused, and with which numbers.
+Validation of requests before they are queued.
 
-Dialects check what they must word themselves; everything is checked again here, before anything is queued.
+Dialects check the fields whose errors have their own wording; all fields are checked again here.
 """
 
 import math

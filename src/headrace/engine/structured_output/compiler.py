@@ -1,9 +1,9 @@
 """
-Answers that must fit a grammar: which tokens may come next, by llguidance.
+Compiled grammars and the masks of allowed tokens, by llguidance.
 
-`GrammarCompiler` runs on threads of its own, so that a schema that takes a second to compile delays only the requests
-that bring it (which have not entered the queue yet), and other large ones. `GrammarState` is one sequence's place in
-its grammar; it is used by the engine thread only.
+`GrammarCompiler` runs on threads of its own: a schema that takes a second to compile delays only its own requests,
+which are not queued yet, and other large ones. `GrammarState` is the state of one sequence in its grammar; only the
+engine thread uses it.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _log = structlog.get_logger("headrace.engine")
 
 _MAX_KEPT = 128
 _MAX_KEPT_CHARS = 8_000_000
-"""Of the texts of what is kept; the compiled form takes some ten times as much."""
+"""Characters of all cached grammars; the compiled form takes about ten times as much memory."""
 _MAX_PENDING = 64
 _MIN_PARALLEL_MASKS = 4
 _NUM_MASK_THREADS = 2
@@ -54,11 +54,11 @@ _MEANINGS = {
     "lexer precomputation failed": "it is too complex. Use fewer repetitions.",
     "recursion limit exceeded": "it is nested too deeply. Use `$defs` and `$ref` to make it flatter.",
 }
-"""What errors of llguidance say to people who do not know it, by a part of their text."""
+"""Explanations of llguidance's errors, by a part of their text."""
 
 
 class GrammarState:
-    """One sequence's place in a grammar."""
+    """The state of one sequence in its grammar."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class GrammarState:
         names: NameIndex | None = None,
         place: JsonPlace = BEGINNING,
     ) -> None:
-        """Stand at a place; with `names`, no object of the answer has a name twice."""
+        """Wrap a matcher; with `names`, no object of the answer repeats a name."""
         self.matcher = matcher
         self._names = names
         self._place = place
@@ -81,17 +81,17 @@ class GrammarState:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing but the end may follow."""
+        """True if only the end of the answer may follow."""
         return bool(self.matcher.is_stopped())
 
     @property
     def fills_words(self) -> bool:
-        """Whether the matcher's mask is as wide as the model's vocabulary."""
+        """True if the matcher's mask is as wide as the model's vocabulary."""
         return self._num_mask_bytes == 4 * self.num_words
 
     @property
     def error(self) -> str | None:
-        """Why the grammar cannot go on (a limit of the parser was hit), if so."""
+        """The reason why the grammar cannot continue (a limit of the parser), or None."""
         return _reason(self.matcher.get_error()) if self.matcher.is_error() else None
 
     def mask(self) -> npt.NDArray[np.uint32]:
@@ -141,21 +141,21 @@ class GrammarState:
         return after.has_only_repeats()
 
     def has_only_repeats(self) -> bool:
-        """Whether only a used name's end may follow: with `^[0-9]{4}$`, after its fourth digit."""
+        """Return whether only the end of a used name may follow: with `^[0-9]{4}$`, after its fourth digit."""
         words = self._grammar_mask()
         if self._names is not None:
             clear(words, self._names.repeating(self._place, words))
         return not words.any()
 
     def accept(self, token_id: int) -> None:
-        """Move on by the token that was drawn."""
+        """Advance by a drawn token."""
         self.matcher.consume_token(token_id)
         self.has_mask = False
         if self._names is not None:
             self._place = follow(self._place, self._names.tokens[token_id])
 
     def fork(self) -> "GrammarState":
-        """Return an independent state at the same place."""
+        """Return an independent copy of the state."""
         return GrammarState(
             self.matcher.deep_copy(),
             num_mask_bytes=self._num_mask_bytes,
@@ -167,7 +167,7 @@ class GrammarState:
 
 class GrammarMasks:
     """
-    Computes the masks of many states, on two threads where there are several.
+    Computes the masks of many states, on two threads if there are several.
 
     One mask takes 10 to 300 us, a step of 32 sequences tens of milliseconds.
     """
@@ -177,7 +177,7 @@ class GrammarMasks:
         self._words = np.zeros((0, 0), np.uint32)
 
     def prepare(self, states: Iterable[GrammarState]) -> None:
-        """Compute the masks that the states lack."""
+        """Compute the masks of the states that have none."""
         lacking = [state for state in states if not state.has_mask]
         if len(lacking) < _MIN_PARALLEL_MASKS or not all(state.fills_words for state in lacking):
             for state in lacking:
@@ -198,10 +198,10 @@ class GrammarMasks:
 
 class GrammarCompiler:
     """
-    Compiles constraints off the event loop and keeps the latest.
+    Compiles grammars off the event loop and caches the latest.
 
-    Large ones have a thread of their own, so that a small one never waits for them. Requests that bring the same one
-    at the same time share one compilation, and a refusal is kept like a result.
+    Large ones have a thread of their own, so that small ones never wait for them. Concurrent requests with the same
+    grammar share one compilation, and refusals are cached like results.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, vocab_size: int) -> None:
@@ -217,11 +217,11 @@ class GrammarCompiler:
 
     async def compile(self, grammar: Grammar) -> GrammarState:
         """
-        Return a fresh state at the beginning of the grammar.
+        Return a new state at the beginning of the grammar.
 
         Raises:
-            InvalidRequest: The grammar is not valid, or uses a part that is not supported.
-            Busy: Too many others are being compiled.
+            InvalidRequest: The grammar is not valid or uses an unsupported feature.
+            Busy: Too many grammars are being compiled.
         """
         future = self._kept.get(grammar)
         if future is None:
@@ -245,7 +245,7 @@ class GrammarCompiler:
             _log.warning("engine.no_grammars", error=repr(error))
 
     def close(self) -> None:
-        """Stop the threads; what is being compiled is finished first."""
+        """Stop the threads after the compilations in progress."""
         self._small.shutdown(wait=True, cancel_futures=True)
         self._large.shutdown(wait=True, cancel_futures=True)
 
@@ -268,7 +268,7 @@ class GrammarCompiler:
             del self._kept[grammar]
 
     def _build(self, grammar: Grammar) -> GrammarState | str:
-        """Return the state at the beginning, or why there is none."""
+        """Return the initial state, or the reason why the grammar cannot be used."""
         from llguidance import LLMatcher
 
         tokenizer = self._tokenizer.grammar_tokenizer()
@@ -284,7 +284,7 @@ class GrammarCompiler:
         num_mask_bytes = -(-tokenizer.vocab_size // 32) * 4
         names = self._name_index() if grammar.kind in _JSON_KINDS and has_maps(source) else None
         state = GrammarState(matcher, num_mask_bytes=num_mask_bytes, vocab_size=self._vocab_size, names=names)
-        # Some faults show only once the first token is looked for: better now than after the request was let in.
+        # Some faults show only when the first mask is computed: refuse the request before it is queued.
         trial = state.fork()
         trial.mask()
         if trial.error is not None:
@@ -292,7 +292,7 @@ class GrammarCompiler:
         return (_pattern_error(tokenizer, source) if grammar.kind == "json_schema" else None) or state
 
     def _name_index(self) -> NameIndex:
-        """Return the index, made once; both threads may make it at the same time."""
+        """Return the index, built once (or once per thread, in a race)."""
         if self._names is None:
             tokenizer = self._tokenizer
             self._names = NameIndex(
@@ -302,7 +302,7 @@ class GrammarCompiler:
 
 
 def _pattern_error(tokenizer: Any, source: str) -> str | None:
-    """Return why a pattern in a JSON schema cannot be enforced, if so: it would fail in the middle of an answer."""
+    """Return why a pattern of a JSON schema cannot be enforced, or None: it would fail in the middle of an answer."""
     from llguidance import LLMatcher
 
     for pattern in pattern_sources(source):
@@ -316,6 +316,6 @@ def _pattern_error(tokenizer: Any, source: str) -> str | None:
 
 
 def _reason(error: str) -> str:
-    """The sentence of an error, without the parser's state behind it, which is long and quotes the answer."""
+    """Return the first sentence of an error, without the parser's state, which is long and quotes the answer."""
     meaning = next((meaning for part, meaning in _MEANINGS.items() if part in error), None)
     return meaning or error.strip().split("\n<state>")[0].split("\n  while processing")[0][:_MAX_ERROR_CHARS]

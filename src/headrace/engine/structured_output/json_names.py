@@ -1,8 +1,8 @@
 """
-Names that are used already in the objects of a JSON answer, which no grammar remembers.
+The property names used so far in the objects of a JSON answer: grammars cannot forbid duplicates.
 
-`follow` reads the bytes of an answer, `NameIndex` finds the tokens that would complete a used name. Strings are
-compared as they are written: the grammars allow one spelling each. Pure.
+`follow` reads the bytes of an answer, `NameIndex` finds the tokens that would complete a used name. Names are compared
+as written: the grammars allow one spelling of each. Pure.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,7 @@ _QUOTE: Final = ord('"')
 _BACKSLASH: Final = ord("\\")
 
 _Frame = tuple[frozenset[bytes] | None, "_Frame | None"]
-"""The names of an open object, or None for an array, and what is around it. Shared by forks, never changed."""
+"""The names of an open object (None for an array) and the enclosing frame. Immutable and shared by forks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class JsonPlace:
     frame: _Frame | None = None
     mode: Literal["outside", "name", "text"] = "outside"
     name: bytes = b""
-    """What is written of the open name."""
+    """The part of the open name written so far."""
     is_escaped: bool = False
     expects_name: bool = False
     num_repeats: int = 0
-    """Names so far that their object had already."""
+    """Repeated names so far."""
 
     @property
     def used_names(self) -> frozenset[bytes]:
-        """Names of the innermost object that begin like the open one."""
+        """Names of the innermost object that begin with the open one."""
         if self.mode != "name" or self.frame is None or not self.frame[0]:
             return frozenset()
         return frozenset(name for name in self.frame[0] if name.startswith(self.name))
@@ -81,27 +81,27 @@ def _structure(frame: _Frame | None, byte: int, *, expects_name: bool) -> tuple[
 
 
 class NameIndex:
-    """The tokens of a vocabulary by their bytes."""
+    """An index of a vocabulary's tokens by their bytes."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
-        """Index the tokens; those without bytes are never text."""
+        """Index all tokens that have bytes."""
         self.tokens = tokens
         self._sorted_ids = sorted((index for index, token in enumerate(tokens) if token), key=tokens.__getitem__)
         self._sorted = [tokens[index] for index in self._sorted_ids]
         self.letters = [index for index, token in enumerate(tokens) if token in (b"a", b"A", b"0")]
-        """Most names may go on with one of them."""
+        """Single characters that most names may continue with."""
         several = [index for index in self._sorted_ids if tokens[index].count(b'"') > 1]
         self._several_quotes = np.array(several, np.int64)
-        """Tokens that may open and close a name in themselves."""
+        """Tokens that may contain a whole name."""
 
     def repeating(self, place: JsonPlace, words: npt.NDArray[np.uint32]) -> list[int]:
-        """Return the tokens that complete a used name, as far as the mask allows them."""
+        """Return the allowed tokens that complete a used name."""
         found = [token for name in place.used_names for token in self._beginning(name[len(place.name) :] + b'"')]
         several: list[int] = self._several_quotes[is_allowed(words, self._several_quotes)].tolist()
         return found + [t for t in several if follow(place, self.tokens[t]).num_repeats > place.num_repeats]
 
     def spelling(self, place: JsonPlace) -> Iterator[int]:
-        """Yield the tokens after which a used name is written up to its closing quote."""
+        """Yield the tokens that complete a used name up to its closing quote."""
         for name in place.used_names:
             rest = name[len(place.name) :]
             first = bisect_left(self._sorted, rest) if rest else len(self._sorted)

@@ -1,4 +1,4 @@
-"""From a client's constraint to llguidance's own form. Pure; it may take a second for a large one."""
+"""Conversion of a client's constraint to llguidance's grammar. Pure; large ones take up to a second."""
 
 import json
 import re
@@ -27,15 +27,15 @@ _TREE_MARKS = re.compile(r"^[ \t]*[?!]{1,2}(?=\w[^:\n]*:(?!:=))", re.MULTILINE)
 
 
 class GrammarError(ValueError):
-    """A constraint cannot be enforced; the message is a sentence without the field's name."""
+    """A constraint that cannot be enforced; the message is a sentence without the field's name."""
 
 
 def grammar_source(grammar: Grammar) -> str:
     """
-    Return the constraint as llguidance reads it.
+    Return the constraint as a grammar of llguidance.
 
     Raises:
-        GrammarError: It is not valid, or asks for what cannot be enforced.
+        GrammarError: It is not valid or cannot be enforced.
     """
     limit = _MAX_CHARS.get(grammar.kind, _MAX_OTHER_CHARS)
     if len(grammar.text) > limit:
@@ -49,7 +49,7 @@ def grammar_source(grammar: Grammar) -> str:
 
 
 def has_maps(source: str) -> bool:
-    """Whether an object may have names that the schema of a JSON grammar does not spell out."""
+    """Return whether a JSON grammar allows objects with property names that it does not list."""
     pending: list[Any] = [json.loads(source)]
     while pending:
         part = pending.pop()

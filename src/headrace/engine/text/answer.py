@@ -1,9 +1,9 @@
 """
-The visible side of one sequence: its tokens become text, stop strings are looked for, chunks come out.
+The text of one answer: detokenisation, stop strings and the release of text in chunks.
 
-A token is held back while its last character is incomplete (if the answer ends there, U+FFFD is added to it) or while
-its text could still become a stop string; then it is released with its final text. So the released tokens' texts
-always join to exactly the released text.
+A token is held back while its last character is incomplete (U+FFFD is added if the answer ends there) or while its
+text could become a stop string; then it is released with its final text. So the texts of the released tokens always
+join to exactly the released text.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from headrace.engine.text.detokenizer import Detokenizer, TokenTable
 from headrace.engine.text.stop import StopMatch, StopMatcher
 
 Released = tuple[str, tuple[Token, ...]]
-"""Text, and the tokens that it came from."""
+"""Text and its tokens."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Held:
 
 
 class AnswerText:
-    """Of one answer."""
+    """The text of one answer, released as far as it is final."""
 
     def __init__(self, table: TokenTable, params: SamplingParams) -> None:
         self._table = table
@@ -40,7 +40,7 @@ class AnswerText:
         self._num_chars = 0
 
     def push(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> StopMatch | None:
-        """Take a generated token; return the stop string that it completes, if any."""
+        """Add a generated token; return the stop string that it completes, if any."""
         raw, text = self._table.entry(token_id)
         if token_id in self._table.special_ids:
             return self._push_special(Token(token_id, self._table.text(token_id), logprob, True, top, raw))
@@ -50,7 +50,7 @@ class AnswerText:
         return self._matcher.push(piece) if self._matcher is not None and piece else None
 
     def push_end(self, token_id: int, logprob: float | None, top: tuple[TokenLogprob, ...]) -> None:
-        """Take the token that ended the answer; an ordinary one (of `stop_token_ids`) shows only if stops do."""
+        """Add the token that ended the answer; an ordinary one (of `stop_token_ids`) is visible only if stops are."""
         if token_id in self._table.special_ids or self._includes_stop:
             self.push(token_id, logprob, top)
         else:
@@ -58,7 +58,7 @@ class AnswerText:
             self._held.append(_Held(Token(token_id, "", logprob, False, top, raw), self._num_chars, False))
 
     def release(self) -> Released:
-        """Return the text and the tokens that may be shown now."""
+        """Return the text and tokens that are final."""
         held = self._held
         if self._detokenizer.is_mid_character:
             keep_from = max((i for i, h in enumerate(held) if h.is_visible), default=0)
@@ -72,7 +72,7 @@ class AnswerText:
         return self._release(safe, keep_from)
 
     def finish(self, match: StopMatch | None = None) -> Released:
-        """Return all that is left; after a stop string the text ends before it (or after it, if stops are kept)."""
+        """Return the rest; with a stop string the text ends before it, or after it if stops are included."""
         if match is None:
             self._flush_character()
             return self._release(self._num_chars, len(self._held))
@@ -90,7 +90,7 @@ class AnswerText:
         return self._matcher.push(piece) if self._matcher is not None else None
 
     def _flush_character(self) -> None:
-        """Give the half character at the end, if any, to the last visible token."""
+        """Add an incomplete character at the end to the last visible token."""
         rest = self._detokenizer.finish()
         if not rest:
             return
@@ -102,7 +102,7 @@ class AnswerText:
                 return
 
     def _release(self, safe: int, keep_from: int) -> Released:
-        """Release the tokens before number `keep_from` whose text ends at or before character `safe`."""
+        """Release the tokens before index `keep_from` whose text ends at or before character `safe`."""
         held = self._held
         text: list[str] = []
         tokens: list[Token] = []
@@ -120,7 +120,7 @@ class AnswerText:
 
 
 def _clip(held: _Held, start: int, end: int) -> _Held:
-    """Return the token with the text that lies before character `end`."""
+    """Return the token with its text cut at character `end`."""
     if not held.is_visible:
         return _Held(held.token, min(held.end, end), False)
     text = held.token.text[: max(0, end - start)]

@@ -1,9 +1,9 @@
 """
-Tokens to text, one at a time and byte for byte.
+Incremental detokenisation, byte for byte.
 
-A character may be spread over several tokens, and a token may hold the end of one and the beginning of the next.
-Joined, the pieces are exactly `bytes.decode("utf-8", errors="replace")` of the joined token bytes: a stream and a whole
-answer cannot differ.
+A character may span several tokens, and a token may contain the end of one character and the beginning of the next.
+The joined pieces equal `bytes.decode("utf-8", errors="replace")` of the joined token bytes, so a stream and a whole
+answer never differ.
 """
 
 import codecs
@@ -14,7 +14,7 @@ _make_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class TokenTable:
-    """Each token's bytes and, if they are whole characters, its text: looked up once. Shared by all answers."""
+    """A cache of each token's bytes and, if they are whole characters, its text. Shared by all answers."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -34,21 +34,21 @@ class TokenTable:
         return entry
 
     def text(self, token_id: int) -> str:
-        """Return the token's text on its own, U+FFFD where it is half a character."""
+        """Return the token's text on its own, with U+FFFD for incomplete characters."""
         raw, text = self.entry(token_id)
         return raw.decode(errors="replace") if text is None else text
 
 
 class Detokenizer:
-    """Of one answer."""
+    """Decodes the token bytes of one answer."""
 
     def __init__(self) -> None:
         self._decoder = _make_decoder("replace")
         self.is_mid_character = False
-        """Whether bytes are waiting for the rest of their character."""
+        """True while the last character is incomplete."""
 
     def push(self, raw: bytes, text: str | None) -> str:
-        """Return what the token adds to the text, given its entry of the `TokenTable`."""
+        """Return the text that a token adds, given its entry of the `TokenTable`."""
         if text is not None and not self.is_mid_character:
             return text
         piece = self._decoder.decode(raw)
@@ -56,7 +56,7 @@ class Detokenizer:
         return piece
 
     def finish(self) -> str:
-        """Return what is left at the end: U+FFFD if a character was never completed."""
+        """Return the rest at the end: U+FFFD if the last character is incomplete."""
         if not self.is_mid_character:
             return ""
         self.is_mid_character = False

@@ -1,9 +1,9 @@
 """
 Stop strings in text that arrives in pieces.
 
-`StopMatcher` lets text through, but for the end of it that could still become a stop string. So a stop string never
-shows, and nothing is held back longer than it must be. Of several stop strings the one that is complete first wins;
-of those that are complete at the same character, the longest.
+`StopMatcher` releases text except for a suffix that could become a stop string, so that a stop string is never shown
+and no text is held back longer than necessary. The stop string that is complete first wins; of several that end at the
+same character, the longest.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StopMatch:
-    """A stop string was found at `start:stop` of the text (counted from its beginning)."""
+    """A stop string found at `start:stop` of the text, counted from its beginning."""
 
     string: str
     start: int
@@ -19,7 +19,7 @@ class StopMatch:
 
 
 class StopMatcher:
-    """Of one answer."""
+    """Finds stop strings in the text of one answer."""
 
     def __init__(self, strings: tuple[str, ...]) -> None:
         self._strings = strings
@@ -27,10 +27,10 @@ class StopMatcher:
         self._reach = max(len(s) for s in strings) - 1
         self._held = ""
         self.num_released = 0
-        """Characters from the beginning of the answer that are safe to show."""
+        """Characters at the beginning of the answer that are safe to show."""
 
     def push(self, text: str) -> StopMatch | None:
-        """Take the next piece; return the match if a stop string is complete in it. After a match no more is pushed."""
+        """Add the next piece; return the match if it completes a stop string. Do not push more after a match."""
         held = self._held + text
         match = self._find(held)
         if match is not None:
@@ -54,7 +54,7 @@ class StopMatcher:
         return StopMatch(best.string, best.start + self.num_released, best.stop + self.num_released)
 
     def _kept(self, text: str) -> int:
-        """Return the length of the longest end of `text` that begins a stop string."""
+        """Return the length of the longest suffix of `text` that begins a stop string."""
         for start in range(max(0, len(text) - self._reach), len(text)):
             if text[start] in self._first_chars:
                 end = text[start:]

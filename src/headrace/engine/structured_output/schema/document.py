@@ -1,4 +1,4 @@
-"""A client's JSON schema as a document: its limits, its references, and what applies to one and the same value."""
+"""A client's JSON schema as a document: its limits and references."""
 
 import json
 import math
@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import unquote
 
 MAX_DEPTH = 100
-"""Levels of JSON; what is compiled has a few more, and its parser takes 128."""
+"""Levels of nesting; the compiled schema has a few more, and its parser supports 128."""
 MAX_SUBSCHEMAS = 3000
-"""Compile time grows with the square: 0.6 s for 2,000 properties, 20 s for 10,000."""
+"""Compile time is quadratic: 0.6 s for 2,000 properties, 20 s for 10,000."""
 MAX_VALUES = 100_000
 """Entries of all lists and objects together."""
 
@@ -18,7 +18,7 @@ Schema = dict[str, Any] | bool
 
 
 class SchemaError(ValueError):
-    """A schema cannot be enforced. The message says which keyword at which place, without the field's name."""
+    """A schema that cannot be enforced; the message names the keyword and its place, not the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Member:
 
 
 class SchemaDocument:
-    """A whole schema; references are looked up in it."""
+    """A whole schema, in which references are resolved."""
 
     def __init__(self, text: str) -> None:
         self.root = _parse(text)
@@ -45,10 +45,10 @@ class SchemaDocument:
 
     def resolve(self, reference: object, place: str) -> Member:
         """
-        Return what a `$ref` at `place` points to.
+        Return the target of a `$ref` at `place`.
 
         Raises:
-            SchemaError: It points out of the document, or to nothing.
+            SchemaError: It points outside the document, or to nothing.
         """
         if not isinstance(reference, str):
             raise SchemaError(f"`$ref` at {place} is {show(reference)}; expected a string.")
@@ -91,7 +91,7 @@ class SchemaDocument:
 
 
 def show(value: object) -> str:
-    """Return a value as it may stand in an error message."""
+    """Return a value shortened for an error message."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "..."
 

@@ -1,8 +1,8 @@
 """
-What the schemas that apply to one and the same value say together.
+The combined properties of all schemas that apply to the same value.
 
-A schema, its `allOf`, its `$ref` and the branches of its `anyOf` and `oneOf` all speak of the same value: whether an
-object is closed, and which properties it knows, can only be decided for all of them at once.
+A schema, its `allOf`, its `$ref` and the branches of its `anyOf` and `oneOf` apply to the same value: whether an object
+is closed, and which properties it allows, can only be decided for all of them together.
 """
 
 from collections.abc import Iterator
@@ -18,21 +18,21 @@ _OBJECT_KEYWORDS = ("properties", "patternProperties", "required", "propertyName
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one schema and everything that applies to the same value say."""
+    """The combined properties of a schema and all that applies to the same value."""
 
     names: tuple[str, ...] = ()
-    """Properties that any of them names, in their order."""
+    """Names of all declared properties, in order."""
     patterns: tuple[str, ...] = ()
     declares: bool = False
-    """Whether any of them says something about properties by name, be it that there are none."""
+    """Whether a schema declares properties by name, even an empty list."""
     is_explicit: bool = False
-    """Whether the schema, without the branches of its lists, says itself what becomes of other properties."""
+    """Whether the schema itself, without branches of its lists, decides about other properties."""
     has_lists: bool = False
     says_type: bool = False
 
 
 def union(*groups: Group) -> Group:
-    """Return what several schemas for one value say together."""
+    """Return the union of several groups for one value."""
     return Group(
         names=tuple(dict.fromkeys(name for group in groups for name in group.names)),
         patterns=tuple(dict.fromkeys(pattern for group in groups for pattern in group.patterns)),
@@ -44,7 +44,7 @@ def union(*groups: Group) -> Group:
 
 
 class GroupReader:
-    """Reads groups, each schema once."""
+    """Computes groups, once per schema."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
@@ -52,7 +52,7 @@ class GroupReader:
         self._open: set[str] = set()
 
     def conjuncts(self, member: Member) -> Iterator[Member]:
-        """Yield the schemas that hold beside the schema's own keywords: `$ref`, then `allOf`."""
+        """Yield the schemas that apply in addition to the own keywords: `$ref`, then `allOf`."""
         schema = member.schema
         if isinstance(schema, dict):
             if "$ref" in schema:
@@ -61,7 +61,7 @@ class GroupReader:
 
     def whole(self, member: Member) -> Group:
         """
-        Return what a schema says with all that it is made of.
+        Return the group of a schema with all its parts.
 
         Raises:
             SchemaError: It refers to itself for the same value.
@@ -81,7 +81,7 @@ class GroupReader:
         return found
 
     def lists(self, member: Member, keyword: str) -> Group:
-        """Return what the branches of `anyOf` or `oneOf` say; each branch is explicit for itself only."""
+        """Return the group of the branches of `anyOf` or `oneOf`; a branch is explicit only for itself."""
         groups = [self.whole(branch) for branch in branches(member, keyword)]
         if not groups:
             return Group()
@@ -96,7 +96,7 @@ def branches(member: Member, keyword: str) -> list[Member]:
 
 
 def own(member: Member) -> Group:
-    """Return what the schema's own keywords say."""
+    """Return the group of the schema's own keywords."""
     schema = member.schema
     if not isinstance(schema, dict):
         return Group()
@@ -121,5 +121,5 @@ def _is_explicit(schema: dict[str, Any]) -> bool:
 
 
 def is_made_up(schema: dict[str, Any]) -> bool:
-    """Whether other schemas apply to the same value."""
+    """Return whether other schemas apply to the same value."""
     return any(keyword in schema for keyword in ("$ref", "allOf", *LISTS))

@@ -1,4 +1,4 @@
-"""The keywords of JSON Schema: which values they take, which type they speak of, which cannot be enforced."""
+"""The keywords of JSON Schema: valid values, implied types, and keywords that cannot be enforced."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,7 +14,7 @@ IMPLIED_TYPES: Final = {
     "string": ("minLength", "maxLength", "pattern"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }  # fmt: skip
-"""A schema without `type` that has a keyword of one type means that type, as its author most likely did."""
+"""Types implied by keywords where a schema has no `type`."""
 
 _REMEDIES: Final = {
     "not": "Describe what is allowed instead.",
@@ -28,7 +28,7 @@ _REMEDIES: Final = {
     "$dynamicRef": "Use `$ref`.",
     "$recursiveRef": "Use `$ref`.",
 }
-"""Keywords that change what is valid and cannot be enforced, and what to use instead."""
+"""Keywords that cannot be enforced, with their alternatives."""
 
 _HARMLESS: Final[dict[str, tuple[object, ...]]] = {
     "uniqueItems": (False,),
@@ -37,7 +37,7 @@ _HARMLESS: Final[dict[str, tuple[object, ...]]] = {
     "dependentSchemas": ({},),
     "dependencies": ({},),
 }
-"""Values of those keywords that constrain nothing."""
+"""Values of those keywords that do not constrain anything."""
 
 _YEAR = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
@@ -48,7 +48,7 @@ _DATE = (
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 
 FORMAT_PATTERNS: Final = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
-"""Formats that are enforced by a pattern of our own: real days of real months, and fractions that end."""
+"""Formats enforced by our own patterns: only valid dates, and fractions of bounded length."""
 NATIVE_FORMATS: Final = ("duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 """Formats that llguidance enforces."""
 _UNENFORCED_FORMATS: Final = (

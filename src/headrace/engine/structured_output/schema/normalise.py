@@ -1,5 +1,5 @@
 """
-From a client's JSON schema to the one that is enforced.
+Normalisation of a client's JSON schema to the one that is enforced.
 
 The result uses only what llguidance enforces, says `type` and `additionalProperties` wherever they decide, and has no
 reference that leaves `#/$defs`. The rules are in docs/structured-output.md. Source for what llguidance does with each
@@ -36,22 +36,22 @@ from headrace.engine.structured_output.schema.values import (
 )
 
 _MAX_NAMES = 200_000
-"""Property names in the result: a closed branch of `anyOf` repeats those of the schema around it."""
+"""Property names in the result: a closed branch of `anyOf` repeats those of the enclosing schema."""
 _MAX_STEPS = 100_000
 """0.2 s to compile; 100 million run for minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What is known of a value before its schema is read."""
+    """Context of a schema: the other schemas that apply to the same value."""
 
     names: tuple[str, ...] = ()
-    """Properties that other schemas for the same value name."""
+    """Property names of other schemas for the same value."""
     patterns: tuple[str, ...] = ()
     closes: bool = True
-    """Whether this schema has to close the object; if not, another one does, or it stays open."""
+    """Whether this schema must close the object; otherwise another one does, or it stays open."""
     has_type: bool = False
-    """Whether another schema for the same value says its type."""
+    """Whether another schema for the same value declares its type."""
 
 
 _ALONE = _Around()
@@ -62,7 +62,7 @@ def normalise_schema(text: str) -> Schema:
     Return the schema to enforce for a client's schema, given as JSON.
 
     Raises:
-        SchemaError: It is not valid, or uses what cannot be enforced.
+        SchemaError: It is not valid or cannot be enforced.
     """
     try:
         return _Normaliser(SchemaDocument(text)).run()
@@ -125,7 +125,7 @@ class _Normaliser:
         return {"$ref": f"#/$defs/{name}"}
 
     def _made_up(self, member: Member, around: _Around) -> Schema:
-        """Normalise a schema with everything that applies to the same value."""
+        """Normalise a schema together with all that applies to the same value."""
         schema = member.schema
         mine = own(member)
         conjuncts = [self._groups.whole(conjunct) for conjunct in self._groups.conjuncts(member)]
@@ -194,7 +194,7 @@ class _Normaliser:
         return {"$ref": self._any_value()} if result is True or result == {} else result
 
     def _any_value(self) -> str:
-        """Return the reference to a definition of any value, which ends wherever it can."""
+        """Return the reference to a definition of any JSON value."""
         if self._any_name is None:
             self._any_name = self._new_name()
             self._definitions[self._any_name] = any_value(f"#/$defs/{self._any_name}")
@@ -246,7 +246,7 @@ class _Normaliser:
         result |= object_limits(schema, properties, is_closed=rest is False and not patterns)
 
     def _rest(self, member: Member) -> Schema | None:
-        """Return the schema of the properties without a name, as far as the schema says it."""
+        """Return the schema of unnamed properties, or None if the schema does not declare it."""
         for keyword in ("additionalProperties", "unevaluatedProperties"):
             if keyword in member.schema:
                 if keyword == "unevaluatedProperties" and is_made_up(member.schema):
@@ -262,7 +262,7 @@ class _Normaliser:
     def _add_property_names(
         self, member: Member, properties: dict[str, Schema], patterns: dict[str, Schema], rest: Schema | None
     ) -> Schema | None:
-        """Turn `propertyNames` into properties or a pattern of their own; return what is left for other names."""
+        """Convert `propertyNames` to properties or a pattern; return the schema for other names."""
         names = member.schema.get("propertyNames", True)
         if names in (True, {}, {"type": "string"}):
             return rest
@@ -282,7 +282,7 @@ class _Normaliser:
 
 
 def _constrains_beside_ref(schema: dict[str, Any]) -> bool:
-    """Whether a schema with `$ref` has other keywords that matter."""
+    """Return whether a schema with `$ref` has other relevant keywords."""
     return any(keyword in schema for keyword in _BESIDE_REF)
 
 
@@ -294,7 +294,7 @@ _BESIDE_REF = (
 
 
 def _beside(shared: _Around, others: Group, *, has_lists: bool) -> _Around:
-    """Return what a schema that stands beside others has to know of them."""
+    """Return the context of a schema beside others that apply to the same value."""
     has_type = shared.has_type or others.says_type
     if not (shared.closes and has_lists):
         return _Around(closes=False, has_type=has_type)
@@ -314,7 +314,7 @@ def _implied_types(schema: dict[str, Any]) -> list[str]:
 
 
 def _in_order_of(schema: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """Put the combining keywords where the client had them: the order of properties follows."""
+    """Restore the client's order of combining keywords, which decides the order of properties."""
     places = {keyword: index for index, keyword in enumerate(schema)}
     places["anyOf"] = places.get("anyOf", places.get("oneOf", len(places)))
     own_place = places.get("properties", -1)

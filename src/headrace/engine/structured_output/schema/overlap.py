@@ -1,9 +1,8 @@
 """
-Which schemas no value fits both.
+Proofs that no value matches two branches of `oneOf`.
 
-`oneOf` forbids values that fit two of its branches. It is enforced as `anyOf` where no value that would be written for
-one branch fits another one: objects are closed, so a branch that requires a property which the other does not know
-is enough.
+`oneOf` forbids values that match two of its branches. It is enforced as `anyOf` if no value generated for one branch
+matches another: since objects are closed, a required property that the other branch does not know is enough.
 """
 
 from itertools import permutations
@@ -14,14 +13,14 @@ from headrace.engine.structured_output.schema.group import GroupReader
 from headrace.engine.structured_output.schema.keywords import IMPLIED_TYPES, TYPES
 
 _MAX_BRANCHES = 64
-"""Every pair is compared."""
+"""Limit of branches: every pair is compared."""
 _MAX_PARTS = 50
 _MAX_DEPTH = 8
 
 
 def check_one_of(members: list[Member], groups: GroupReader, *, has_closed: bool) -> None:
     """
-    Check that no value written for one branch fits another.
+    Check that no value generated for one branch matches another.
 
     Raises:
         SchemaError: Two branches may overlap.
@@ -48,7 +47,7 @@ class _Overlap:
         self._groups = groups
 
     def excludes(self, written: Member, other: Member, *, has_closed: bool, depth: int = 0) -> bool:
-        """Whether no value that is written for one schema fits the other."""
+        """Return whether no value generated for one schema matches the other."""
         if depth > _MAX_DEPTH:
             return False
         group = self._groups.whole(written)
@@ -74,7 +73,7 @@ class _Overlap:
         )
 
     def _parts(self, member: Member) -> list[Member]:
-        """Return the schema and those that hold beside it, without branches."""
+        """Return the schema and its conjuncts, without branches."""
         parts: list[Member] = []
         pending = [member]
         while pending and len(parts) < _MAX_PARTS:
@@ -86,7 +85,7 @@ class _Overlap:
 
 
 def _types(parts: list[Member]) -> set[str]:
-    """Return the types that a value of all parts may have; integers count as numbers."""
+    """Return the types that all parts allow; integers count as numbers."""
     allowed = {*TYPES} - {"integer"}
     for part in parts:
         allowed &= _part_types(part.schema)

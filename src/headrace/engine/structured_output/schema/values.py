@@ -8,13 +8,13 @@ from headrace.engine.structured_output.schema.document import Member, Schema
 
 MAX_NUMBER = 10**18
 MAP_NAME_PATTERN = "(?s:^.{0,64}$)"
-"""Names in maps end, too."""
+"""Bounded, so that names in maps end."""
 _STEP = 1e-9
-"""Fractions end after 9 digits: a small model would go on with 0.3333 until `max_tokens`."""
+"""Fractions have at most 9 digits: small models continue 0.3333 until `max_tokens`."""
 
 
 def any_value(reference: str) -> dict[str, Any]:
-    """Return the schema of any value at all; `reference` points to it."""
+    """Return the schema of any JSON value; `reference` points to it."""
     return {
         "anyOf": [
             {"type": ["null", "boolean", "string"]},
@@ -30,7 +30,7 @@ def any_value(reference: str) -> dict[str, Any]:
 
 
 def number_keywords(schema: dict[str, Any], *, has_type: bool) -> dict[str, Any]:
-    """Return the bounds of a number, none beyond what llguidance takes; one without bounds gets those."""
+    """Return the bounds of a number, limited to what llguidance supports."""
     result: dict[str, Any] = {key: schema[key] for key in ("minimum", "maximum", "multipleOf") if key in schema}
     for keyword, inclusive in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         bound = schema.get(keyword)
@@ -78,7 +78,7 @@ def _may_end_after(schema: dict[str, Any], num_items: int) -> bool:
 
 
 def object_limits(schema: dict[str, Any], properties: dict[str, Schema], *, is_closed: bool) -> dict[str, int]:
-    """Return `minProperties` and `maxProperties` where they say more than the other keywords do."""
+    """Return `minProperties` and `maxProperties` where other keywords do not imply them."""
     result: dict[str, int] = {}
     if schema.get("minProperties", 0) > len(set(schema.get("required", ()))):
         result["minProperties"] = int(schema["minProperties"])
