@@ -1,1 +1,1 @@
-"""HTTP/1.1, once for all servers and clients: listener, protocol, request bodies, responses, a client."""
+"""HTTP/1.1 for all servers and clients here: listener, protocol, request bodies, responses, a client for workers."""

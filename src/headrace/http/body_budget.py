@@ -1,27 +1,27 @@
-"""The bytes of request bodies that a server holds, for all requests together."""
+"""A budget for the bytes of request bodies in memory, for all requests of a server together."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 FREE_BYTES = 64 * 1024
-"""The beginning of each body is not counted: large bodies that come slowly never keep out small ones."""
+"""The first bytes of each body are not counted, so that slow large bodies never keep out small ones."""
 
 
 class BudgetSpent(Exception):
-    """Other requests hold as many bytes as the server takes."""
+    """The bodies of other requests fill the budget."""
 
 
 class BodyBudget:
-    """One for each server."""
+    """The bytes that the request bodies of one server may hold."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.held_bytes = 0
-        """Counted bytes."""
+        """Counted bytes of all bodies."""
 
     @contextmanager
     def share(self) -> Iterator["BodyShare"]:
-        """Count one body until the block ends."""
+        """Count a body until the block ends."""
         share = BodyShare(self)
         try:
             yield share
@@ -35,19 +35,19 @@ class BodyShare:
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
         self.num_bytes = 0
-        """Of the body so far."""
+        """Bytes of the body that have arrived."""
 
     @property
     def counted_bytes(self) -> int:
-        """What the budget counts of it."""
+        """The bytes of this body that count against the budget."""
         return max(0, self.num_bytes - FREE_BYTES)
 
     def add(self, num_bytes: int) -> None:
         """
-        Count bytes that have come.
+        Count bytes that have arrived.
 
         Raises:
-            BudgetSpent: there is no room for them; they count until the block ends nevertheless.
+            BudgetSpent: they exceed the budget; they still count until the block ends.
         """
         before = self.counted_bytes
         self.num_bytes += num_bytes

@@ -11,7 +11,7 @@ from http import HTTPStatus
 import msgspec
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Request line, headers and trailers together. AWS's own services take 8 to 16 KiB."""
+"""Request line, headers and trailers together. AWS's services accept 8 to 16 KiB."""
 MAX_HEADERS = 256
 MAX_TARGET_BYTES = 16 * 1024
 
@@ -36,14 +36,14 @@ _CODES = {
 
 @dataclass
 class HttpRefused(Exception):
-    """The request is refused before a route is found; the connection closes after the answer."""
+    """A request is refused before routing; the connection closes after the response."""
 
     status: int
     message: str
     headers: tuple[tuple[str, str], ...] = ()
 
     def render(self, default_headers: Headers) -> bytes:
-        """The whole response. Its body is the same on every route, whose dialect is not known yet."""
+        """Return the whole response; its body is the same for every route, whose dialect is not known yet."""
         body = msgspec.json.encode({"error": self.message, "error_type": _CODES[self.status]})
         own = (("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"))
         lines = [b"HTTP/1.1 %d %b" % (self.status, HTTPStatus(self.status).phrase.encode())]
@@ -60,7 +60,7 @@ def check_head(method: str, target: bytes, version: str, headers: Headers) -> by
         The target in origin form (`/path?query`), or `*`.
 
     Raises:
-        HttpRefused: the head is not one of HTTP/1.0 or HTTP/1.1, or asks for what is not supported.
+        HttpRefused: the head is not valid HTTP/1.0 or HTTP/1.1, or requires an unsupported feature.
     """
     if version not in ("1.0", "1.1"):
         raise HttpRefused(505, f"The request is in HTTP/{version}; expected HTTP/1.1.")
@@ -72,7 +72,7 @@ def check_head(method: str, target: bytes, version: str, headers: Headers) -> by
 
 
 def refusal_of(reason: str, data: bytes) -> HttpRefused:
-    """The answer to bytes that the parser refused, from its words and, where known, the first bytes of the request."""
+    """Return the answer to a request that the parser refused, by its reason and the first bytes, if known."""
     if data.startswith(_TLS):
         return HttpRefused(400, "The connection began with TLS; expected plain HTTP. Use http:// in the URL.")
     if reason in ("Invalid HTTP version", "Pause on PRI/Upgrade"):

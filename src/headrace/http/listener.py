@@ -1,4 +1,4 @@
-"""The socket of a server, bound before anything slow begins, so that a port in use is told at once."""
+"""The listening socket of a server, bound before anything slow begins: a port in use is reported at once."""
 
 import errno
 import socket
@@ -6,15 +6,15 @@ import socket
 from headrace.core.errors import SettingsError
 
 BACKLOG = 2048
-"""Connections that wait to be accepted. Source: uvicorn's default."""
+"""Connections waiting to be accepted. Source: uvicorn's default."""
 
 
 def bind(host: str, port: int) -> socket.socket:
     """
-    Listen on `host:port`; connections queue up from now on.
+    Listen on `host:port`; connections queue from now on.
 
     Raises:
-        SettingsError: the address is in use, not allowed, not known or not ours.
+        SettingsError: the address is in use, not permitted, unknown or not of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -37,7 +37,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a program on this machine reaches the server."""
+    """Return the URL by which a program on this machine reaches the server."""
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):  # noqa: S104 -- shown, not bound
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104

@@ -1,13 +1,13 @@
 """
-Uvicorn's HTTP protocol, made strict, bounded in time and size, and with a short way for the pieces of a stream.
+Uvicorn's HTTP protocol, made strict and bounded, with a direct write for the parts of a stream.
 
-Strict: a malformed request gets a JSON error and a closed connection (`http.head`), after the answers to the
-requests before it. An `Upgrade` to what is not spoken here is ignored, as HTTP asks, with the body intact.
+Strict: a malformed request gets a JSON error and a closed connection (`http.head`), after the responses to earlier
+requests. An `Upgrade` to an unsupported protocol is ignored, as HTTP requires, with the body intact.
 
-Bounded: the head, its time, the time that a client does not read, and the connections.
+Bounded: the size of the head, the time for head and body, the time that a client does not read, and the connections.
 
-The short way: ASGI asks for a coroutine call a piece through every middleware, which costs several times what the write
-itself does. It is an ASGI extension: an application that does not know it, or a server without it, loses nothing.
+Direct write: ASGI needs a coroutine call per part through every middleware, which costs several times as much as the
+write itself. It is an ASGI extension (`http.asgi.WRITE_PART`), optional for applications and servers.
 """
 
 import asyncio
@@ -23,28 +23,28 @@ from headrace.http.asgi import WRITE_PART, ASGIApp, Message, Receive, Scope, Sen
 from headrace.http.head import MAX_HEAD_BYTES, MAX_HEADERS, HttpRefused, check_head, refusal_of
 
 LINGER_S = 2.0
-"""Time for a client to read a refusal that came before the end of its request: a plain close would reset it away."""
+"""Seconds for a client to read a refusal sent before the end of its request: closing at once would reset it."""
 MIN_BYTES_A_SECOND = 256 * 1024
-"""A body that comes as fast as this never times out, however large it is."""
+"""A body that arrives at this rate never times out, whatever its size."""
 ALLOWED = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """What one client, and all together, may take of a server."""
+    """Limits on the connections of a server and on the time of its clients."""
 
     max_connections: int = 4096
     receive_timeout_s: float = 120.0
-    """For the head of a request, and again for its body, which has a second more for each `MIN_BYTES_A_SECOND`."""
+    """For the head of a request, and again for its body, plus a second per `MIN_BYTES_A_SECOND` of body."""
     send_timeout_s: float = 120.0
-    """Time that a client may leave its answer unread, while more of it waits, before its connection is dropped."""
+    """Seconds that a client may leave a response unread before its connection is dropped."""
 
 
 DEFAULT_LIMITS = HttpLimits()
 
 
 class StreamingProtocol(HttpToolsProtocol):
-    """One connection."""
+    """A client's connection: uvicorn's protocol with checks, limits and timers."""
 
     def __init__(self, *args: Any, limits: HttpLimits = DEFAULT_LIMITS, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -53,12 +53,12 @@ class StreamingProtocol(HttpToolsProtocol):
         self._is_in_trailers = False
         self._num_head_bytes = 0
         self._is_replaying = False
-        """The parser is given the framing of a request whose head it has seen, see `_ignore_upgrade`."""
+        """A new parser gets the framing of a request whose head was parsed; see `_ignore_upgrade`."""
         self._is_closing = False
-        """What still comes is dropped."""
+        """Received data is dropped from now on."""
         self._closes_early = False
         self._refusal: HttpRefused | None = None
-        """To be answered after the requests before it."""
+        """Answered after the earlier requests."""
         self._receive_timer: asyncio.TimerHandle | None = None
         self._body_deadline_s = 0.0
         self._send_timer: asyncio.TimerHandle | None = None
@@ -109,9 +109,9 @@ class StreamingProtocol(HttpToolsProtocol):
 
     def _ignore_upgrade(self) -> None:
         """
-        Go on as if `Upgrade` was not there: Java's HTTP client sends one with every request.
+        Continue as if the request had no `Upgrade`: Java's HTTP client sends one with every request.
 
-        The parser takes what follows for another protocol, so that a new one is told how the body is framed.
+        The parser takes the following bytes for another protocol, so a new parser gets the framing of the body.
         """
         framing = [header for header in self.headers if header[0] in (b"content-length", b"transfer-encoding")]
         self.parser = httptools.HttpRequestParser(self)
@@ -121,7 +121,7 @@ class StreamingProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join(lines))
         self._is_replaying = False
 
-    # What the parser calls.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -139,7 +139,7 @@ class StreamingProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; or a trailer, which is dropped: the application has the headers already."""
+        """A header, or a trailer, which is dropped: the application has the headers already."""
         if self._is_replaying:
             return
         self._count_head(len(name) + len(value) + len(b": \r\n"))
@@ -149,7 +149,7 @@ class StreamingProtocol(HttpToolsProtocol):
                 raise HttpRefused(431, f"The request has more than {MAX_HEADERS} headers. Send fewer.")
 
     def on_headers_complete(self) -> None:
-        """The head is whole: its request begins."""
+        """The head is complete: its request begins."""
         if self._is_replaying:
             return
         self._is_in_head = False
@@ -196,17 +196,17 @@ class StreamingProtocol(HttpToolsProtocol):
 
     def _check_body(self) -> None:
         now_s = self.loop.time()
-        if self.flow.read_paused:  # the application takes its time, not the client
+        if self.flow.read_paused:  # the application is slow, not the client
             self._body_deadline_s = now_s + self._limits.receive_timeout_s
         if now_s < self._body_deadline_s:
             self._receive_timer = self.loop.call_at(self._body_deadline_s, self._check_body)
         else:
             self._refuse(HttpRefused(408, "The body of the request did not arrive in time."))
 
-    # Refusals and ends.
+    # Refusals and closing.
 
     def _refuse(self, refused: HttpRefused) -> None:
-        """Answer a refusal when its turn comes; nothing more is read from this client."""
+        """Answer with a refusal when its turn comes; nothing more is read from this client."""
         get_logger().info("http.refused", status=refused.status, reason=refused.message)
         self._stop_receive_timer()
         self._is_closing = True
@@ -214,15 +214,15 @@ class StreamingProtocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete:
             self._answer_refusal(refused)
         elif not cycle.more_body:
-            self._refusal = refused  # it is about the request after this one
+            self._refusal = refused  # of the request after this one
         elif self.pipeline:
-            self.pipeline.popleft()  # the request that is broken; it has not begun
+            self.pipeline.popleft()  # the malformed request, which has not begun
             self._refusal = refused
         else:
             self._break_off(cycle, refused)
 
     def _break_off(self, cycle: RequestResponseCycle, refused: HttpRefused) -> None:
-        """End a request whose body is malformed; its application sees a client that hung up."""
+        """End a request whose body is malformed; its application sees a disconnect."""
         cycle.disconnected = True
         cycle.message_event.set()
         if cycle.response_started:
@@ -235,7 +235,7 @@ class StreamingProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close, once the client has had time to read the answer."""
+        """Close after the client has had time to read the response."""
         self._is_closing = True
         if self.transport.is_closing():
             return
@@ -245,7 +245,7 @@ class StreamingProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(LINGER_S, self.transport.abort)
 
     def on_response_complete(self) -> None:
-        """An answer is written."""
+        """A response is written."""
         super().on_response_complete()
         if self._closes_early:
             self._linger()
@@ -253,18 +253,18 @@ class StreamingProtocol(HttpToolsProtocol):
             self._answer_refusal(self._refusal)
 
     def timeout_keep_alive_handler(self) -> None:
-        """No request came for a while. What is still unread of the last answer will not be read."""
+        """Close an idle connection; a response that is still unread will not be read."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         super().timeout_keep_alive_handler()
 
     def pause_writing(self) -> None:
-        """The client does not keep up."""
+        """The client does not keep up: start its timer."""
         super().pause_writing()
         self._send_timer = self.loop.call_later(self._limits.send_timeout_s, self._reader_is_late)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The client keeps up again: stop its timer."""
         super().resume_writing()
         if self._send_timer is not None:
             self._send_timer.cancel()
@@ -277,7 +277,7 @@ class StreamingProtocol(HttpToolsProtocol):
     # The application.
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Called by uvicorn when it is a request's turn (they may be pipelined)."""
+        """Called by uvicorn when a request is next (requests may be pipelined)."""
         cast("dict[str, Any]", cycle.scope)["extensions"] = {WRITE_PART: _writer(cycle)}
         super()._start_asgi_task(cycle, partial(self._run, cycle, app))
 

@@ -1,4 +1,4 @@
-"""Uvicorn as both of our servers run it: our protocol, our signals, our logs."""
+"""Uvicorn as the model server and the platform run it: with our protocol, signal handling and logs."""
 
 import resource
 from collections.abc import Iterator
@@ -7,35 +7,35 @@ from functools import partial
 from typing import Any, cast
 
 import uvicorn
-from starlette.types import ASGIApp
 
+from headrace.http.asgi import ASGIApp
 from headrace.http.protocol import DEFAULT_LIMITS, HttpLimits, StreamingProtocol
 
 _OTHER_DESCRIPTORS = 1024
-"""Files and connections to workers, besides the connections of clients."""
+"""Open files and connections to workers, besides the connections of clients."""
 
 
 class HttpServer(uvicorn.Server):
-    """Uvicorn that leaves the signals to us: it would raise them again at its end."""
+    """A uvicorn server without signal handlers: uvicorn would raise the signals again at its end."""
 
     def stop(self, *, grace_s: float | None = None) -> None:
         """
-        Close the listener and end.
+        Close the listener and stop.
 
         Args:
-            grace_s: how long requests may run on (rounded, one second at least); None: until they end.
+            grace_s: seconds for requests in flight (rounded, at least 1); None waits until they end.
         """
         self.config.timeout_graceful_shutdown = None if grace_s is None else max(1, round(grace_s))
         self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Called by uvicorn around its run."""
+        """Install no handlers; called by uvicorn around its run."""
         yield
 
 
 def http_server(app: ASGIApp, *, limits: HttpLimits = DEFAULT_LIMITS) -> HttpServer:
-    """Make a server around an application; `serve(sockets=[...])` runs it. `limits` are of its connections."""
+    """Return a server for an application; `serve(sockets=[...])` runs it."""
     _allow_descriptors(limits.max_connections + _OTHER_DESCRIPTORS)
     config = uvicorn.Config(
         app,
@@ -51,9 +51,9 @@ def http_server(app: ASGIApp, *, limits: HttpLimits = DEFAULT_LIMITS) -> HttpSer
     return HttpServer(config)
 
 
-def _allow_descriptors(wanted: int) -> None:
-    """Raise the soft limit of this process, as far as it may: it is often 1024, and `accept` fails above it."""
+def _allow_descriptors(num_descriptors: int) -> None:
+    """Raise the soft limit on open files: it is often 1024, and `accept` fails above it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < num_descriptors:
+        most = num_descriptors if hard == resource.RLIM_INFINITY else min(num_descriptors, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
