@@ -19,9 +19,6 @@ _NOT_YET = {
     "cluster",
     "control",
     "gateway",
-    "http",
-    "platform",
-    "server",
     "state",
     "tests",
 }

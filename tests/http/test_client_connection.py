@@ -164,7 +164,7 @@ async def test_a_worker_that_wants_to_close_is_not_asked_again():
     assert not connection.is_idle
 
 
-async def test_bytes_that_nobody_asked_for_close_the_connection():
+async def test_unsolicited_bytes_close_the_connection():
     connection, wire = connected()
     connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
     assert wire.calls == ["abort"]

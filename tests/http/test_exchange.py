@@ -64,7 +64,7 @@ def test_a_client_that_does_not_read_holds_up_its_own_stream_only_and_loses_noth
 
 
 def _settled(echo) -> int:
-    """Tokens after which the backend stands still, because nobody reads them."""
+    """Tokens after which the backend stops, because the client does not read them."""
     seen: list[int] = []
 
     def stands_still() -> bool:

@@ -1,4 +1,4 @@
-"""The parts of a platform, made from its settings and put together; nothing runs yet."""
+"""Assembly of a platform's parts from its settings; nothing runs yet."""
 
 import os
 import time
@@ -49,7 +49,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a platform consists of."""
+    """The parts of an assembled platform."""
 
     app: PlatformApp
     gateway: Gateway
@@ -75,18 +75,18 @@ def assemble(
     env: Mapping[str, str] = os.environ,
 ) -> Parts:
     """
-    Make all parts.
+    Assemble all parts.
 
     Args:
         settings: of the platform.
-        folder: where it keeps things.
-        store: opened.
-        storage: started, so that its address is known.
-        url: where the platform listens.
+        folder: its data folder.
+        store: the opened store.
+        storage: the object storage, started so that its address is known.
+        url: of the platform.
         env: of this process.
 
     Raises:
-        SettingsError: the file with own images cannot be read, or what the cluster takes is not installed.
+        SettingsError: the file with own images cannot be read, or a package for the cluster is not installed.
     """
     aws_scope = AwsScope(account=settings.account, region=settings.region)
     own_images = _own_images(settings, folder)
@@ -203,10 +203,10 @@ def _sampler(gateway: Gateway, publisher: Publisher, series: FileSeries) -> Samp
 
 def require_keys(settings: PlatformSettings, store: Store) -> None:
     """
-    Refuse to start where keys are wanted and there are none.
+    Refuse to start if keys are required and there are none.
 
     Raises:
-        SettingsError: says how to make one.
+        SettingsError: names the command that creates one.
     """
     if settings.is_open or store.list(ACCESS_KEY):
         return
@@ -247,7 +247,7 @@ def _client_options(access: S3Access) -> dict[str, object]:
 
 
 def _container_environment(settings: PlatformSettings, url: str) -> dict[str, str]:
-    """What SageMaker sets in every container; on an open platform code in it may call the platform, too."""
+    """Return the variables that SageMaker sets in every container; on an open platform also those to call it."""
     environment = {
         "AWS_REGION": settings.region,
         "AWS_DEFAULT_REGION": settings.region,

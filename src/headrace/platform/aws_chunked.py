@@ -1,5 +1,5 @@
 r"""
-Reads bodies in AWS's chunked coding (`Content-Encoding: aws-chunked`) with or without signatures of chunks. Pure.
+A decoder of AWS's chunked coding (`Content-Encoding: aws-chunked`), with or without signatures of chunks. Pure.
 
 A chunk is `<size in hex>[;chunk-signature=...]\r\n<bytes>\r\n`; the one of size 0 is the last, trailers may follow.
 Source: "Signature Calculations for the Authorization Header: Transferring Payload in Multiple Chunks" in the Amazon S3
@@ -14,27 +14,27 @@ _MAX_TRAILERS = 32
 
 
 class BadChunk(ValueError):
-    """The body is not in AWS's chunked coding; says where."""
+    """The body is not in AWS's chunked coding; the message says where."""
 
 
 class AwsChunkedReader:
-    """Takes the body in pieces of any size, gives what is inside."""
+    """Decodes a body from parts of any size."""
 
     def __init__(self) -> None:
         self.is_complete = False
         self.trailers: dict[str, str] = {}
         self._buffer = bytearray()
         self._left = 0
-        """Bytes of the present chunk that are still to come."""
+        """Bytes of the current chunk that have not arrived."""
         self._wants_line_end = False
         self._is_in_trailers = False
 
     def feed(self, data: bytes) -> bytes:
         """
-        Take bytes in; returns what they hold of the content.
+        Take bytes in; return the content that they complete.
 
         Raises:
-            BadChunk: they are not in the coding.
+            BadChunk: they are malformed.
         """
         self._buffer += data
         content = bytearray()
@@ -46,18 +46,18 @@ class AwsChunkedReader:
 
     def finish(self) -> None:
         """
-        The body has ended.
+        Check that the body is complete at its end.
 
         Raises:
-            BadChunk: in the middle.
+            BadChunk: it ended in the middle of a chunk.
         """
         if self._is_in_trailers and not self._buffer:
-            self.is_complete = True  # some clients leave out the last empty line
+            self.is_complete = True  # some clients omit the last empty line
         if not self.is_complete:
             raise BadChunk("it ends before its last chunk")
 
     def _step(self, content: bytearray) -> bool:
-        """Read one thing; False: more bytes are wanted."""
+        """Read a line or the rest of a chunk; False: more bytes are needed."""
         if self._left:
             taken = self._buffer[: self._left]
             content += taken

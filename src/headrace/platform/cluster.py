@@ -1,4 +1,4 @@
-"""Where a platform runs its workers, by its setting `cluster`: on this machine, or on a Ray cluster."""
+"""The launcher of workers, by the setting `cluster`: on this machine, or on a Ray cluster."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from headrace.platform.folders import DataFolder
 from headrace.settings.platform_settings import HERE, LOCAL, OVER_CLIENT, PlatformSettings
 
 _NEEDED = (("ray", "Ray", "headrace[ray]"), ("grpc", "Ray's client", "headrace[ray]"))
-"""Module, what it is of, and how to get it; the second one only for `ray://`."""
+"""Module, its product, and the package to install; the second one only for `ray://`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The launcher of workers, and what belongs to it."""
+    """The launcher of workers, and the cluster that it uses."""
 
     launcher: Launcher
     share_of: Callable[[str], HostShare]
-    """What an instance type means there."""
+    """Returns the share of a host that an instance type means there."""
     head: RayHead | None = None
-    """A Ray cluster that is this platform's own."""
+    """The platform's own Ray cluster, if it has one."""
 
     def end(self) -> None:
-        """End what was started here beside the workers; blocks."""
+        """Stop the platform's own Ray cluster; blocks."""
         if self.head is not None and self.head.end():
             get_logger().info("cluster.ended")
 
@@ -44,17 +44,17 @@ def make_cluster(
     has_module: Callable[[str], bool] = lambda name: find_spec(name) is not None,
 ) -> Cluster:
     """
-    Choose the launcher; nothing is started yet, and a cluster of an earlier platform that is not wanted any more ends.
+    Choose the launcher without starting anything; stop the cluster of an earlier platform that is no longer configured.
 
     Args:
         settings: of the platform.
-        folder: where it keeps things.
+        folder: its data folder.
         env: of this process.
         host: this machine.
-        has_module: whether a module can be imported.
+        has_module: returns whether a module can be imported.
 
     Raises:
-        SettingsError: what it takes is not installed.
+        SettingsError: a required package is not installed.
     """
     head = RayHead(folder.cluster, environment=env)
     if settings.cluster != HERE and head.end():

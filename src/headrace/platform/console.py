@@ -1,8 +1,8 @@
 """
-The console at `/console`: a page of static files, and what it shows that no public API tells.
+The console at `/console`: static files, and an API for what no public API has.
 
-That is the traffic of the last hour, and which copy of a component is on which instance. All else the page asks of the
-same public APIs as everybody: SageMaker, Application Auto Scaling, CloudWatch, CloudWatch Logs and `/v1`.
+That is the traffic of the last hour, and the instance of each copy of a component. For everything else the page uses
+the public APIs: SageMaker, Application Auto Scaling, CloudWatch, CloudWatch Logs and `/v1`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from headrace.state.records import Json
 
 CONSOLE_PATH = "/console"
 MAX_RATES = 200
-"""Endpoints in one question for rates; a page of the list has 25."""
+"""Endpoints in one request for rates; a page of the list has 25."""
 _FILES = (
     "aws.js",
     "charts.js",
@@ -51,12 +51,12 @@ _API_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"
 
 
 def is_console(path: str) -> bool:
-    """Whether a path is the console's. NOTE: a signed request to such a path means a bucket called `console`."""
+    """Return whether a path is the console's. NOTE: a signed request to it means a bucket called `console`."""
     return path == CONSOLE_PATH or path.startswith(f"{CONSOLE_PATH}/")
 
 
 def needs_key(path: str) -> bool:
-    """Whether a path of the console tells something: the page itself does not, it asks its user for the key."""
+    """Return whether a path of the console needs a key: the API does, the page itself asks its user for it."""
     return path.startswith(f"{CONSOLE_PATH}/api/")
 
 
@@ -67,32 +67,32 @@ def console_app(
     Make the application.
 
     Args:
-        history: what the gateway remembers; used in the event loop that calls the application.
-        components: what there is to tell of an endpoint's inference components; called in a thread.
+        history: of the gateway's traffic; used in the event loop that calls the application.
+        components: describes the inference components of an endpoint; called in a thread.
         clock: seconds since 1970.
     """
 
     async def traffic(request: Request) -> Response:
-        """`?endpoint=NAME&since=S`: S is seconds since 1970, or, below zero, before now."""
+        """Answer `?endpoint=NAME&since=S`; S is seconds since 1970, or, below zero, before now."""
         name = request.query_params.get("endpoint", "")
         since_s = _number(request.query_params.get("since", "-600"))
         if not name or since_s is None:
-            return _refusal("Wanted: ?endpoint=<name>&since=<seconds since 1970, or -600 for the last ten minutes>.")
+            return _refusal("Expected ?endpoint=<name>&since=<seconds since 1970, or -600 for the last ten minutes>.")
         now_s = clock()
         return _answer(history.series(name, since_s=since_s if since_s >= 0 else now_s + since_s, now_s=now_s))
 
     async def rates(request: Request) -> Response:
-        """`?endpoint=NAME&endpoint=NAME…`: what each has had in the last minute."""
+        """Answer `?endpoint=NAME&endpoint=NAME…` with the rates of the last minute."""
         names = request.query_params.getlist("endpoint")
         if len(names) > MAX_RATES:
             return _refusal(f"{len(names)} endpoints were named, at most {MAX_RATES} are answered at once.")
         return _answer(history.rates(names, now_s=clock()))
 
     async def placed(request: Request) -> Response:
-        """`?endpoint=NAME`: what time it is, its inference components, and the instances that their copies are on."""
+        """Answer `?endpoint=NAME` with the time, its inference components, and the instances of their copies."""
         name = request.query_params.get("endpoint", "")
         if not name:
-            return _refusal("Wanted: ?endpoint=<name>.")
+            return _refusal("Expected ?endpoint=<name>.")
         return _answer({"now_s": clock(), **await asyncio.to_thread(components, name)})
 
     return Starlette(

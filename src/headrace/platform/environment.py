@@ -1,7 +1,7 @@
 """
-The variables that point a shell, and what is started from it, at a platform. Pure: text in, text out.
+Environment variables that point a shell and its programs at a platform. Pure: text in, text out.
 
-`shell_lines` gives lines for a POSIX shell that set them and remember what was there; `undo_lines` puts that back.
+`shell_lines` are lines for a POSIX shell that set them and keep the old values; `undo_lines` restore these.
 `dotenv_lines` are for files that CI systems and editors read.
 """
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SHELL_FOLDER = Path(__file__).parent / "shell"
-"""Holds the `sitecustomize.py` that redirects STS, and a configuration of the SageMaker SDK."""
+"""Contains the `sitecustomize.py` that redirects STS, and a configuration of the SageMaker SDK."""
 
 MARK = "_HEADRACE_ENV"
-"""Names the variables that were set, in a shell that is pointed at a platform."""
+"""Lists the variables set in a shell that points at a platform."""
 _OLD = "_HEADRACE_OLD_"
 _PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 _LOCAL_HOSTS = ("127.0.0.1", "localhost")
@@ -26,18 +26,18 @@ _CLEARED = (
     "AWS_USE_DUALSTACK_ENDPOINT",
     "AWS_USE_FIPS_ENDPOINT",
 )
-"""Would lead requests elsewhere, or mix the credentials of another account in."""
+"""Variables that would redirect requests or add the credentials of another account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a shell is to be pointed at."""
+    """The platform that a shell points at, and its credentials."""
 
     url: str
     region: str
     access_key: str = "headrace"
-    """Any will do where the platform asks for none."""
-    secret_key: str = "headrace"  # noqa: S105 -- accepted only where anything is
+    """Any value works if the platform requires no keys."""
+    secret_key: str = "headrace"  # noqa: S105 -- valid only where any key is
 
     def __repr__(self) -> str:
         return f"Target(url={self.url!r}, region={self.region!r}, access_key={self.access_key!r}, secret_key='***')"
@@ -45,11 +45,11 @@ class Target:
 
 def variables(target: Target, env: Mapping[str, str]) -> dict[str, str | None]:
     """
-    What to set, and what to clear (None).
+    Return the variables to set, and to clear (None).
 
     Args:
         target: the platform.
-        env: the environment that it is set in: lists are added to, addresses of single services are cleared.
+        env: the environment in which they are set: lists are extended, endpoints of single services are cleared.
     """
     values: dict[str, str | None] = {
         "AWS_ENDPOINT_URL": target.url,
@@ -67,19 +67,19 @@ def variables(target: Target, env: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def shell_lines(target: Target, env: Mapping[str, str]) -> list[str]:
-    """Lines for `eval`. A shell that is pointed at a platform already is pointed at this one."""
+    """Return lines for `eval`; a shell that points at another platform points at this one afterwards."""
     outer = outside(env)
     values = variables(target, outer)
     lines = undo_lines(env)
     for name, value in values.items():
         if name in outer:
-            lines.append(f'export {_OLD}{name}="${name}"')  # by the shell: a secret must not be printed
+            lines.append(f'export {_OLD}{name}="${name}"')  # expanded by the shell: a secret must not be printed
         lines.append(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
     return [*lines, f"export {MARK}={shlex.quote(','.join(values))}"]
 
 
 def undo_lines(env: Mapping[str, str]) -> list[str]:
-    """Lines that take everything back; none in a shell that is not pointed at a platform."""
+    """Return lines that restore the old environment; none in a shell that points at no platform."""
     lines = []
     for name in _marked(env):
         if _OLD + name in env:
@@ -90,12 +90,12 @@ def undo_lines(env: Mapping[str, str]) -> list[str]:
 
 
 def dotenv_lines(target: Target, env: Mapping[str, str]) -> list[str]:
-    """`NAME=value`, one a line; what has to be cleared is left to whoever reads the file."""
+    """Return lines `NAME=value`; variables to clear are left to the reader of the file."""
     return [f"{name}={value}" for name, value in variables(target, outside(env)).items() if value is not None]
 
 
 def outside(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment as it was before it was pointed at a platform."""
+    """Return the environment as it was before it pointed at a platform."""
     names = _marked(env)
     kept = {name: value for name, value in env.items() if name not in names and not name.startswith(_OLD)}
     kept.pop(MARK, None)
@@ -103,7 +103,7 @@ def outside(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _marked(env: Mapping[str, str]) -> list[str]:
-    """Only names that could have been written here: they go into lines that a shell runs."""
+    """Return the set variables; only valid names, because a shell runs lines made of them."""
     names = env.get(MARK, "").split(",")
     return [name for name in names if name.isidentifier() and name.isascii()]
 

@@ -1,4 +1,4 @@
-"""What lies where in the platform's data folder, and the lock that keeps a second platform out of it."""
+"""The layout of the platform's data folder, and the lock that keeps a second platform out of it."""
 
 import fcntl
 import json
@@ -15,62 +15,62 @@ from headrace.core.telemetry import get_logger
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """Paths below one data folder."""
+    """The paths below a platform's data folder."""
 
     root: Path
 
     @property
     def database(self) -> Path:
-        """The records, unless they are kept elsewhere."""
+        """The database of records, unless another one is configured."""
         return self.root / "records.sqlite"
 
     @property
     def metrics(self) -> Path:
-        """What was measured over time."""
+        """Time series of metrics."""
         return self.root / "metrics.sqlite"
 
     @property
     def workers(self) -> Path:
-        """One folder for each worker, with its log."""
+        """A folder for each worker, with its log."""
         return self.root / "workers"
 
     @property
     def ended_logs(self) -> Path:
-        """The logs of workers that are no more."""
+        """The logs of ended workers."""
         return self.root / "ended-logs"
 
     @property
     def artifacts(self) -> Path:
-        """Model files that were fetched, shared by workers."""
+        """Fetched model files, shared by workers."""
         return self.root / "artifacts"
 
     @property
     def cluster(self) -> Path:
-        """A Ray cluster that was started here: its state, sessions and log."""
+        """State, sessions and log of a Ray cluster started by the platform."""
         return self.root / "ray"
 
     @property
     def invocations(self) -> Path:
-        """Asynchronous invocations that wait."""
+        """Pending asynchronous invocations."""
         return self.root / "invocations"
 
     @property
     def objects(self) -> Path:
-        """The embedded S3 server's."""
+        """The data of the embedded S3 server."""
         return self.root / "s3"
 
     @property
     def images(self) -> Path:
-        """Own images, if there is such a file."""
+        """The file of own images, if it exists."""
         return self.root / "images.toml"
 
     @property
     def running(self) -> Path:
-        """Where the platform that runs on this folder listens."""
+        """The file with the URL of the platform that runs on this folder."""
         return self.root / "running.json"
 
     def cluster_namespace(self) -> str:
-        """The name of this platform on a cluster that it shares with others; the same for as long as the folder."""
+        """Return this platform's name on a shared cluster; it is made once and kept in the folder."""
         path = self.root / "cluster-namespace"
         try:
             return path.read_text(encoding="ascii")
@@ -83,10 +83,10 @@ class DataFolder:
 
     def make(self) -> None:
         """
-        Make the folder, for its owner alone: it holds secrets.
+        Create the folder, private to its owner because it holds secrets.
 
         Raises:
-            SettingsError: it cannot be made or written.
+            SettingsError: it cannot be created or written.
         """
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ class DataFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """
-        Keep other platforms out. The kernel lets go of the lock when this process ends, however it ends.
+        Keep other platforms out. The kernel releases the lock when this process ends, however it ends.
 
         Raises:
             SettingsError: another platform uses the folder.
@@ -116,7 +116,7 @@ class DataFolder:
 
     @contextmanager
     def announced(self, url: str) -> Iterator[None]:
-        """Tell programs of this user where the platform listens, while it does; a full disk is no reason to stop."""
+        """Publish the platform's URL to programs of this user until the block ends; a full disk does not prevent it."""
         partial = self.running.with_suffix(".partial")
         try:
             partial.write_text(json.dumps({"url": url, "pid": os.getpid()}), encoding="utf-8")
@@ -130,7 +130,7 @@ class DataFolder:
                 self.running.unlink()
 
     def running_url(self) -> str | None:
-        """Where the platform of this folder listens, or did when it was killed."""
+        """Return the URL of the platform of this folder, also of one that was killed."""
         try:
             url = json.loads(self.running.read_text(encoding="utf-8"))["url"]
         except (OSError, ValueError, KeyError, TypeError):

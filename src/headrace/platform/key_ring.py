@@ -1,4 +1,4 @@
-"""The access keys as the gate looks them up: in memory, read anew when somebody may have changed them."""
+"""Access keys cached in memory for authentication, and read again after a second."""
 
 import asyncio
 import time
@@ -8,11 +8,11 @@ from headrace.control.access_keys import AccessKeys
 from headrace.state.store import Store
 
 MAX_AGE_S = 1.0
-"""`headrace keys` is another process, whose writes nobody tells: after so long a removed key opens nothing."""
+"""Seconds until a removed key is refused: `headrace keys` is another process, whose writes send no signal."""
 
 
 class KeyRing:
-    """Secrets by access key."""
+    """A cache of the secrets by access key."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = AccessKeys(store)
@@ -22,17 +22,17 @@ class KeyRing:
         self._reading = asyncio.Lock()
 
     async def refresh(self) -> None:
-        """Read the keys again if they were read too long ago."""
+        """Read the keys again if they are older than `MAX_AGE_S`."""
         async with self._reading:
             if self._read_s is None or self._clock() - self._read_s > MAX_AGE_S:
                 found = await asyncio.to_thread(self._keys.list)
-                self._secrets = {one.key_id: one.secret for one in found}
+                self._secrets = {key.key_id: key.secret for key in found}
                 self._read_s = self._clock()
 
     def secret_of(self, access_key: str) -> str | None:
-        """The secret of a key; None: there is no such key."""
+        """Return the secret of a key; None if there is no such key."""
         return self._secrets.get(access_key)
 
     def secrets(self) -> Collection[str]:
-        """All secrets."""
+        """Return all secrets."""
         return self._secrets.values()

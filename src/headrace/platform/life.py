@@ -1,12 +1,12 @@
 """
-A platform's life: lock its folder, bind, open the store, start object storage and reconciler, serve, stop in order.
+The lifecycle of a platform: lock its folder, bind, open the store, start all parts, serve, shut down.
 
-The first SIGTERM, SIGINT or SIGHUP (a terminal that was closed) stops it gracefully: after SIGTERM it serves on for
-`shutdown_delay_s` with `/health` at 503; then it takes no new requests, running ones may finish within
-`shutdown_grace_s`, and the workers end (unless they are to be kept for the next platform). A second one
-stops it at once, as kill -9 does: workers run on, and the next start adopts them.
+The first SIGTERM, SIGINT or SIGHUP (a closed terminal) shuts it down gracefully: after SIGTERM it keeps serving for
+`shutdown_delay_s` with `/health` at 503; then it takes no new requests, those in flight may finish within
+`shutdown_grace_s`, and the workers stop (unless they are kept for the next platform). A second signal stops it at once,
+as kill -9 does: workers keep running, and the next platform adopts them.
 
-Exit codes: 0 stopped as asked, 1 failed, 2 something the caller can fix, 128 + n killed by a second signal n.
+Exit codes: 0 stopped by a signal, 1 failed, 2 an error that the caller can fix, 128 + n killed by a second signal n.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ from headrace.state.sql import SqlStore, open_store
 
 _STORAGE_PATIENCE_S = 3.0
 _WORKER_GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL for workers, whose requests have ended already."""
+"""Seconds between SIGTERM and SIGKILL for workers, whose requests have ended by then."""
 _TWICE_S = 0.5
-"""Signals that are not further apart are one: `timeout`, shells and supervisors tell the process and its group."""
+"""Signals within this time count as one: `timeout`, shells and supervisors signal the process and its group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What a person is told when a platform is there."""
+    """Facts about a started platform, for its user."""
 
     url: str
     folder: DataFolder
@@ -61,11 +61,11 @@ def run_platform(
     settings: PlatformSettings, *, on_ready: OnReady | None = None, env: Mapping[str, str] = os.environ
 ) -> int:
     """
-    Run a platform until a signal says stop; returns the exit code. A reason to fail has been written to stderr.
+    Run a platform until a signal stops it; return the exit code. An error has been written to stderr.
 
     Args:
         settings: of the platform.
-        on_ready: called when it answers.
+        on_ready: called when the platform answers.
         env: of this process.
     """
     setup_logging(format=settings.log_format, level=settings.log_level)
@@ -83,16 +83,16 @@ def run_platform(
             listener = stack.enter_context(bind(settings.host, settings.port))
             storage = make_storage(settings.s3_endpoint, folder.objects, settings.region, env)
             stack.enter_context(folder.announced(url_of(listener)))
-            life = _Life(settings, folder, store, sole_use, listener, storage, on_ready, env)
+            lifecycle = _PlatformLifecycle(settings, folder, store, sole_use, listener, storage, on_ready, env)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(life.live())
+                return runner.run(lifecycle.run())
     except HeadraceError as error:
         print(f"Error: {error.message}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UserError) else 1
 
 
-class _Life:
-    """One run."""
+class _PlatformLifecycle:
+    """A run of a platform, from its first signal handler to its exit code."""
 
     def __init__(
         self,
@@ -114,14 +114,14 @@ class _Life:
         self._on_ready = on_ready
         self._env = env
         self._stop = asyncio.Event()
-        self._told_s = 0.0
+        self._signalled_s = 0.0
         self._delay_s = 0.0
 
-    async def live(self) -> int:
-        """From the first signal handler to the exit code."""
+    async def run(self) -> int:
+        """Start all parts, serve until a signal, and return the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` wants it to run on
+            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under `nohup`
                 loop.add_signal_handler(number, self._on_signal, number)
         url = url_of(self._listener)
         async with AsyncExitStack() as stack:
@@ -148,21 +148,21 @@ class _Life:
             stack.push_async_callback(self._end_serving, server, serving)
             get_logger().info("platform.ready", url=url, data_dir=str(self._folder.root), storage=self._storage.state)
             if self._on_ready is not None:
-                await self._storage_settles()
+                await self._wait_for_storage()
                 started = Started(url=url, folder=self._folder, settings=self._settings, storage=self._storage)
                 self._on_ready(started)
             await self._until_stopped(parts.app, *tasks, serving)
         get_logger().info("platform.stopped")
         return 0
 
-    async def _storage_settles(self) -> None:
-        """Give the embedded S3 server the moment that it takes to start, so that people read how it is."""
+    async def _wait_for_storage(self) -> None:
+        """Wait a moment for the embedded S3 server, so that the start message has its state."""
         with suppress(HeadraceError, TimeoutError):
             async with asyncio.timeout(_STORAGE_PATIENCE_S):
                 await self._storage.ready()
 
     async def _until_stopped(self, app: PlatformApp, *tasks: "asyncio.Task[None]") -> None:
-        """Wait for a signal and the delay after it; a part that ends by itself ends the platform, with its error."""
+        """Wait for a signal and the delay after it; a part that fails ends the platform with its error."""
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -176,25 +176,25 @@ class _Life:
 
     def _on_signal(self, number: int) -> None:
         now_s = asyncio.get_running_loop().time()
-        if self._stop.is_set() and now_s - self._told_s < _TWICE_S:
+        if self._stop.is_set() and now_s - self._signalled_s < _TWICE_S:
             return
-        if self._stop.is_set() and number != signal.SIGHUP:  # which comes twice: from the shell and from the kernel
+        if self._stop.is_set() and number != signal.SIGHUP:  # sent twice: by the shell and by the kernel
             get_logger().warning("platform.killed", signal=signal.Signals(number).name)
             sys.stderr.flush()
             os._exit(128 + number)
         self._stop.set()
-        self._told_s = now_s
+        self._signalled_s = now_s
         settings = self._settings
         if number == signal.SIGTERM:
             self._delay_s = resolve_shutdown_delay(
                 settings.shutdown_delay_s, grace_s=settings.shutdown_grace_s, host=settings.host
             )
         if number == signal.SIGHUP:
-            _let_go_of_terminal()
+            _redirect_output()
         get_logger().info("platform.stopping", signal=signal.Signals(number).name, delay_s=self._delay_s)
 
     async def _end_serving(self, server: HttpServer, serving: "asyncio.Task[None]") -> None:
-        """Let running requests finish; uvicorn aborts them when their time is up."""
+        """Let requests in flight finish; uvicorn aborts them after the grace period."""
         server.stop(grace_s=self._settings.shutdown_grace_s - self._delay_s)
         with suppress(asyncio.CancelledError):
             await serving
@@ -220,16 +220,16 @@ class _Life:
         await self._storage.stop(keep=self._settings.keep_workers)
 
 
-def _let_go_of_terminal() -> None:
-    """What is written to a terminal that is gone would raise, in the middle of stopping."""
+def _redirect_output() -> None:
+    """Redirect output to /dev/null: writing to a closed terminal would raise during the shutdown."""
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 -- only for its descriptor
         for stream in (1, 2):
-            if stat.S_ISCHR(os.fstat(stream).st_mode):  # `isatty` says no of a terminal that is gone
+            if stat.S_ISCHR(os.fstat(stream).st_mode):  # `isatty` is false for a closed terminal
                 os.dup2(nowhere.fileno(), stream)
 
 
 def _begin(stack: AsyncExitStack, work: Coroutine[None, None, None], name: str) -> "asyncio.Task[None]":
-    """Start what runs until the platform stops; the stack ends it, what began last first."""
+    """Start a task that the stack cancels when the platform stops, in reverse order."""
     task = asyncio.create_task(work, name=name)
     stack.push_async_callback(_end_task, task)
     return task

@@ -1,9 +1,9 @@
 """
 Object storage: an S3 server elsewhere, or SeaweedFS as a child of the platform, or none.
 
-SeaweedFS (`weed mini`) comes from the extra `headrace[s3]`. It listens on loopback ports of its own and wants keys that
-only the platform knows; everybody else reaches it through the platform's port (`platform.s3_proxy`). It is found again
-after a platform was killed, and started again when it dies. Source: `weed mini -h` of SeaweedFS 4.48.
+SeaweedFS (`weed mini`) comes from the extra `headrace[s3]`. It listens on loopback ports of its own and requires keys
+that only the platform knows; clients reach it through the platform's port (`platform.s3_proxy`). The next platform
+adopts it after a platform was killed; it is restarted when it dies. Source: `weed mini -h` of SeaweedFS 4.48.
 """
 
 import asyncio
@@ -25,48 +25,48 @@ MISSING = (
     "There is no object storage here. Install it with `pip install 'headrace[s3]'`, or name one with --s3-endpoint."
 )
 _READY_TIMEOUT_S = 50.0
-"""Longest that a request waits for it: boto3 waits 60 s for an answer."""
+"""Seconds that a request waits for the storage: boto3 waits 60 s for a response."""
 _START_TIMEOUT_S = 180.0
-"""Longest for it to start, before it is killed and started again: a busy machine takes more than 30 s."""
+"""Seconds for SeaweedFS to start before it is killed and restarted: a busy machine takes more than 30 s."""
 _MAX_PAUSE_S = 10.0
 _PROBE_PAUSE_S = 0.05
 _WATCH_PAUSE_S = 0.5
 
 
 class ObjectStorage(Protocol):
-    """Where objects are."""
+    """The object storage of a platform, whichever server provides it."""
 
     @property
     def access(self) -> S3Access | None:
-        """How it is reached, whether or not it answers at the moment; None: there is none."""
+        """Address and keys, whether or not the storage answers now; None if there is no storage."""
         ...
 
     @property
     def state(self) -> str:
-        """For people: `ready`, or what is the matter."""
+        """A text for people: `ready`, or the reason why not."""
         ...
 
     async def start(self) -> None:
-        """Begin to start it; does not wait for it."""
+        """Begin to start the storage without waiting for it."""
         ...
 
     async def ready(self) -> S3Access:
         """
-        Wait until it answers.
+        Wait until the storage answers.
 
         Raises:
-            StorageMissing: there is none.
-            StorageUnavailable: it did not come up in time.
+            StorageMissing: there is no storage.
+            StorageUnavailable: it did not start in time.
         """
         ...
 
     async def stop(self, *, keep: bool = False) -> None:
-        """Let go of it; end it, unless it is to be kept for the next platform."""
+        """Stop the storage, unless it is kept for the next platform."""
         ...
 
 
 class NoStorage:
-    """There is none."""
+    """The absence of a storage, with a message how to get one."""
 
     access: S3Access | None = None
     state = MISSING
@@ -75,7 +75,7 @@ class NoStorage:
         """Nothing to start."""
 
     async def ready(self) -> S3Access:
-        """Say that there is none."""
+        """Raise `StorageMissing`."""
         raise StorageMissing(MISSING)
 
     async def stop(self, *, keep: bool = False) -> None:
@@ -83,7 +83,7 @@ class NoStorage:
 
 
 class ExternalStorage:
-    """An S3 server that somebody else runs."""
+    """An S3 server that the platform does not run."""
 
     def __init__(self, access: S3Access) -> None:
         self.access: S3Access | None = access
@@ -91,22 +91,22 @@ class ExternalStorage:
 
     @property
     def state(self) -> str:
-        """Where it is."""
+        """The URL of the server."""
         return f"at {self._access.endpoint_url}"
 
     async def start(self) -> None:
-        """It is there already."""
+        """Nothing to start."""
 
     async def ready(self) -> S3Access:
-        """It is there already."""
+        """Return address and keys at once."""
         return self._access
 
     async def stop(self, *, keep: bool = False) -> None:
-        """It is not ours to stop."""
+        """Nothing to stop."""
 
 
 class EmbeddedStorage:
-    """SeaweedFS as a child process, kept alive."""
+    """SeaweedFS as a child process that is restarted when it dies."""
 
     def __init__(self, seaweed: Seaweed) -> None:
         self._seaweed = seaweed
@@ -116,28 +116,28 @@ class EmbeddedStorage:
 
     @property
     def access(self) -> S3Access | None:
-        """Its address does not change while the platform lives, whether or not it answers."""
+        """Address and keys, which do not change while the platform runs."""
         return self._seaweed.access
 
     @property
     def state(self) -> str:
-        """Whether it answers."""
+        """A text for people: `ready`, `starting` or the last error."""
         if self._is_ready.is_set():
             return "ready"
         return self._last_error or "starting"
 
     @property
     def pid(self) -> int | None:
-        """Of its process."""
+        """The process id of SeaweedFS."""
         return self._seaweed.pid
 
     async def start(self) -> None:
-        """Find the one that an earlier platform left, or start one, and keep it alive from now on."""
+        """Adopt the process of an earlier platform or start one, and keep it running."""
         await asyncio.to_thread(self._seaweed.prepare)
         self._keeping = asyncio.create_task(self._keep(), name="object-storage")
 
     async def ready(self) -> S3Access:
-        """Wait until it answers."""
+        """Wait until SeaweedFS answers."""
         try:
             await asyncio.wait_for(self._is_ready.wait(), _READY_TIMEOUT_S)
         except TimeoutError:
@@ -146,7 +146,7 @@ class EmbeddedStorage:
         return self._seaweed.access
 
     async def stop(self, *, keep: bool = False) -> None:
-        """End the child, unless it is kept."""
+        """Stop the process, unless it is kept."""
         if self._keeping is not None:
             self._keeping.cancel()
             with suppress(asyncio.CancelledError):
@@ -157,16 +157,16 @@ class EmbeddedStorage:
             await asyncio.to_thread(self._seaweed.end)
 
     async def _keep(self) -> None:
-        """Start it, wait for its end, start it again; the pause grows while it does not come up."""
+        """Restart the process whenever it ends, with a pause that grows while it fails to start."""
         pause_s = 0.5
         while True:
             try:
                 await asyncio.to_thread(self._seaweed.start)
-                if await self._comes_up():
+                if await self._has_started():
                     pause_s = 0.5
                     self._is_ready.set()
                     get_logger().info("storage.ready")
-                    await self._ends()
+                    await self._wait_for_end()
             except OSError as error:
                 self._last_error = f"it cannot be started ({error.strerror or error})"
             self._is_ready.clear()
@@ -176,8 +176,8 @@ class EmbeddedStorage:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
 
-    async def _comes_up(self) -> bool:
-        """Whether it answers before it ends or the time is up."""
+    async def _has_started(self) -> bool:
+        """Return whether the process answers before it ends or `_START_TIMEOUT_S` is over."""
         deadline_s = asyncio.get_running_loop().time() + _START_TIMEOUT_S
         while asyncio.get_running_loop().time() < deadline_s:
             if await asyncio.to_thread(self._seaweed.answers):
@@ -190,17 +190,17 @@ class EmbeddedStorage:
         self._last_error = f"it does not answer; {self._seaweed.log_path} says why"
         return False
 
-    async def _ends(self) -> None:
-        while self._seaweed.is_alive():  # noqa: ASYNC110 -- it may not be our child: nobody tells
+    async def _wait_for_end(self) -> None:
+        while self._seaweed.is_alive():  # noqa: ASYNC110 -- it need not be a child process, whose end is reported
             await asyncio.sleep(_WATCH_PAUSE_S)
 
 
 def make_storage(s3_endpoint: str | None, folder: Path, region: str, env: Mapping[str, str]) -> ObjectStorage:
     """
-    The object storage that the settings ask for.
+    Return the object storage that the settings name.
 
     Raises:
-        SettingsError: an endpoint was named and its keys were not.
+        SettingsError: an endpoint is configured without its keys.
     """
     if s3_endpoint is not None:
         keys = env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY")
@@ -219,5 +219,5 @@ def make_storage(s3_endpoint: str | None, folder: Path, region: str, env: Mappin
 
 
 def find_weed(env: Mapping[str, str]) -> str | None:
-    """The SeaweedFS program: beside this Python (where the wheel puts it), else on the path."""
+    """Return the SeaweedFS program: beside this Python, where its wheel installs it, else on the path."""
     return shutil.which("weed", path=os.path.dirname(sys.executable)) or shutil.which("weed", path=env.get("PATH"))  # noqa: PTH120

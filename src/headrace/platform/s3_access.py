@@ -1,4 +1,4 @@
-"""How an S3 server is reached: its address and keys."""
+"""Address and keys of an S3 server."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from headrace.state.records import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Access:
-    """Address and keys of one S3 server."""
+    """The address and the keys of an S3 server."""
 
     endpoint_url: str
     access_key: str
@@ -19,7 +19,7 @@ class S3Access:
         return f"S3Access(endpoint_url={self.endpoint_url!r}, access_key={self.access_key!r}, secret_key='***')"
 
     def to_json(self) -> Json:
-        """As workers get it (`cluster.launcher.WorkerSpec.s3`)."""
+        """Return the form that workers get (`cluster.launcher.WorkerSpec.s3`)."""
         return {
             "endpoint_url": self.endpoint_url,
             "access_key": self.access_key,
@@ -29,14 +29,14 @@ class S3Access:
 
 
 class StorageMissing(HeadraceError):
-    """There is no object storage, and there will be none until somebody does what the message says."""
+    """No object storage is installed or configured; the message says how to get one."""
 
     code = "storage_missing"
     http_status = 501
 
 
 class StorageUnavailable(HeadraceError):
-    """Object storage is starting, or has just died and comes back."""
+    """Object storage is starting or restarting."""
 
     code = "storage_unavailable"
     http_status = 503

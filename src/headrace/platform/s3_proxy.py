@@ -1,8 +1,8 @@
 """
-S3 on the platform's port: requests are signed anew for the object storage behind, and bodies stream both ways.
+S3 on the platform's port: requests are signed again for the object storage behind it, and bodies stream both ways.
 
-Who may ask was decided before (`platform.access`); what is asked is not looked into. A client that goes away ends the
-request behind it, too.
+Requests were authenticated before (`platform.access`) and are not interpreted. When a client disconnects, the request
+to the storage ends, too.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
     "date",
     "x-amz-content-sha256",
     "x-amz-date",
-    "x-amz-expected-bucket-owner",  # all buckets are the one account's
+    "x-amz-expected-bucket-owner",  # all buckets belong to one account
     "x-amz-security-token",
     "x-amz-source-expected-bucket-owner",
 }
 _CHUNK_HEADERS = frozenset({"x-amz-decoded-content-length", "x-amz-trailer"})
-"""Of the signed chunk coding, which ends here."""
+"""Headers of the signed chunk coding, which is decoded here."""
 _NOT_RETURNED = frozenset({"connection", "keep-alive", "transfer-encoding", "date", "server"})
 _SIGNATURE_PARAMETERS = (
     *("x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-expires", "x-amz-signedheaders"),
@@ -51,7 +51,7 @@ _MAX_CONNECTIONS = 256
 
 
 class S3Proxy:
-    """ASGI application for everything that is S3."""
+    """An ASGI application that forwards requests to an S3 server."""
 
     def __init__(self, storage: ObjectStorage, *, now: Callable[[], float] = time.time) -> None:
         self._storage = storage
@@ -115,7 +115,7 @@ class S3Proxy:
 
 
 def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
-    """What goes on to the storage, without what was for us and with how the body comes."""
+    """Return the headers for the storage: without those for the platform, with the framing of the body."""
     framing = dict(upload.headers)
     _check_ascii(headers)
     dropped = _NOT_FORWARDED
@@ -129,10 +129,10 @@ def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
 
 def _check_ascii(headers: Mapping[str, str]) -> None:
     """
-    Refuse what S3 refuses, too, before it reaches a server that stumbles over it.
+    Refuse headers that S3 refuses, because SeaweedFS fails on them.
 
     Raises:
-        AwsError: a header that is kept with the object has other characters.
+        AwsError: a header that is stored with the object is not ASCII.
     """
     for name, value in headers.items():
         if name.startswith(("content-", "x-amz-")) and not value.isascii():
@@ -140,7 +140,7 @@ def _check_ascii(headers: Mapping[str, str]) -> None:
 
 
 async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, is_uploaded: bool) -> None:
-    """Stream the answer, until it ends or the client goes away (which is looked for once its body was read)."""
+    """Stream the response until it ends or the client disconnects, which is noticed once its body was read."""
     streaming = asyncio.create_task(_stream(response, send))
     leaving = asyncio.create_task(_gone(receive)) if is_uploaded else None
     try:
@@ -148,7 +148,7 @@ async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, 
         if streaming.done():
             await streaming
     except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
-        # The head was sent: the client learns it from the connection, which is closed because the body is not whole.
+        # The head was sent: the connection closes before the end of the body, which tells the client.
         get_logger().warning("storage.failed", reason=str(error) or type(error).__name__)
     finally:
         for task in (streaming, leaving):

@@ -17,12 +17,12 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
 def canonical_path(raw_path: str) -> str:
-    """A path as signatures want it: everything but letters, digits, `-_.~/` encoded, once."""
+    """Return the canonical path of a signature: everything but letters, digits, `-_.~/` encoded, once."""
     return quote(unquote_to_bytes(raw_path), safe="/-_.~") or "/"
 
 
 def canonical_query(query: str, *, without: Iterable[str] = ()) -> str:
-    """A query string as signatures want it: sorted and encoded, without the parameters named (in lower case)."""
+    """Return the canonical query of a signature: sorted and encoded, without parameters (named in lower case)."""
     dropped = frozenset(without)
     pairs = []
     for part in query.split("&"):
@@ -46,7 +46,7 @@ def signed_headers(
     now_s: float,
 ) -> dict[str, str]:
     """
-    The headers to add to a request: host, date, payload hash and signature.
+    Return the headers to add to a request: host, date, payload hash and signature.
 
     Args:
         access: keys and region.
@@ -54,8 +54,8 @@ def signed_headers(
         host: of the server, with its port.
         path: canonical.
         query: canonical.
-        headers: that are sent besides; names in lower case. Those that begin with `x-amz-` are signed.
-        payload_hash: of the body, or a word in its place (`UNSIGNED-PAYLOAD`).
+        headers: the other headers, names in lower case. Those that begin with `x-amz-` are signed.
+        payload_hash: of the body, or `UNSIGNED-PAYLOAD`.
         now_s: seconds since 1970.
     """
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")

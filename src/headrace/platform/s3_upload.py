@@ -1,8 +1,8 @@
 """
-The body of a request to S3 on its way through the proxy: how it is framed, and that it is what was signed.
+Bodies of requests to S3 on their way through the proxy: their framing, and the check against their signature.
 
-Bodies pass in pieces. The last piece is held back until the whole was checked, so that the server behind never takes a
-body for complete that is not the one that the client signed.
+Bodies pass in parts. The last part is held back until the whole body was checked, so that the storage never stores a
+body as complete that is not the one that the client signed.
 """
 
 import base64
@@ -50,22 +50,22 @@ _TRAILER_DIGESTS: Mapping[str, Callable[[], _Digest]] = {
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What to send on."""
+    """A request body to forward, with its framing."""
 
     headers: tuple[tuple[str, str], ...]
-    """That frame the body."""
+    """Headers that frame the body."""
     payload_hash: str
-    """`x-amz-content-sha256` of the request that is sent on."""
+    """`x-amz-content-sha256` of the forwarded request."""
     body: AsyncIterator[bytes] | None
-    """None: there is none."""
+    """The parts of the body; None if there is none."""
 
 
 def open_upload(headers: Mapping[str, str], receive: Receive) -> Upload:
     """
-    Find out how the body comes.
+    Read the framing of a request body.
 
     Raises:
-        AwsError: its length is not told, or not a number.
+        AwsError: its length is missing or not a number.
     """
     declared = headers.get("x-amz-content-sha256", "")
     if _SIGNED_CHUNKS.fullmatch(declared):
@@ -78,16 +78,16 @@ def open_upload(headers: Mapping[str, str], receive: Receive) -> Upload:
     framing = (("transfer-encoding", "chunked"),) if is_chunked else (("content-length", str(length)),)
     if declared == UNSIGNED_TRAILER:
         return Upload((*framing, *_other_codings(headers)), UNSIGNED_TRAILER, _checked(receive, None))
-    wanted = declared if _HEX_DIGEST.fullmatch(declared) else None
-    return Upload(framing, UNSIGNED_PAYLOAD, _checked(receive, wanted))
+    expected = declared if _HEX_DIGEST.fullmatch(declared) else None
+    return Upload(framing, UNSIGNED_PAYLOAD, _checked(receive, expected))
 
 
 def _open_signed_chunks(headers: Mapping[str, str], receive: Receive) -> Upload:
     """
-    Take the chunk framing away.
+    Remove the chunk framing.
 
-    The signature of the request covers its headers; those of the chunks are not looked at, the checksum in the trailer
-    is where there is one.
+    The signature of the request covers its headers; the signatures of chunks are not verified, a checksum in the
+    trailer is.
     """
     length = headers.get("x-amz-decoded-content-length")
     if length is None:
@@ -98,7 +98,7 @@ def _open_signed_chunks(headers: Mapping[str, str], receive: Receive) -> Upload:
 
 
 def _other_codings(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """`Content-Encoding` of the object itself: servers keep what is there, and `aws-chunked` is only how it came."""
+    """Return the `Content-Encoding` of the object itself, without `aws-chunked`, which is only its framing."""
     codings = [name.strip() for name in headers.get("content-encoding", "").split(",")]
     rest = ",".join(name for name in codings if name and name.lower() != "aws-chunked")
     return (("content-encoding", rest),) if rest else ()
@@ -106,14 +106,14 @@ def _other_codings(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 async def begun(upload: Upload) -> Upload:
     """
-    Wait until the body has begun.
+    Wait for the first part of the body before the request is forwarded.
 
-    Nothing of a request is sent on before: SeaweedFS 4.48 stores an empty object if a body breaks off before its
-    first byte. A body of one piece has been checked then, too.
+    SeaweedFS 4.48 stores an empty object if a body breaks off before its first byte. A body of one part has been
+    checked by then, too.
 
     Raises:
-        AwsError: the body is not what was signed.
-        ClientGone: nobody is there any more.
+        AwsError: the body is not the signed one.
+        ClientGone: the client disconnected.
     """
     if upload.body is None:
         return upload
@@ -123,21 +123,21 @@ async def begun(upload: Upload) -> Upload:
 
 async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
-    async for piece in rest:
-        yield piece
+    async for part in rest:
+        yield part
 
 
-async def _checked(receive: Receive, wanted: str | None) -> AsyncIterator[bytes]:
-    """The body as it is; the last piece after the digest was compared, if one is wanted."""
-    digest = hashlib.sha256() if wanted is not None else None
+async def _checked(receive: Receive, expected: str | None) -> AsyncIterator[bytes]:
+    """Yield the body as it is; the last part after its digest was compared, if one is expected."""
+    digest = hashlib.sha256() if expected is not None else None
     held = b""
-    async for piece in body_parts(receive):
+    async for part in body_parts(receive):
         if digest is not None:
-            digest.update(piece)
+            digest.update(part)
         if held:
             yield held
-        held = piece
-    if digest is not None and digest.hexdigest() != wanted:
+        held = part
+    if digest is not None and digest.hexdigest() != expected:
         raise AwsError(
             "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed."
         )
@@ -146,12 +146,12 @@ async def _checked(receive: Receive, wanted: str | None) -> AsyncIterator[bytes]
 
 
 async def _decoded(receive: Receive, length: int, trailer: str) -> AsyncIterator[bytes]:
-    """The content of the chunks; the last piece after length and checksum were compared."""
+    """Yield the content of the chunks; the last part after length and checksum were compared."""
     reader, held, seen = AwsChunkedReader(), b"", 0
     digest = _TRAILER_DIGESTS[trailer]() if trailer in _TRAILER_DIGESTS else None
     try:
-        async for piece in body_parts(receive):
-            content = reader.feed(piece)
+        async for part in body_parts(receive):
+            content = reader.feed(part)
             if not content:
                 continue
             seen += len(content)
@@ -176,5 +176,5 @@ async def _decoded(receive: Receive, length: int, trailer: str) -> AsyncIterator
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise AwsError("InvalidArgument", f"The length of the body is {text!r}; wanted: a number of bytes.")
+        raise AwsError("InvalidArgument", f"The length of the body is {text!r}; expected a number of bytes.")
     return int(text)

@@ -1,7 +1,7 @@
 """
-One SeaweedFS process: how it is started, found again, asked and ended. Methods block; call them from a thread.
+One SeaweedFS process: starting, finding, probing and ending it. Methods block; call them from a thread.
 
-What must outlive the platform (keys, ports, which process it is) lies in `state.json` beside its data.
+Keys, ports and process id outlive the platform in `state.json` beside the data.
 """
 
 import os
@@ -28,11 +28,11 @@ LISTENERS = (
     *("s3", "s3_grpc", "master", "master_grpc", "volume", "volume_grpc"),
     *("filer", "filer_grpc", "admin", "admin_grpc"),
 )
-"""Each has a port."""
+"""SeaweedFS's listeners, each with a port."""
 _ADMIN_GRPC_OFFSET = 10_000
-"""Its maintenance worker looks for the admin server's gRPC here, whatever `-admin.port.grpc` says (4.48)."""
+"""Where its maintenance worker expects the admin server's gRPC, whatever `-admin.port.grpc` says (4.48)."""
 _PORTS = range(16_000, 20_000)
-"""Below the workers' ports and those that Linux gives to clients: they stay free while the server is down."""
+"""Below the workers' ports and Linux's ephemeral ports, so that they stay free while the server is down."""
 _PROBE_TIMEOUT_S = 2.0
 _END_GRACE_S = 10.0
 _POLL_S = 0.05
@@ -40,17 +40,17 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """What outlives the platform."""
+    """Facts that outlive the platform, as kept in `state.json`."""
 
     access_key: str
     secret_key: str
     ports: dict[str, int]
-    """By listener."""
+    """Listener → port."""
     process: ProcessId | None = None
 
 
 class _Rack(msgspec.Struct):
-    """Of a master's topology; empty lists are null."""
+    """A rack in a master's topology, where empty lists are null."""
 
     nodes: list[dict[str, Any]] | None = msgspec.field(default=None, name="DataNodes")
 
@@ -68,17 +68,17 @@ class _Status(msgspec.Struct):
 
 
 class Seaweed:
-    """The process and its folder."""
+    """A SeaweedFS process and its folder."""
 
     def __init__(self, binary: str, folder: Path, *, region: str, new_secret: Callable[[int], str]) -> None:
         """
-        Describe it; nothing happens yet.
+        Describe a process; nothing is started.
 
         Args:
             binary: the program `weed`.
-            folder: its data, log and state; made when it is needed.
-            region: that its keys are used with.
-            new_secret: a random text made of so many bytes.
+            folder: its data, log and state; made on first use.
+            region: for which its keys are used.
+            new_secret: returns a random text made of a number of bytes.
         """
         self._binary = binary
         self._folder = folder
@@ -88,7 +88,7 @@ class Seaweed:
 
     @property
     def log_path(self) -> Path:
-        """What it wrote since its last start."""
+        """The output of the process since its last start."""
         return self._folder / "log.txt"
 
     @property
@@ -105,11 +105,11 @@ class Seaweed:
 
     @property
     def pid(self) -> int | None:
-        """Of its process, dead or alive."""
+        """The id of the process, dead or alive."""
         return self._state.process.pid if self._state is not None and self._state.process is not None else None
 
     def prepare(self) -> None:
-        """Decide keys and ports: those of an earlier time, unless somebody else has taken one of its ports since."""
+        """Choose keys and ports: the earlier ones, unless another program has taken a port in the meantime."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = self._read_state() or _State(
             access_key=self._new_secret(12), secret_key=self._new_secret(30), ports=_free_ports()
@@ -122,10 +122,10 @@ class Seaweed:
 
     def start(self) -> None:
         """
-        Start it, unless it runs already, on the ports that it had; those that only it uses are replaced when taken.
+        Start the process, unless it runs, on its earlier ports; internal ports that are taken are replaced.
 
         Raises:
-            OSError: the program cannot be run, or somebody else has taken the port that clients know.
+            OSError: the program cannot be run, or another program has taken the port that clients know.
         """
         assert self._state is not None, "prepare first"
         if self.is_alive():
@@ -136,7 +136,7 @@ class Seaweed:
         self.log_path.write_bytes(b"")
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
-            "HOME": str(self._folder),  # a configuration of the user's own must not get in
+            "HOME": str(self._folder),  # without the configuration of the user
             "AWS_ACCESS_KEY_ID": self._state.access_key,
             "AWS_SECRET_ACCESS_KEY": self._state.secret_key,
         }
@@ -144,14 +144,14 @@ class Seaweed:
         self._write_state(replace(self._state, process=process))
 
     def _replace_taken_ports(self, state: _State) -> None:
-        """While it was down, anybody could take one: then it would end at once, for as long as that lasts."""
+        """Replace internal ports taken while the process was down, with which it would exit at once."""
         if not _is_free(state.ports["s3"]):
             raise OSError(f"port {state.ports['s3']}, which its clients know, is taken by another program")
         if not all(_is_free(port) for port in state.ports.values()):
             self._write_state(replace(state, ports={**_free_ports(), "s3": state.ports["s3"]}))
 
     def is_alive(self) -> bool:
-        """Whether the process of the state runs: the one that was started here, or by an earlier platform."""
+        """Return whether the process runs, started by this platform or an earlier one."""
         if self._state is None or self._state.process is None:
             return False
         reap(self._state.process)
@@ -159,10 +159,10 @@ class Seaweed:
 
     def answers(self) -> bool:
         """
-        Whether objects can be read and written: it lists its buckets, and its master has heard of its volumes.
+        Return whether objects can be read and written: S3 lists buckets, and the master knows a volume server.
 
-        Volumes are announced up to some five seconds after S3 answers; until then every object is an InternalError.
-        The request to S3 is signed: another server that has taken the port does not know the keys.
+        Volumes register up to five seconds after S3 answers; until then every object is an InternalError. The request
+        to S3 is signed, because another server on the port does not know the keys.
         """
         assert self._state is not None, "prepare first"
         assert self.access is not None, "it is there with the state"
@@ -178,13 +178,13 @@ class Seaweed:
             now_s=time.time(),
         )
         try:
-            _got(f"http://{host}/", signed)
-            return _has_volumes(_got(f"http://127.0.0.1:{self._state.ports['master']}/dir/status", {}))
+            _get(f"http://{host}/", signed)
+            return _has_volumes(_get(f"http://127.0.0.1:{self._state.ports['master']}/dir/status", {}))
         except (URLError, OSError, HTTPException):
             return False
 
     def end(self) -> None:
-        """SIGTERM, SIGKILL after a while; returns when it is gone."""
+        """Send SIGTERM, then SIGKILL after a grace period; return when the process is gone."""
         if self._state is None or self._state.process is None:
             return
         process = self._state.process
@@ -196,7 +196,7 @@ class Seaweed:
         while self.is_alive():
             time.sleep(_POLL_S)
         _remove_sockets(self._state.ports)
-        with suppress(OSError):  # on a full disk the process that is written there is known to be gone all the same
+        with suppress(OSError):  # on a full disk the recorded process is gone all the same
             self._write_state(replace(self._state, process=None))
 
     def _read_state(self) -> _State | None:
@@ -215,8 +215,8 @@ class Seaweed:
         partial.replace(self._folder / "state.json")
 
 
-def _got(url: str, headers: dict[str, str]) -> bytes:
-    """The body of an answer that is no error. Raises `OSError` and `HTTPException`."""
+def _get(url: str, headers: dict[str, str]) -> bytes:
+    """Return the body of a successful response. Raises `OSError` and `HTTPException`."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 -- http, on loopback
     with opener.open(request, timeout=_PROBE_TIMEOUT_S) as answer:
@@ -225,7 +225,7 @@ def _got(url: str, headers: dict[str, str]) -> bytes:
 
 
 def _has_volumes(status: bytes) -> bool:
-    """Whether a master knows a server of volumes; one without any volume yet counts."""
+    """Return whether a master knows a volume server, even one without volumes yet."""
     try:
         topology = msgspec.json.decode(status, type=_Status).topology
     except msgspec.DecodeError:
@@ -234,7 +234,7 @@ def _has_volumes(status: bytes) -> bool:
 
 
 def _flags(data: Path, ports: dict[str, int]) -> list[str]:
-    """Loopback only; no admin page, WebDAV, table catalogues; no reports to its makers; buckets as strict as AWS's."""
+    """Return flags: loopback only; no admin page, WebDAV, catalogues or telemetry; buckets as strict as AWS's."""
     listeners = [
         f"-{name.removesuffix('_grpc')}.port{'.grpc' if name.endswith('_grpc') else ''}={ports[name]}"
         for name in LISTENERS
@@ -258,7 +258,7 @@ def _flags(data: Path, ports: dict[str, int]) -> list[str]:
 
 
 def _remove_sockets(ports: dict[str, int]) -> None:
-    """What it leaves behind in /tmp, under names that cannot be chosen."""
+    """Remove the sockets that SeaweedFS leaves in /tmp under names that cannot be configured."""
     for name, port in ports.items():
         path = Path(f"/tmp/seaweedfs-{name.replace('_', '-')}-{port}.sock")  # noqa: S108 -- its own choice
         with suppress(OSError):
@@ -268,7 +268,7 @@ def _remove_sockets(ports: dict[str, int]) -> None:
 
 def _free_ports() -> dict[str, int]:
     """
-    One for each listener.
+    Return a free port for each listener.
 
     Raises:
         OSError: there are not enough.

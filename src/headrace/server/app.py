@@ -14,7 +14,7 @@ from headrace.server.origin_check import OriginCheck
 from headrace.server.pages import page_routes
 from headrace.server.request_ids import RequestIds
 from headrace.server.sagemaker import sagemaker_routes
-from headrace.server.service import Phase, Service
+from headrace.server.service import ServerPhase, Service
 from headrace.server.tgi_routes import tgi_routes
 from headrace.settings.server_settings import ServerSettings, is_loopback
 
@@ -53,7 +53,7 @@ def _middleware(service: Service) -> list[Middleware]:
     is_private = is_loopback(settings.host) and settings.api_key is None
     middleware = [
         Middleware(RequestIds),
-        Middleware(CloseConnections, is_draining=lambda: service.phase is Phase.TERMINATING),
+        Middleware(CloseConnections, is_draining=lambda: service.phase is ServerPhase.TERMINATING),
         Middleware(OriginCheck, allowed=settings.cors_allow_origins, names_are_trusted=not is_private),
     ]
     if settings.cors_allow_origins:

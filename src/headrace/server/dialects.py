@@ -1,4 +1,4 @@
-"""Which dialect each route of a server speaks, from its settings."""
+"""The dialect of each route of a server, by its settings."""
 
 from headrace.server.generate import ChooseDialect
 from headrace.settings.server_settings import ServerSettings
@@ -9,17 +9,17 @@ from headrace.wire.tgi.parameters import Version
 
 
 def tgi_version(settings: ServerSettings) -> Version:
-    """TGI's routes speak the version that the settings name, else the current one."""
+    """Return the version of TGI that the settings name, else the current one."""
     return "1.0" if settings.dialect == "tgi-1.0" else "3"
 
 
 def tgi_dialect(settings: ServerSettings, route: Route) -> Dialect:
-    """TGI on one kind of route."""
+    """Return TGI's dialect for one kind of route."""
     return Tgi(version=tgi_version(settings), route=route)
 
 
 def invocations_dialect(settings: ServerSettings) -> tuple[Dialect, ChooseDialect]:
-    """The dialect of `/invocations`, and how a body may choose another."""
+    """Return the dialect of `/invocations`, and a function by which a body chooses another."""
     configured = get_dialect(
         settings.dialect, output_formatter=settings.output_formatter, tgi_compat=settings.tgi_compat
     )

@@ -1,12 +1,11 @@
 """
-A server's life: bind, listen, load, serve, stop in order.
+The lifecycle of a model server: bind, listen, load, serve, shut down.
 
-It listens before it loads, so that a port in use is told at once and `/ping` answers 503 in the meantime. The first
-SIGTERM or SIGINT stops it gracefully, a second one at once. After SIGTERM it serves on for `shutdown_delay_s` with
-`/ping` at 503; then the listener closes. Running requests may finish within `shutdown_grace_s`, from the signal on.
+It listens before it loads, so that a port in use is reported at once and `/ping` answers 503 in the meantime. The first
+SIGTERM or SIGINT shuts it down gracefully, a second one at once. After SIGTERM it keeps serving for `shutdown_delay_s`
+with `/ping` at 503; then the listener closes. Requests in flight may finish within `shutdown_grace_s` of the signal.
 
-Exit codes: 0 stopped as asked, 1 failed, 2 something the caller can fix (told in one sentence), 128 + n killed by a
-second signal n.
+Exit codes: 0 stopped by a signal, 1 failed, 2 an error that the caller can fix, 128 + n killed by a second signal n.
 """
 
 import asyncio
@@ -40,17 +39,17 @@ from headrace.settings.container_names import Notice
 from headrace.settings.server_settings import ServerSettings, resolve_shutdown_delay
 
 LoadBackend = Callable[[ServerSettings, Progress, Metrics], Backend]
-"""Blocks until a backend is loaded; it is started afterwards. It may feed the metrics from a thread of its own."""
+"""Loads a backend, which is started afterwards; blocks. It may feed the metrics from a thread of its own."""
 
 OnReady = Callable[[str, ModelInfo, EngineStats], None]
-"""Told once, when the first token has been produced: the URL, what is served, and the engine's size."""
+"""Called once, after the first token, with the URL, the model and the engine's size."""
 
 _FLUSH_S = 2.0
-"""After the last request has ended: time for its last bytes to leave."""
+"""Seconds for the last bytes of the last request to be sent."""
 
 
 def load_engine(settings: ServerSettings, progress: Progress, metrics: Metrics) -> Backend:
-    """Our own engine on the model that the settings name."""
+    """Load the engine for the model that the settings name."""
     from headrace.engine.loading.assembly import assemble
 
     return assemble(engine_config(settings), progress, observer=MetricsObserver(metrics))
@@ -65,17 +64,17 @@ def run_server(
     on_ready: OnReady | None = None,
 ) -> int:
     """
-    Serve until a signal says stop.
+    Serve until a signal stops the server.
 
     Args:
         settings: of the server.
-        notices: about the settings, to be logged first.
-        progress: told how far loading is.
-        load: makes the backend, in a thread of its own.
+        notices: about the settings, logged first.
+        progress: called with the progress of loading.
+        load: loads the backend, in a thread of its own.
         on_ready: called when the server is ready.
 
     Returns:
-        The exit code; a reason to fail has been written to stderr.
+        The exit code; the error of a failure has been written to stderr.
     """
     setup_logging(format=settings.log_format, level=settings.log_level)
     for notice in notices:
@@ -83,16 +82,16 @@ def run_server(
         log(f"setting.{notice.kind}", name=notice.name, message=notice.message)
     try:
         with bind(settings.host, settings.port) as listener:
-            life = _Life(settings, listener, load, progress, on_ready)
+            lifecycle = _ServerLifecycle(settings, listener, load, progress, on_ready)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(life.live())
+                return runner.run(lifecycle.run())
     except HeadraceError as error:
         print(f"Error: {error.message}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, UserError) else 1
 
 
-class _Life:
-    """One run of a server."""
+class _ServerLifecycle:
+    """A run of a server, from listening to its exit code."""
 
     def __init__(
         self,
@@ -111,12 +110,12 @@ class _Life:
         self._stop = asyncio.Event()
         self._delay_s = 0.0
         self._stopped_s: float | None = None
-        """When the signal came, by the monotonic clock."""
+        """Time of the signal, by the monotonic clock."""
         self._started_s = perf_counter()
         self._http = http_server(app_of(self._service), limits=_http_limits(settings))
 
-    async def live(self) -> int:
-        """From listening to the exit code."""
+    async def run(self) -> int:
+        """Listen, load and serve until a signal; return the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -124,16 +123,16 @@ class _Life:
         get_logger().info("server.listening", url=url_of(self._listener), model=self._settings.model)
         backend = None
         try:
-            backend = await self._started_backend()
+            backend = await self._start_backend()
             if backend is not None:
                 await self._stop.wait()
-                await self._leave_rotation()
+                await self._serve_until_drained()
         finally:
             self._service.close()
             self._http.stop()
             if backend is not None:
                 await self._close(backend)
-            await self._let_go(serving)
+            await self._close_connections(serving)
         return 0
 
     def _on_signal(self, number: int) -> None:
@@ -156,25 +155,25 @@ class _Life:
         )
         self._stop.set()
 
-    async def _leave_rotation(self) -> None:
-        """Serve on while load balancers learn from `/ping` that this server goes."""
+    async def _serve_until_drained(self) -> None:
+        """Keep serving while load balancers learn from `/ping` that this server shuts down."""
         if self._delay_s:
             self._service.terminate()
             await asyncio.sleep(self._delay_s)
 
-    async def _started_backend(self) -> Backend | None:
-        """Load in a thread and start; None if a signal came first."""
+    async def _start_backend(self) -> Backend | None:
+        """Load a backend in a thread and start it; return None if a signal came first."""
         loading = asyncio.create_task(self._load_and_start())
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not loading.done():
             loading.cancel()
-            # The loading thread may be inside native code, which does not survive the end of the interpreter.
-            atexit.register(_leave)
+            # The loading thread may be in native code, which does not survive the end of the interpreter.
+            atexit.register(_exit_at_once)
             return None
         backend = loading.result()
-        # What was made while loading stays: collections need not look at it again.
+        # Objects made while loading live as long as the server: keep the collector from visiting them.
         gc.collect()
         gc.freeze()
         self._service.attach(backend)
@@ -200,7 +199,7 @@ class _Life:
         return backend
 
     async def _close(self, backend: Backend) -> None:
-        """Let running requests finish until the deadline; say how many did."""
+        """Let requests in flight finish until the deadline; log how many did."""
         at_stop = self._service.limiter.in_flight
         aborted_before = self._service.metrics.by_finish.get("abort", 0)
         spent_s = 0.0 if self._stopped_s is None else perf_counter() - self._stopped_s
@@ -211,8 +210,8 @@ class _Life:
         log = get_logger().warning if aborted else get_logger().info
         log("server.stopped", finished=at_stop - aborted, aborted=aborted)
 
-    async def _let_go(self, serving: "asyncio.Task[None]") -> None:
-        """Wait for the last bytes; connections that do not close are dropped."""
+    async def _close_connections(self, serving: "asyncio.Task[None]") -> None:
+        """Wait until the last bytes are sent; drop connections that do not close."""
         try:
             async with asyncio.timeout(_FLUSH_S):
                 await asyncio.shield(serving)
@@ -229,29 +228,29 @@ def _http_limits(settings: ServerSettings) -> HttpLimits:
     )
 
 
-def _leave() -> None:
-    """End the process, once everybody has tidied up, without ending the interpreter first."""
+def _exit_at_once() -> None:
+    """Exit after the other exit handlers, without finalizing the interpreter."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 async def _in_daemon_thread(work: Callable[[], Backend]) -> Backend:
-    """Run `work` in a thread that does not keep the process alive (a download cannot be interrupted)."""
+    """Run `work` in a thread that does not keep the process alive: a download cannot be interrupted."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Backend] = loop.create_future()
 
-    def tell(set_outcome: Callable[..., None], outcome: object) -> None:
+    def resolve(set_outcome: Callable[..., None], outcome: object) -> None:
         if not done.cancelled():
             set_outcome(outcome)
 
     def run() -> None:
         try:
             backend = work()
-        except BaseException as error:  # noqa: BLE001 -- crosses the thread as it is
-            loop.call_soon_threadsafe(tell, done.set_exception, error)
+        except BaseException as error:  # noqa: BLE001 -- raised again in the event loop
+            loop.call_soon_threadsafe(resolve, done.set_exception, error)
         else:
-            loop.call_soon_threadsafe(tell, done.set_result, backend)
+            loop.call_soon_threadsafe(resolve, done.set_result, backend)
 
     threading.Thread(target=run, name="load", daemon=True).start()
     return await done

@@ -15,7 +15,7 @@ _JSON = "application/json"
 
 
 def openai_routes(service: Service) -> list[Route]:
-    """Models, completions and chat completions."""
+    """Return the routes for models, completions and chat completions."""
 
     async def models(_request: Request) -> Response:
         return Response(render_models(service.backend.info), media_type=_JSON)

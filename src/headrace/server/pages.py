@@ -1,4 +1,4 @@
-"""The chat page: a few files that are read once, its own and those that all pages share."""
+"""The chat page: its own files and those shared by all pages, each read once."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,22 +12,22 @@ _FILES = ("chat.js", "style.css", *SHARED)
 
 
 def page_routes() -> list[Route]:
-    """The page's scripts and styles; the page itself is `GET /` (`server.tgi_routes`)."""
+    """Return the routes of the page's scripts and styles; the page itself is `GET /` (`server.tgi_routes`)."""
     return [Route(f"/web/{name}", page_file(name), methods=["GET"]) for name in _FILES]
 
 
 def is_browser(request: Request) -> bool:
-    """Whether a page is wanted rather than an answer for a program."""
+    """Return whether the client is a browser, which gets a page instead of JSON."""
     return "text/html" in request.headers.get("accept", "")
 
 
 def page(name: str) -> Response:
-    """One file of the page."""
+    """Return a file of the page."""
     return Response(read_page("headrace.server", name), media_type=media_type(name), headers=PAGE_HEADERS)
 
 
 def page_file(name: str) -> Callable[[Request], Awaitable[Response]]:
-    """What answers with one file of the page."""
+    """Return an endpoint that answers with a file of the page."""
 
     async def answer(_request: Request) -> Response:
         return page(name)

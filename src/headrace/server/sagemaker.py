@@ -11,25 +11,25 @@ from starlette.routing import Route
 from headrace.server.dialects import invocations_dialect
 from headrace.server.eula import with_eula_check
 from headrace.server.generate import GenerationRoute
-from headrace.server.service import NOT_READY, Phase, Service
+from headrace.server.service import NOT_READY, ServerPhase, Service
 
 _STATUS = {
-    Phase.LOADING: "Loading",
-    Phase.READY: "Healthy",
-    Phase.TERMINATING: "Terminating",
-    Phase.CLOSING: "Closing",
-    Phase.FAILED: "Failed",
+    ServerPhase.LOADING: "Loading",
+    ServerPhase.READY: "Healthy",
+    ServerPhase.TERMINATING: "Terminating",
+    ServerPhase.CLOSING: "Closing",
+    ServerPhase.FAILED: "Failed",
 }
 
 
 def sagemaker_routes(service: Service) -> list[Route]:
-    """`/ping` and `/invocations`."""
+    """Return the routes `/ping` and `/invocations`."""
 
     async def ping(_request: Request) -> Response:
         info = service.info()
         health = service.health
         body = {"status": _STATUS[health], "model": None if info is None else info.name}
-        if health is Phase.READY:
+        if health is ServerPhase.READY:
             return JSONResponse(body)
         return JSONResponse({**body, "reason": NOT_READY[health]}, status_code=503)
 

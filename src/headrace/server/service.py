@@ -33,7 +33,7 @@ INLINE_BODY_BYTES = 64 * 1024
 """Bodies up to this size are parsed within milliseconds, whatever they contain."""
 
 
-class Phase(StrEnum):
+class ServerPhase(StrEnum):
     """The phase of a server's life, as health checks report it."""
 
     LOADING = "loading"
@@ -47,10 +47,10 @@ class Phase(StrEnum):
 
 
 NOT_READY = {
-    Phase.LOADING: "The model is still loading.",
-    Phase.TERMINATING: "The server is shutting down. Requests that still arrive are answered.",
-    Phase.CLOSING: "The server is shutting down.",
-    Phase.FAILED: "The engine has failed and cannot go on. Restart the server.",
+    ServerPhase.LOADING: "The model is still loading.",
+    ServerPhase.TERMINATING: "The server is shutting down. Requests that still arrive are answered.",
+    ServerPhase.CLOSING: "The server is shutting down.",
+    ServerPhase.FAILED: "The engine has failed and cannot go on. Restart the server.",
 }
 """Reasons in the answers of health checks."""
 
@@ -61,7 +61,7 @@ class Service:
     def __init__(self, settings: ServerSettings, backend: Backend | None = None) -> None:
         """Begin with a started backend, or without one until `attach`."""
         self.settings = settings
-        self.phase = Phase.LOADING if backend is None else Phase.READY
+        self.phase = ServerPhase.LOADING if backend is None else ServerPhase.READY
         self.limiter = RequestLimiter(settings.max_concurrent_requests)
         self.budget = BodyBudget(settings.max_buffered_bytes)
         self._large_bodies = asyncio.Semaphore(1)
@@ -73,15 +73,15 @@ class Service:
     def attach(self, backend: Backend) -> None:
         """Serve with a started backend: the server is ready."""
         self._backend = backend
-        self.phase = Phase.READY
+        self.phase = ServerPhase.READY
 
     def terminate(self) -> None:
         """Fail health checks from now on and keep serving."""
-        self.phase = Phase.TERMINATING
+        self.phase = ServerPhase.TERMINATING
 
     def close(self) -> None:
         """Refuse new requests from now on."""
-        self.phase = Phase.CLOSING
+        self.phase = ServerPhase.CLOSING
 
     @property
     def backend(self) -> Backend:
@@ -91,18 +91,18 @@ class Service:
         Raises:
             Unavailable: the model is still loading, or the server is shutting down.
         """
-        if self.phase is Phase.CLOSING:
+        if self.phase is ServerPhase.CLOSING:
             raise Unavailable("The server is shutting down.")
         if self._backend is None:
             raise Unavailable("The model is still loading. Try again in a moment; /ping is 200 when it is ready.")
         return self._backend
 
     @property
-    def health(self) -> Phase:
+    def health(self) -> ServerPhase:
         """The phase, or FAILED if the backend can no longer generate."""
-        is_serving = self.phase in {Phase.READY, Phase.TERMINATING}
+        is_serving = self.phase in {ServerPhase.READY, ServerPhase.TERMINATING}
         if is_serving and self._backend is not None and not self._backend.is_healthy:
-            return Phase.FAILED
+            return ServerPhase.FAILED
         return self.phase
 
     def info(self) -> ModelInfo | None:

@@ -1,7 +1,7 @@
 """
 TGI's routes. Source: TGI `router/src/server.rs`.
 
-`GET /` is the chat page for a browser and TGI's health answer for everybody else.
+`GET /` is the chat page for a browser and TGI's health check for other clients.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from headrace.core.tracing import trace_of
 from headrace.server.dialects import tgi_dialect, tgi_version
 from headrace.server.generate import GenerationRoute
 from headrace.server.pages import is_browser, page
-from headrace.server.service import NOT_READY, Phase, Service
+from headrace.server.service import NOT_READY, ServerPhase, Service
 from headrace.wire.openai.chat import OpenAIChat
 from headrace.wire.tgi.dialect import Route as TgiRoute
 from headrace.wire.tgi.pages import (
@@ -33,7 +33,7 @@ _JSON = "application/json"
 
 
 def tgi_routes(service: Service) -> list[Route]:
-    """All routes of TGI."""
+    """Return all routes of TGI."""
     pages = _TgiPages(service)
     return [
         Route("/", pages.root, methods=["GET"]),
@@ -53,26 +53,26 @@ def _generation(service: Service, path: str, route: TgiRoute) -> GenerationRoute
 
 
 class _TgiPages:
-    """The routes that do not generate."""
+    """The endpoints of TGI that do not generate text."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def root(self, request: Request) -> Response:
-        """The chat page, or TGI's health answer."""
+        """Answer with the chat page, or with TGI's health check."""
         if self._service.settings.web and is_browser(request):
             return page("index.html")
         return await self.health(request)
 
     async def health(self, _request: Request) -> Response:
-        """200 without a body while requests should be sent here."""
+        """Answer 200 without a body while the server is ready."""
         health = self._service.health
-        if health is Phase.READY:
+        if health is ServerPhase.READY:
             return Response(status_code=200)
         return Response(render_unhealthy(NOT_READY[health]), status_code=503, media_type=_JSON)
 
     async def info(self, _request: Request) -> Response:
-        """What is served, and its limits."""
+        """Describe the model and its limits."""
         stats = self._service.stats()
         body = render_info(
             self._service.backend.info,
@@ -85,14 +85,14 @@ class _TgiPages:
         return Response(body, media_type=_JSON)
 
     async def tokenize(self, request: Request) -> Response:
-        """The tokens of a text."""
+        """Answer with the tokens of a text."""
         async with self._service.admit(request.scope, request.receive) as body:
             text = await self._service.understand(body, parse_tokenize)
             _, spans = await asyncio.to_thread(self._service.backend.tokenize, text)
             return Response(render_tokenize(spans), media_type=_JSON)
 
     async def chat_tokenize(self, request: Request) -> Response:
-        """The tokens of a chat, after the chat template."""
+        """Answer with the tokens of a chat, rendered by the chat template."""
         context = self._service.context(trace_of(request.scope).request_id)
         async with self._service.admit(request.scope, request.receive) as body:
             parsed = await self._service.understand(body, lambda body: OpenAIChat().parse(body, context))
@@ -103,7 +103,7 @@ class _TgiPages:
             return Response(render_chat_tokenize(text, spans), media_type=_JSON)
 
     async def metrics(self, _request: Request) -> Response:
-        """Prometheus metrics."""
+        """Answer with the metrics for Prometheus."""
         if not self._service.settings.metrics:
             raise NotFound("Metrics are turned off here (metrics=false).")
         # Imported at the first scrape: prometheus_client would cost every start 50 ms.

@@ -27,7 +27,7 @@ const keyDialog = new Dialog("key", () => {
 
 function showConnection(error) {
   const chip = $("connection");
-  const isLost = error instanceof TypeError; // what `fetch` throws when nobody answers
+  const isLost = error instanceof TypeError; // thrown by `fetch` without an answer
   chip.textContent = error === null ? location.host : isLost ? "not reachable, trying again" : "refused";
   chip.classList.toggle("lost", error !== null);
   chip.title = error === null ? "This page talks to the platform at this address" : error.message;

@@ -29,7 +29,7 @@ export class Deployment {
     const isComponent = host !== null;
     for (const part of document.querySelectorAll("#deploy-form [data-for]")) {
       part.hidden = (part.dataset.for === "component") !== isComponent;
-      for (const field of part.querySelectorAll("input, select")) field.disabled = part.hidden; // nobody can fill it in
+      for (const field of part.querySelectorAll("input, select")) field.disabled = part.hidden; // hidden fields must not be required
     }
     $("deploy-title").textContent = isComponent ? `A model on ${host}` : "Deploy a model";
     $("endpoint-name-label").textContent = isComponent ? "Component name" : "Endpoint name";

@@ -56,7 +56,7 @@ function card(instance, has, endpoint, tones) {
 /** How much of something is taken, a part for each copy. */
 function bar({ name, label, unit, scale }, copies, has, tones) {
   const taken = copies.reduce((sum, copy) => sum + copy.need[name], 0);
-  const whole = has[name] ?? Math.max(taken, 1); // nobody knows how much there is
+  const whole = has[name] ?? Math.max(taken, 1); // the capacity is unknown
   const parts = [];
   let start = 0;
   for (const copy of copies) {
