@@ -136,7 +136,7 @@ class FakePlatform:
             answer = self._call(_SERVICES[prefix], operation, parameters)
         except Refused as error:
             body = {"__type": error.code, "message": error.message}
-            return JSONResponse(body, error.http_status, headers={"x-amzn-errortype": error.code})
+            return JSONResponse(body, error.status, headers={"x-amzn-errortype": error.code})
         return Response(b"" if answer is None else json.dumps(answer), media_type="application/x-amz-json-1.1")
 
     def _scaling(self, operation: str) -> Any:
