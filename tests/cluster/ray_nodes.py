@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.ray_head import free_ports
+from headrace.cluster.ray_head import choose_ports
 from tests.waiting import WAIT_S
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
@@ -63,7 +63,7 @@ def ray_nodes(*cpus: int) -> Iterator[Nodes]:
 def agent_ports() -> dict[str, int]:
     """Ports for a node's agents: Ray ends a node that waits over 15 s for a port that an agent chooses."""
     names = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
-    return dict(zip(names, free_ports(len(names)), strict=True))
+    return dict(zip(names, choose_ports(len(names)), strict=True))
 
 
 def patiently(get_node: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
@@ -87,7 +87,7 @@ def with_listen_port(start_process: Callable[..., Any]) -> Callable[..., Any]:
 
     def start(command: list[str], process_type: str, *arguments: Any, **options: Any) -> Any:
         if process_type == "raylet":
-            command = [*command, f"--dashboard_agent_listen_port={free_ports(1)[0]}"]
+            command = [*command, f"--dashboard_agent_listen_port={choose_ports(1)[0]}"]
         return start_process(command, process_type, *arguments, **options)
 
     return start

@@ -8,10 +8,8 @@ kept only in memory.
 
 import asyncio
 import os
-import random
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -24,6 +22,7 @@ from typing import Final
 import msgspec
 
 from headrace.cluster.launcher import Handle, LaunchFailed, Observation, WorkerPhase, WorkerSpec
+from headrace.cluster.ports import WORKER_PORTS, free_ports
 from headrace.cluster.processes import ProcessId, is_running, kill_session, process_id, reap, send_signal, spawn
 from headrace.cluster.worker_environment import worker_environment
 from headrace.cluster.worker_files import (
@@ -44,9 +43,6 @@ from headrace.http.client_response import NoResponse
 WORKER_COMMAND: Final = (sys.executable, "-P", "-m", "headrace", "worker")
 PING_TIMEOUT_S: Final = 2.0
 """Source: SageMaker developer guide, "How Your Container Should Respond to Health Check (Ping) Requests"."""
-_PORTS: Final = range(20_000, 32_000)
-"""Below Linux's client ports (`ip_local_port_range`), so that no connection takes a port before the worker does."""
-_PORT_TRIES: Final = 500
 _ERROR_MARK: Final = "Error: "
 _SEARCHED_EVENTS: Final = 200
 """Log events at the end of an exited worker's log that are searched for the reason."""
@@ -308,19 +304,13 @@ def _free_port(host: str, taken: set[int]) -> int:
     Raises:
         LaunchFailed: no free port was found.
     """
-    for port in random.sample(_PORTS, _PORT_TRIES):
+    for port in free_ports(WORKER_PORTS, host):
         if port not in taken:
-            with socket.socket(_family(host)) as probe, suppress(OSError):
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((host, port))
-                return port
+            return port
     raise LaunchFailed(
-        f"No free port was found on {host} between {_PORTS.start} and {_PORTS.stop}. Stop programs that listen there."
+        f"No free port was found on {host} between {WORKER_PORTS.start} and {WORKER_PORTS.stop}. "
+        "Stop programs that listen there."
     )
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 async def ping(url: str, timeout_s: float) -> bool:

@@ -6,7 +6,6 @@ folder, so that the next platform finds it again. Methods block; call them from 
 """
 
 import os
-import random
 import secrets
 import shutil
 import socket
@@ -22,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from headrace.cluster.ports import PLATFORM_PORTS, free_ports
 from headrace.cluster.processes import ProcessId, is_running, is_session_running, kill_session, reap, spawn
 from headrace.cluster.worker_environment import worker_environment
 from headrace.cluster.worker_files import LOOPBACK, read_value, write_atomically, write_value
@@ -36,8 +36,6 @@ _MAX_SESSIONS_CHARACTERS: Final = 40
 """Longest path of Ray's session folder: its sockets' are some 65 characters longer, of at most 107 (`unix(7)`)."""
 _OPEN: Final = "r"
 """Ray makes its folder writable for all users, so it is put into a private one."""
-_PORTS: Final = range(16_000, 20_000)
-"""Below the workers' ports and Linux's client ports."""
 _POLL_S: Final = 0.05
 _NUM_TAIL_BYTES: Final = 400
 QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1", "PYTHONUNBUFFERED": "1"}
@@ -145,7 +143,7 @@ class RayHead:
             shutil.rmtree(before.sessions, ignore_errors=True)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(self._folder / "token", secrets.token_hex(32).encode())
-        state = _State(port=free_ports(1)[0], sessions=str(_sessions(self._folder)))
+        state = _State(port=choose_ports(1)[0], sessions=str(_sessions(self._folder)))
         write_value(self._folder / "state.json", state)
         self.log.write_bytes(b"")
         environment = {
@@ -190,7 +188,7 @@ def _kill(process: ProcessId) -> None:
 
 def _flags(state: _State) -> list[str]:
     # NOTE: if Ray's client is installed its server starts too, and its default port may be in use.
-    client = [f"--ray-client-server-port={free_ports(1)[0]}"] if find_spec("grpc") is not None else []
+    client = [f"--ray-client-server-port={choose_ports(1)[0]}"] if find_spec("grpc") is not None else []
     return [
         *client,
         *agent_flags(),
@@ -226,27 +224,17 @@ def _answers(port: int) -> bool:
 
 def agent_flags() -> list[str]:
     """Return the options of `ray start` that assign ports to its agents."""
-    return [f"--{agent}-port={port}" for agent, port in zip(_AGENTS, free_ports(len(_AGENTS)), strict=True)]
+    return [f"--{agent}-port={port}" for agent, port in zip(_AGENTS, choose_ports(len(_AGENTS)), strict=True)]
 
 
-def free_ports(number: int) -> list[int]:
+def choose_ports(number: int) -> list[int]:
     """
     Choose distinct free ports outside the ranges of workers and of Linux's client ports.
 
     Raises:
         OSError: fewer ports are free.
     """
-    found = list(islice(filter(_is_free, random.sample(_PORTS, len(_PORTS))), number))
+    found = list(islice(free_ports(PLATFORM_PORTS), number))
     if len(found) < number:
-        raise OSError(f"fewer than {number} ports between {_PORTS.start} and {_PORTS.stop} are free")
+        raise OSError(f"fewer than {number} ports between {PLATFORM_PORTS.start} and {PLATFORM_PORTS.stop} are free")
     return found
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True

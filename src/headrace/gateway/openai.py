@@ -34,7 +34,7 @@ from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.openai_models import is_models_path, no_model, not_serving
 from headrace.gateway.request import Invocation
 from headrace.gateway.routing import is_for_components
-from headrace.gateway.service import InvocationService, finish
+from headrace.gateway.service import InvocationService, finish, relay
 from headrace.http.asgi import Scope
 from headrace.http.client import ClientRequest
 from headrace.http.client_response import ClientResponse, ResponseBroken
@@ -239,7 +239,7 @@ async def _send_response(
         if not exchange.is_started:
             record.status = answer.status
             await exchange.start(answer.status, headers)
-        await _relay(answer, exchange, record)
+        await relay(answer, exchange, record)
         return
     content = await service.read(answer, invocation.endpoint, max_bytes=service.config.max_answer_bytes)
     record.first_s = perf_counter()
@@ -272,18 +272,6 @@ async def _heartbeat(service: InvocationService, body: bytes, exchange: Exchange
         if not exchange.put(b": a replica is being started\n\n"):
             await exchange.drain()
         await asyncio.sleep(service.config.heartbeat_s)
-
-
-async def _relay(answer: ClientResponse, exchange: Exchange, record: InvocationRecord) -> None:
-    put = exchange.put
-
-    def put_part(part: bytes) -> bool:
-        if record.first_s is None:
-            record.first_s = perf_counter()
-        record.num_parts += 1
-        return put(part)
-
-    await answer.relay(put_part, exchange.drain)
 
 
 def _headers(answer: ClientResponse) -> list[tuple[str, str]]:

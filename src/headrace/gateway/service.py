@@ -159,6 +159,24 @@ class InvocationService:
         return common
 
 
+async def relay(
+    response: ClientResponse,
+    exchange: Exchange,
+    record: InvocationRecord,
+    encode: Callable[[bytes], bytes] | None = None,
+) -> None:
+    """Relay the parts of a worker's response to the client, encoded if `encode` is given, and count them."""
+    put = exchange.put
+
+    def put_part(part: bytes) -> bool:
+        if record.first_s is None:
+            record.first_s = perf_counter()
+        record.num_parts += 1
+        return put(part if encode is None else encode(part))
+
+    await response.relay(put_part, exchange.drain)
+
+
 async def finish(exchange: Exchange) -> None:
     """
     End a stream.

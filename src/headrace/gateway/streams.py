@@ -6,12 +6,10 @@ connection failed, `InternalStreamFailure` if the platform did.
 Source: botocore sagemaker-runtime, shape ResponseStream.
 """
 
-from time import perf_counter
-
 from headrace.gateway import errors
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.request import Invocation
-from headrace.gateway.service import InvocationService, finish
+from headrace.gateway.service import InvocationService, finish, relay
 from headrace.http.client import ClientRequest
 from headrace.http.client_response import ClientResponse, ResponseBroken
 from headrace.http.exchange import Exchange
@@ -38,7 +36,7 @@ async def stream(
             await service.check_status(answer, invocation.endpoint)
             record.status = 200
             await exchange.start(200, _headers(service, invocation, record, answer))
-            await _relay(answer, exchange, record)
+            await relay(answer, exchange, record, eventstream.payload_part)
     except TimeoutError:
         if not exchange.is_started:
             raise service.texts.timed_out(invocation.endpoint) from None
@@ -56,18 +54,6 @@ async def fail_stream(exchange: Exchange, message: str) -> None:
         return
     exchange.put(eventstream.internal_stream_failure(message))
     await finish(exchange)
-
-
-async def _relay(answer: ClientResponse, exchange: Exchange, record: InvocationRecord) -> None:
-    put, frame = exchange.put, eventstream.payload_part
-
-    def put_part(part: bytes) -> bool:
-        if record.first_s is None:
-            record.first_s = perf_counter()
-        record.num_parts += 1
-        return put(frame(part))
-
-    await answer.relay(put_part, exchange.drain)
 
 
 def _headers(

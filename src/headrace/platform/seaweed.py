@@ -5,9 +5,7 @@ Keys, ports and process id outlive the platform in `state.json` beside the data.
 """
 
 import os
-import random
 import signal
-import socket
 import time
 import urllib.request
 from collections.abc import Callable
@@ -20,6 +18,7 @@ from urllib.error import URLError
 
 import msgspec
 
+from headrace.cluster.ports import PLATFORM_PORTS, free_ports, is_free
 from headrace.cluster.processes import ProcessId, is_running, kill_session, reap, send_signal, spawn
 from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_signing import UNSIGNED_PAYLOAD, signed_headers
@@ -31,8 +30,6 @@ LISTENERS = (
 """SeaweedFS's listeners, each with a port."""
 _ADMIN_GRPC_OFFSET = 10_000
 """Where its maintenance worker expects the admin server's gRPC, whatever `-admin.port.grpc` says (4.48)."""
-_PORTS = range(16_000, 20_000)
-"""Below the workers' ports and Linux's ephemeral ports, so that they stay free while the server is down."""
 _PROBE_TIMEOUT_S = 2.0
 _END_GRACE_S = 10.0
 _POLL_S = 0.05
@@ -115,7 +112,7 @@ class Seaweed:
             access_key=self._new_secret(12), secret_key=self._new_secret(30), ports=_free_ports()
         )
         self._state = state
-        if not self.is_alive() and not all(_is_free(port) for port in state.ports.values()):
+        if not self.is_alive() and not all(is_free(port) for port in state.ports.values()):
             state = replace(state, ports=_free_ports())
         if state != self._read_state():
             self._write_state(state)
@@ -145,9 +142,9 @@ class Seaweed:
 
     def _replace_taken_ports(self, state: _State) -> None:
         """Replace internal ports taken while the process was down, with which it would exit at once."""
-        if not _is_free(state.ports["s3"]):
+        if not is_free(state.ports["s3"]):
             raise OSError(f"port {state.ports['s3']}, which its clients know, is taken by another program")
-        if not all(_is_free(port) for port in state.ports.values()):
+        if not all(is_free(port) for port in state.ports.values()):
             self._write_state(replace(state, ports={**_free_ports(), "s3": state.ports["s3"]}))
 
     def is_alive(self) -> bool:
@@ -273,19 +270,9 @@ def _free_ports() -> dict[str, int]:
     Raises:
         OSError: there are not enough.
     """
-    free = (port for port in random.sample(_PORTS, len(_PORTS)) if _is_free(port))
-    admin = next((port for port in free if _is_free(port + _ADMIN_GRPC_OFFSET)), None)
+    free = free_ports(PLATFORM_PORTS)
+    admin = next((port for port in free if is_free(port + _ADMIN_GRPC_OFFSET)), None)
     found = dict(zip(LISTENERS[:-2], free, strict=False))
     if admin is None or len(found) < len(LISTENERS) - 2:
-        raise OSError(f"No free ports were found between {_PORTS.start} and {_PORTS.stop}.")
+        raise OSError(f"No free ports were found between {PLATFORM_PORTS.start} and {PLATFORM_PORTS.stop}.")
     return {**found, "admin": admin, "admin_grpc": admin + _ADMIN_GRPC_OFFSET}
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
