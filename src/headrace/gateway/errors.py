@@ -1,10 +1,10 @@
 """
-What the gateway tells a client that gets no answer from a model, in the words of SageMaker's runtime.
+Errors of the gateway for clients that get no answer from a model, with the texts of SageMaker's runtime.
 
-Which status: SDKs send a request again after a 5xx or a ThrottlingException, and would run a model three times. So a
-model that failed is a 424, which they do not repeat; a worker that is full is a 429 ModelNotReadyException, which they
-do not repeat where the API's model has it (InvokeEndpoint; for streams they wait and try again). Only where nothing has
-run yet (no replica, the gateway itself is full) are they asked to come again.
+Statuses: SDKs retry after a 5xx or a ThrottlingException and would run a model three times. So a failed model is a 424,
+which they do not retry; a full worker is a 429 ModelNotReadyException, which they do not retry where the API's model
+has it (InvokeEndpoint; for streams they wait and retry). Only if nothing has run yet (no replica, or the gateway itself
+is full) are they told to retry.
 
 Sources of the texts: answers of SageMaker that its users quote (aws/amazon-sagemaker-examples issues 293, 2815;
 aws/sagemaker-python-sdk issues 171, 2955).
@@ -16,10 +16,10 @@ from headrace.state.routes import Route
 from headrace.wire.aws.errors import AwsError
 
 MAX_MESSAGE_CHARACTERS = 2048
-"""Of `Message` and `OriginalMessage`. Source: botocore sagemaker-runtime, shape Message."""
+"""Maximum length of `Message` and `OriginalMessage`. Source: botocore sagemaker-runtime, shape Message."""
 
 CONTAINER = "primary"
-"""SageMaker's name for the container of a model that has one."""
+"""SageMaker's name for the only container of a model."""
 
 TIMED_OUT = (
     f"Your invocation timed out while waiting for a response from container {CONTAINER}. Review the latency metrics "
@@ -40,7 +40,7 @@ class UnknownTarget(AwsError):
 
 
 class NotServing(AwsError):
-    """The endpoint exists, and does not serve yet, or has failed. To AWS's clients it does not exist."""
+    """The endpoint exists, but does not serve yet or has failed. To AWS's clients it does not exist."""
 
     def __init__(self, message: str, *, endpoint: str, status: str) -> None:
         super().__init__("ValidationError", message)
@@ -49,17 +49,17 @@ class NotServing(AwsError):
 
 
 class NoCapacity(AwsError):
-    """Nobody can answer now, and nothing has run. CloudWatch counts these for inference components."""
+    """No replica can answer now, and nothing has run. CloudWatch counts these for inference components."""
 
 
 class ErrorTexts:
-    """The errors that name the account, the region or the limits."""
+    """Errors whose texts name the account, the region or the limits."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
 
     def endpoint_not_found(self, endpoint: str) -> AwsError:
-        """No such endpoint."""
+        """The endpoint does not exist."""
         return UnknownTarget("ValidationError", self._not_found(endpoint))
 
     def endpoint_not_serving(self, route: Route) -> AwsError:
@@ -67,7 +67,7 @@ class ErrorTexts:
         return NotServing(self._not_found(route.endpoint), endpoint=route.endpoint, status=route.status)
 
     def variant_not_found(self, variant: str) -> AwsError:
-        """`TargetVariant` names none of the endpoint's."""
+        """`TargetVariant` names no variant of the endpoint."""
         return _invalid(f"Variant {shortened(variant)} not found for Request")
 
     def component_not_found(self, component: str) -> AwsError:
@@ -78,28 +78,28 @@ class ErrorTexts:
         )
 
     def session_lost(self, session_id: str) -> AwsError:
-        """The replica that had the session is gone, and the session with it."""
+        """The replica of the session is gone, and the session with it."""
         return _invalid(
             f"The session {session_id} has ended, because the instance that had it is gone. Open a new one with the "
             "session id NEW_SESSION."
         )
 
     def component_needed(self) -> AwsError:
-        """The endpoint has no models of its own, and the request names no component."""
+        """The endpoint hosts inference components, and the request names none."""
         return _invalid(
             "Inference Component Name header is required for endpoints to which you plan to deploy inference "
             "components. Please include Inference Component Name header or consider using SageMaker models."
         )
 
     def no_replica(self, endpoint: str) -> AwsError:
-        """All replicas are starting or gone. Nothing ran: SDKs may repeat it."""
+        """All replicas are starting or gone. Nothing ran: SDKs may retry."""
         return NoCapacity(
             "ServiceUnavailable",
             f"Endpoint {endpoint} has no instance that can answer now. It is being started; try again.",
         )
 
     def no_copy(self) -> AwsError:
-        """The component has no copies, and nobody waits for one here."""
+        """The component has no copies, and requests are not held for one."""
         return NoCapacity(
             "ValidationError",
             "Inference Component has no capacity to process this request. ApplicationAutoScaling may be in-progress "
@@ -107,7 +107,7 @@ class ErrorTexts:
         )
 
     def too_many_wait(self, endpoint: str) -> AwsError:
-        """As many requests are held as may. Nothing ran: SDKs wait and repeat it."""
+        """The wait queue is full. Nothing ran: SDKs wait and retry."""
         return NoCapacity(
             "ThrottlingException",
             f"Endpoint {endpoint} is being started, and as many requests as may wait for it do: at most "
@@ -116,7 +116,7 @@ class ErrorTexts:
         )
 
     def waited_too_long(self, endpoint: str, component: str | None = None) -> AwsError:
-        """No replica came. Nothing ran: SDKs may repeat it."""
+        """No replica became ready in time. Nothing ran: SDKs may retry."""
         missing = f"Endpoint {endpoint} had no instance"
         if component is not None:
             missing = f"Inference component {component} of endpoint {endpoint} had no copy"
@@ -127,17 +127,17 @@ class ErrorTexts:
         )
 
     def overloaded(self, what: str) -> AwsError:
-        """The gateway itself takes no more. Nothing ran: SDKs wait and repeat it."""
+        """The gateway itself is full. Nothing ran: SDKs wait and retry."""
         return AwsError(
             "ThrottlingException", f"The platform holds {what}, which is all that it takes. Try again later."
         )
 
     def body_too_large(self, max_bytes: int) -> AwsError:
-        """AWS's code for this is the status."""
+        """The body is over the limit; AWS's code for this is the status."""
         return AwsError("413", f"HTTP content length exceeded {max_bytes} bytes.", status=413)
 
     def no_answer(self, endpoint: str) -> AwsError:
-        """No worker could be reached, or all that were died before they answered."""
+        """No worker could be reached, or each one died before it answered."""
         return self._model_error(
             endpoint,
             0,
@@ -147,17 +147,17 @@ class ErrorTexts:
         )
 
     def timed_out(self, endpoint: str) -> AwsError:
-        """The model was too slow."""
+        """The model did not answer in time."""
         return self._model_error(endpoint, 0, TIMED_OUT)
 
     def answer_not_whole(self, endpoint: str, status: int) -> AwsError:
-        """The answer broke off, or is too long to be passed on in one piece."""
+        """The response broke off, or is too large to be held in memory."""
         side = "client" if 400 <= status < 500 else "server"
         text = f"Received {side} error ({status}) from {CONTAINER} and could not load the entire response body."
         return AwsError("ModelError", f"{text} {self._see(endpoint)}", members=self._members(endpoint, status, ""))
 
     def refused(self, endpoint: str, status: int, body: bytes) -> AwsError:
-        """The worker answered 4xx or 5xx; what it said is for people."""
+        """The worker answered 4xx or 5xx; its text is quoted."""
         said = body.decode("utf-8", errors="replace")
         if status == 429:
             return AwsError("ModelNotReadyException", _cut(f"The model takes no more requests now: {said}"))

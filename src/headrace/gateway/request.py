@@ -1,7 +1,7 @@
 """
-The head of a runtime request: which endpoint, which API, which of SageMaker's headers, checked by botocore's model.
+The head of a runtime request: endpoint, API and SageMaker's headers, checked by botocore's model.
 
-Only what the API documents reaches a worker. Source: botocore sagemaker-runtime/2017-05-13.
+Only documented headers reach a worker. Source: botocore sagemaker-runtime/2017-05-13.
 """
 
 import re
@@ -24,40 +24,40 @@ _APIS: dict[str, Api] = {
     "async-invocations": "InvokeEndpointAsync",
 }
 _NOT_FORWARDED = frozenset({"EndpointName", "Body", "ContentType", "Accept", "InferenceId"})
-"""They reach the worker in another way, or not at all."""
-_OURS = frozenset(
+"""Members that reach the worker in another way, or not at all."""
+_FOR_PLATFORM = frozenset(
     {"InputLocation", "S3OutputPathExtension", "Filename", "RequestTTLSeconds", "InvocationTimeoutSeconds"}
 )
-"""Of the asynchronous API; they tell the platform what to do."""
+"""Members of the asynchronous API for the platform itself."""
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """A request for an endpoint, but for its body."""
+    """A request for an endpoint, without its body."""
 
     api: Api
     endpoint: str
     members: dict[str, str] = field(default_factory=dict)
-    """The API's input members that came in headers, by their names in botocore's model."""
+    """The API's input members from headers, by their names in botocore's model."""
     trace: TraceContext = field(default_factory=TraceContext)
-    """Its ids."""
+    """The ids of the request."""
     attempt: str = ""
-    """`amz-sdk-request` of an SDK: which attempt this is."""
+    """The number of the attempt, from the header `amz-sdk-request` of an SDK."""
 
     @property
     def session_id(self) -> str | None:
-        """The stateful session."""
+        """The id of the stateful session."""
         return self.members.get("SessionId")
 
     @property
     def prefix_id(self) -> str:
-        """Keeps apart what has the same prefix by chance."""
+        """An id that separates unrelated requests with the same prefix."""
         return self.members.get("PrefixAwareId", "")
 
     def worker_headers(self) -> tuple[tuple[str, str], ...]:
-        """What the worker is told."""
+        """Return the headers for the worker."""
         names = _canonical_names(self.api)
         headers = [("Accept", self.members.get("Accept", "*/*")), ("X-Amzn-SageMaker-Forwarded-Api", self.api)]
         if "ContentType" in self.members:
@@ -65,13 +65,13 @@ class Invocation:
         headers.extend(
             (names[member], value)
             for member, value in self.members.items()
-            if member not in _NOT_FORWARDED and member not in _OURS
+            if member not in _NOT_FORWARDED and member not in _FOR_PLATFORM
         )
         return (*headers, *self.trace.headers())
 
 
 def match(path: str) -> tuple[str, Api] | None:
-    """Endpoint and API of a path of the runtime service."""
+    """Return endpoint and API of a path of the runtime service; None if it is another path."""
     found = _PATH.fullmatch(path)
     return None if found is None else (found[1], _APIS[found[2]])
 
@@ -81,7 +81,7 @@ def read(endpoint: str, api: Api, headers: RawHeaders, trace: TraceContext) -> I
     Read and check the head of a request.
 
     Raises:
-        AwsError: a value is not what the model says, in AWS's words.
+        AwsError: a value breaks a constraint of the model; the text is AWS's.
     """
     members_by_header = _members(api)
     members: dict[str, str] = {}
@@ -107,7 +107,7 @@ def _members(api: Api) -> dict[str, str]:
 
 @cache
 def _canonical_names(api: Api) -> dict[str, str]:
-    """Input member → header."""
+    """Return the header of each input member."""
     return {
         name: member.serialization["name"]
         for name, member in _input_shape(api).members.items()
