@@ -1,4 +1,4 @@
-"""Makes engines on the fake runner, and reads whole answers."""
+"""Engines on the fake runner, and helpers that read whole answers."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The promises again, on the native runtime with the small real model."""
+"""The guarantees of the engine on the native runtime with the small real model."""
 
 import asyncio
 import re
@@ -52,7 +52,7 @@ def essence(answer: Answer) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize(("dtype", "kv_dtype"), [("bf16", "bf16"), ("w4a8", "int8")])
-async def test_answers_do_not_depend_on_company_cache_chunks_or_preemption(
+async def test_answers_do_not_depend_on_the_batch_the_cache_chunks_or_preemption(
     dtype: str, kv_dtype: str, smollm2_path: Path, cache_dir: Path
 ) -> None:
     wanted = mixed_requests()
@@ -96,7 +96,9 @@ def repetitive_requests() -> list[GenerationRequest]:
 
 @pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
 @pytest.mark.parametrize("dtype", ["bf16", "w8a8", "w4a8"])
-async def test_guessed_tokens_change_no_bit(dtype: str, kv_dtype: str, smollm2_path: Path, cache_dir: Path) -> None:
+async def test_draft_tokens_do_not_change_any_bit(
+    dtype: str, kv_dtype: str, smollm2_path: Path, cache_dir: Path
+) -> None:
     """Log probabilities too: a verified row is computed exactly as the row of a plain step."""
     formats = {"dtype": dtype, "kv_dtype": kv_dtype}
     wanted = repetitive_requests()
@@ -112,7 +114,7 @@ async def test_guessed_tokens_change_no_bit(dtype: str, kv_dtype: str, smollm2_p
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "auto"])
-async def test_a_question_gets_its_answer(dtype: str, smollm2_path: Path, cache_dir: Path) -> None:
+async def test_a_question_is_answered_correctly(dtype: str, smollm2_path: Path, cache_dir: Path) -> None:
     async with engine_on(smollm2_path, cache_dir, dtype=dtype) as engine:
         messages = [{"role": "user", "content": "What is the capital of France?"}]
         wanted = replace(request("", max_new_tokens=20), prompt=ChatPrompt(messages=messages))
@@ -142,7 +144,7 @@ async def test_the_first_suggestion_of_the_chat_page_is_answered_right_with_ever
     assert [answer.text for answer in answers if "Paris" not in answer.text] == []
 
 
-async def test_prompt_scores_are_the_scores_of_generating(smollm2_path: Path, cache_dir: Path) -> None:
+async def test_prompt_logprobs_equal_those_of_generation(smollm2_path: Path, cache_dir: Path) -> None:
     async with engine_on(smollm2_path, cache_dir) as engine:
         start = await ask(engine, request("The sea is", max_new_tokens=12, logprobs=1, ignore_eos=True))
         _, spans = engine.tokenize("The sea is")
@@ -152,7 +154,7 @@ async def test_prompt_scores_are_the_scores_of_generating(smollm2_path: Path, ca
     assert [token.logprob for token in scored.prompt[len(spans) :]] == [token.logprob for token in start.tokens]
 
 
-async def test_a_grammar_holds_the_model(smollm2_path: Path, cache_dir: Path) -> None:
+async def test_a_grammar_constrains_the_real_model(smollm2_path: Path, cache_dir: Path) -> None:
     async with engine_on(smollm2_path, cache_dir) as engine:
         grammar = Grammar("regex", r'\{"city": "[A-Z][a-z]{2,9}"\}')
         answer = await ask(engine, chat("Name a city as JSON.", max_new_tokens=40, grammar=grammar))

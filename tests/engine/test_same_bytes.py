@@ -1,4 +1,4 @@
-"""An answer is the same bytes alone and among 64 others, whatever the cache, the chunks and the pool do to it."""
+"""Batch invariance: an answer is the same bytes alone and among 64 others, with any cache hits, chunks and preemptions."""
 
 import asyncio
 import random
@@ -51,7 +51,7 @@ CASES = {
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("case", list(CASES))
-async def test_64_at_once_answer_as_each_alone(case: str, sampled: bool) -> None:
+async def test_sixty_four_concurrent_answers_equal_those_of_each_request_alone(case: str, sampled: bool) -> None:
     limits, num_blocks = CASES[case]
     wanted = mixed_requests(sampled=sampled)
     expected = await alone(wanted)
@@ -77,7 +77,7 @@ async def test_a_prefix_hit_gives_the_same_bytes() -> None:
     assert essence(first) == essence(second)
 
 
-async def test_a_preempted_answer_goes_on_where_it_was() -> None:
+async def test_a_preempted_answer_continues_where_it_stopped() -> None:
     """Two long answers in a pool that holds one and a half: the newer one is read in again, not drawn again."""
     wanted = [request("x" * 30, "old", max_new_tokens=150), request("y" * 30, "new", max_new_tokens=150)]
     wanted = [replace(w, sampling=replace(w.sampling, temperature=1.0, seed=i)) for i, w in enumerate(wanted)]
@@ -92,7 +92,7 @@ async def test_a_preempted_answer_goes_on_where_it_was() -> None:
     assert {answer.finish.reason for answer in answers} == {FinishReason.LENGTH}
 
 
-async def test_requests_that_come_and_go_at_random_leave_the_pool_whole() -> None:
+async def test_random_arrivals_and_aborts_leave_the_pool_consistent() -> None:
     """10,000 small requests, a third of them cancelled somewhere, in a pool that is always too small."""
     rng = random.Random(3)
     limits = replace(

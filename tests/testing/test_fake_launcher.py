@@ -1,4 +1,4 @@
-"""The launcher that other tests use keeps to the launcher's contract."""
+"""The fake launcher keeps the launcher's contract."""
 
 import pytest
 
@@ -46,7 +46,7 @@ async def test_a_stop_takes_the_workers_time_but_never_more_than_the_grace() -> 
     assert machine.workers == {}
 
 
-async def test_another_life_of_the_platform_finds_the_workers() -> None:
+async def test_a_restarted_platform_finds_the_workers() -> None:
     machine, _ = machine_of()
     first = FakeLauncher(machine)
     handle = await first.start(WorkerSpec(name="w"))
@@ -72,7 +72,7 @@ async def test_a_crash_and_a_refusal_are_seen() -> None:
         await launcher.start(WorkerSpec(name="x"))
 
 
-async def test_a_living_worker_is_not_forgotten_and_a_strange_one_has_exited() -> None:
+async def test_a_living_worker_is_not_forgotten_and_an_unknown_one_has_exited() -> None:
     machine, _ = machine_of()
     launcher = FakeLauncher(machine)
     handle = await launcher.start(WorkerSpec(name="w"))

@@ -22,7 +22,7 @@ def test_the_token_does_not_depend_on_chunks_or_block_placement():
 
 
 @pytest.mark.parametrize("prompt", [[5, 6, 7, 8, 10, 9], [6, 7, 8, 9, 10], [5, 6, 7, 8, 9, 11]])
-def test_another_prefix_gives_other_logits(prompt):
+def test_a_different_prefix_gives_different_logits(prompt):
     first = FakeRunner().logits(make_step((PROMPT, 0, [0])))
     second = FakeRunner().logits(make_step((prompt, 0, [0])))
     assert (first != second).mean() > 0.99

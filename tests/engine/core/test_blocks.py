@@ -1,4 +1,4 @@
-"""The block pool never loses a block, never hands one out twice, and evicts what is worth least."""
+"""The block pool never loses a block, never allocates one twice, and evicts the least recently used."""
 
 import pytest
 from hypothesis import settings
@@ -86,7 +86,7 @@ def test_the_tail_of_the_least_recently_used_table_is_evicted_first() -> None:
     assert pool.num_cached == 0
 
 
-def test_a_cached_block_comes_back_with_its_hash() -> None:
+def test_a_cached_block_is_found_by_its_hash() -> None:
     pool = BlockPool(2)
     (block,) = pool.allocate(1)
     name = chain_hash(root_hash(""), b"tokens")
@@ -102,7 +102,7 @@ def test_salts_give_different_hashes() -> None:
     assert chain_hash(root_hash("a"), b"x") != chain_hash(root_hash("b"), b"x")
 
 
-def test_a_block_that_is_freed_twice_is_noticed() -> None:
+def test_a_double_free_is_detected() -> None:
     pool = BlockPool(2)
     blocks = pool.allocate(1)
     pool.free(blocks)
@@ -111,7 +111,7 @@ def test_a_block_that_is_freed_twice_is_noticed() -> None:
         pool.check_integrity()
 
 
-def test_a_lost_block_is_noticed() -> None:
+def test_a_lost_block_is_detected() -> None:
     pool = BlockPool(2)
     pool.allocate(1)
     with pytest.raises(Internal, match="tables differ"):

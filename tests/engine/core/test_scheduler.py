@@ -91,7 +91,7 @@ def run_all(scheduler: Scheduler, *, max_steps: int = 5000) -> list[Sequence]:
     raise AssertionError("the work never ended")
 
 
-def test_ten_thousand_random_operations_leave_the_pool_whole() -> None:
+def test_ten_thousand_random_operations_leave_the_pool_consistent() -> None:
     rng = random.Random(7)
     scheduler = make_scheduler(num_blocks=40, max_num_seqs=6, max_step_tokens=24)
     live: list[Sequence] = []
@@ -188,7 +188,7 @@ def run_drafting_step(scheduler: Scheduler) -> int:
     st.integers(8, 40),
     st.integers(0, 2**32 - 1),
 )
-def test_drafting_sequences_say_what_they_would_have_said(
+def test_drafting_does_not_change_the_tokens_of_a_sequence(
     shapes: list[tuple[int, int]], num_blocks: int, max_draft_tokens: int, max_step_rows: int, seed: int
 ) -> None:
     scheduler = make_scheduler(
@@ -252,7 +252,7 @@ def test_a_preempted_sequence_finds_its_blocks_again() -> None:
     assert sequence.num_cached_tokens == 0
 
 
-def test_the_newest_gives_way_and_the_oldest_goes_on() -> None:
+def test_the_newest_sequence_is_preempted_and_the_oldest_continues() -> None:
     scheduler = make_scheduler(num_blocks=8, max_num_seqs=4)
     old, new = make_sequence(0, [1] * 12, max_new=20), make_sequence(1, [2] * 12, max_new=20)
     scheduler._expected_output_tokens = 0.0
@@ -265,7 +265,7 @@ def test_the_newest_gives_way_and_the_oldest_goes_on() -> None:
     assert [s.arrival_id for s in ended] == [0, 1]
 
 
-def test_admission_keeps_room_for_what_running_answers_will_need() -> None:
+def test_admission_reserves_room_for_the_growth_of_running_answers() -> None:
     scheduler = make_scheduler(num_blocks=20)
     scheduler.add(make_sequence(0, [1] * 20, max_new=40))
     scheduler.add(make_sequence(1, [2] * 20, max_new=40))
@@ -282,7 +282,7 @@ def test_waiting_sequences_are_admitted_in_order_of_arrival() -> None:
     assert [s.arrival_id for s in ended] == [0, 1, 2, 3]
 
 
-def test_decoding_goes_on_while_a_long_prompt_is_read() -> None:
+def test_decoding_continues_during_a_long_prefill() -> None:
     scheduler = make_scheduler(max_step_tokens=16)
     decoding, long = make_sequence(0, [1] * 4, max_new=20), make_sequence(1, [2] * 100)
     scheduler.add(decoding)
@@ -293,7 +293,7 @@ def test_decoding_goes_on_while_a_long_prompt_is_read() -> None:
     assert (plan.sequences, plan.counts) == ([decoding, long], [1, 15])
 
 
-def test_dictated_tokens_go_before_an_older_prompt() -> None:
+def test_forced_tokens_go_before_an_older_prompt() -> None:
     scheduler = make_scheduler(max_step_tokens=16)
     decoding, long = make_sequence(1, [1] * 4, max_new=20), make_sequence(0, [2] * 100)
     scheduler.add(decoding)
@@ -305,7 +305,7 @@ def test_dictated_tokens_go_before_an_older_prompt() -> None:
     assert (plan.sequences, plan.counts) == ([decoding, long], [4, 12])
 
 
-def test_the_latency_guard_makes_chunks_small_only_while_someone_decodes() -> None:
+def test_the_latency_limit_shrinks_chunks_only_while_sequences_decode() -> None:
     scheduler = make_scheduler(num_blocks=400, max_step_tokens=512, max_step_s=0.05)
     for tokens in (1, 64, 256, 512) * 5:
         scheduler._step_times.observe(tokens=tokens, attended=tokens * 50, seconds=0.001 * tokens)
@@ -319,7 +319,7 @@ def test_the_latency_guard_makes_chunks_small_only_while_someone_decodes() -> No
     assert 30 <= plan.counts[1] <= 50
 
 
-def test_a_prompt_moves_on_however_slow_steps_are() -> None:
+def test_a_prompt_progresses_however_slow_steps_are() -> None:
     scheduler = make_scheduler(num_blocks=400, max_step_tokens=512, max_step_s=0.001)
     for _ in range(5):
         scheduler._step_times.observe(tokens=4, attended=400, seconds=1.0)
@@ -331,7 +331,7 @@ def test_a_prompt_moves_on_however_slow_steps_are() -> None:
     assert plan.counts == [1, MIN_CHUNK_TOKENS]
 
 
-def test_prompts_do_not_crawl_where_decoding_alone_passes_the_limit() -> None:
+def test_prompts_progress_when_decoding_alone_exceeds_the_limit() -> None:
     scheduler = make_scheduler(num_blocks=400, max_step_tokens=512, max_step_s=0.01)
     for tokens in (1, 4, 64, 256) * 5:
         scheduler._step_times.observe(tokens=tokens, attended=tokens, seconds=0.1 + 0.0005 * tokens)
@@ -342,7 +342,7 @@ def test_prompts_do_not_crawl_where_decoding_alone_passes_the_limit() -> None:
     assert 50 <= plan.counts[1] <= 100
 
 
-def test_a_burst_with_one_beginning_computes_it_once() -> None:
+def test_a_burst_with_a_shared_prefix_computes_it_once() -> None:
     scheduler = make_scheduler(num_blocks=200, max_step_tokens=64)
     sequences = [make_sequence(order, [9] * 40 + [order], max_new=2) for order in range(6)]
     for sequence in sequences:
@@ -351,7 +351,7 @@ def test_a_burst_with_one_beginning_computes_it_once() -> None:
     assert [s.num_cached_tokens for s in sequences] == [0] + [40] * 5
 
 
-def test_salts_share_nothing() -> None:
+def test_different_salts_share_no_blocks() -> None:
     scheduler = make_scheduler()
     one, other = make_sequence(0, [9] * 20, salt="a"), make_sequence(1, [9] * 20, salt="b")
     scheduler.add(one)
@@ -374,7 +374,7 @@ def test_the_last_known_token_is_always_computed() -> None:
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 3])
-def test_finishing_frees_blocks_wherever_the_sequence_is(num_steps: int) -> None:
+def test_finishing_frees_blocks_in_every_phase(num_steps: int) -> None:
     scheduler = make_scheduler(max_step_tokens=16)
     sequence = make_sequence(0, [1] * 30)
     scheduler.add(sequence)

@@ -1,4 +1,4 @@
-"""The arrays of a step say what the plan says."""
+"""The arrays of a step match its plan."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ def builder_for(*sequences: Sequence, end_ids: tuple[int, ...] = ()) -> StepBuil
     return builder
 
 
-def test_decoding_sequences_and_chunks_lie_one_after_the_other() -> None:
+def test_decoding_sequences_are_followed_by_chunks() -> None:
     one, two = make_sequence(3, prompt=5, output=2, computed=6), make_sequence(1, prompt=9, output=1, computed=9)
     reading = make_sequence(2, prompt=20, output=0, computed=4)
     step, logit_rows = builder_for(one, two, reading).build(plan_of([one, two], [(reading, 3)]))
@@ -68,7 +68,7 @@ def test_decoding_sequences_and_chunks_lie_one_after_the_other() -> None:
 
 
 @given(rounds=st.lists(st.sampled_from(["decode", "decode", "readmit", "leave"]), min_size=2, max_size=24))
-def test_a_builder_that_has_seen_the_sequences_before_builds_what_a_new_one_does(rounds: list[str]) -> None:
+def test_a_cached_step_equals_a_newly_built_one(rounds: list[str]) -> None:
     sequences = [make_sequence(slot, prompt=3 + slot, output=1, computed=3 + slot, seed=slot) for slot in range(3)]
     builder = builder_for(*sequences)
     for event in rounds:
@@ -105,7 +105,7 @@ def test_the_position_of_a_draw_is_its_place_in_the_sequence() -> None:
     assert step.sampling.tolist() == read_again.sampling.tolist()
 
 
-def test_scoring_rows_aim_at_the_next_prompt_token() -> None:
+def test_scoring_rows_target_the_next_prompt_token() -> None:
     reading = make_sequence(1, prompt=6, output=0, computed=2, prompt_logprobs=3)
     reading.num_scored_tokens = 2
     step, logit_rows = builder_for(reading).build(plan_of([], [(reading, 4)]))
@@ -115,14 +115,14 @@ def test_scoring_rows_aim_at_the_next_prompt_token() -> None:
     assert step.sampling["num_top"].tolist() == [3, 3, 3, -1]
 
 
-def test_what_was_scored_before_a_preemption_is_not_scored_again() -> None:
+def test_tokens_scored_before_a_preemption_are_not_scored_again() -> None:
     reading = make_sequence(1, prompt=6, output=2, computed=0, prompt_logprobs=0)
     reading.num_scored_tokens = 5
     step, logit_rows = builder_for(reading).build(plan_of([], [(reading, 8)]))
     assert (logit_rows.scoring, step.rows.tolist()) == ([], [7])
 
 
-def test_a_slot_forgets_the_sequence_before() -> None:
+def test_a_reused_slot_keeps_nothing_of_the_previous_sequence() -> None:
     first = make_sequence(0, prompt=9, output=1, computed=9, repetition_penalty=1.2)
     second = make_sequence(0, prompt=2, output=1, computed=2)
     second.blocks = [42]
@@ -135,7 +135,7 @@ def test_a_slot_forgets_the_sequence_before() -> None:
     assert step.sampling["repetition_penalty"].tolist() == [1.0]
 
 
-def test_ends_are_forbidden_until_the_least_length() -> None:
+def test_end_tokens_are_forbidden_until_the_minimum_length() -> None:
     sampling = {"min_new_tokens": 2, "logit_bias": {9: 1.5}}
     early = make_sequence(0, prompt=4, output=1, computed=4, **sampling)
     late = make_sequence(1, prompt=4, output=2, computed=5, **sampling)
@@ -159,7 +159,7 @@ def drafting(sequence: Sequence, count: int) -> StepPlan:
     return plan
 
 
-def test_drafted_tokens_are_rows_as_if_those_before_them_had_been_drawn() -> None:
+def test_draft_tokens_are_rows_that_assume_those_before_them() -> None:
     sequence = make_sequence(1, prompt=4, output=2, computed=5, temperature=0.5, seed=7)
     plan = drafting(sequence, 3)
     step, logit_rows = builder_for(plan.sequences[0], sequence).build(plan)
@@ -172,7 +172,7 @@ def test_drafted_tokens_are_rows_as_if_those_before_them_had_been_drawn() -> Non
     assert (logit_rows.draw_rows, logit_rows.draw_counts) == ([0, 1], [1, 4])
 
 
-def test_chunks_follow_drafted_tokens() -> None:
+def test_chunks_follow_draft_tokens() -> None:
     sequence, reading = (
         make_sequence(1, prompt=4, output=2, computed=5),
         make_sequence(3, prompt=9, output=0, computed=6),
@@ -186,7 +186,7 @@ def test_chunks_follow_drafted_tokens() -> None:
     assert (logit_rows.draw_rows, logit_rows.draw_counts) == ([0, 1, 4], [1, 3, 1])
 
 
-def test_each_drafted_row_has_its_own_history_and_its_own_banned_ends() -> None:
+def test_each_draft_row_has_its_own_history_and_banned_end_tokens() -> None:
     sequence = make_sequence(1, prompt=4, output=2, computed=5, presence_penalty=1.0, min_new_tokens=4)
     plan = drafting(sequence, 3)
     step, _ = builder_for(plan.sequences[0], sequence, end_ids=(9,)).build(plan)

@@ -41,7 +41,7 @@ def test_a_step_with_the_chosen_chunk_stays_under_the_limit(
 
 @settings(max_examples=20, deadline=None)
 @given(coefficients, st.integers(0, 1000))
-def test_the_chunk_uses_most_of_the_time_that_there_is(truth: tuple[float, float, float], seed: int) -> None:
+def test_the_chunk_uses_most_of_the_available_time(truth: tuple[float, float, float], seed: int) -> None:
     a, b, c = truth
     model = StepTimeModel()
     teach(model, a, b, c, noise=0.05, seed=seed)
@@ -63,7 +63,7 @@ def test_one_slow_step_changes_little() -> None:
 
 
 @pytest.mark.parametrize(("has_chunk", "least", "most"), [(True, 0, 90), (False, 200, 400)])
-def test_where_three_steps_in_ten_are_slow_prompts_keep_a_distance(has_chunk: bool, least: int, most: int) -> None:
+def test_chunks_leave_a_margin_when_three_steps_in_ten_are_slow(has_chunk: bool, least: int, most: int) -> None:
     model, rng = StepTimeModel(), random.Random(1)
     a, b, c, limit_s = 5e-3, 2e-4, 1e-8, 0.05
     passed = 0
@@ -76,7 +76,7 @@ def test_where_three_steps_in_ten_are_slow_prompts_keep_a_distance(has_chunk: bo
     assert least <= passed <= most
 
 
-def test_hours_of_decoding_do_not_wash_out_what_was_learned_about_prompts() -> None:
+def test_hours_of_decoding_do_not_displace_samples_of_prompts() -> None:
     model = StepTimeModel()
     teach(model, 5e-3, 2e-4, 0, noise=0.02, seed=2)
     for _ in range(5000):
@@ -84,14 +84,14 @@ def test_hours_of_decoding_do_not_wash_out_what_was_learned_about_prompts() -> N
     assert model.predict_s(tokens=400, attended=40_000) == pytest.approx(5e-3 + 400 * 2e-4, rel=0.15)
 
 
-def test_prompts_are_not_free_for_a_machine_that_has_only_decoded() -> None:
+def test_prompts_have_a_predicted_cost_before_any_was_measured() -> None:
     model = StepTimeModel()
     for _ in range(100):
         model.observe(tokens=1, attended=100, seconds=0.01)
     assert model.largest_chunk_tokens(tokens=1, attended=100, context=0, limit_s=0.1) <= 64
 
 
-def test_a_step_grows_by_a_known_factor_at_most() -> None:
+def test_a_step_grows_by_a_bounded_factor() -> None:
     model = StepTimeModel()
     for tokens in (1, 32, 64):
         for _ in range(5):
@@ -99,14 +99,14 @@ def test_a_step_grows_by_a_known_factor_at_most() -> None:
     assert model.largest_chunk_tokens(tokens=1, attended=1, context=0, limit_s=10.0) == 4 * 64 - 1
 
 
-def test_no_chunk_fits_a_limit_that_is_already_passed() -> None:
+def test_no_chunk_fits_a_limit_that_is_already_exceeded() -> None:
     model = StepTimeModel()
     teach(model, 0.2, 1e-3, 0, noise=0.0, seed=3)
     assert model.largest_chunk_tokens(tokens=4, attended=400, context=0, limit_s=0.1) == 0
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_senseless_times_are_ignored(seconds: float) -> None:
+def test_invalid_times_are_ignored(seconds: float) -> None:
     model = StepTimeModel()
     model.observe(tokens=4, attended=4, seconds=seconds)
     assert model.coefficients == StepTimeModel().coefficients

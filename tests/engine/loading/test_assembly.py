@@ -1,4 +1,4 @@
-"""What is asked for plus what the model is gives what will be."""
+"""Resolution of limits and sampling defaults from the configuration and the model."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ CONFIG = engine_config(ServerSettings(model="m"))
 LONG = replace(SPEC, max_positions=131_072)
 
 
-def test_the_context_is_the_models_own_up_to_a_default() -> None:
+def test_the_default_context_is_the_models_limited_to_8192_tokens() -> None:
     assert resolve_limits(CONFIG, SPEC).max_model_len == SPEC.max_positions
     assert resolve_limits(CONFIG, LONG).max_model_len == 8192
     assert resolve_limits(replace(CONFIG, max_model_len=100_000), LONG).max_model_len == 100_000
@@ -57,12 +57,12 @@ def test_more_threads_than_cpus_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting_seqs"])
-def test_senseless_numbers_are_refused_by_name(name: str) -> None:
+def test_out_of_range_numbers_are_refused_by_name(name: str) -> None:
     with pytest.raises(SettingsError, match=name):
         resolve_limits(replace(CONFIG, **{name: -1}), SPEC)
 
 
-def test_what_the_checkpoint_recommends_goes_before_the_usual_sampling() -> None:
+def test_recommendations_of_the_checkpoint_override_the_usual_sampling() -> None:
     assert recommended_sampling(GenerationDefaults()) == RecommendedSampling(temperature=0.2, top_p=0.9)
     given = GenerationDefaults(temperature=1.0, top_k=64, top_p=0.95)
     assert recommended_sampling(given) == RecommendedSampling(temperature=1.0, top_k=64, top_p=0.95)

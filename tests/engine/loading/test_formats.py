@@ -1,4 +1,4 @@
-"""The default formats: what the model and the machine are gives what will be served, and why."""
+"""The choice of weight and KV formats from the model and the machine."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def chosen(num_parameters: int, stored_bits: int, machine: Machine = ROOMY) -> t
         (LARGE, 4, ("w4a8", "int8")),
     ],
 )
-def test_small_models_get_the_better_answers_and_large_ones_the_format_of_the_file(
+def test_small_models_default_to_quality_and_large_ones_to_the_format_of_the_file(
     num_parameters: int, stored_bits: int, formats: tuple[str, str]
 ) -> None:
     assert chosen(num_parameters, stored_bits) == formats
@@ -50,7 +50,7 @@ def test_large_float_models_run_in_8_bits_where_bf16_is_emulated() -> None:
     assert chosen(SMALL, 16, EMULATED) == ("bf16", "bf16")
 
 
-def test_short_memory_takes_a_smaller_format_and_says_so() -> None:
+def test_a_smaller_format_is_chosen_and_reported_when_memory_is_short() -> None:
     machine = Machine(available_bytes=12 << 30, has_native_bf16=True)
     formats = choose_formats("auto", "auto", num_parameters=LARGE, stored_bits=16, machine=machine)
     assert formats.dtype == "w8a8"
@@ -64,7 +64,7 @@ def test_short_memory_takes_a_smaller_format_and_says_so() -> None:
     st.integers(1, 32),
     st.integers(0, 1 << 42),
 )
-def test_what_is_asked_for_is_never_overruled(
+def test_a_requested_format_is_never_overruled(
     dtype: str, kv_dtype: str, num_parameters: int, stored_bits: int, available_bytes: int
 ) -> None:
     machine = Machine(available_bytes=available_bytes, has_native_bf16=False)
@@ -82,13 +82,13 @@ def test_the_default_fits_where_any_format_does(
     assert fits or dtype == "w4a8"
 
 
-def test_an_8_bit_kv_cache_goes_with_quantised_weights_that_were_asked_for() -> None:
+def test_requested_quantised_weights_default_to_an_int8_kv_cache() -> None:
     for dtype, kv_dtype in (("bf16", "bf16"), ("w8a8", "int8"), ("w4a8", "int8")):
         formats = choose_formats(dtype, "auto", num_parameters=SMALL, stored_bits=4, machine=ROOMY)
         assert formats.kv_dtype == kv_dtype
 
 
-def test_unknown_formats_are_refused_with_the_known_ones() -> None:
+def test_unknown_formats_are_refused_with_a_list_of_known_ones() -> None:
     with pytest.raises(SettingsError, match=r"fp4.*bf16, w8a8, w4a8"):
         choose_formats("fp4", "auto", num_parameters=SMALL, stored_bits=16, machine=ROOMY)
     with pytest.raises(SettingsError, match=r"fp8.*bf16, int8"):

@@ -1,4 +1,4 @@
-"""SmoothQuant at load: made once, the same as the offline command, and clear where it cannot be."""
+"""SmoothQuant at load: done once, equal to the offline command, with clear errors."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -65,7 +65,7 @@ def folders(cache: Path) -> list[Path]:
     return sorted((cache / "packed").glob("*.smoothquant"))
 
 
-def test_weights_are_those_of_the_offline_command_and_the_rest_stays(llama: Path, tmp_path: Path) -> None:
+def test_smoothed_weights_equal_those_of_the_offline_command(llama: Path, tmp_path: Path) -> None:
     before, told = load_model(str(llama)), Told()
     after = smoothed(llama, tmp_path / "cache", told)
     result = CliRunner().invoke(
@@ -80,7 +80,7 @@ def test_weights_are_those_of_the_offline_command_and_the_rest_stays(llama: Path
         assert np.array_equal(after.weights.load(name).data, offline.weights.load(name).data), name
 
 
-def test_an_engine_that_is_asked_for_it_runs_the_smoothed_weights_as_w8a8(llama: Path, tmp_path: Path) -> None:
+def test_an_engine_with_dtype_smoothquant_runs_smoothed_weights_as_w8a8(llama: Path, tmp_path: Path) -> None:
     config = engine_config(
         ServerSettings(
             model=str(llama),
@@ -100,7 +100,7 @@ def test_an_engine_that_is_asked_for_it_runs_the_smoothed_weights_as_w8a8(llama:
     assert len(plain) == 1, "other weights than those of plain w8a8"
 
 
-def test_a_second_start_takes_what_the_first_one_made_and_other_options_do_not(llama: Path, tmp_path: Path) -> None:
+def test_a_second_start_uses_the_cached_weights_unless_options_differ(llama: Path, tmp_path: Path) -> None:
     first, second, other = Told(), Told(), Told()
     made = smoothed(llama, tmp_path, first).weights.fingerprint
     assert smoothed(llama, tmp_path, second).weights.fingerprint == made
@@ -118,7 +118,7 @@ def test_other_weights_of_the_same_name_are_quantised_again(llama: Path, tmp_pat
     assert len(folders(tmp_path / "cache")) == 2
 
 
-def test_workers_that_start_together_make_it_once(llama: Path, tmp_path: Path) -> None:
+def test_workers_that_start_together_smooth_the_weights_once(llama: Path, tmp_path: Path) -> None:
     told = [Told() for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         models = list(pool.map(lambda one: smoothed(llama, tmp_path, one), told))
@@ -126,7 +126,7 @@ def test_workers_that_start_together_make_it_once(llama: Path, tmp_path: Path) -
     assert sum(one.layers > 0 for one in told) == 1
 
 
-def test_what_a_killed_start_left_is_removed(llama: Path, tmp_path: Path) -> None:
+def test_files_of_a_killed_start_are_removed(llama: Path, tmp_path: Path) -> None:
     smoothed(llama, tmp_path, Told())
     (folder,) = folders(tmp_path)
     folder.rename(folder.with_name(f".{folder.name}.left"))
@@ -136,7 +136,7 @@ def test_what_a_killed_start_left_is_removed(llama: Path, tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "packed").iterdir() if path.is_dir()] == [folder.name]
 
 
-def test_a_folder_that_is_int8_already_is_served_as_it_is(llama: Path, tmp_path: Path) -> None:
+def test_an_int8_folder_is_served_unchanged(llama: Path, tmp_path: Path) -> None:
     smoothed(llama, tmp_path, Told())
     (folder,) = folders(tmp_path)
     told = Told()
@@ -146,19 +146,19 @@ def test_a_folder_that_is_int8_already_is_served_as_it_is(llama: Path, tmp_path:
     assert not (tmp_path / "other").exists()
 
 
-def test_a_cache_that_cannot_be_written_is_named(llama: Path, tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_named_in_the_error(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "packed").write_text("a file")
     with pytest.raises(SettingsError, match=r"cannot be written to .* set cache_dir; dtype w8a8 does without"):
         smoothed(llama, tmp_path, Told())
 
 
-def test_too_little_memory_is_refused_with_the_sum_and_leaves_nothing(llama: Path, tmp_path: Path) -> None:
+def test_too_little_memory_is_refused_with_the_numbers_and_leaves_no_files(llama: Path, tmp_path: Path) -> None:
     with pytest.raises(InsufficientMemory, match="largest layer, the embedding and the activations"):
         smoothed(llama, tmp_path, Told(), available_bytes=1 << 20)
     assert folders(tmp_path) == []
 
 
-def test_a_gguf_file_is_smoothed_as_offline(tmp_path: Path) -> None:
+def test_a_gguf_file_is_smoothed_like_offline(tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     _, spec = from_config(Fields(TINY_LLAMA, "config.json"))
     tensors = {gguf_name(name): values for name, values in random_weights(spec).items()}

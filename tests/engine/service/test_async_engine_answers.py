@@ -1,4 +1,4 @@
-"""What an answer of the engine is, on the fake runner."""
+"""Answers of the engine on the fake runner."""
 
 import asyncio
 import math
@@ -15,7 +15,7 @@ from tests.engine.support import EOS, LIMITS, ask, ask_all, make_engine, request
 NO_EOS = {EOS: -math.inf}
 
 
-async def test_an_answer_ends_at_its_length() -> None:
+async def test_an_answer_ends_at_its_length_limit() -> None:
     async with running(make_engine(bias=NO_EOS)) as engine:
         answer = await ask(engine, request("hello", max_new_tokens=7))
     assert (answer.finish.reason, answer.finish.output_tokens, len(answer.tokens)) == (FinishReason.LENGTH, 7, 7)
@@ -40,7 +40,7 @@ class Numb(FakeRunner):
         return logits
 
 
-async def test_an_answer_without_a_token_to_draw_is_an_error_of_that_answer_alone() -> None:
+async def test_an_answer_without_a_drawable_token_is_an_error_of_that_answer_alone() -> None:
     async with running(make_engine(runner_type=Numb, bias=NO_EOS)) as engine:
         failed, fine = await asyncio.gather(
             ask(engine, request("what~", max_new_tokens=5)), ask(engine, request("that.", max_new_tokens=5))
@@ -53,19 +53,19 @@ async def test_an_answer_without_a_token_to_draw_is_an_error_of_that_answer_alon
     assert free.num_free_blocks == free.num_blocks
 
 
-async def test_an_answer_without_a_length_goes_on_until_the_context_is_full() -> None:
+async def test_an_answer_without_a_length_limit_fills_the_context() -> None:
     async with running(make_engine(bias=NO_EOS)) as engine:
         answer = await ask(engine, request("hello"))
     assert answer.finish.prompt_tokens + answer.finish.output_tokens == LIMITS.max_model_len
 
 
-async def test_ignore_eos_goes_on() -> None:
+async def test_ignore_eos_continues_after_the_end_token() -> None:
     async with running(make_engine(script=follow({(): [EOS, *b"more"]}))) as engine:
         answer = await ask(engine, request("x", max_new_tokens=5, ignore_eos=True))
     assert (answer.text, answer.finish.reason) == ("more", FinishReason.LENGTH)
 
 
-async def test_min_new_tokens_forbids_ends_until_then() -> None:
+async def test_min_new_tokens_forbids_end_tokens_before_that_length() -> None:
     async with running(make_engine(bias={EOS: 50.0, 7: 40.0})) as engine:
         answer = await ask(engine, request("x", max_new_tokens=9, min_new_tokens=4, stop_token_ids=(7,)))
     assert answer.finish.output_tokens == 5
@@ -138,7 +138,7 @@ async def test_logprobs_are_of_the_chosen_token_and_the_best_ones() -> None:
 
 
 @pytest.mark.parametrize("budget", [16, 256])
-async def test_prompt_logprobs_are_what_generating_those_tokens_gives(budget: int) -> None:
+async def test_prompt_logprobs_equal_those_of_generating_the_tokens(budget: int) -> None:
     limits = replace(LIMITS, max_num_seqs=8, max_num_batched_tokens=budget)
     async with running(make_engine(limits=limits, bias=NO_EOS)) as engine:
         start = await ask(engine, request("s" * 40, max_new_tokens=30, logprobs=2))
@@ -195,7 +195,7 @@ async def test_a_chat_is_rendered_by_its_template() -> None:
     assert answer.ids == same.ids
 
 
-async def test_a_grammar_without_an_end_in_sight_still_ends_at_the_length() -> None:
+async def test_an_endless_grammar_ends_at_the_length_limit() -> None:
     async with running(make_engine()) as engine:
         answer = await ask(engine, request("x", max_new_tokens=6, grammar=Grammar("regex", "[a-z]{50}")))
     assert answer.finish.reason is FinishReason.LENGTH

@@ -1,4 +1,4 @@
-"""Queueing, cancelling, failing, closing: the life of the engine, on the fake runner."""
+"""The lifecycle of the engine on the fake runner: queueing, cancellation, failures, shutdown."""
 
 import asyncio
 import math
@@ -14,7 +14,7 @@ from tests.engine.support import EOS, LIMITS, Gate, ask, make_engine, request, r
 NO_EOS = {EOS: -math.inf}
 
 
-async def test_the_queue_is_bounded_and_says_when_to_come_back() -> None:
+async def test_the_queue_is_bounded_and_refusals_say_when_to_retry() -> None:
     gate = Gate()
     limits = replace(
         LIMITS,
@@ -63,7 +63,7 @@ async def test_cancelling_the_reader_aborts_the_request() -> None:
         await settled(engine, lambda stats: stats.num_free_blocks == stats.num_blocks)
 
 
-async def test_an_idle_engine_takes_no_steps_and_its_thread_sleeps() -> None:
+async def test_an_idle_engine_runs_no_steps_and_its_thread_sleeps() -> None:
     gate = Gate()
     async with running(make_engine(before_step=gate)) as engine:
         await ask(engine, request("x", max_new_tokens=3))
@@ -74,7 +74,7 @@ async def test_an_idle_engine_takes_no_steps_and_its_thread_sleeps() -> None:
         assert (engine.num_rounds, len(gate.steps)) == (rounds, steps)
 
 
-async def test_a_failed_step_ends_its_requests_and_the_engine_goes_on() -> None:
+async def test_a_failed_step_ends_its_requests_and_the_engine_continues() -> None:
     # Steps 0-3 are the warm-up.
     async with running(make_engine(fail_on_steps={6})) as engine:
         broken = await ask(engine, request("x" * 40, max_new_tokens=20, ignore_eos=True))
@@ -86,7 +86,7 @@ async def test_a_failed_step_ends_its_requests_and_the_engine_goes_on() -> None:
     assert healthy.finish.reason is FinishReason.LENGTH
 
 
-async def test_failures_in_a_row_make_the_engine_unhealthy_until_a_step_succeeds() -> None:
+async def test_consecutive_failures_make_the_engine_unhealthy_until_a_step_succeeds() -> None:
     async with running(make_engine(fail_on_steps={4, 5, 6})) as engine:
         for _ in range(3):
             assert (await ask(engine, request("x"))).finish.reason is FinishReason.ERROR
@@ -95,7 +95,7 @@ async def test_failures_in_a_row_make_the_engine_unhealthy_until_a_step_succeeds
         assert engine.is_healthy
 
 
-async def test_a_model_that_fails_at_the_start_does_not_start() -> None:
+async def test_a_model_that_fails_during_warm_up_does_not_start() -> None:
     engine = make_engine(fail_on_steps={0})
     with pytest.raises(EngineFailed, match="no token"):
         await engine.start()
@@ -131,7 +131,7 @@ async def test_closing_lets_running_requests_finish() -> None:
     assert [finish.reason for finish in finishes] == [FinishReason.LENGTH]
 
 
-async def test_closing_aborts_what_is_left_at_the_deadline() -> None:
+async def test_closing_aborts_remaining_requests_at_the_deadline() -> None:
     gate = Gate()
     engine = make_engine(bias=NO_EOS, before_step=gate)
     await engine.start()
@@ -146,7 +146,7 @@ async def test_closing_aborts_what_is_left_at_the_deadline() -> None:
     assert (answer.finish.reason, answer.finish.output_tokens < 400) == (FinishReason.ABORT, True)
 
 
-async def test_an_engine_that_is_not_started_refuses() -> None:
+async def test_an_engine_that_is_not_started_refuses_requests() -> None:
     engine = make_engine()
     with pytest.raises(Unavailable, match="starting"):
         await ask(engine, request("x"))

@@ -1,4 +1,4 @@
-"""What the engine refuses before anything is queued, on the fake runner."""
+"""Refusals of the engine before a request is queued, on the fake runner."""
 
 import math
 from dataclasses import replace
@@ -42,7 +42,7 @@ async def test_a_huge_prompt_is_refused_without_tokenising_it() -> None:
     assert not refused.value.is_exact
 
 
-async def test_a_text_that_is_far_longer_than_the_context_is_refused_even_where_it_would_be_cut_or_counted() -> None:
+async def test_a_text_far_longer_than_the_context_is_refused_even_if_it_would_be_truncated_or_only_counted() -> None:
     async with running(make_engine()) as engine:
         most = 64 * engine.info.max_model_len
         with pytest.raises(InvalidRequest, match=f"expected at most {most}"):

@@ -28,7 +28,7 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_had_come_is_fed_first_and_the_rest_within_the_call_that_brings_it() -> None:
+async def test_queued_chunks_are_fed_first_and_later_ones_within_the_delivering_call() -> None:
     stream, seen = stream_of(), []
     stream.put(chunk("a"))
     stream.put(chunk("b"))
@@ -43,7 +43,7 @@ async def test_what_had_come_is_fed_first_and_the_rest_within_the_call_that_brin
 
 
 @pytest.mark.parametrize("num_before", [0, 1, 2])
-async def test_a_function_that_wants_a_pause_gets_one(num_before: int) -> None:
+async def test_a_function_can_pause_the_feed(num_before: int) -> None:
     stream, seen = stream_of(), []
 
     def take(one: Chunk) -> bool:
@@ -76,7 +76,7 @@ async def test_a_stream_ends_with_the_last_of_its_choices() -> None:
     assert await feeding
 
 
-async def test_what_the_function_raises_comes_out_of_feeding_and_no_other_stream_suffers() -> None:
+async def test_an_exception_of_the_function_ends_its_own_stream_only() -> None:
     broken, sound, seen = stream_of(), stream_of(), []
 
     def refuse(_: Chunk) -> bool:
@@ -99,7 +99,7 @@ class Owned:
         self.owner = owner
 
 
-async def test_nothing_is_fed_once_the_feeding_is_cancelled() -> None:
+async def test_nothing_is_fed_after_cancellation() -> None:
     stream, seen = stream_of(), []
     feeding = asyncio.create_task(stream.feed(lambda c: seen.append(c.text) or True))
     await turn()
@@ -111,7 +111,7 @@ async def test_nothing_is_fed_once_the_feeding_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("sampling", [{}, {"n": 2, "temperature": 1.0, "seed": 7}, {"best_of": 2, "seed": 7}])
-async def test_relaying_gives_what_generating_gives(sampling: dict[str, object]) -> None:
+async def test_relay_and_generate_give_the_same_chunks(sampling: dict[str, object]) -> None:
     wanted = request("hello", max_new_tokens=9, ignore_eos=True, **sampling)
     async with running(make_engine()) as engine:
         generated = [c async for c in engine.generate(wanted)]
@@ -134,7 +134,7 @@ async def test_relaying_gives_what_generating_gives(sampling: dict[str, object])
     assert pauses >= len(relayed) // 3 - 1
 
 
-async def test_a_relay_that_is_cancelled_or_whose_function_fails_frees_its_blocks() -> None:
+async def test_a_cancelled_or_failed_relay_frees_its_blocks() -> None:
     async with running(make_engine()) as engine:
         came = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Guessing tokens changes no answer: the bytes are those of plain decoding, whatever is accepted or refused."""
+"""Drafting does not change answers: the bytes are those of plain decoding, whatever is accepted."""
 
 import asyncio
 import random
@@ -90,7 +90,7 @@ CASES = {
 @pytest.mark.parametrize(
     ("text", "sampled"), [("letters", False), ("letters", True), ("babble", False)], ids=["greedy", "seeded", "babble"]
 )
-async def test_drafting_changes_no_answer(text: str, sampled: bool) -> None:
+async def test_drafting_does_not_change_any_answer(text: str, sampled: bool) -> None:
     wanted = mixed_requests(sampled=sampled)
     expected = await plainly(wanted, **TEXTS[text])
     for case, (limits, num_blocks) in CASES.items():
@@ -106,7 +106,7 @@ async def test_drafting_changes_no_answer(text: str, sampled: bool) -> None:
 
 
 @pytest.mark.parametrize("text", list(TEXTS))
-async def test_blocks_that_can_be_found_hold_the_tokens_that_they_are_found_by(text: str) -> None:
+async def test_registered_blocks_hold_the_tokens_of_their_hash(text: str) -> None:
     """A refused draft must leave nothing behind: neither in a block that is full nor under a wrong hash."""
     async with running(drafting_engine(**TEXTS[text])) as engine:
         wanted = [request("ab" * 9 + letter, max_new_tokens=200, ignore_eos=True) for letter in "abcd"]
@@ -127,7 +127,7 @@ async def test_blocks_that_can_be_found_hold_the_tokens_that_they_are_found_by(t
         assert 0 < engine.stats().accepted_tokens_total < engine.stats().drafted_tokens_total
 
 
-async def test_what_was_drafted_right_is_a_prefix_hit_for_the_next_turn() -> None:
+async def test_accepted_draft_tokens_are_prefix_hits_in_the_next_turn() -> None:
     async with running(drafting_engine(**TEXTS["babble"])) as engine:
         first = await ask(engine, request("abcd", max_new_tokens=150, ignore_eos=True))
         longer = request(tuple(b"abcd") + tuple(first.ids) + tuple(b"dcba"), max_new_tokens=50, ignore_eos=True)
@@ -136,7 +136,7 @@ async def test_what_was_drafted_right_is_a_prefix_hit_for_the_next_turn() -> Non
     assert [essence(second)] == await plainly([longer], **TEXTS["babble"])
 
 
-async def test_a_loop_takes_few_steps_and_each_token_comes_as_its_own_chunk() -> None:
+async def test_a_loop_takes_few_steps_and_each_token_is_its_own_chunk() -> None:
     async with running(drafting_engine(script=lambda prefix: 97 + len(prefix) % 3)) as engine:
         steps = engine.stats().steps_total
         answer = await ask(engine, request("x", max_new_tokens=100))
@@ -150,7 +150,7 @@ async def test_a_loop_takes_few_steps_and_each_token_comes_as_its_own_chunk() ->
     ("sampling", "reason"),
     [({"stop": ("klm",)}, FinishReason.STOP), ({"stop_token_ids": (ord("m"),)}, FinishReason.EOS)],
 )
-async def test_what_was_verified_behind_the_end_is_dropped(sampling: dict[str, object], reason: FinishReason) -> None:
+async def test_draft_tokens_after_the_end_are_dropped(sampling: dict[str, object], reason: FinishReason) -> None:
     """The answer goes on with the prompt's loop, so that the end lies in the middle of a draft."""
     loop = "abcdefghijklmnopqr"
     prompt = loop * 3 + "abc"
@@ -165,7 +165,7 @@ async def test_what_was_verified_behind_the_end_is_dropped(sampling: dict[str, o
     assert [essence(answer)] == await plainly([request(prompt, max_new_tokens=50, **sampling)], **options)
 
 
-async def test_choices_of_one_request_draft_each_for_itself() -> None:
+async def test_choices_of_one_request_draft_independently() -> None:
     wanted = request("abcd" * 5, n=3, best_of=4, temperature=1.0, seed=4, max_new_tokens=80)
     async with running(make_engine(**TEXTS["letters"])) as engine:
         expected = [essence(answer) for answer in await ask_all(engine, wanted)]
@@ -174,14 +174,14 @@ async def test_choices_of_one_request_draft_each_for_itself() -> None:
         assert engine.stats().drafted_tokens_total > 0
 
 
-async def test_under_a_grammar_nothing_is_drafted() -> None:
+async def test_constrained_answers_do_not_draft() -> None:
     async with running(drafting_engine()) as engine:
         answer = await ask(engine, request("abababab", max_new_tokens=30, grammar=Grammar("regex", "(ab){8}")))
         assert engine.stats().drafted_tokens_total == 0
     assert answer.text == "ab" * 8
 
 
-async def test_nothing_is_drafted_where_rows_are_dear() -> None:
+async def test_nothing_is_drafted_when_rows_are_expensive() -> None:
     class DearRows(RowCostModel):
         def row_cost(self, *, sequences: int) -> float:
             return 1.0
@@ -192,7 +192,7 @@ async def test_nothing_is_drafted_where_rows_are_dear() -> None:
         assert engine.stats().drafted_tokens_total == 0
 
 
-async def test_requests_that_come_and_go_at_random_leave_the_pool_whole() -> None:
+async def test_random_arrivals_and_aborts_leave_the_pool_consistent() -> None:
     rng = random.Random(3)
     limits = replace(DRAFTING, max_num_seqs=16, max_num_batched_tokens=64, max_waiting_seqs=1000)
 

@@ -1,4 +1,4 @@
-"""Drafting pays or does not happen."""
+"""Sequences draft only where it pays off."""
 
 import random
 from collections.abc import Callable
@@ -34,19 +34,19 @@ def learned(
         costs.observe(sequences=sequences, rows=rows, seconds=seconds_of(rows, number))
 
 
-def test_before_anything_was_measured_rows_are_cheap_for_one_and_dear_for_many() -> None:
+def test_by_default_rows_are_cheap_for_one_sequence_and_expensive_for_many() -> None:
     assert drafting_pays(RowCostModel().row_cost(sequences=1))
     assert not drafting_pays(RowCostModel().row_cost(sequences=64))
 
 
 @pytest.mark.parametrize("sequences", [1, 4, 8, 20])
-def test_a_price_is_what_a_row_adds_to_a_step_times_its_sequences(sequences: int) -> None:
+def test_the_cost_of_a_row_is_its_share_of_the_step_times_the_sequences(sequences: int) -> None:
     costs = RowCostModel()
     learned(costs, sequences=sequences, seconds_of=lambda rows, _: 0.010 + 0.0005 * (rows - sequences))
     assert costs.row_cost(sequences=sequences) == pytest.approx(sequences * 0.05, rel=0.15)
 
 
-def test_noise_slow_spells_and_growing_contexts_are_not_the_price_of_rows() -> None:
+def test_noise_slow_phases_and_growing_contexts_do_not_change_the_cost_of_rows() -> None:
     rng, costs = random.Random(2), RowCostModel()
 
     def seconds_of(rows: int, number: int) -> float:
@@ -58,7 +58,7 @@ def test_noise_slow_spells_and_growing_contexts_are_not_the_price_of_rows() -> N
     assert costs.row_cost(sequences=8) == pytest.approx(0.48, abs=0.15)
 
 
-def test_where_a_row_costs_as_much_as_a_step_nothing_is_drafted_until_it_is_forgotten() -> None:
+def test_drafting_stops_when_a_row_costs_a_whole_step_and_is_retried_later() -> None:
     costs = RowCostModel()
     learned(costs, sequences=1, seconds_of=lambda rows, _: 0.01 * rows)
     assert not drafting_pays(costs.row_cost(sequences=1))
@@ -67,14 +67,14 @@ def test_where_a_row_costs_as_much_as_a_step_nothing_is_drafted_until_it_is_forg
     assert drafting_pays(costs.row_cost(sequences=1))
 
 
-def test_what_rows_cost_in_small_steps_says_nothing_about_large_ones() -> None:
+def test_costs_are_learned_separately_for_small_and_large_steps() -> None:
     costs = RowCostModel()
     learned(costs, sequences=1, seconds_of=lambda rows, _: 0.01 * rows)
     assert costs.row_cost(sequences=8) == RowCostModel().row_cost(sequences=8)
 
 
 @given(st.lists(st.floats(0, 1), min_size=8, max_size=8), st.floats(0.01, 1.5), st.integers(1, 8))
-def test_a_draft_always_promises_more_tokens_a_second(trusts: list[float], row_cost: float, most: int) -> None:
+def test_a_draft_always_raises_the_expected_tokens_per_second(trusts: list[float], row_cost: float, most: int) -> None:
     count = draft_length(Trusted(*trusts), row_cost=row_cost, most=most)
     yields = [sum(list(accumulate(trusts, mul))[:length]) + 1 for length in range(most + 1)]
     speeds = [tokens / (1 + row_cost * length) for length, tokens in enumerate(yields)]
@@ -85,7 +85,7 @@ def test_a_draft_always_promises_more_tokens_a_second(trusts: list[float], row_c
         assert count > 0
 
 
-def test_drafts_are_longer_where_trust_is_higher_and_rows_are_cheaper() -> None:
+def test_drafts_grow_with_trust_and_cheaper_rows() -> None:
     sure, unsure = Trusted(*[0.95] * 8), Trusted(*[0.5] * 8)
     assert draft_length(sure, row_cost=0.08, most=8) == 8
     assert 0 < draft_length(unsure, row_cost=0.08, most=8) < 4
@@ -93,7 +93,7 @@ def test_drafts_are_longer_where_trust_is_higher_and_rows_are_cheaper() -> None:
     assert draft_length(unsure, row_cost=0.5, most=8) == 0
 
 
-def test_a_draft_lies_behind_the_known_tokens_and_leaves_them_alone() -> None:
+def test_a_draft_is_written_after_the_known_tokens() -> None:
     tokens = np.full(40, -1, np.int32)
     tokens[:12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]
     count = draft(TokenMatcher(40), tokens, 12, row_cost=0.01, most=5)

@@ -1,4 +1,4 @@
-"""The matcher guesses what followed the same tokens before, and knows how far to trust itself."""
+"""The token matcher predicts the tokens after an earlier occurrence, with a calibrated probability."""
 
 import numpy as np
 import pytest
@@ -23,24 +23,24 @@ def matcher_of(tokens: list[int], *, from_token: int = 0) -> TokenMatcher:
 
 
 @pytest.mark.parametrize("from_token", [0, 10, 11])
-def test_what_followed_the_same_tokens_is_guessed(from_token: int) -> None:
+def test_the_tokens_after_an_earlier_occurrence_are_predicted(from_token: int) -> None:
     tokens = [5, 6, 7, 8, 9, 10, 11, 1, 6, 7, 8]
     matcher = matcher_of(tokens, from_token=from_token)
     assert matcher.guess(array(tokens), 3).tolist() == [9, 10, 11]
     assert matcher.trust(0) > 0
 
 
-def test_the_latest_place_counts() -> None:
+def test_the_latest_occurrence_is_used() -> None:
     tokens = [1, 2, 30, 9, 1, 2, 40, 8, 1, 2]
     assert matcher_of(tokens).guess(array(tokens), 1).tolist() == [40]
 
 
-def test_four_equal_tokens_count_more_than_a_later_two() -> None:
+def test_a_match_of_four_tokens_beats_a_later_match_of_two() -> None:
     tokens = [1, 2, 3, 4, 50, 9, 3, 4, 60, 8, 1, 2, 3, 4]
     assert matcher_of(tokens, from_token=len(tokens)).guess(array(tokens), 1).tolist() == [50]
 
 
-def test_a_loop_is_guessed_beyond_its_end() -> None:
+def test_a_loop_is_predicted_beyond_its_end() -> None:
     tokens = [7, 1, 2, 3, 1, 2, 3]
     assert matcher_of(tokens).guess(array(tokens), 8).tolist() == [1, 2, 3, 1, 2, 3, 1, 2]
 
@@ -57,14 +57,14 @@ def test_trust_grows_with_the_match_and_falls_with_wrong_guesses() -> None:
     assert misled.trust(0) < short.trust(0) / 2
 
 
-def test_a_repeat_wins_trust_back() -> None:
+def test_repeats_restore_trust() -> None:
     wrong = [token for number in range(20) for token in (1, 2, 100 + number)]
     before, after = matcher_of([*wrong, 1, 2]), matcher_of([*wrong, *[1, 2, 3, 4, 5] * 12, 1, 2])
     assert after.trust(0) > before.trust(0)
 
 
 @given(TOKENS, st.integers(0, 300), st.integers(1, 12))
-def test_every_match_is_one(tokens: list[int], from_token: int, count: int) -> None:
+def test_every_match_is_a_real_occurrence(tokens: list[int], from_token: int, count: int) -> None:
     """Whatever is guessed stood behind an equal pair of tokens, and a guess goes on as the tokens there do."""
     matcher = matcher_of(tokens, from_token=min(from_token, len(tokens)))
     if matcher.trust(0) == 0:
@@ -85,7 +85,7 @@ def test_a_repeat_is_found_far_back(num_between: int, at_once: bool) -> None:
     assert matcher.guess(array(tokens), 1).tolist() == [tokens[4]]
 
 
-def test_many_tokens_at_once_are_taken_in_without_learning() -> None:
+def test_many_tokens_at_once_are_indexed_without_learning() -> None:
     tokens = [token for number in range(_MAX_STEPS) for token in (1, 2, 100 + number)] + [1, 2]
     assert matcher_of(tokens, from_token=len(tokens)).trust(0) > 2 * matcher_of(tokens).trust(0)
 

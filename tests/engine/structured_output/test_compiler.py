@@ -1,4 +1,4 @@
-"""Answers fit their grammar, whatever the model would rather say."""
+"""Constrained answers match their grammar, whatever the model prefers."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ EXPLOSIVE = "^((.{1,1000}){1,1000}){1,1000}$"
 SMOLLM2_VOCAB_SIZE = 49152
 
 
-async def test_a_json_schema_is_kept_by_every_choice() -> None:
+async def test_every_choice_matches_the_json_schema() -> None:
     async with running(make_engine()) as engine:
         answers = await ask_all(engine, request("x", n=4, temperature=2.0, seed=1, max_new_tokens=300, grammar=JSON))
     for answer in answers:
@@ -46,7 +46,7 @@ async def test_a_json_schema_is_kept_by_every_choice() -> None:
     assert len({answer.text for answer in answers}) > 1
 
 
-async def test_a_regex_is_kept() -> None:
+async def test_an_answer_matches_its_regex() -> None:
     async with running(make_engine()) as engine:
         answer = await ask(engine, request("x", grammar=Grammar("regex", r"\d{3}-\d{4}"), min_new_tokens=0))
     assert re.fullmatch(r"\d{3}-\d{4}", answer.text)
@@ -57,13 +57,13 @@ async def test_a_regex_is_kept() -> None:
 @pytest.mark.parametrize(
     "text", ['start: "yes" | "no"', '?start: word\n!word: "yes"\n    | "no"'], ids=["plain", "marked"]
 )
-async def test_a_lark_grammar_is_kept(kind: GrammarKind, text: str) -> None:
+async def test_an_answer_matches_its_lark_grammar(kind: GrammarKind, text: str) -> None:
     async with running(make_engine()) as engine:
         answer = await ask(engine, request("x", grammar=Grammar(kind, text)))
     assert answer.text in {"yes", "no"}
 
 
-async def test_tokens_that_a_grammar_dictates_cost_no_step() -> None:
+async def test_forced_tokens_take_no_step() -> None:
     grammar = Grammar("regex", "the only text that may come here is this[0-9]")
     async with running(make_engine()) as engine:
         num_steps = engine.stats().steps_total
@@ -75,7 +75,7 @@ async def test_tokens_that_a_grammar_dictates_cost_no_step() -> None:
 
 
 @pytest.mark.parametrize("grammar", [JSON, Grammar("regex", "abc(def|dog)[0-9]{3}end")])
-async def test_dictated_tokens_are_those_that_would_have_been_drawn(grammar: Grammar) -> None:
+async def test_forced_tokens_are_the_tokens_that_would_have_been_drawn(grammar: Grammar) -> None:
     asked = request("x", temperature=1.0, seed=4, max_new_tokens=200, grammar=grammar)
     with_logprobs = replace(asked, sampling=replace(asked.sampling, logprobs=0))
     async with running(make_engine()) as engine:
@@ -85,7 +85,7 @@ async def test_dictated_tokens_are_those_that_would_have_been_drawn(grammar: Gra
 
 
 @pytest.mark.parametrize("max_new_tokens", [1, 2, 10, 20])
-async def test_dictated_tokens_keep_to_the_limit(max_new_tokens: int) -> None:
+async def test_forced_tokens_respect_the_length_limit(max_new_tokens: int) -> None:
     grammar = Grammar("regex", "a text that is much longer than what may be said")
     async with running(make_engine()) as engine:
         answer = await ask(engine, request("x", grammar=grammar, max_new_tokens=max_new_tokens))
@@ -93,7 +93,7 @@ async def test_dictated_tokens_keep_to_the_limit(max_new_tokens: int) -> None:
     assert answer.finish.reason is FinishReason.LENGTH
 
 
-async def test_a_grammar_does_not_depend_on_company_or_preemption() -> None:
+async def test_a_constrained_answer_does_not_depend_on_the_batch_or_preemption() -> None:
     wanted = [request(f"{i}" * 30, max_new_tokens=120, temperature=1.0, seed=i, grammar=JSON) for i in range(8)]
     async with running(make_engine()) as engine:
         alone = [await ask(engine, one) for one in wanted]
@@ -104,7 +104,7 @@ async def test_a_grammar_does_not_depend_on_company_or_preemption() -> None:
     assert [answer.text for answer in together] == [answer.text for answer in alone]
 
 
-async def test_one_of_the_choices_is_answered() -> None:
+async def test_an_answer_is_one_of_the_choices() -> None:
     choices = ['a "quoted" one', "back\\slash\n", "ü"]
     async with running(make_engine()) as engine:
         grammar = Grammar("choice", json.dumps(choices))
@@ -113,13 +113,13 @@ async def test_one_of_the_choices_is_answered() -> None:
     assert len({answer.text for answer in answers}) > 1
 
 
-async def test_a_gbnf_grammar_is_kept() -> None:
+async def test_an_answer_matches_its_gbnf_grammar() -> None:
     async with running(make_engine()) as engine:
         answer = await ask(engine, request("x", grammar=Grammar("ebnf", 'root ::= yes | "no"\nyes ::= "yes" [0-9]')))
     assert re.fullmatch(r"yes[0-9]|no", answer.text)
 
 
-async def test_a_refusal_names_the_field_of_the_client() -> None:
+async def test_a_refusal_names_the_clients_field() -> None:
     async with running(make_engine()) as engine:
         with pytest.raises(InvalidRequest) as refused:
             await ask(engine, request("x", grammar=Grammar("choice", "[]", param="guided_choice")))
@@ -142,7 +142,7 @@ async def test_a_refusal_names_the_field_of_the_client() -> None:
     ],
     ids=["regex", "empty choice", "choice", "ebnf rule", "ebnf", "type", "json", "lark", "size", "loop"],
 )
-async def test_a_grammar_that_is_not_valid_is_refused(grammar: Grammar) -> None:
+async def test_an_invalid_grammar_is_refused(grammar: Grammar) -> None:
     async with running(make_engine()) as engine:
         with pytest.raises(InvalidRequest) as refused:
             await ask(engine, request("x", grammar=grammar))
@@ -161,7 +161,7 @@ async def test_a_grammar_that_is_not_valid_is_refused(grammar: Grammar) -> None:
     ],
     ids=["regex", "pattern", "nested pattern"],
 )
-async def test_an_expression_that_explodes_is_refused_before_the_answer_begins(
+async def test_an_expression_with_exponential_states_is_refused_before_the_answer_begins(
     grammar: Grammar, smollm2_path: Path
 ) -> None:
     tokenizer = read_gguf_tokenizer(open_gguf(smollm2_path), SMOLLM2_VOCAB_SIZE)
@@ -267,7 +267,7 @@ async def test_a_client_that_leaves_does_not_end_the_compilation_for_others() ->
     compiler.close()
 
 
-async def test_more_compilations_than_may_wait_are_answered_busy() -> None:
+async def test_compilations_beyond_the_queue_limit_are_refused_as_busy() -> None:
     compiler = GrammarCompiler(byte_tokenizer(), vocab_size=VOCAB_SIZE)
     grammars = [Grammar("regex", f"[a-z]{{{number}}}") for number in range(1, 67)]
     results = await asyncio.gather(*map(compiler.compile, grammars), return_exceptions=True)

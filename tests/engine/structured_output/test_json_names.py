@@ -1,4 +1,4 @@
-"""No object of a constrained JSON answer has a name twice, however the answer is tokenised."""
+"""Objects of constrained JSON answers never repeat a name, in any tokenisation."""
 
 import asyncio
 import json
@@ -102,7 +102,7 @@ YEARS = {"type": "object", "patternProperties": {"^[0-9]{2}$": {"const": 1}}, "a
 
 
 @pytest.mark.parametrize("grammar", [Grammar("json_object"), Grammar("json_schema", json.dumps(YEARS))])
-def test_answers_that_like_to_repeat_names_never_do(grammar: Grammar) -> None:
+def test_answers_never_repeat_names_even_if_the_model_prefers_to(grammar: Grammar) -> None:
     start = compiled(grammar)
     texts = [write(start.fork(), random.Random(seed), num_tokens=60) for seed in range(60)]
     ended = [text for text, has_ended in texts if has_ended]
@@ -112,7 +112,7 @@ def test_answers_that_like_to_repeat_names_never_do(grammar: Grammar) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(value=st.dictionaries(NAMES, VALUES, max_size=4), seed=st.integers(0, 9))
-def test_json_without_repeats_stays_possible_whatever_the_tokenization(value: dict[str, Any], seed: int) -> None:
+def test_json_without_repeats_stays_possible_in_every_tokenization(value: dict[str, Any], seed: int) -> None:
     state, rest = FREE.fork(), json.dumps(value, ensure_ascii=False).encode()
     choose = random.Random(seed)
     while rest:
@@ -127,19 +127,19 @@ def test_json_without_repeats_stays_possible_whatever_the_tokenization(value: di
 
 @settings(max_examples=100, deadline=None)
 @given(value=VALUES, data=st.data())
-def test_a_place_does_not_depend_on_how_the_bytes_are_cut(value: object, data: st.DataObject) -> None:
+def test_a_place_does_not_depend_on_how_the_bytes_are_split(value: object, data: st.DataObject) -> None:
     text = json.dumps(value, ensure_ascii=False).encode()
     cut = data.draw(st.integers(0, len(text)))
     assert follow(follow(JsonPlace(), text[:cut]), text[cut:]) == follow(JsonPlace(), text)
     assert follow(JsonPlace(), text).num_repeats == 0
 
 
-def test_repeats_count_in_their_own_object_only() -> None:
+def test_repeats_count_only_within_one_object() -> None:
     assert follow(JsonPlace(), b'{"a":{"a":["a",{"a":1}]},"b":"a"').num_repeats == 0
     assert follow(JsonPlace(), b'{"a\\\\":{"b":1,"b":2},"a\\\\":3').num_repeats == 2
 
 
-def test_a_fork_goes_its_own_way() -> None:
+def test_forks_are_independent() -> None:
     first = FREE.fork()
     for byte in b'{"a":1,':
         first.accept(byte)
@@ -152,7 +152,7 @@ def test_a_fork_goes_its_own_way() -> None:
     assert ord('"') not in allowed(second)
 
 
-def test_a_name_that_nothing_else_can_follow_is_left_possible() -> None:
+def test_a_repeated_name_is_allowed_where_nothing_else_is() -> None:
     schema = {"patternProperties": {"^a$": {"const": 1}}, "additionalProperties": False, "minProperties": 2}
     state = compiled(Grammar("json_schema", json.dumps(schema)))
     for byte in b'{"a":1,"a':
@@ -160,7 +160,7 @@ def test_a_name_that_nothing_else_can_follow_is_left_possible() -> None:
     assert {TOKENIZER.token_bytes(token) for token in allowed(state)} == {b'"', b'":', b'":1,"a":'}
 
 
-def test_the_index_finds_tokens_that_go_on_after_the_quote() -> None:
+def test_the_index_finds_tokens_that_continue_after_the_quote() -> None:
     index = NameIndex([b"", b'b"', b'b":', b"b", b'"', b'bc"', b'b\\"'])
     place = follow(JsonPlace(), b'{"ab":1,"a')
     assert sorted(index.repeating(place, np.full(1, 0xFFFFFFFF, np.uint32))) == [1, 2]

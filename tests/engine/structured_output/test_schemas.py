@@ -1,4 +1,4 @@
-"""Schemas of real projects' shapes on the real model: every answer is valid, closed and ended."""
+"""Schemas like those of real projects on the real model: every answer is valid, closed and complete."""
 
 import asyncio
 import json

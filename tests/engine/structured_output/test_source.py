@@ -81,7 +81,7 @@ def formatted(value: object) -> Grammar:
         ),
     ],
 )
-def test_a_constraint_allows_what_it_says_and_nothing_else(grammar, allowed, forbidden) -> None:
+def test_a_constraint_allows_exactly_its_texts(grammar, allowed, forbidden) -> None:
     for text in allowed:
         assert accepts(grammar, text), text
     for text in forbidden:
@@ -106,7 +106,7 @@ def test_a_constraint_allows_what_it_says_and_nothing_else(grammar, allowed, for
         (formatted({"type": "json_schema", "json_schema": {"not": {}}}), "`not` at # is not supported"),
     ],
 )
-def test_a_constraint_that_is_not_valid_is_refused_with_its_place(grammar, message) -> None:
+def test_an_invalid_constraint_is_refused_with_the_place(grammar, message) -> None:
     with pytest.raises(GrammarError) as refused:
         grammar_source(grammar)
     assert message in str(refused.value)

@@ -1,4 +1,4 @@
-"""Text: byte for byte, whatever the pieces; stop strings never show; tokens join to the text."""
+"""Text of answers: exact bytes in any pieces, stop strings never shown, tokens that join to the text."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -26,7 +26,7 @@ def first_match(text: str, stops: list[str]) -> tuple[int, int] | None:
 
 
 @given(st.binary(max_size=60), st.data())
-def test_pieces_join_to_what_decoding_the_whole_gives(raw: bytes, data: st.DataObject) -> None:
+def test_joined_pieces_equal_the_decoded_whole(raw: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=10)))
     pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
     detokenizer = Detokenizer()
@@ -42,7 +42,7 @@ def test_pieces_join_to_what_decoding_the_whole_gives(raw: bytes, data: st.DataO
 
 @given(TEXTS, STOPS, st.data())
 @example("aab", ["ab", "aab"], None)
-def test_a_stop_matcher_finds_what_a_search_of_the_whole_text_finds(
+def test_a_stop_matcher_finds_the_same_as_a_search_of_the_whole_text(
     text: str, stops: list[str], data: st.DataObject | None
 ) -> None:
     matcher = StopMatcher(tuple(stops))
@@ -110,7 +110,7 @@ def test_stop_strings_never_leak(text: str, stops: list[str], include: bool) -> 
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_half_a_character_before_the_end_token_becomes_a_replacement_character(skip: bool) -> None:
+def test_an_incomplete_character_before_the_end_token_becomes_a_replacement_character(skip: bool) -> None:
     answer = AnswerText(TABLE, SamplingParams(skip_special_tokens=skip))
     answer.push(0xF0, None, ())
     assert answer.release() == ("", ())

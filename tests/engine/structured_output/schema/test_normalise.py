@@ -1,4 +1,4 @@
-"""What a client's schema allows after it was normalised, read by llguidance byte by byte."""
+"""Texts that a normalised schema allows, matched by llguidance byte by byte."""
 
 import json
 
@@ -135,7 +135,7 @@ MAP = {"type": "object", "additionalProperties": N}
         ),
     ],
 )
-def test_a_schema_allows_what_it_says_and_nothing_else(schema, allowed, forbidden) -> None:
+def test_a_schema_allows_exactly_its_valid_values(schema, allowed, forbidden) -> None:
     for text in allowed:
         assert accepts(schema, text), text
     for text in forbidden:
@@ -163,13 +163,13 @@ def test_a_schema_allows_what_it_says_and_nothing_else(schema, allowed, forbidde
         (3, "It is 3; expected a JSON object."),
     ],
 )
-def test_what_cannot_be_enforced_is_refused_by_keyword_and_place(schema, message) -> None:
+def test_unenforceable_keywords_are_refused_with_keyword_and_place(schema, message) -> None:
     with pytest.raises(SchemaError) as refused:
         normalise_schema(json.dumps(schema))
     assert message in str(refused.value)
 
 
-def test_references_are_followed_by_anchor_id_and_escaped_pointer() -> None:
+def test_references_resolve_by_anchor_id_and_escaped_pointer() -> None:
     schema = {
         "$id": "https://example.com/s",
         "prefixItems": [{"$ref": "#here"}, {"$ref": "https://example.com/s#/$defs/a~1b%20c"}],
@@ -187,12 +187,12 @@ def test_properties_come_in_the_order_of_the_schema() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[" * 100_000, '{"a":' * 5000 + "1" + "}" * 5000, "NaN", '{"minimum": 1e999}']
 )
-def test_broken_and_deep_texts_are_refused(text) -> None:
+def test_invalid_and_deeply_nested_texts_are_refused(text) -> None:
     with pytest.raises(SchemaError):
         normalise_schema(text)
 
 
-def test_large_schemas_are_refused_before_they_cost_anything() -> None:
+def test_large_schemas_are_refused_early() -> None:
     many = {"properties": {f"p{i}": N for i in range(5000)}}
     with pytest.raises(SchemaError, match="more than 3000 subschemas"):
         normalise_schema(json.dumps(many))
@@ -215,7 +215,7 @@ def test_white_space_is_bounded_and_can_be_set() -> None:
     assert accepts(schema, '{"a":\t[1]}', whitespace_pattern="\t")
 
 
-def test_strings_have_one_spelling_so_that_keys_cannot_hide() -> None:
+def test_strings_have_one_spelling_so_that_duplicate_keys_are_found() -> None:
     assert not accepts({**MAP, "properties": {"a": N}}, '{"a": 1, "\\u0061": 2}')
     assert accepts({"type": "string"}, json.dumps('ü"\\\n', ensure_ascii=False))
 
@@ -252,7 +252,7 @@ def closed(schema: object, value: object) -> bool:
 
 @given(SCHEMAS, VALUES)
 @settings(max_examples=150)
-def test_whatever_is_enforced_is_valid_by_the_clients_schema(schema, value) -> None:
+def test_every_value_of_the_enforced_schema_is_valid_by_the_clients_schema(schema, value) -> None:
     text = json.dumps(value)
     try:
         is_accepted = accepts(schema, text)
