@@ -17,7 +17,6 @@ TEXT = {".py", ".pyi", ".cpp", ".h", ".inl", ".md", ".js", ".css", ".html", ".ya
 _NOT_YET = {
     "cloudwatch",
     "control",
-    "gateway",
     "state",
     "tests",
 }

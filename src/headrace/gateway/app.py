@@ -19,7 +19,7 @@ from headrace.gateway.config import GatewayConfig
 from headrace.gateway.errors import ErrorTexts
 from headrace.gateway.forwarding import Forwarder
 from headrace.gateway.invoke import invoke
-from headrace.gateway.metrics import GatewayMetrics, InvocationLabels, InvocationRecord
+from headrace.gateway.metrics import GatewayMetrics, InvocationRecord, labels_of
 from headrace.gateway.objects import ObjectStore
 from headrace.gateway.openai import OpenAiPath
 from headrace.gateway.openai_models import is_models_path, models_page
@@ -256,20 +256,7 @@ class Gateway:
             raise AwsError("ValidationError", "The body of the request did not arrive in time.") from None
 
     def _forget_gone(self, routes: Mapping[str, Route]) -> None:
-        self.metrics.retain(
-            {
-                *(
-                    InvocationLabels(one.endpoint, variant.name, "")
-                    for one in routes.values()
-                    for variant in one.variants
-                ),
-                *(
-                    InvocationLabels(one.endpoint, copies.route.name, copies.name)
-                    for one in routes.values()
-                    for copies in one.components
-                ),
-            }
-        )
+        self.metrics.retain({labels for route in routes.values() for labels in labels_of(route)})
 
     def _finished(self, exchange: Exchange, record: InvocationRecord) -> None:
         record.ended_s = perf_counter()

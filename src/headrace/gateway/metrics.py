@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.core.metrics import SECONDS, SHORT_SECONDS, Distribution
+from headrace.state.routes import Route
 
 MODEL_ERRORS = frozenset({"ModelError", "engine_failed"})
 """Codes of model errors: of the runtime API, of the OpenAI API."""
@@ -132,6 +133,14 @@ class InvocationLabels(NamedTuple):
     variant: str
     component: str
     """An inference component on the variant's instances; empty for the variant itself."""
+
+
+def labels_of(route: Route) -> Iterator[InvocationLabels]:
+    """Yield the labels of each variant and inference component of an endpoint."""
+    for variant in route.variants:
+        yield InvocationLabels(route.endpoint, variant.name, "")
+    for component in route.components:
+        yield InvocationLabels(route.endpoint, component.route.name, component.name)
 
 
 class GatewayMetrics:
