@@ -70,7 +70,7 @@ def test_the_list_says_when_it_is_empty_or_nothing_matches(driver: webdriver.Chr
     platform.add("one")
     page.until_listed("one")
     page.find("#status option:nth-child(7)").click()
-    page.until(lambda: page.text("#list-note") == "No endpoint fits.", "the other note")
+    page.until(lambda: page.text("#list-note") == "No endpoint matches.", "the other note")
 
 
 def test_the_keyboard_is_enough(driver: webdriver.Chrome, platform: FakePlatform) -> None:

@@ -1,10 +1,10 @@
-// A conversation with a model: the boxes of its messages and the field in which the next one is written.
-// The page has the elements #conversation, #welcome, #composer, #prompt, #send and #stop.
+// A conversation with a model: its messages and the field for the next one.
+// The page contains the elements #conversation, #welcome, #composer, #prompt, #send and #stop.
 
 import { $, element } from "./dom.js";
 import { render } from "./markdown.js";
 
-/** An answer on its way; drawn at most once a frame. */
+/** An answer that is streaming; drawn at most once per frame. */
 class Answer {
   constructor(conversation) {
     Object.assign(this, conversation.addMessage("assistant"));
@@ -64,12 +64,12 @@ class Answer {
 }
 
 export class Conversation {
-  /** `ask(messages, answer, signal)` gets the answer to the last message and puts it into `answer`. */
+  /** `ask(messages, answer, signal)` requests the answer to the last message and fills `answer`. */
   constructor(ask) {
     this.ask = ask;
     this.view = $("conversation");
     this.messages = [];
-    this.running = null; // the AbortController of the answer that is being written
+    this.running = null; // the AbortController of the streaming answer
     $("composer").addEventListener("submit", (event) => (event.preventDefault(), this.submit()));
     $("prompt").addEventListener("input", grow);
     $("prompt").addEventListener("keydown", (event) => {
@@ -94,7 +94,7 @@ export class Conversation {
 
   async send(text) {
     if (this.running) return;
-    const history = this.messages; // `clear` starts another one, which a late answer must not join
+    const history = this.messages; // `clear` starts a new list, to which a late answer must not be added
     this.addMessage("user").text.textContent = text;
     history.push({ role: "user", content: text });
     const answer = new Answer(this);
@@ -110,7 +110,7 @@ export class Conversation {
     }
     answer.end(problem);
     if (answer.content) history.push({ role: "assistant", content: answer.content });
-    else history.pop(); // the question stays visible, and is not asked again
+    else history.pop(); // the question stays visible, and is not sent again
     this.setRunning(null);
   }
 
@@ -129,7 +129,7 @@ export class Conversation {
     this.running = controller;
     $("send").hidden = controller !== null;
     $("stop").hidden = controller === null;
-    const focused = document.activeElement; // the body, if it was the button that is hidden now
+    const focused = document.activeElement; // the body, if the button that is hidden now had the focus
     if (controller === null && (focused === document.body || $("composer").contains(focused))) $("prompt").focus();
   }
 

@@ -1,8 +1,8 @@
-// Small things that every page needs.
+// DOM helpers for all pages.
 
 export const $ = (id) => document.getElementById(id);
 
-/** An element with properties and children. Text is only ever text. */
+/** Create an element with properties and children. Text never becomes HTML. */
 export function element(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -14,7 +14,7 @@ export function element(tag, properties = {}, ...children) {
   return node;
 }
 
-/** Light or dark: as it was chosen here before, else as the system has it; `button` changes it. */
+/** Apply the light or dark theme: the stored choice, otherwise the system's; `button` changes it. */
 export function initTheme(button) {
   const set = (theme) => {
     document.documentElement.dataset.theme = theme;

@@ -1,6 +1,6 @@
 // Streamed answers: OpenAI's chat and text completions as server-sent events.
 
-/** The JSON objects of an event stream, as they come. */
+/** Yield the JSON objects of an event stream as they arrive. */
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -16,7 +16,7 @@ async function* events(body) {
   }
 }
 
-/** What a response that is not "ok" says, in one sentence: OpenAI's form, AWS's (JSON or XML), or plain text. */
+/** The error of a response that is not "ok", in one sentence: OpenAI's form, AWS's (JSON or XML), or plain text. */
 export async function errorText(response) {
   const text = await response.text();
   try {
@@ -29,7 +29,7 @@ export async function errorText(response) {
 
 /**
  * Read a streamed answer into `answer` (`add(piece, startedMs)`, `finish`, `tokens`).
- * Throws what the server says, before the stream or within it, and when the stream ends without a finish reason.
+ * Throws the server's error, before the stream or within it, and an error if the stream ends without a finish reason.
  */
 export async function readAnswer(response, answer, startedMs) {
   if (!response.ok) throw new Error(await errorText(response));

@@ -1,10 +1,10 @@
-// The little Markdown that models write, as DOM nodes. Text only ever becomes text nodes: nothing that a model says
-// is read as HTML, and links lead to http(s) only.
+// The Markdown subset that models write, as DOM nodes. Text becomes text nodes only: a model's output is never parsed
+// as HTML, and links lead to http(s) only.
 
 const BLOCK = /^(?:(#{1,4})\s+(.*)|([-*+])\s+(.*)|(\d+)[.)]\s+(.*))$/;
 const INLINE = /`([^`\n]+)`|\*\*(.+?)\*\*|(?<![\w*])\*(?!\s)([^*\n]+?)\*(?!\w)|\[([^\]\n]+)\]\((https?:\/\/[^\s)]+)\)/g;
 
-/** The nodes for a whole answer, also while it is incomplete (an open code fence runs to the end). */
+/** Return the nodes of an answer, also while it is incomplete (an open code fence runs to the end). */
 export function render(text) {
   const nodes = [];
   const lines = text.split("\n");

@@ -1,4 +1,4 @@
-// The platform's public APIs, as any SDK calls them; with a bearer key if the platform asks for one.
+// The platform's public APIs, as any SDK calls them; with a bearer key if the platform requires one.
 
 import { errorText } from "./events.js";
 
@@ -11,7 +11,7 @@ export class ApiError extends Error {
     this.status = status;
   }
 
-  /** What Describe and Delete answer for something that is not there. */
+  /** Whether Describe or Delete reported a missing resource. */
   get isMissing() {
     return this.message.startsWith("Could not find") || this.code === "ResourceNotFoundException";
   }
@@ -22,13 +22,13 @@ export const accessKey = {
   set: (key) => (key ? sessionStorage.setItem(KEY, key) : sessionStorage.removeItem(KEY)),
 };
 
-/** `Authorization` with the key, if there is one. */
+/** The `Authorization` header with the key, if there is one. */
 export function authorization() {
   const key = accessKey.get();
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
-/** Told when the platform refuses for want of a key: `(message) => …`. */
+/** Set the callback for refusals that need a key: `(message) => …`. */
 export const onRefused = { listener: () => {} };
 
 async function checked(response) {
@@ -39,7 +39,7 @@ async function checked(response) {
   throw error;
 }
 
-/** One call of a JSON API, such as `SageMaker.ListEndpoints`. */
+/** Call a JSON API, such as `SageMaker.ListEndpoints`. */
 export async function call(target, parameters = {}, signal = undefined) {
   const response = await checked(
     await fetch("/", {
@@ -53,12 +53,12 @@ export async function call(target, parameters = {}, signal = undefined) {
   return text ? JSON.parse(text) : {};
 }
 
-/** `GET` of the console's own numbers. */
+/** `GET` the console's own numbers. */
 export async function numbers(path, signal) {
   return (await checked(await fetch(`/console/api/${path}`, { headers: authorization(), signal }))).json();
 }
 
-/** Like `call`, but nothing happens if the thing is gone already. */
+/** Like `call`, but ignores a missing resource. */
 export async function callUnlessMissing(target, parameters, signal = undefined) {
   try {
     return await call(target, parameters, signal);
@@ -68,9 +68,9 @@ export async function callUnlessMissing(target, parameters, signal = undefined) 
   }
 }
 
-let account; // of the platform, asked once
+let account; // of the platform, fetched once
 
-/** The account number that is in all ARNs. */
+/** The account number in all ARNs. */
 export async function accountNumber() {
   if (account) return account;
   const form = new URLSearchParams({ Action: "GetCallerIdentity", Version: "2011-06-15" });

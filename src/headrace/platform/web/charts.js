@@ -14,7 +14,7 @@ export function svg(tag, attributes, ...children) {
   return node;
 }
 
-/** The next of 1, 2, 5, 10, 20, … that is not below a value. */
+/** The smallest of 1, 2, 5, 10, 20, … that is not below a value. */
 export function niceCeiling(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -43,7 +43,7 @@ export class Chart {
     this.resized.observe(this.canvas);
   }
 
-  /** Draw `values` (one list for each series, null where there is nothing) from `startS` on, `bucketS` apart. */
+  /** Draw `values` (one list for each series, null where there is no value) from `startS`, `bucketS` apart. */
   show({ startS, bucketS, values }) {
     this.data = { startS, bucketS, values, num: values[0].length };
     if (this.index !== null) this.index = Math.min(this.index, this.data.num - 1);
@@ -93,7 +93,7 @@ export class Chart {
     return nodes;
   }
 
-  /** One path for each series; the bars of a bucket stand on each other. */
+  /** One path for each series; the bars of a bucket are stacked. */
   bars() {
     const { values, num } = this.data;
     const width = Math.max(1, this.x(1) - this.x(0) - 1).toFixed(2);
@@ -110,7 +110,7 @@ export class Chart {
     });
   }
 
-  /** One path for each series, broken where there is nothing; a value alone is a dot. */
+  /** One path for each series, broken where there is no value; a single value is a dot. */
   lines() {
     return this.data.values.map((list, place) => {
       let path = "";
@@ -141,7 +141,7 @@ export class Chart {
     this.read(Math.min(Math.max(next, 0), last));
   }
 
-  /** Say what one bucket holds. */
+  /** Show the values of a bucket. */
   read(index) {
     this.index = index;
     if (!this.data || !this.cursor) return;
@@ -156,11 +156,11 @@ export class Chart {
     this.readout.textContent = `${clockTime(startS + index * bucketS)}  ${said.join(" · ")}`;
   }
 
-  /** For who does not see it. */
+  /** The description for screen readers. */
   summary() {
     const said = this.series.map(({ label }, place) => {
       const values = this.data.values[place].filter((value) => value !== null);
-      return values.length ? `${label}: now ${this.format(values.at(-1))}, at most ${this.format(Math.max(...values))}` : `${label}: nothing`;
+      return values.length ? `${label}: now ${this.format(values.at(-1))}, at most ${this.format(Math.max(...values))}` : `${label}: no value`;
     });
     return `${this.title}. ${said.join(". ")}. Arrow keys read single values.`;
   }

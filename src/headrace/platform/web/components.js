@@ -1,4 +1,4 @@
-// The inference components of an endpoint: what they are doing, and what can be done with them.
+// The inference components of an endpoint: their states and actions.
 
 import { call, callUnlessMissing } from "./aws.js";
 import { Dialog } from "./dialog.js";
@@ -9,7 +9,7 @@ import { drawPlacement, needText } from "./placement.js";
 const HEADS = ["Component", "State", "Copies", "A copy needs", "Model", ""];
 
 export class Components {
-  /** `changed()` is called when something was done that should be seen at once. */
+  /** `changed()` is called after an action whose effect should show at once. */
   constructor(changed) {
     this.changed = changed;
     this.chosen = this.drawn = null;
@@ -17,11 +17,11 @@ export class Components {
     this.deleting = new Dialog("component-delete", () => this.remove());
   }
 
-  /** Nothing is shown where there is no host for components. */
+  /** Hidden where there is no host for components. */
   show(endpoint, { components, hosts }) {
     $("components-part").hidden = !components.length && !hosts.length;
     const seen = JSON.stringify([endpoint, components, hosts]);
-    if (seen === this.drawn) return; // what is focused or selected stays
+    if (seen === this.drawn) return; // keep focus and selection
     this.drawn = seen;
     const focused = document.activeElement?.dataset?.act;
     $("components").replaceChildren(components.length ? this.table(endpoint, components) : nothingYet());
@@ -31,44 +31,44 @@ export class Components {
 
   table(endpoint, components) {
     const head = element("tr", {}, ...HEADS.map((textContent) => element("th", { textContent, scope: "col" })));
-    const rows = components.flatMap((one) => this.rows(endpoint, one));
+    const rows = components.flatMap((component) => this.rows(endpoint, component));
     return element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));
   }
 
-  rows(endpoint, one) {
+  rows(endpoint, component) {
     const state = element("span");
-    showState(state, one.status);
+    showState(state, component.status);
     const cells = [
-      element("strong", { textContent: one.name }),
+      element("strong", { textContent: component.name }),
       state,
-      `${one.serving} of ${one.desired}`,
-      needText(one.need),
-      one.model || "its own container",
-      this.doings(endpoint, one),
+      `${component.serving} of ${component.desired}`,
+      needText(component.need),
+      component.model || "its own container",
+      this.doings(endpoint, component),
     ];
     const row = element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
-    if (!one.failure_reason) return [row];
-    const why = element("td", { colSpan: HEADS.length, className: "why-failed", textContent: one.failure_reason });
+    if (!component.failure_reason) return [row];
+    const why = element("td", { colSpan: HEADS.length, className: "why-failed", textContent: component.failure_reason });
     return [row, element("tr", {}, why)];
   }
 
-  /** Where else it can be seen, and what can be done with it. */
-  doings(endpoint, one) {
-    const place = (tab) => `#/${encodeURIComponent(endpoint)}/${tab}/${encodeURIComponent(one.name)}`;
+  /** Links to other tabs, and the actions of a component. */
+  doings(endpoint, component) {
+    const place = (tab) => `#/${encodeURIComponent(endpoint)}/${tab}/${encodeURIComponent(component.name)}`;
     const tabs = [["playground", "Talk"], ["scaling", "Scaling"], ["logs", "Logs"]];
     const links = tabs.map(([tab, textContent]) => element("a", { href: place(tab), textContent }));
     const buttons = [
-      doing(one, "copies", "Copies", `Set the copies of ${one.name}`, () => this.askCopies(one)),
-      doing(one, "delete", "Delete", `Delete ${one.name}`, () => this.askDelete(one)),
+      doing(component, "copies", "Copies", `Set the copies of ${component.name}`, () => this.askCopies(component)),
+      doing(component, "delete", "Delete", `Delete ${component.name}`, () => this.askDelete(component)),
     ];
     buttons[1].className = "danger";
     return element("div", { className: "doings" }, ...links, ...buttons);
   }
 
-  askCopies(one) {
-    this.chosen = one.name;
-    $("copies-name").textContent = one.name;
-    $("copies-value").value = one.desired;
+  askCopies(component) {
+    this.chosen = component.name;
+    $("copies-name").textContent = component.name;
+    $("copies-value").value = component.desired;
     this.scaling.open();
     $("copies-value").select();
   }
@@ -81,9 +81,9 @@ export class Components {
     this.changed();
   }
 
-  askDelete(one) {
-    this.chosen = one.name;
-    $("component-delete-name").textContent = one.name;
+  askDelete(component) {
+    this.chosen = component.name;
+    $("component-delete-name").textContent = component.name;
     this.deleting.open();
   }
 
@@ -93,13 +93,13 @@ export class Components {
   }
 }
 
-function doing(one, act, textContent, label, ask) {
-  const button = element("button", { type: "button", textContent, "aria-label": label, dataset: { act: `${act} ${one.name}` } });
-  button.disabled = one.status === "Deleting";
+function doing(component, act, textContent, label, ask) {
+  const button = element("button", { type: "button", textContent, "aria-label": label, dataset: { act: `${act} ${component.name}` } });
+  button.disabled = component.status === "Deleting";
   button.addEventListener("click", ask);
   return button;
 }
 
 function nothingYet() {
-  return element("p", { className: "note", textContent: "No inference component yet: the instances stand ready for some." });
+  return element("p", { className: "note", textContent: "No inference components yet." });
 }

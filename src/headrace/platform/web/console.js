@@ -1,4 +1,4 @@
-// The console: what the address says (`#/<endpoint>/<tab>`) is what is seen.
+// The console: the address (`#/<endpoint>/<tab>`) determines the view.
 
 import { accessKey, onRefused } from "./aws.js";
 import { Deployment } from "./deploy.js";
@@ -7,7 +7,7 @@ import { Dialog } from "./dialog.js";
 import { $, initTheme } from "./dom.js";
 import { EndpointList } from "./list.js";
 
-let isKeyRefused = false; // the key is asked for once, not at every look
+let isKeyRefused = false; // ask for the key once, not at every refresh
 
 const list = new EndpointList(showConnection);
 const deployment = new Deployment((name) => {

@@ -1,5 +1,5 @@
-// A model, an endpoint configuration and an endpoint of one name, as `headrace deploy` and the SDKs make them; or a model
-// and an inference component of one name on an endpoint that is there.
+// Creates a model, an endpoint configuration and an endpoint of one name, as `headrace deploy` and the SDKs do; or a model
+// and an inference component of one name on an existing endpoint.
 
 import { accountNumber, call, callUnlessMissing } from "./aws.js";
 import { Dialog } from "./dialog.js";
@@ -9,11 +9,11 @@ const TAGS = [{ Key: "headrace:made-by", Value: "console" }];
 const MAX_NAME = 63;
 
 export class Deployment {
-  /** `made(name)` is called when the endpoint is being created. */
+  /** `made(name)` is called once the creation was accepted. */
   constructor(made) {
     this.made = made;
     this.host = null;
-    this.isNameOwn = false; // the user has written one
+    this.isNameOwn = false; // the user has typed a name
     this.dialog = new Dialog("deploy", () => this.create());
     $("deploy").addEventListener("click", () => this.open());
     $("add-component").addEventListener("click", () => this.open($("name").textContent));
@@ -23,7 +23,7 @@ export class Deployment {
     this.showImage();
   }
 
-  /** Ask for a new endpoint, or for a component on the endpoint `host`. */
+  /** Open the dialog for a new endpoint, or for a component on the endpoint `host`. */
   open(host = null) {
     this.host = host;
     const isComponent = host !== null;
@@ -39,10 +39,10 @@ export class Deployment {
     $("model").select();
   }
 
-  /** The variants of the endpoint in view that host components. */
+  /** Set the variants of the shown endpoint that host components. */
   knowHosts(hosts) {
-    const shown = [...$("host-variant").options].map((one) => one.value);
-    const variants = hosts.map((one) => one.variant);
+    const shown = [...$("host-variant").options].map((option) => option.value);
+    const variants = hosts.map((host) => host.variant);
     if (shown.join() === variants.join()) return;
     $("host-variant").replaceChildren(...variants.map((value) => element("option", { value, textContent: value })));
   }
@@ -71,7 +71,7 @@ export class Deployment {
         done.unshift([`SageMaker.Delete${kind}`, { [`${kind}Name`]: name }]);
       }
     } catch (error) {
-      for (const [target, parameters] of done) await callUnlessMissing(target, parameters).catch(() => {}); // the first error is the one to tell
+      for (const [target, parameters] of done) await callUnlessMissing(target, parameters).catch(() => {}); // the first error is reported
       throw error;
     }
     this.isNameOwn = false;
@@ -111,14 +111,14 @@ function componentOf(name, host) {
   return [["InferenceComponent", component]];
 }
 
-/** A name that AWS allows, made from the last part of the model's. */
+/** A name that AWS allows, from the last part of the model's name. */
 export function nameFor(model) {
   const stem = model.trim().replace(/\/+$/, "").split("/").at(-1).replace(/\.(gguf|tar\.gz|tgz)$/, "");
   const clean = (text) => text.replace(/[^a-zA-Z0-9]+/g, "-").replace(/^-+|-+$/g, "");
   return clean(clean(stem).slice(0, MAX_NAME));
 }
 
-/** Where the container finds its model: an archive or a prefix in S3, else the model's name in HF_MODEL_ID. */
+/** Where the container finds its model: an archive or prefix in S3, otherwise the model's name in HF_MODEL_ID. */
 export function sourceOf(model, environment) {
   if (!model.startsWith("s3://")) return { Environment: { HF_MODEL_ID: model, ...environment } };
   if (/\.(tar\.gz|tgz)$/.test(model)) return { ModelDataUrl: model, Environment: environment };

@@ -1,4 +1,4 @@
-// One endpoint: its state and reason, variants and facts, kept fresh; and its tabs.
+// An endpoint: its state and reason, variants and facts, refreshed regularly; and its tabs.
 
 import { ApiError, call, callUnlessMissing, numbers } from "./aws.js";
 import { Components } from "./components.js";
@@ -13,10 +13,10 @@ import { Traffic } from "./traffic.js";
 
 const PAUSE_MS = 1500;
 const TABS = ["overview", "scaling", "playground", "logs"];
-const MADE_HERE = "headrace:made-by"; // the tag of what `headrace deploy` and this page made
+const MADE_HERE = "headrace:made-by"; // the tag of resources that `headrace deploy` and this page created
 
 export class Detail {
-  /** `changed()` is called when something was done that the list should show, `hosted(hosts)` with what may get components. */
+  /** `changed()` is called after actions that the list should show, `hosted(hosts)` with the hosts for components. */
   constructor(changed, hosted) {
     this.name = null;
     this.hosted = hosted;
@@ -32,7 +32,7 @@ export class Detail {
     document.querySelector("[role=tablist]").addEventListener("keydown", (event) => this.onTabKey(event));
   }
 
-  /** Show a tab of an endpoint; `parts` say what of it, such as the name of a component. */
+  /** Show a tab of an endpoint; `parts` select a part of it, such as a component by name. */
   open(name, tab, parts = []) {
     $("nothing").hidden = true;
     $("endpoint").hidden = false;
@@ -62,12 +62,12 @@ export class Detail {
   }
 
   showTab(tab, parts) {
-    for (const one of TABS) {
-      const head = $(`tab-${one}`);
-      head.href = `#/${encodeURIComponent(this.name)}/${one}`;
-      head.setAttribute("aria-selected", one === tab);
-      head.tabIndex = one === tab ? 0 : -1;
-      $(one).hidden = one !== tab;
+    for (const id of TABS) {
+      const head = $(`tab-${id}`);
+      head.href = `#/${encodeURIComponent(this.name)}/${id}`;
+      head.setAttribute("aria-selected", id === tab);
+      head.tabIndex = id === tab ? 0 : -1;
+      $(id).hidden = id !== tab;
     }
     this.playground.open(this.name, tab === "playground" ? parts[0] : undefined);
     for (const [part, its] of [[this.traffic, "overview"], [this.scaling, "scaling"], [this.logs, "logs"]]) {
@@ -94,10 +94,10 @@ export class Detail {
     this.show(found, placed);
   }
 
-  /** What only the configuration says: instance types. It may be deleted while its endpoint lives. */
+  /** Instance types, which only the configuration has. It may be deleted while its endpoint exists. */
   async readConfig(EndpointConfigName, signal) {
     const config = await callUnlessMissing("SageMaker.DescribeEndpointConfig", { EndpointConfigName }, signal);
-    const types = (config?.ProductionVariants ?? []).map((one) => [one.VariantName, one.InstanceType]);
+    const types = (config?.ProductionVariants ?? []).map((variant) => [variant.VariantName, variant.InstanceType]);
     this.config = { EndpointConfigName, types: new Map(types) };
   }
 
@@ -107,7 +107,7 @@ export class Detail {
       showState($("state"), this.found ? "Deleted" : "Not found");
       this.tell(this.found ? "" : error.message);
       $("delete").disabled = true;
-      this.tellParts([], { components: [], hosts: [], now_s: Date.now() / 1000 }); // its logs may still be there
+      this.tellParts([], { components: [], hosts: [], now_s: Date.now() / 1000 }); // its logs may still exist
     } else this.tell(error.message);
   }
 
@@ -126,11 +126,11 @@ export class Detail {
     replaceIfChanged($("facts"), facts(found));
   }
 
-  /** What there is on the endpoint, for every part of the page that lets one choose. */
+  /** Tell the components and hosts to every part of the page that offers a choice. */
   tellParts(variants, placed) {
-    const components = placed.components.map((one) => one.name);
-    const hosts = placed.hosts.map((one) => one.variant);
-    const own = variants.map((one) => one.VariantName).filter((variant) => !hosts.includes(variant));
+    const components = placed.components.map((component) => component.name);
+    const hosts = placed.hosts.map((host) => host.variant);
+    const own = variants.map((variant) => variant.VariantName).filter((variant) => !hosts.includes(variant));
     this.components.show(this.name, placed);
     this.hosted(placed.hosts);
     for (const part of [this.playground, this.logs]) part.know(this.name, components, hosts.length > 0);
@@ -160,7 +160,7 @@ export class Detail {
     await callUnlessMissing("SageMaker.DeleteEndpoint", { EndpointName });
     if (config !== null) {
       await callUnlessMissing("SageMaker.DeleteEndpointConfig", { EndpointConfigName });
-      const models = new Set(config.ProductionVariants.map((one) => one.ModelName).filter(Boolean));
+      const models = new Set(config.ProductionVariants.map((variant) => variant.ModelName).filter(Boolean));
       for (const ModelName of models) await callUnlessMissing("SageMaker.DeleteModel", { ModelName });
     }
     this.poll.again();
@@ -173,7 +173,7 @@ async function isMadeHere(arn) {
   return (answer?.Tags ?? []).some((tag) => tag.Key === MADE_HERE);
 }
 
-/** Leave the nodes alone while they say the same, so that a selection stays. */
+/** Keep the nodes while their text is the same, so that a selection stays. */
 function replaceIfChanged(host, nodes) {
   const draft = element("div", {}, ...nodes);
   if (draft.innerHTML !== host.innerHTML) host.replaceChildren(...draft.childNodes);
@@ -182,21 +182,21 @@ function replaceIfChanged(host, nodes) {
 function variantTable(found, types) {
   const heads = ["Variant", "Workers", "Traffic", "Instance type", "Image", "State"];
   const variants = found.ProductionVariants ?? [];
-  const all = variants.reduce((sum, one) => sum + (one.CurrentWeight ?? 0), 0);
-  const cells = (one) => [
-    one.VariantName,
-    `${one.CurrentInstanceCount ?? 0} of ${one.DesiredInstanceCount ?? one.CurrentInstanceCount ?? 0}${isHost(one) ? " instances" : ""}`,
-    all > 0 ? `${Math.round((100 * (one.CurrentWeight ?? 0)) / all)} %` : "–",
-    types.get(one.VariantName) ?? one.InstancePools?.[0]?.InstanceType ?? "–",
-    (one.DeployedImages ?? []).map((image) => image.SpecifiedImage).join(", ") || "–",
-    (one.VariantStatus ?? []).map(({ Status: status, StatusMessage: why }) => (why ? `${status}: ${why}` : status)).join(" ") || "–",
+  const all = variants.reduce((sum, variant) => sum + (variant.CurrentWeight ?? 0), 0);
+  const cells = (variant) => [
+    variant.VariantName,
+    `${variant.CurrentInstanceCount ?? 0} of ${variant.DesiredInstanceCount ?? variant.CurrentInstanceCount ?? 0}${isHost(variant) ? " instances" : ""}`,
+    all > 0 ? `${Math.round((100 * (variant.CurrentWeight ?? 0)) / all)} %` : "–",
+    types.get(variant.VariantName) ?? variant.InstancePools?.[0]?.InstanceType ?? "–",
+    (variant.DeployedImages ?? []).map((image) => image.SpecifiedImage).join(", ") || "–",
+    (variant.VariantStatus ?? []).map(({ Status: status, StatusMessage: why }) => (why ? `${status}: ${why}` : status)).join(" ") || "–",
   ];
-  const row = (one) => element("tr", {}, ...cells(one).map((textContent) => element("td", { textContent })));
+  const row = (variant) => element("tr", {}, ...cells(variant).map((textContent) => element("td", { textContent })));
   const head = element("tr", {}, ...heads.map((textContent) => element("th", { textContent, scope: "col" })));
   return element("table", {}, element("thead", {}, head), element("tbody", {}, ...variants.map(row)));
 }
 
-/** Whether a variant has instances for inference components, and no workers of its own. */
+/** Whether a variant hosts inference components and has no workers of its own. */
 function isHost(variant) {
   return !variant.DeployedImages && !variant.CurrentServerlessConfig;
 }
@@ -213,7 +213,7 @@ function facts(found) {
   return rows.flatMap(([name, value]) => [element("dt", { textContent: name }), element("dd", {}, value)]);
 }
 
-/** How it is called; a component if there is one. */
+/** Example code that invokes the endpoint, or its component if there is one. */
 function showExample(name, component) {
   const text = `curl ${location.origin}/v1/chat/completions -H 'Content-Type: application/json' \\
   -d '{"model": "${component ?? name}", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'

@@ -1,9 +1,9 @@
-// A modal dialog with a form that does something: `#<id>-dialog`, `#<id>-form`, and for its errors `#<id>-error`.
+// A modal dialog with a form: `#<id>-dialog`, `#<id>-form`, and for its errors `#<id>-error`.
 
 import { $ } from "./dom.js";
 
 export class Dialog {
-  /** `act()` does what the form asks for; what it throws is shown, else the dialog closes. */
+  /** `act()` performs the form's action; its error is shown, otherwise the dialog closes. */
   constructor(id, act) {
     Object.assign(this, { id, act, isBusy: false });
     this.dialog = $(`${id}-dialog`);

@@ -1,4 +1,4 @@
-// Numbers, times and states for people.
+// Formats numbers, times and states.
 
 import { element } from "./dom.js";
 
@@ -13,7 +13,7 @@ const KINDS = {
 /** The class of a state: good, bad, leaving or moving. */
 export const kindOf = (status) => KINDS[status] ?? "moving";
 
-/** Set an element to show a state, in words and in a colour. */
+/** Show a state in an element, as text and colour. */
 export function showState(node, status) {
   node.className = `state ${kindOf(status)}`;
   node.textContent = status;
@@ -31,7 +31,7 @@ export function ago(epochSeconds) {
   });
 }
 
-/** Three digits that say something: 0.042, 4.2, 42, 4200. */
+/** Significant digits: 0.042, 4.2, 42, 4200. */
 export function short(value) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";
@@ -39,18 +39,18 @@ export function short(value) {
   return value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en");
 }
 
-/** A number of things; not whole where it is the mean over a while. */
+/** A count; fractional if it is a mean over time. */
 export function count(value) {
   return value === null || value === undefined ? "–" : String(Number(value.toFixed(1)));
 }
 
-/** Milliseconds, or seconds from one on. */
+/** A duration in milliseconds, or in seconds from one second on. */
 export function duration(milliseconds) {
   if (milliseconds === null || milliseconds === undefined) return "–";
   return milliseconds < 1000 ? `${short(milliseconds)} ms` : `${short(milliseconds / 1000)} s`;
 }
 
-/** Hours, minutes and, for short spans, seconds of a moment. */
+/** The time of day, with seconds for short spans. */
 export function clockTime(epochSeconds, withSeconds = true) {
   const options = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(withSeconds && { second: "2-digit" }) };
   return new Date(epochSeconds * 1000).toLocaleTimeString("en", options);

@@ -1,4 +1,4 @@
-// The list of endpoints: one page of `ListEndpoints` at a time, kept fresh.
+// The list of endpoints: one page of `ListEndpoints` at a time, refreshed regularly.
 
 import { ApiError, call, numbers } from "./aws.js";
 import { $, element } from "./dom.js";
@@ -10,11 +10,11 @@ const PAUSE_MS = 2000;
 const SEARCH_PAUSE_MS = 200;
 
 export class EndpointList {
-  /** `connected(error)` is told after each look whether the platform could be asked. */
+  /** `connected(error)` is called after each refresh; null: the platform answered. */
   constructor(connected) {
     this.connected = connected;
-    this.tokens = [undefined]; // of the pages up to this one
-    this.reasons = new Map(); // name → { at, reason }, of endpoints that are not in service
+    this.tokens = [undefined]; // of the pages up to the current one
+    this.reasons = new Map(); // name → { at, reason } of endpoints that are not in service
     this.rows = new Map(); // name → row
     this.selected = null;
     this.poll = new Poll((signal) => this.refresh(signal), PAUSE_MS, (error) => this.failed(error));
@@ -54,23 +54,23 @@ export class EndpointList {
       ...(this.tokens.at(-1) && { NextToken: this.tokens.at(-1) }),
     };
     const { Endpoints: endpoints, NextToken: next } = await call("SageMaker.ListEndpoints", asked, signal);
-    if (endpoints.length === 0 && this.tokens.length > 1) return this.toFirstPage(); // they were deleted meanwhile
+    if (endpoints.length === 0 && this.tokens.length > 1) return this.toFirstPage(); // their endpoints were deleted
     this.nextToken = next;
     this.show(endpoints);
-    const query = endpoints.map((one) => `endpoint=${encodeURIComponent(one.EndpointName)}`).join("&");
+    const query = endpoints.map((endpoint) => `endpoint=${encodeURIComponent(endpoint.EndpointName)}`).join("&");
     const [rates] = await Promise.all([numbers(`rates?${query}`, signal), this.findReasons(endpoints, signal)]);
     for (const [name, row] of this.rows) row.showRate(rates[name]);
   }
 
-  /** Why endpoints are not in service; `ListEndpoints` does not say. What has come to rest is asked once. */
+  /** Fetch why endpoints are not in service, which `ListEndpoints` omits. Settled endpoints are fetched once. */
   async findReasons(endpoints, signal) {
-    for (const one of endpoints) {
-      const kind = kindOf(one.EndpointStatus);
-      const name = one.EndpointName;
+    for (const endpoint of endpoints) {
+      const kind = kindOf(endpoint.EndpointStatus);
+      const name = endpoint.EndpointName;
       if (kind === "good") {
         this.reasons.delete(name);
-      } else if (kind !== "bad" || this.reasons.get(name)?.at !== one.LastModifiedTime) {
-        this.reasons.set(name, { at: one.LastModifiedTime, reason: await reasonOf(name, signal) });
+      } else if (kind !== "bad" || this.reasons.get(name)?.at !== endpoint.LastModifiedTime) {
+        this.reasons.set(name, { at: endpoint.LastModifiedTime, reason: await reasonOf(name, signal) });
       }
       this.rows.get(name)?.showReason(this.reasons.get(name)?.reason ?? "");
     }
@@ -78,22 +78,22 @@ export class EndpointList {
 
   show(endpoints) {
     const rows = new Map();
-    for (const one of endpoints) {
-      const row = this.rows.get(one.EndpointName) ?? new Row(one.EndpointName);
-      row.showEndpoint(one);
-      rows.set(one.EndpointName, row);
+    for (const endpoint of endpoints) {
+      const row = this.rows.get(endpoint.EndpointName) ?? new Row(endpoint.EndpointName);
+      row.showEndpoint(endpoint);
+      rows.set(endpoint.EndpointName, row);
     }
     this.place(rows);
     this.rows = rows;
     this.select(this.selected);
     $("list-note").hidden = rows.size > 0;
-    $("list-note").textContent = $("search").value || $("status").value ? "No endpoint fits." : "No endpoints yet.";
+    $("list-note").textContent = $("search").value || $("status").value ? "No endpoint matches." : "No endpoints yet.";
     $("page").textContent = this.nextToken || this.tokens.length > 1 ? `Page ${this.tokens.length}` : "";
     $("previous").disabled = this.tokens.length === 1;
     $("next").disabled = !this.nextToken;
   }
 
-  /** Put the rows into the page if their order has changed; the focus stays where it was. */
+  /** Insert the rows if their order has changed; the focus stays. */
   place(rows) {
     const links = [...rows.values()].map((row) => row.link);
     const shown = [...$("rows").children];
@@ -108,7 +108,7 @@ export class EndpointList {
     if (error instanceof ApiError && error.status === 400 && this.tokens.length > 1) this.toFirstPage(); // a stale token
   }
 
-  /** Up and down go from row to row. */
+  /** The arrow keys up and down move between rows. */
   onKey(event) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step) return;
@@ -121,15 +121,15 @@ export class EndpointList {
 async function reasonOf(name, signal) {
   try {
     const found = await call("SageMaker.DescribeEndpoint", { EndpointName: name }, signal);
-    const said = (found.ProductionVariants ?? []).flatMap((one) => one.VariantStatus ?? []).map((one) => one.StatusMessage);
+    const said = (found.ProductionVariants ?? []).flatMap((variant) => variant.VariantStatus ?? []).map((status) => status.StatusMessage);
     return found.FailureReason ?? said.find(Boolean) ?? "";
   } catch (error) {
-    if (error instanceof ApiError) return ""; // gone meanwhile
+    if (error instanceof ApiError) return ""; // deleted meanwhile
     throw error;
   }
 }
 
-/** One endpoint in the list. */
+/** A row of the list. */
 class Row {
   constructor(name) {
     this.state = element("span");

@@ -1,4 +1,4 @@
-// The workers' logs as they are written: `GetLogEvents` for each stream, from its end on.
+// The workers' logs as they are written: `GetLogEvents` for each stream, starting near its end.
 
 import { ApiError, call } from "./aws.js";
 import { $, element } from "./dom.js";
@@ -7,9 +7,9 @@ import { Poll } from "./poll.js";
 
 const PAUSE_MS = 1500;
 const MAX_LINES = 2000;
-const MAX_STREAMS = 10; // that are read at once, the ones that wrote last
+const MAX_STREAMS = 10; // read at once, those that wrote last
 const FIRST_LINES = 500;
-const LOOKS_PER_LIST = 6; // new workers are looked for every so many looks
+const LOOKS_PER_LIST = 6; // polls between two lists of workers
 
 export class Logs {
   constructor() {
@@ -24,11 +24,11 @@ export class Logs {
     $("lines").addEventListener("scroll", () => this.onScroll());
   }
 
-  /** Show the log of an endpoint's workers, or of the copies of one of its components; of one stream if that is named. */
+  /** Show the log of an endpoint's workers, or of the copies of a component; of one stream if it is named. */
   open(name, component = "", stream = "") {
     if (this.name !== name) {
       $("log-source").replaceChildren();
-      this.isKnown = component !== ""; // whether the endpoint has a log of its own shows later
+      this.isKnown = component !== ""; // whether the endpoint has its own log is known later
     }
     if (this.name !== name || this.component !== component || (stream && $("stream").value !== stream)) {
       Object.assign(this, { name, component });
@@ -42,11 +42,11 @@ export class Logs {
     this.poll.start();
   }
 
-  /** The components that there are. The workers of a host are all copies of some, so that there is no log of its own. */
+  /** Set the components. All workers of a host are copies of components, so it has no log of its own. */
   know(name, components, isHost) {
     if (name !== this.name) return;
     const values = isHost ? components : ["", ...components];
-    const shown = [...$("log-source").options].map((one) => one.value);
+    const shown = [...$("log-source").options].map((option) => option.value);
     if (shown.join() !== values.join()) {
       $("log-source").replaceChildren(...values.map((value) => element("option", { value, textContent: value || "The endpoint's workers" })));
     }
@@ -70,7 +70,7 @@ export class Logs {
 
   reset() {
     this.streams = [];
-    this.tokens = new Map(); // stream → token of the events that come next
+    this.tokens = new Map(); // stream → token of the next events
     this.looks = 0;
     $("lines").replaceChildren();
     this.say("Reading…");
@@ -90,7 +90,7 @@ export class Logs {
       return { logStreamName, found };
     };
     const answers = await Promise.all(wanted.map(read));
-    if (signal.aborted) return; // what came belongs to another choice
+    if (signal.aborted) return; // the result belongs to an earlier choice
     for (const { logStreamName, found } of answers) tokens.set(logStreamName, found.nextForwardToken);
     this.add(answers.flatMap(({ logStreamName, found }) => found.events.map((event) => ({ ...event, stream: logStreamName }))));
     const left = this.streams.length - wanted.length;
@@ -104,18 +104,18 @@ export class Logs {
   async findStreams(logGroupName, signal) {
     const asked = { logGroupName, orderBy: "LastEventTime", descending: true, limit: 50 };
     const { logStreams } = await call("Logs_20140328.DescribeLogStreams", asked, signal);
-    this.streams = logStreams.map((one) => one.logStreamName);
+    this.streams = logStreams.map((stream) => stream.logStreamName);
     const shown = new Set([...$("stream").options].map((option) => option.value));
     for (const name of this.streams) {
       if (!shown.has(name)) $("stream").append(element("option", { value: name, textContent: name }));
     }
   }
 
-  /** Lines of several workers come in the order of their times, as far as they come together. */
+  /** Sort the lines of several workers by time within one batch. */
   add(events) {
     if (!events.length) return;
     const view = $("lines");
-    events.sort((one, other) => one.timestamp - other.timestamp);
+    events.sort((first, second) => first.timestamp - second.timestamp);
     const isMany = !$("stream").value && this.streams.length > 1;
     view.append(...events.map((event) => this.line(event, isMany)));
     while (view.childElementCount > MAX_LINES) view.firstElementChild.remove();
@@ -145,7 +145,7 @@ export class Logs {
     if ($("follow").checked) view.scrollTop = view.scrollHeight;
   }
 
-  /** Scrolling up stops following, scrolling to the end takes it up again. */
+  /** Scrolling up stops following, scrolling to the end resumes it. */
   onScroll() {
     const view = $("lines");
     $("follow").checked = view.scrollHeight - view.scrollTop - view.clientHeight < 40;
@@ -164,7 +164,7 @@ export class Logs {
   }
 }
 
-/** A line of our own log as "event name=value …"; any other as it is. */
+/** A line of Headrace's log as "event name=value …"; any other line unchanged. */
 function readable(message) {
   try {
     const { event, level, timestamp: _, ...facts } = JSON.parse(message);

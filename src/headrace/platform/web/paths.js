@@ -1,6 +1,6 @@
-// From points `[start of a bucket, value]` to what an SVG path draws; nothing is drawn where nothing was measured.
+// SVG paths from points `[start of a bucket, value]`; nothing is drawn where nothing was measured.
 
-const GAP = 2.5; // buckets without a point, from which on a line is broken
+const GAP = 2.5; // buckets without a point that break a line
 
 /** A line through the middles of buckets, or with steps: each value holds until the next one. */
 export function linePath(points, { x, y, bucketS }, isStepped) {
@@ -12,7 +12,7 @@ export function linePath(points, { x, y, bucketS }, isStepped) {
     else if (isStepped) path += `H${left}V${y(value).toFixed(1)}`;
     else path += `L${left} ${y(value).toFixed(1)}`;
     if (isStepped && isLast(points, i, bucketS)) path += `H${x(at + bucketS).toFixed(1)}`;
-    else if (isFirst) path += "h0.01"; // a point alone is a dot
+    else if (isFirst) path += "h0.01"; // a single point is a dot
   });
   return path;
 }
@@ -32,7 +32,7 @@ function isLast(points, i, bucketS) {
   return i === points.length - 1 || points[i + 1][0] - points[i][0] > GAP * bucketS;
 }
 
-/** The value at a moment: of the newest bucket that has begun, if it is not too old. */
+/** The value at a moment: that of the newest bucket that has begun, unless it is too old. */
 export function sampleAt(points, atS, bucketS) {
   const found = points.findLast(([at]) => at <= atS);
   return found && atS - found[0] <= GAP * bucketS ? found[1] : null;

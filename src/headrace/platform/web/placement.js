@@ -1,5 +1,5 @@
-// Which copies are on which instance, and how full the instances are. An instance is virtual: it has what its type has on
-// AWS; the machine that a copy really runs on is named where it is another one.
+// Which copies are on which instance, and how full the instances are. An instance is virtual: it has the resources of its type on
+// AWS; the real machine of a copy is named if it is another one.
 
 import { svg } from "./charts.js";
 import { element } from "./dom.js";
@@ -16,26 +16,26 @@ const RESOURCES = [
 
 const trimmed = (value) => String(Number(value.toFixed(value < 10 ? 1 : 0)));
 
-/** "2 CPU, 1 GB": what a copy needs. */
+/** The requirements of a copy: "2 CPU, 1 GB". */
 export function needText(need) {
   const said = [
     need.cpus && `${trimmed(need.cpus)} CPU`,
     need.accelerators && `${trimmed(need.accelerators)} accelerator${need.accelerators > 1 ? "s" : ""}`,
     need.memory_mb && (need.memory_mb < 1024 ? `${trimmed(need.memory_mb)} MB` : `${trimmed(need.memory_mb / 1024)} GB`),
   ].filter(Boolean);
-  return said.join(", ") || "nothing said";
+  return said.join(", ") || "not declared";
 }
 
 /** Draw the hosts of an endpoint into an element. */
 export function drawPlacement(place, endpoint, components, hosts) {
-  const tones = new Map(components.map((one, i) => [one.name, `tone-${i % NUM_TONES}`]));
+  const tones = new Map(components.map((component, i) => [component.name, `tone-${i % NUM_TONES}`]));
   place.replaceChildren(...hosts.flatMap((host) => hostNodes(host, endpoint, tones)));
 }
 
 function hostNodes(host, endpoint, tones) {
   const count = host.instances.length;
   const title = `Variant ${host.variant}: ${count} ${count === 1 ? "instance" : "instances"} of type ${host.instance_type}`;
-  const cards = host.instances.slice(0, MAX_INSTANCES).map((one) => card(one, host.has, endpoint, tones));
+  const cards = host.instances.slice(0, MAX_INSTANCES).map((instance) => card(instance, host.has, endpoint, tones));
   const nodes = [element("h3", { textContent: title }), element("div", { className: "instances" }, ...cards)];
   if (count > cards.length) nodes.push(element("p", { className: "note", textContent: `And ${count - cards.length} more.` }));
   return nodes;
@@ -53,7 +53,7 @@ function card(instance, has, endpoint, tones) {
   );
 }
 
-/** How much of something is taken, a part for each copy. */
+/** The used share of a resource, a part for each copy. */
 function bar({ name, label, unit, scale }, copies, has, tones) {
   const taken = copies.reduce((sum, copy) => sum + copy.need[name], 0);
   const whole = has[name] ?? Math.max(taken, 1); // the capacity is unknown

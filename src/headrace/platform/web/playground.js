@@ -1,4 +1,4 @@
-// A conversation with one endpoint, by OpenAI's API, as any program has it.
+// A conversation with one endpoint, by OpenAI's API, as any client would.
 
 import { authorization } from "./aws.js";
 import { Conversation } from "./conversation.js";
@@ -21,20 +21,20 @@ export class Playground {
     this.showMode();
   }
 
-  /** Talk to another endpoint from now on, or to one of its components; what was said to the last one goes. */
+  /** Switch to another endpoint or to one of its components, and clear the conversation. */
   open(name, component) {
     if (this.name !== name) {
       this.name = name;
       this.offer([], component ?? null);
     } else if (component && component !== this.component) {
-      this.offer([...$("addressee").options].map((one) => one.value), component);
+      this.offer([...$("addressee").options].map((option) => option.value), component);
     }
   }
 
-  /** The components that there are. A host has no model of its own: without a choice the first one is asked. */
+  /** Set the components. A host has no model of its own: by default the first component answers. */
   know(name, components, isHost) {
     if (name !== this.name) return;
-    const shown = [...$("addressee").options].map((one) => one.value);
+    const shown = [...$("addressee").options].map((option) => option.value);
     const isChosen = this.component !== null && (components.includes(this.component) || shown.length === 0);
     const chosen = isChosen ? this.component : isHost ? components[0] ?? null : null;
     if (shown.join() !== components.join() || chosen !== this.component) this.offer(components, chosen);
@@ -59,7 +59,7 @@ export class Playground {
     $("system").disabled = $("mode").value !== "chat";
   }
 
-  /** A component may have the name of an endpoint: its own path says which is meant. */
+  /** A component may have the name of an endpoint, so it is addressed by its own path. */
   base() {
     if (this.component === null) return "/v1";
     return `/endpoints/${encodeURIComponent(this.name)}/inference-components/${encodeURIComponent(this.component)}/openai/v1`;

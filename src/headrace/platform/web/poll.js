@@ -1,7 +1,7 @@
-// Asking again and again, with one owner: not while the page is hidden, never twice at once.
+// Polling with one owner: not while the page is hidden, never twice at once.
 
 export class Poll {
-  /** `work(signal)` runs now and `pauseMs` after each run; `failed(error)` is told of what it throws, null when it went well. */
+  /** `work(signal)` runs now and `pauseMs` after each run; `failed(error)` gets its error, or null on success. */
   constructor(work, pauseMs, failed = () => {}) {
     Object.assign(this, { work, pauseMs, failed, timer: 0, controller: null, isOn: false });
     this.seen = () => !document.hidden && this.isOn && this.again();
@@ -22,7 +22,7 @@ export class Poll {
     this.controller?.abort();
   }
 
-  /** Run now: what is under way is dropped, as it may answer an older question. */
+  /** Run now: a run in progress is dropped, because it may answer an older question. */
   async again() {
     clearTimeout(this.timer);
     this.controller?.abort();

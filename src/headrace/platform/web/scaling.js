@@ -1,4 +1,4 @@
-// The tab Scaling: which target is looked at, over which time, and the table of its activities.
+// The tab Scaling: the chosen target and time span, and the table of activities.
 
 import { $, element } from "./dom.js";
 import { clockTime } from "./format.js";
@@ -23,7 +23,7 @@ export class Scaling {
     });
   }
 
-  /** Show a target of an endpoint: the name of a component, or `~` and that of a variant; null: the one that says most. */
+  /** Show a target of an endpoint: the name of a component, or `~` and that of a variant; null: the most informative one. */
   open(name, part) {
     if (this.name !== name || (part && this.wanted !== part)) this.forget();
     if (this.name !== name) this.targets = [];
@@ -41,13 +41,13 @@ export class Scaling {
     this.say("Reading…");
   }
 
-  /** What there is to be looked at, as it was seen last; `nowS` is the platform's time. */
+  /** Set the targets; `nowS` is the platform's time. */
   know(name, { variants, hosts, components, nowS }) {
     if (name !== this.name) return;
     const isFirst = !this.targets.length;
     this.targets = targetsOf(name, variants, hosts, components);
     this.skewS = nowS - Date.now() / 1000;
-    if (!this.targets.length) this.say("There is nothing here that could be scaled.");
+    if (!this.targets.length) this.say("Nothing here can be scaled.");
     else if (isFirst && this.poll.isOn) this.poll.again();
   }
 
@@ -67,25 +67,25 @@ export class Scaling {
   }
 
   chosen(registered) {
-    const wanted = this.targets.find((one) => one.id === this.wanted);
-    return wanted ?? this.targets.find((one) => registered.has(one.resourceId)) ?? this.targets[0];
+    const wanted = this.targets.find((target) => target.id === this.wanted);
+    return wanted ?? this.targets.find((target) => registered.has(target.resourceId)) ?? this.targets[0];
   }
 
   offer(registered, target) {
-    const options = this.targets.map((one) => {
-      const bounds = registered.get(one.resourceId);
-      return { value: one.id, textContent: bounds ? `${one.label} (${bounds.MinCapacity} to ${bounds.MaxCapacity})` : one.label };
+    const options = this.targets.map((target) => {
+      const bounds = registered.get(target.resourceId);
+      return { value: target.id, textContent: bounds ? `${target.label} (${bounds.MinCapacity} to ${bounds.MaxCapacity})` : target.label };
     });
     const shown = [...$("scaling-target").options];
-    const textOf = (list) => JSON.stringify(list.map((one) => [one.value, one.textContent]));
-    if (textOf(shown) !== textOf(options)) $("scaling-target").replaceChildren(...options.map((one) => element("option", one)));
+    const textOf = (list) => JSON.stringify(list.map((option) => [option.value, option.textContent]));
+    if (textOf(shown) !== textOf(options)) $("scaling-target").replaceChildren(...options.map((option) => element("option", option)));
     $("scaling-target").value = target.id;
   }
 
   show() {
     if (!this.found) return;
     const isWhole = $("with-not-scaled").checked;
-    const activities = this.found.activities.filter((one) => isWhole || one.kind !== "not");
+    const activities = this.found.activities.filter((activity) => isWhole || activity.kind !== "not");
     this.say(this.found.bounds ? boundsText(this.found) : "");
     $("scaling-shown").hidden = false;
     $("scaling-none").hidden = Boolean(this.found.bounds);
@@ -97,12 +97,12 @@ export class Scaling {
   }
 
   list(activities) {
-    const rows = activities.map((one) => {
-      const when = element("time", { textContent: clockTime(one.StartTime), title: new Date(one.StartTime * 1000).toLocaleString() });
-      const cause = element("span", { textContent: shortCause(one.Cause), title: one.Cause });
-      const cells = [when, KINDS[one.kind].word, one.Description, [one.StatusCode, ...whyNot(one)].join(": "), cause];
+    const rows = activities.map((activity) => {
+      const when = element("time", { textContent: clockTime(activity.StartTime), title: new Date(activity.StartTime * 1000).toLocaleString() });
+      const cause = element("span", { textContent: shortCause(activity.Cause), title: activity.Cause });
+      const cells = [when, KINDS[activity.kind].word, activity.Description, [activity.StatusCode, ...whyNot(activity)].join(": "), cause];
       const row = element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
-      row.addEventListener("pointerenter", () => this.timeline.read(one.StartTime));
+      row.addEventListener("pointerenter", () => this.timeline.read(activity.StartTime));
       row.addEventListener("pointerleave", () => this.timeline.read(null));
       return row;
     });
@@ -125,7 +125,7 @@ function boundsText({ bounds, policies, target }) {
     ScheduledScalingSuspended: "schedules",
   };
   const off = Object.entries(named).filter(([name]) => suspended[name]).map(([, words]) => words);
-  const by = policies.length ? ` by ${policies.map((one) => one.PolicyName).join(" and ")}` : ", without a policy";
+  const by = policies.length ? ` by ${policies.map((policy) => policy.PolicyName).join(" and ")}` : ", without a policy";
   const facts = [`Scaled between ${bounds.MinCapacity} and ${bounds.MaxCapacity} ${target.unit}${by}`];
   if (off.length) facts.push(`suspended: ${off.join(", ")}`);
   return facts.join(" · ");

@@ -1,4 +1,4 @@
-// What has scaled one thing, and how: its capacity, what its policies watch, their alarms, what was done. All of it from
+// How a target was scaled: its capacity, the metrics of its policies, their alarms, its activities. All of it from
 // the APIs of Application Auto Scaling and CloudWatch.
 
 import { ApiError, call } from "./aws.js";
@@ -12,8 +12,8 @@ const MAX_POINTS = 2000; // of one line
 const IS_ADDED_UP = new Set(["Sum", "SampleCount"]);
 
 /**
- * What may be scaled: `{ id, label, resourceId, dimension, namespace, metrics, dimensions, unit, command }`. The instances
- * of a host come last and have no command: they come and go with the components that need them.
+ * The targets that can be scaled: `{ id, label, resourceId, dimension, namespace, metrics, dimensions, unit, command }`. The instances
+ * of a host come last and have no command: they are added and removed as components need them.
  */
 export function targetsOf(endpoint, variants, hosts, components) {
   return [
@@ -55,10 +55,10 @@ function componentTarget(component) {
 export async function readRegistered(targets, signal) {
   const registered = new Map();
   for (let start = 0; start < targets.length; start += PAGE_SIZE) {
-    const ResourceIds = targets.slice(start, start + PAGE_SIZE).map((one) => one.resourceId);
+    const ResourceIds = targets.slice(start, start + PAGE_SIZE).map((target) => target.resourceId);
     const asked = { ServiceNamespace: NAMESPACE, ResourceIds, MaxResults: PAGE_SIZE };
     const { ScalableTargets: found } = await call(`${AUTOSCALING}.DescribeScalableTargets`, asked, signal);
-    for (const one of found) registered.set(one.ResourceId, one);
+    for (const registration of found) registered.set(registration.ResourceId, registration);
   }
   return registered;
 }
@@ -93,10 +93,10 @@ async function readCapacity({ namespace, metrics, dimensions }, { startS, endS, 
 async function readPoints(queries, startS, endS, signal) {
   const asked = { MetricDataQueries: queries, StartTime: startS, EndTime: endS, ScanBy: "TimestampAscending" };
   const { MetricDataResults: results } = await call(`${CLOUDWATCH}.GetMetricData`, asked, signal);
-  return new Map(results.map((one) => [one.Id, one.Timestamps.map((at, i) => [at, one.Values[i]])]));
+  return new Map(results.map((result) => [result.Id, result.Timestamps.map((at, i) => [at, result.Values[i]])]));
 }
 
-/** Newest first, until they are older than what is looked at. */
+/** Activities, newest first, back to the start of the time span. */
 async function readActivities(identity, startS, signal) {
   const found = [];
   let token;
@@ -107,17 +107,17 @@ async function readActivities(identity, startS, signal) {
     token = answer.NextToken;
     if (!token || answer.ScalingActivities.at(-1).StartTime < startS) break;
   }
-  return found.map(activityOf).filter((one) => (one.EndTime ?? one.StartTime) >= startS);
+  return found.map(activityOf).filter((activity) => (activity.EndTime ?? activity.StartTime) >= startS);
 }
 
-/** An activity with what a picture wants: `kind` is out, in, failed, not or bounds; `number` is what was asked for. */
-function activityOf(one, place, all) {
-  const number = askedFor(one);
+/** An activity for the timeline: `kind` is out, in, failed, not or bounds; `number` is the requested capacity. */
+function activityOf(activity, place, all) {
+  const number = askedFor(activity);
   const before = all.slice(place + 1).map(askedFor).find((other) => other !== null) ?? null;
-  const isIn = before === null || before === number ? number === 0 || /AlarmLow|maximum capacity/.test(one.Cause) : number < before;
-  const isLost = one.StatusCode === "Failed" || one.StatusCode === "Unfulfilled";
-  const kind = one.NotScaledReasons ? "not" : isLost ? "failed" : number === null ? "bounds" : isIn ? "in" : "out";
-  return { ...one, kind, number };
+  const isIn = before === null || before === number ? number === 0 || /AlarmLow|maximum capacity/.test(activity.Cause) : number < before;
+  const isLost = activity.StatusCode === "Failed" || activity.StatusCode === "Unfulfilled";
+  const kind = activity.NotScaledReasons ? "not" : isLost ? "failed" : number === null ? "bounds" : isIn ? "in" : "out";
+  return { ...activity, kind, number };
 }
 
 function askedFor({ Description: text }) {
@@ -126,19 +126,19 @@ function askedFor({ Description: text }) {
 }
 
 async function readAlarms(policies, signal) {
-  const AlarmNames = [...new Set(policies.flatMap((one) => one.Alarms.map((alarm) => alarm.AlarmName)))].slice(0, 100);
+  const AlarmNames = [...new Set(policies.flatMap((policy) => policy.Alarms.map((alarm) => alarm.AlarmName)))].slice(0, 100);
   if (!AlarmNames.length) return [];
   const { MetricAlarms: found } = await call(`${CLOUDWATCH}.DescribeAlarms`, { AlarmNames, MaxRecords: 100 }, signal);
   return found;
 }
 
-/** One lane for each thing that is measured, with the lines that decide: `{ title, alarm, lines }`. */
+/** One lane for each metric, with its thresholds: `{ title, alarm, lines }`. */
 function lanesOf(policies, alarms) {
   const lanes = new Map();
   const byName = new Map(alarms.map((alarm) => [alarm.AlarmName, alarm]));
   for (const policy of policies) {
     const target = policy.TargetTrackingScalingPolicyConfiguration?.TargetValue;
-    for (const alarm of policy.Alarms.map((one) => byName.get(one.AlarmName)).filter(Boolean)) {
+    for (const alarm of policy.Alarms.map((reference) => byName.get(reference.AlarmName)).filter(Boolean)) {
       const key = JSON.stringify(queriesOf(alarm));
       if (!lanes.has(key)) lanes.set(key, { title: titleOf(alarm), alarm, lines: new Map() });
       if (target !== undefined) lanes.get(key).lines.set(`target ${target}`, target);
@@ -150,25 +150,25 @@ function lanesOf(policies, alarms) {
 
 function titleOf(alarm) {
   if (alarm.MetricName) return alarm.MetricName;
-  const shown = alarm.Metrics.find((one) => one.ReturnData !== false) ?? alarm.Metrics.at(-1);
+  const shown = alarm.Metrics.find((query) => query.ReturnData !== false) ?? alarm.Metrics.at(-1);
   return shown.Label ?? shown.Expression ?? shown.MetricStat.Metric.MetricName;
 }
 
 async function readLane({ title, alarm, lines }, { startS, endS, bucketS }, signal) {
   const queries = queriesOf(alarm).map(({ MetricStat: read, ...query }) => {
     if (!read) return query;
-    const isKept = IS_ADDED_UP.has(read.Stat) && (endS - startS) / read.Period <= MAX_POINTS; // a sum is one over its period
+    const isKept = IS_ADDED_UP.has(read.Stat) && (endS - startS) / read.Period <= MAX_POINTS; // a sum holds for its own period
     return { ...query, MetricStat: { ...read, Period: isKept ? read.Period : Math.max(read.Period, bucketS) } };
   });
-  const periodS = Math.max(...queries.map((one) => one.MetricStat?.Period ?? 1));
+  const periodS = Math.max(...queries.map((query) => query.MetricStat?.Period ?? 1));
   const { points, problem } = await readLine(queries, startS, endS, signal);
-  const ended = points.filter(([at]) => at + periodS <= endS); // the newest one has not been measured to its end
+  const ended = points.filter(([at]) => at + periodS <= endS); // the newest period has not ended
   const stat = alarm.Statistic ?? alarm.ExtendedStatistic;
   const note = `${stat ? `${stat.toLowerCase()} over` : "every"} ${periodText(periodS)}`;
   return { title, note, problem, bucketS: periodS, points: ended, lines: [...lines].map(([label, value]) => ({ label, value })) };
 }
 
-/** What an alarm watches, as GetMetricData wants it. */
+/** The metric queries of an alarm for GetMetricData. */
 function queriesOf(alarm) {
   if (alarm.Metrics) return alarm.Metrics;
   const { Namespace, MetricName, Dimensions = [], Period, Statistic: Stat = alarm.ExtendedStatistic } = alarm;
@@ -177,7 +177,7 @@ function queriesOf(alarm) {
 
 const periodText = (seconds) => (seconds < 60 ? `${seconds} s` : `${seconds / 60} min`);
 
-/** What cannot be computed is told in its own lane, beside the others. */
+/** A query that cannot be computed shows its error in its own lane. */
 async function readLine(queries, startS, endS, signal) {
   try {
     const [points = []] = (await readPoints(queries, startS, endS, signal)).values();
@@ -188,14 +188,14 @@ async function readLine(queries, startS, endS, signal) {
   }
 }
 
-/** An alarm with the states that it was in: `{ label, meaning, isCalm, rule, state, bands: [{ fromS, toS, state }] }`. */
+/** An alarm with its past states: `{ label, meaning, isCalm, rule, state, bands: [{ fromS, toS, state }] }`. */
 async function readBands(alarm, { startS, endS }, signal) {
   const asked = { AlarmName: alarm.AlarmName, ScanBy: "TimestampAscending", MaxRecords: 100 };
   const { AlarmHistoryItems: items } = await call(`${CLOUDWATCH}.DescribeAlarmHistory`, asked, signal);
   return { ...labelOf(alarm), rule: ruleOf(alarm), state: alarm.StateValue, bands: bandsOf(alarm, items, startS, endS) };
 }
 
-/** The times between changes, as far as the history goes back. */
+/** The spans between changes, as far as the history goes back. */
 function bandsOf(alarm, items, startS, endS) {
   const changes = [];
   for (const item of items) {
@@ -209,7 +209,7 @@ function bandsOf(alarm, items, startS, endS) {
     .filter(({ fromS, toS }) => toS > fromS);
 }
 
-/** "High" and "Low" for those that a target-tracking policy made, with what they mean; else the name. */
+/** "High" and "Low" with their meaning for alarms of a target-tracking policy; otherwise the name. */
 function labelOf(alarm) {
   const side = /-Alarm(High|Low)-[0-9a-f-]{36}$/.exec(alarm.AlarmName)?.[1];
   const meaning = { High: "too little for the load", Low: "more than the load needs" }[side] ?? "";
@@ -225,6 +225,6 @@ const SIGNS = {
 
 function ruleOf(alarm) {
   const { EvaluationPeriods: periods, DatapointsToAlarm: needed = periods, ComparisonOperator: compared, Threshold: limit } = alarm;
-  const periodS = Math.max(...queriesOf(alarm).map((one) => one.MetricStat?.Period ?? 1));
+  const periodS = Math.max(...queriesOf(alarm).map((query) => query.MetricStat?.Period ?? 1));
   return `${titleOf(alarm)} ${SIGNS[compared] ?? compared} ${limit} in ${needed} of ${periods} × ${periodText(periodS)}`;
 }

@@ -1,5 +1,5 @@
-// Lanes over each other on one axis of time: capacity, what policies watch, the states of alarms, what was done. Read with
-// the pointer, or with the arrow keys (left and right go through time, up and down from activity to activity).
+// Lanes on one time axis: capacity, metrics of policies, states of alarms, activities. Read with
+// the pointer, or with the arrow keys (left and right move through time, up and down from activity to activity).
 
 import { svg } from "./charts.js";
 import { element } from "./dom.js";
@@ -11,11 +11,11 @@ const HEAD = 24; // the title of a lane
 const GAP = 12;
 const AXIS = 22;
 const HEIGHTS = { capacity: 104, metric: 92, alarm: 32, activities: 26, notScaled: 18 };
-const TOP = 14; // room above the highest value, for words
-const NEAR_PX = 7; // an activity that is so near is told of
+const TOP = 14; // room for text above the highest value
+const NEAR_PX = 7; // activities this near to the pointer are shown
 const MAX_TOLD = 2;
 const TICKS_S = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600];
-const NUM_STEPS = 90; // of the arrow keys through the whole span
+const NUM_STEPS = 90; // of the arrow keys across the time span
 export const KINDS = {
   out: { word: "Scaled out", path: "M0-6L6 5H-6z" },
   in: { word: "Scaled in", path: "M0 6L6-5H-6z" },
@@ -38,7 +38,7 @@ export class Timeline {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
-  /** Draw what `readScaling` found; `unit` is what the capacity counts, `min` and `max` its bounds or null. */
+  /** Draw the result of `readScaling`; `unit` is the unit of capacity, `min` and `max` its bounds or null. */
   show(model) {
     this.model = model;
     if (this.at !== null) this.at = Math.min(Math.max(this.at, model.startS), model.endS);
@@ -67,7 +67,7 @@ export class Timeline {
     return EDGE.left + ((this.width - EDGE.left - EDGE.right) * (atS - startS)) / (endS - startS);
   }
 
-  /** Room for a lane: its title and what stands behind it are written, and `y` maps 0…`top` to it. */
+  /** Start a lane: write its title and the texts behind it; `y` maps 0…`top` to it. */
   lane(height, title, notes, top = 1) {
     const head = this.foot + 15;
     const foot = this.foot + HEAD + height;
@@ -87,7 +87,7 @@ export class Timeline {
     nodes.push(svg("path", { class: "desired", d: linePath(desired, spot, true) }));
     if (min !== null) nodes.push(...this.rule(y(min), `min ${min}`, "bound"));
     if (max !== null) nodes.push(...this.rule(y(Math.min(max, top)), `max ${max}${max > top ? " ↑" : ""}`, "bound"));
-    if (!current.length && !desired.length) nodes.push(this.nothing(y(top / 2), "Not counted yet: it is every 10 s."));
+    if (!current.length && !desired.length) nodes.push(this.nothing(y(top / 2), "Not counted yet: counted every 10 s."));
     return nodes;
   }
 
@@ -114,7 +114,7 @@ export class Timeline {
     return nodes;
   }
 
-  /** A state is told by height and pattern too, not by its colour alone. */
+  /** Height and pattern show a state too, not colour alone. */
   band({ fromS, toS, state }, middle, isCalm) {
     const height = { OK: 4, ALARM: 14, INSUFFICIENT_DATA: 8 }[state];
     const [x, width] = [this.x(fromS), Math.max(1.5, this.x(toS) - this.x(fromS))];
@@ -124,26 +124,26 @@ export class Timeline {
     return nodes;
   }
 
-  /** What was done, and, a row below, what was not. */
+  /** The activities, and, a row below, those that were not scaled. */
   activityLane(activities) {
     const seen = activities.filter(({ StartTime: at }) => at >= this.model.startS);
     const height = (seen.length ? HEIGHTS.activities : 0) + (seen.some(({ kind }) => kind === "not") ? HEIGHTS.notScaled : 0);
     const { nodes, head } = this.lane(height, "Activities", seen.length ? [] : [{ text: "none in this time" }]);
-    for (const one of seen) {
-      const isDone = one.kind !== "not";
-      const [x, y] = [this.x(one.StartTime), head + (isDone ? 12 : 32)];
+    for (const activity of seen) {
+      const isDone = activity.kind !== "not";
+      const [x, y] = [this.x(activity.StartTime), head + (isDone ? 12 : 32)];
       if (isDone) nodes.push(svg("line", { class: "moment", x1: x, x2: x, y1: HEAD, y2: y }));
-      const mark = svg("path", { class: `mark ${one.kind}`, d: KINDS[one.kind].path, transform: `translate(${x} ${y})` });
-      mark.dataset.activity = one.ActivityId;
+      const mark = svg("path", { class: `mark ${activity.kind}`, d: KINDS[activity.kind].path, transform: `translate(${x} ${y})` });
+      mark.dataset.activity = activity.ActivityId;
       nodes.push(mark);
       const isAtEnd = x > this.width - 34;
       const place = { x: isAtEnd ? x - 9 : x + 9, y: y + 4, "text-anchor": isAtEnd ? "end" : "start" };
-      if (one.number !== null) nodes.push(svg("text", { class: "number", ...place }, one.number));
+      if (activity.number !== null) nodes.push(svg("text", { class: "number", ...place }, activity.number));
     }
     return nodes;
   }
 
-  /** Lines across at some values. */
+  /** Horizontal lines at some values. */
   scale(values, y, format) {
     return values.flatMap((value) => [
       svg("line", { class: "grid", x1: EDGE.left, x2: this.width - EDGE.right, y1: y(value), y2: y(value) }),
@@ -188,7 +188,7 @@ export class Timeline {
     if (!this.model) return;
     const { startS, endS, activities } = this.model;
     const [now, step] = [this.at ?? endS, (endS - startS) / NUM_STEPS];
-    const moments = activities.map((one) => one.StartTime).filter((at) => at >= startS);
+    const moments = activities.map((activity) => activity.StartTime).filter((at) => at >= startS);
     const next = {
       ArrowLeft: () => now - step,
       ArrowRight: () => now + step,
@@ -204,19 +204,19 @@ export class Timeline {
     else if (Number.isFinite(next)) this.read(Math.min(Math.max(next, startS), endS));
   }
 
-  /** Say what there was at a moment; null hides it. */
+  /** Show the values of a moment; null hides them. */
   read(atS) {
     this.at = atS;
     if (!this.model || !this.cursor) return;
     this.cursor.setAttribute("visibility", atS === null ? "hidden" : "visible");
     this.card.hidden = atS === null;
-    const near = atS === null ? [] : this.model.activities.filter((one) => Math.abs(this.x(one.StartTime) - this.x(atS)) <= NEAR_PX);
+    const near = atS === null ? [] : this.model.activities.filter((activity) => Math.abs(this.x(activity.StartTime) - this.x(atS)) <= NEAR_PX);
     for (const mark of this.canvas.querySelectorAll(".mark")) {
-      mark.classList.toggle("near", near.some((one) => one.ActivityId === mark.dataset.activity));
+      mark.classList.toggle("near", near.some((activity) => activity.ActivityId === mark.dataset.activity));
     }
     if (atS === null) return;
     for (const end of ["x1", "x2"]) this.cursor.setAttribute(end, this.x(atS));
-    near.sort((one, other) => (one.kind === "not") - (other.kind === "not"));
+    near.sort((first, second) => (first.kind === "not") - (second.kind === "not"));
     const told = near.slice(0, MAX_TOLD).map(toldOf);
     const more = near.length - MAX_TOLD;
     if (more > 0) told.push(element("span", { className: "note", textContent: `and ${more} more, listed below` }));
@@ -233,40 +233,40 @@ export class Timeline {
     for (const { title, points, bucketS } of lanes) lines.push(`${title} ${short(sampleAt(points, atS, bucketS))}`);
     for (const { label, bands } of alarms) {
       const band = bands.findLast(({ fromS }) => fromS <= atS);
-      lines.push(`${label} ${band ? STATE_WORDS[band.state] : "not known"}`);
+      lines.push(`${label} ${band ? STATE_WORDS[band.state] : "unknown"}`);
     }
     return [element("strong", { textContent: clockTime(atS) }), ...lines.map((textContent) => element("span", { textContent }))];
   }
 
-  /** For who does not see it. */
+  /** The description for screen readers. */
   summary() {
     const { capacity, alarms, activities } = this.model;
     const [serving, desired] = [capacity.current.at(-1)?.[1], capacity.desired.at(-1)?.[1]].map(count);
     const ringing = alarms.filter(({ state }) => state === "ALARM").map(({ label }) => label);
     const said = [`${serving} of ${desired} ${capacity.unit} serve`, `${activities.length} activities`];
     if (ringing.length) said.push(`in alarm: ${ringing.join(", ")}`);
-    return `Scaling over time. ${said.join(". ")}. Left and right read values, up and down go from activity to activity.`;
+    return `Scaling over time. ${said.join(". ")}. Left and right read values, up and down move from activity to activity.`;
   }
 }
 
 /** An activity, in AWS's words. */
-export function toldOf(one) {
+export function toldOf(activity) {
   return element(
     "div",
     { className: "told" },
-    element("b", { textContent: `${KINDS[one.kind].word}, ${clockTime(one.StartTime)}: ${one.StatusCode}` }),
-    element("span", { textContent: one.Description }),
-    element("span", { className: "note", textContent: `Cause: ${shortCause(one.Cause)}` }),
-    ...whyNot(one).map((textContent) => element("span", { textContent })),
+    element("b", { textContent: `${KINDS[activity.kind].word}, ${clockTime(activity.StartTime)}: ${activity.StatusCode}` }),
+    element("span", { textContent: activity.Description }),
+    element("span", { className: "note", textContent: `Cause: ${shortCause(activity.Cause)}` }),
+    ...whyNot(activity).map((textContent) => element("span", { textContent })),
   );
 }
 
-/** A cause without the numbers in the names of alarms that a policy made. */
+/** A cause without the ids in the names of a policy's alarms. */
 export function shortCause(cause) {
   return cause.replace(/TargetTracking-\S+-Alarm(High|Low)-[0-9a-f-]{36}/, "TargetTracking-…-Alarm$1-…");
 }
 
-/** What became of it, or why nothing did. */
+/** The outcome of an activity, or why it was not scaled. */
 export function whyNot({ NotScaledReasons: reasons, StatusMessage: message, Details: details }) {
   if (!reasons) return [message, details].filter(Boolean);
   return reasons.map(({ Code: code, ...facts }) => {

@@ -32,7 +32,7 @@ export class Traffic {
     $("range").addEventListener("change", () => this.poll.again());
   }
 
-  /** Show an endpoint's traffic from now on. */
+  /** Switch to an endpoint's traffic. */
   open(name) {
     if (this.name !== name) this.say("");
     this.name = name;

@@ -10,7 +10,7 @@ const conversation = new Conversation(ask);
 let model = "default";
 let moreSampling = {};
 
-// ---- talking to the server
+// ---- requests to the server
 
 function headers() {
   const key = $("api_key").value.trim();
@@ -52,14 +52,14 @@ function showOutputs() {
   }
 }
 
-/** Leave at least half of a short context to the questions. */
+/** Keep at least half of a short context for the questions. */
 function fitLongestAnswer(maxModelLen) {
   const field = $("max_tokens");
   field.max = maxModelLen - 1;
   field.value = Math.min(Number(field.value), Math.floor(maxModelLen / 2));
 }
 
-/** Begin with what the model's makers recommend, unless the user has chosen. */
+/** Start with the sampling that the model recommends, unless the user has chosen. */
 async function recommendSampling() {
   const response = await fetch("/info", { headers: headers() });
   if (!response.ok) return;
