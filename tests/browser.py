@@ -1,4 +1,4 @@
-"""Chromium without a window, for tests of pages."""
+"""Headless Chromium for tests of pages."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ _REPLACED = (NoSuchElementException, StaleElementReferenceException)
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
-    """A browser until the block ends. Skips the test where there is none; CI has one."""
+    """Yield a browser. Skips the test if none is installed; CI has one."""
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver is None:
         if os.environ.get("CI"):
@@ -50,7 +50,7 @@ def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
 
 
 class Page:
-    """A page as a person uses it."""
+    """A page with the actions of a user."""
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
@@ -68,7 +68,7 @@ class Page:
         return self.driver.execute_script(script, *arguments)
 
     def until(self, fact: Callable[[], object], what: str) -> None:
-        """Wait for a fact; a node that was replaced while it was looked at is looked for again."""
+        """Wait for a condition; a node that was replaced meanwhile is looked up again."""
         wait = WebDriverWait(self.driver, WAIT_S, poll_frequency=0.02, ignored_exceptions=_REPLACED)
         wait.until(lambda _: fact(), f"never happened: {what}")
 
@@ -78,7 +78,7 @@ class Page:
         field.send_keys(text)
 
     def keep_picture(self, variable: str) -> None:
-        """Take a picture; where the environment variable names a path, it is kept there."""
+        """Take a screenshot; keep it if the environment variable names a path."""
         picture = self.driver.get_screenshot_as_png()
         assert picture.startswith(b"\x89PNG")
         if target := os.environ.get(variable):

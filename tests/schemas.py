@@ -2,7 +2,7 @@
 Forty JSON schemas with the shapes that real projects send: API payloads, extraction, tool arguments, configuration.
 
 Each has the bounds that make an answer end (`maxLength`, `maxItems`), as schemas in production do. `SCHEMAS` maps
-names to schemas; `RECURSIVE` are more that nest as deep as the model likes. `problem` says what is wrong with an
+names to schemas; `RECURSIVE` are more, without a bound on nesting. `problem` returns the defect of an
 answer, by the rules of docs/structured-output.md.
 """
 
@@ -323,7 +323,7 @@ RECURSIVE: dict[str, Schema] = {
 
 def problem(schema: Schema, text: str) -> str | None:
     """
-    Say what is wrong with an answer: not JSON, a key twice, not valid, a property that the schema does not name.
+    Return the defect of an answer: not JSON, a repeated key, not valid, or a property that the schema does not name.
 
     Numbers are read as decimals: 16.47 is a multiple of 0.01, but not in binary.
     """
@@ -351,14 +351,14 @@ def problem(schema: Schema, text: str) -> str | None:
 
 
 def _names(value: object) -> set[str]:
-    """Names of all properties at any depth."""
+    """Yield the names of all properties at any depth."""
     if isinstance(value, list):
         return set().union(*map(_names, value))
     return set(value).union(*map(_names, value.values())) if isinstance(value, dict) else set()
 
 
 def _known_names(schema: object) -> tuple[set[str], bool]:
-    """All property names that any part of a schema gives, and whether a part of it is a map."""
+    """Return all property names in a schema, and whether a part of it is a map."""
     found: set[str] = set()
     has_map = False
     pending = [schema]

@@ -18,7 +18,6 @@ _NOT_YET = {
     "cloudwatch",
     "control",
     "state",
-    "tests",
 }
 
 # Pronouns without a subject behind them, and phrases that the field does not use.
