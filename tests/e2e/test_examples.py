@@ -14,7 +14,8 @@ pytestmark = pytest.mark.model
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*/main.py"))
-PAGES = [*sorted((ROOT / "docs" / "dialects").glob("*.md")), ROOT / "docs" / "structured-output.md"]
+DEFAULT_URL = "http://127.0.0.1:8080"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "dialects").glob("*.md")), ROOT / "docs" / "structured-output.md"]
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -27,7 +28,7 @@ def blocks() -> list[tuple[str, str, str]]:
     found = []
     for page in PAGES:
         for number, match in enumerate(BLOCK.finditer(page.read_text()), start=1):
-            if "HEADRACE_URL" in match[2]:
+            if "HEADRACE_URL" in match[2] or f"{DEFAULT_URL}/v1" in match[2]:
                 found.append((f"{page.stem}-{number}", match[1], match[2]))
     return found
 
@@ -48,7 +49,8 @@ def test_the_offline_batch_example_runs(server: Served, smollm2_path: Path, tmp_
 
 
 @pytest.mark.parametrize(("language", "code"), [block[1:] for block in blocks()], ids=[block[0] for block in blocks()])
-def test_the_code_block_of_the_dialect_page_runs(language: str, code: str, server: Served) -> None:
+def test_the_code_block_of_the_page_runs(language: str, code: str, server: Served) -> None:
+    code = code.replace(DEFAULT_URL, server.url)
     command = [sys.executable, "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
     done = subprocess.run(command, env=environment(server), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
