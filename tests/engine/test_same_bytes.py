@@ -1,4 +1,4 @@
-"""Batch invariance: an answer is the same bytes alone and among 64 others, with any cache hits, chunks and preemptions."""
+"""Batch invariance: an answer is the same bytes alone and among 64, with any cache hits, chunks and preemptions."""
 
 import asyncio
 import random
