@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from headrace.http.asgi import Message, Scope, Send
+from headrace.wire.dialect import ErrorReply
 
 Headers = Iterable[tuple[str, str]]
 
@@ -12,6 +13,12 @@ async def send_response(scope: Scope, send: Send, status: int, headers: Headers,
     await send_head(send, status, (*headers, ("content-length", str(len(body)))))
     sent = b"" if scope["method"] == "HEAD" else body
     await send({"type": "http.response.body", "body": sent, "more_body": False})
+
+
+async def send_reply(scope: Scope, send: Send, reply: ErrorReply, headers: Headers = ()) -> None:
+    """Send an error as its dialect words it, with more headers than those of the reply."""
+    headers = (("content-type", reply.content_type), *reply.headers, *headers)
+    await send_response(scope, send, reply.status, headers, reply.body)
 
 
 async def send_head(send: Send, status: int, headers: Headers) -> None:

@@ -10,6 +10,8 @@ import uvicorn
 
 from headrace.http.asgi import ASGIApp
 from headrace.http.protocol import DEFAULT_LIMITS, HttpLimits, StreamingProtocol
+from headrace.settings.platform_settings import PlatformSettings
+from headrace.settings.server_settings import ServerSettings
 
 _OTHER_DESCRIPTORS = 1024
 """Open files and connections to workers, besides the connections of clients."""
@@ -32,6 +34,15 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Install no handlers; called by uvicorn around its run."""
         yield
+
+
+def http_limits(settings: ServerSettings | PlatformSettings) -> HttpLimits:
+    """Return the limits of connections that the settings set."""
+    return HttpLimits(
+        max_connections=settings.max_connections,
+        receive_timeout_s=settings.receive_timeout_s,
+        send_timeout_s=settings.send_timeout_s,
+    )
 
 
 def http_server(app: ASGIApp, *, limits: HttpLimits = DEFAULT_LIMITS) -> HttpServer:

@@ -18,7 +18,7 @@ from headrace.core.telemetry import get_logger
 from headrace.core.tracing import bind_to_log, trace_of
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send, request_of
 from headrace.http.body import BodyTooLarge, ClientGone, read_body, replay
-from headrace.http.response import Headers, close_after, send_response
+from headrace.http.response import close_after, send_reply, send_response
 from headrace.platform.access import FORBIDDEN_CODE, Authenticator, is_openai
 from headrace.platform.console import CONSOLE_PATH, is_console, needs_key
 from headrace.state.records import Json
@@ -125,7 +125,7 @@ class PlatformApp:
         if is_signed_for_s3(request):
             spoken = Target(service="s3", protocol="rest-xml")
         elif is_openai(scope["path"]):
-            await _send_reply(scope, send, _openai_reply(scope["path"], error))
+            await send_reply(scope, send, _openai_reply(scope["path"], error))
             return
         elif self._apps.gateway_owns(scope["path"]):
             spoken = Target(service="sagemaker-runtime", protocol="rest-json")
@@ -170,7 +170,7 @@ def _is_foreign(request: HttpRequest, path: str) -> bool:
 
 async def _answer_alternative(scope: Scope, _receive: Receive, send: Send) -> None:
     error = unknown_route(scope["method"], scope["path"], invocations="/endpoints/NAME/invocations")
-    await _send_reply(scope, send, render_error_for(scope["path"], error))
+    await send_reply(scope, send, render_error_for(scope["path"], error))
 
 
 def _openai_reply(path: str, error: AwsError) -> ErrorReply:
@@ -183,11 +183,6 @@ def _openai_reply(path: str, error: AwsError) -> ErrorReply:
         hint = "Send the secret of an access key as `Authorization: Bearer <secret>`."
         refusal = Unauthorized(f"The API key is missing or wrong. {hint}")
     return render_error_for(path, refusal, default=render_openai_error)
-
-
-async def _send_reply(scope: Scope, send: Send, reply: ErrorReply) -> None:
-    headers: Headers = (("content-type", reply.content_type), *reply.headers)
-    await send_response(scope, send, reply.status, headers, reply.body)
 
 
 async def _with_form(request: HttpRequest, receive: Receive) -> tuple[HttpRequest, Receive]:

@@ -24,8 +24,7 @@ import uvloop
 from headrace.core.errors import HeadraceError, UserError
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.http.listener import bind, url_of
-from headrace.http.protocol import HttpLimits
-from headrace.http.server import HttpServer, http_server
+from headrace.http.server import HttpServer, http_limits, http_server
 from headrace.platform.app import PlatformApp
 from headrace.platform.assembly import Parts, assemble, require_keys
 from headrace.platform.folders import DataFolder
@@ -138,12 +137,7 @@ class _PlatformLifecycle:
             stack.push_async_callback(self._end_workers, parts)
             tasks.append(_begin(stack, parts.reconciler.run(), "reconciler"))
             tasks.append(_begin(stack, parts.autoscaler.run(), "autoscaler"))
-            limits = HttpLimits(
-                max_connections=self._settings.max_connections,
-                receive_timeout_s=self._settings.receive_timeout_s,
-                send_timeout_s=self._settings.send_timeout_s,
-            )
-            server = http_server(parts.app, limits=limits)
+            server = http_server(parts.app, limits=http_limits(self._settings))
             serving = asyncio.create_task(server.serve(sockets=[self._listener]), name="http")
             stack.push_async_callback(self._end_serving, server, serving)
             get_logger().info("platform.ready", url=url, data_dir=str(self._folder.root), storage=self._storage.state)

@@ -4,7 +4,7 @@ import hmac
 
 from headrace.core.errors import Unauthorized
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send, header
-from headrace.server.errors import send_error
+from headrace.http.response import send_reply
 from headrace.wire.unknown_routes import render_error_for
 
 OPEN_PATHS = frozenset({"/ping", "/health"})
@@ -26,7 +26,7 @@ class RequireKey:
             await self._app(scope, receive, send)
             return
         error = Unauthorized("The API key is missing or wrong. Send it as `Authorization: Bearer <key>`.")
-        await send_error(scope, send, render_error_for(scope["path"], error), (("www-authenticate", "Bearer"),))
+        await send_reply(scope, send, render_error_for(scope["path"], error), (("www-authenticate", "Bearer"),))
 
     def _is_open(self, scope: Scope) -> bool:
         path = scope["path"]

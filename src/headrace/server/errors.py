@@ -9,19 +9,10 @@ from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, MethodNotAllowed
 from headrace.core.telemetry import get_logger
 from headrace.core.tracing import REQUEST_ID, trace_of
-from headrace.http.asgi import Scope, Send
 from headrace.http.body import ClientGone
 from headrace.http.errors import CLIENT_GONE_STATUS, internal_error
-from headrace.http.response import Headers, send_response
 from headrace.wire.dialect import ErrorReply
 from headrace.wire.unknown_routes import render_error_for, unknown_route
-
-
-async def send_error(scope: Scope, send: Send, reply: ErrorReply, headers: Headers = ()) -> None:
-    """Send an error from middleware, with more headers than those of the reply."""
-    await send_response(
-        scope, send, reply.status, (("content-type", reply.content_type), *reply.headers, *headers), reply.body
-    )
 
 
 def _response(reply: ErrorReply) -> Response:

@@ -9,7 +9,7 @@ from typing import Final
 
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send
-from headrace.server.errors import send_error
+from headrace.http.response import send_reply
 from headrace.settings.server_settings import ServerSettings
 from headrace.wire.dialect import ErrorReply
 
@@ -47,7 +47,7 @@ class EulaCheck:
             await self._app(scope, receive, send)
             return
         get_logger().info("request.refused", route=scope["path"], status=STATUS, reason="accept_eula is not true")
-        await send_error(scope, send, ErrorReply(status=STATUS, body=json.dumps(_BODY).encode()))
+        await send_reply(scope, send, ErrorReply(status=STATUS, body=json.dumps(_BODY).encode()))
 
 
 def with_eula_check(app: ASGIApp, settings: ServerSettings) -> ASGIApp:

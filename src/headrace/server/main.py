@@ -29,8 +29,7 @@ from headrace.core.progress import Progress, no_progress
 from headrace.core.telemetry import get_logger, setup_logging
 from headrace.engine.backend import Backend
 from headrace.http.listener import bind, url_of
-from headrace.http.protocol import HttpLimits
-from headrace.http.server import http_server
+from headrace.http.server import http_limits, http_server
 from headrace.server.app import app_of
 from headrace.server.engine_config import engine_config
 from headrace.server.observer import MetricsObserver
@@ -112,7 +111,7 @@ class _ServerLifecycle:
         self._stopped_s: float | None = None
         """Time of the signal, by the monotonic clock."""
         self._started_s = perf_counter()
-        self._http = http_server(app_of(self._service), limits=_http_limits(settings))
+        self._http = http_server(app_of(self._service), limits=http_limits(settings))
 
     async def run(self) -> int:
         """Listen, load and serve until a signal; return the exit code."""
@@ -218,14 +217,6 @@ class _ServerLifecycle:
         except TimeoutError:
             self._http.force_exit = True
             await serving
-
-
-def _http_limits(settings: ServerSettings) -> HttpLimits:
-    return HttpLimits(
-        max_connections=settings.max_connections,
-        receive_timeout_s=settings.receive_timeout_s,
-        send_timeout_s=settings.send_timeout_s,
-    )
 
 
 def _exit_at_once() -> None:

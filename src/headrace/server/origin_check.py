@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from headrace.core.errors import Forbidden
 from headrace.http.asgi import ASGIApp, Receive, Scope, Send, header
 from headrace.http.origins import is_origin_allowed
-from headrace.server.errors import send_error
+from headrace.http.response import send_reply
 from headrace.wire.unknown_routes import render_error_for
 
 
@@ -36,4 +36,4 @@ class OriginCheck:
         error = Forbidden(
             f"Pages of {origin!r} may not use this server. To allow them, start it with --cors-allow-origins {origin}."
         )
-        await send_error(scope, send, render_error_for(scope["path"], error))
+        await send_reply(scope, send, render_error_for(scope["path"], error))
