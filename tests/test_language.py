@@ -17,7 +17,6 @@ TEXT = {".py", ".pyi", ".cpp", ".h", ".inl", ".md", ".js", ".css", ".html", ".ya
 _NOT_YET = {
     "cloudwatch",
     "control",
-    "state",
 }
 
 # Pronouns without a subject behind them, and phrases that the field does not use.

@@ -98,7 +98,7 @@ def test_a_second_platform_on_the_same_store_is_refused_and_the_first_keeps_runn
             check=False,
         )
         assert second.returncode == 2
-        assert "Another platform works on the store" in second.stderr
+        assert "Another platform uses the store" in second.stderr
         assert running.client("sagemaker").list_models()["Models"] == []
     finally:
         assert running.stop() == 0, running.log()

@@ -19,7 +19,7 @@ POSTGRESQL_FOLDERS = "/usr/lib/postgresql/*/bin"
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -46,7 +46,7 @@ def postgresql_server() -> Iterator[str]:
             pytest.fail(reason)
         pytest.skip(reason)
     folder = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
-    as_user = _somebody_else(folder) if os.geteuid() == 0 else {}
+    as_user = _unprivileged_user(folder) if os.geteuid() == 0 else {}
     data = folder / "data"
     run = {"check": True, "cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.STDOUT, **as_user}
     try:
@@ -63,10 +63,10 @@ def postgresql_server() -> Iterator[str]:
         shutil.rmtree(folder)
 
 
-def _somebody_else(folder: Path) -> dict[str, int]:
-    """PostgreSQL does not run as root."""
+def _unprivileged_user(folder: Path) -> dict[str, int]:
+    """Return a user to run PostgreSQL as, which refuses to run as root."""
     names = {entry.pw_name for entry in pwd.getpwall()}
-    user = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+    user = pwd.getpwnam("postgres" if "postgres" in names else "daemon")
     os.chown(folder, user.pw_uid, user.pw_gid)
     return {"user": user.pw_uid, "group": user.pw_gid}
 

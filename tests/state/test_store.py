@@ -229,8 +229,8 @@ def test_the_file_belongs_to_its_owner_alone(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("mysql://localhost/x", "wanted: sqlite:// or postgresql://"),
-        ("postgresql://user:secret@host:port/x", "cannot be read"),
+        ("mysql://localhost/x", "expected sqlite:// or postgresql://"),
+        ("postgresql://user:secret@host:port/x", "is invalid"),
         ("postgresql://user:secret@127.0.0.1:1/x", "cannot be opened"),
     ],
 )
@@ -261,7 +261,7 @@ def test_a_store_of_a_newer_headrace_is_refused(tmp_path) -> None:
     open_store(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE headrace_store SET schema_version = 99")
-    with pytest.raises(SettingsError, match="has the form 99"):
+    with pytest.raises(SettingsError, match="has schema version 99"):
         open_store(path)
 
 

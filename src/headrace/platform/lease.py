@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from headrace.core.errors import SettingsError, Unavailable
-from headrace.state.sole_use import SoleUse
+from headrace.state.database_lease import DatabaseLease
 
 CHECK_S = 10.0
 """Seconds between checks. A restarted database has dropped the lock, and another platform may take it."""
@@ -13,7 +13,7 @@ CHECK_S = 10.0
 class LeaseKeeper:
     """Checks a database lease for as long as the platform runs."""
 
-    def __init__(self, lease: SoleUse, *, check_s: float = CHECK_S) -> None:
+    def __init__(self, lease: DatabaseLease, *, check_s: float = CHECK_S) -> None:
         self._lease = lease
         self._check_s = check_s
         self.is_lost = False

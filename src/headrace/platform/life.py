@@ -33,7 +33,7 @@ from headrace.platform.object_storage import ObjectStorage, make_storage
 from headrace.platform.worker_end import end_workers
 from headrace.settings.platform_settings import PlatformSettings, data_folder
 from headrace.settings.server_settings import resolve_shutdown_delay
-from headrace.state.sole_use import SoleUse, take_sole_use
+from headrace.state.database_lease import DatabaseLease, acquire_database_lease
 from headrace.state.sql import SqlStore, open_store
 
 _STORAGE_PATIENCE_S = 3.0
@@ -76,13 +76,13 @@ def run_platform(
             where = settings.database or folder.database
             store = open_store(where)
             stack.callback(store.close)
-            sole_use = take_sole_use(where)
-            stack.callback(sole_use.release)
+            lease = acquire_database_lease(where)
+            stack.callback(lease.release)
             require_keys(settings, store)
             listener = stack.enter_context(bind(settings.host, settings.port))
             storage = make_storage(settings.s3_endpoint, folder.objects, settings.region, env)
             stack.enter_context(folder.announced(url_of(listener)))
-            lifecycle = _PlatformLifecycle(settings, folder, store, sole_use, listener, storage, on_ready, env)
+            lifecycle = _PlatformLifecycle(settings, folder, store, lease, listener, storage, on_ready, env)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(lifecycle.run())
     except HeadraceError as error:
@@ -98,7 +98,7 @@ class _PlatformLifecycle:
         settings: PlatformSettings,
         folder: DataFolder,
         store: SqlStore,
-        sole_use: SoleUse,
+        lease: DatabaseLease,
         listener: socket.socket,
         storage: ObjectStorage,
         on_ready: OnReady | None,
@@ -107,7 +107,7 @@ class _PlatformLifecycle:
         self._settings = settings
         self._folder = folder
         self._store = store
-        self._lease = LeaseKeeper(sole_use)
+        self._lease = LeaseKeeper(lease)
         self._listener = listener
         self._storage = storage
         self._on_ready = on_ready

@@ -1,1 +1,1 @@
-"""Records of what was asked for and what was seen: the one place where API handlers, reconciler and gateway meet."""
+"""Records of desired and observed state: the only place where API handlers, reconciler and gateway meet."""

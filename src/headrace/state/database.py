@@ -1,4 +1,4 @@
-"""How a database is reached: SQLite in a file (or in memory), or PostgreSQL by URL."""
+"""Connections to a database: SQLite in a file (or in memory), or PostgreSQL by URL."""
 
 import os
 from pathlib import Path
@@ -10,15 +10,15 @@ from sqlalchemy.pool import QueuePool
 from headrace.core.errors import SettingsError
 
 _WAIT_S: Final = 30
-"""For a lock, a free connection, or a database that does not answer."""
+"""Timeout for a lock, a free connection, or the answer of a database."""
 
 
 def url_of(where: str | Path) -> sa.URL:
     """
-    Read where a store is: a file for SQLite, or a URL.
+    Return the URL of a store given as a file (SQLite) or a URL.
 
     Raises:
-        SettingsError: it is no URL that a store can have.
+        SettingsError: the URL is invalid or of an unsupported kind.
     """
     if isinstance(where, Path) or "://" not in where:
         return sa.URL.create("sqlite", database=str(where))
@@ -26,41 +26,41 @@ def url_of(where: str | Path) -> sa.URL:
         url = sa.make_url(where)
     except (sa.exc.ArgumentError, ValueError):
         raise SettingsError(
-            "The store's URL cannot be read; wanted: sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
+            "The store's URL is invalid; expected sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
         ) from None
     backend = url.drivername.partition("+")[0]
     if backend in ("postgresql", "postgres"):
         return url.set(drivername="postgresql+psycopg")
     if backend != "sqlite":
-        raise SettingsError(f"The store's URL begins with {backend}://; wanted: sqlite:// or postgresql://.")
+        raise SettingsError(f"The store's URL begins with {backend}://; expected sqlite:// or postgresql://.")
     return url
 
 
 def shown_url(url: sa.URL) -> str:
-    """What people are told: no password."""
+    """Return the URL without its password, for messages."""
     return str(url.database) if is_sqlite(url) else url.render_as_string(hide_password=True)
 
 
 def is_sqlite(url: sa.URL) -> bool:
-    """Whether it is a file, or memory, of this machine."""
+    """Return whether the database is SQLite."""
     return url.get_backend_name() == "sqlite"
 
 
 def is_in_memory(url: sa.URL) -> bool:
-    """Whether it is gone when its one connection closes."""
+    """Return whether the database is lost when its only connection closes."""
     return is_sqlite(url) and url.database in (None, "", ":memory:")
 
 
 def engine_of(url: sa.URL, *, poolclass: type[sa.Pool] = QueuePool) -> sa.Engine:
     """
-    Make what connects to a database; nothing is asked of it yet.
+    Create the engine of a database without connecting.
 
     Args:
-        url: of the database.
-        poolclass: how connections to a database server are kept.
+        url: the URL of the database.
+        poolclass: the pool for connections to a database server.
 
     Raises:
-        SettingsError: the file cannot be made, or PostgreSQL's driver is missing.
+        SettingsError: the file cannot be created, or PostgreSQL's driver is missing.
     """
     if is_sqlite(url):
         return _sqlite(url)
@@ -95,7 +95,7 @@ def _sqlite(url: sa.URL) -> sa.Engine:
 
 
 def _make_file(path: Path) -> None:
-    """Records hold secrets (environments, keys): the file, and those that SQLite lays beside it, are its owner's."""
+    """Create the file, and with it those of SQLite, readable by its owner only: records have secrets."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -104,7 +104,7 @@ def _make_file(path: Path) -> None:
 
 
 def _on_sqlite_connect(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # we say BEGIN, see `_on_sqlite_begin`
+    connection.isolation_level = None  # `_on_sqlite_begin` issues BEGIN
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
@@ -112,12 +112,12 @@ def _on_sqlite_connect(connection: Any, _record: object) -> None:
 
 
 def _on_sqlite_begin(connection: sa.Connection) -> None:
-    """A writer locks at once: a reader that becomes a writer could be refused in the middle."""
+    """Lock immediately when writing: upgrading a read lock later could fail during the transaction."""
     is_writing = connection.get_execution_options().get("headrace_is_writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")
 
 
 def first_line(error: Exception) -> str:
-    """What a database said, short."""
+    """Return the first line of a database error."""
     original = getattr(error, "orig", None) or error
     return next(iter(str(original).strip().splitlines()), type(original).__name__).rstrip(".")

@@ -85,7 +85,7 @@ AnyKind = Kind[Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecord:
-    """What readable and unreadable records have in common."""
+    """The fields that readable and unreadable records share."""
 
     name: str
     uid: str

@@ -14,29 +14,29 @@ RoutingStrategy = Literal["LEAST_OUTSTANDING_REQUESTS", "RANDOM", "PREFIX_AWARE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One worker that answers."""
+    """A worker that answers requests."""
 
     worker: str
-    """Name of its record."""
+    """Name of the worker's record."""
     url: str
     """`http://host:port`"""
     token: str = field(default="", repr=False)
-    """Bearer token that the worker asks for; empty: none."""
+    """Bearer token that the worker requires; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """The replicas of one variant under one version of its configuration."""
+    """The replicas of a variant in one revision of its configuration."""
 
     generation: int
     share: float
-    """Of the variant's traffic, 0 to 1; those of a variant add up to 1. 0: gets none (baking, draining)."""
+    """Share of the variant's traffic, 0 to 1; the shares of a variant add up to 1. 0 while baking or draining."""
     replicas: tuple[Replica, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantRoute:
-    """One production variant."""
+    """The fleets and routing of a production variant."""
 
     name: str
     weight: float
@@ -44,25 +44,25 @@ class VariantRoute:
     strategy: RoutingStrategy = "RANDOM"
     instance_type: str = ""
     standby: bool = False
-    """No replica serves, and one may be waited for: it sleeps at zero, or its first copies are on their way."""
+    """No replica serves, but requests may wait for one: the variant is scaled to zero, or its first copies start."""
     instances: int = 0
-    """Instances that stand ready for inference components; 0 for a variant with a model of its own."""
+    """Instances available for inference components; 0 for a variant with its own model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentRoute:
-    """One inference component."""
+    """The copies and routing of an inference component."""
 
     name: str
     variant: str
     """The production variant whose instances it is placed on."""
     route: VariantRoute
-    """Its copies; `weight` is of no meaning here."""
+    """The route of its copies; `weight` is unused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncOutput:
-    """`AsyncInferenceConfig` of an endpoint."""
+    """The S3 locations in an endpoint's `AsyncInferenceConfig`."""
 
     output_path: str
     """s3://"""
@@ -72,18 +72,18 @@ class AsyncOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One endpoint."""
+    """The replicas of an endpoint and their shares of the traffic."""
 
     endpoint: str
     endpoint_arn: str
     endpoint_uid: str
     created_s: float
     status: str
-    """EndpointStatus, for texts."""
+    """EndpointStatus, for messages."""
     variants: tuple[VariantRoute, ...]
     components: tuple[ComponentRoute, ...] = ()
     async_output: AsyncOutput | None = None
 
 
 ROUTE: Final = Kind("route", Route, NoStatus)
-"""Named like its endpoint."""
+"""A route has the name of its endpoint."""

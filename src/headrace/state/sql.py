@@ -38,9 +38,9 @@ SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
 
 SCHEMA_VERSION: Final = 2
-"""Of the tables; every kind of record has a schema version of its own."""
+"""Version of the tables; every kind of record has its own schema version."""
 _SETUP_LOCK: Final = 7_233_428_921
-"""Key of PostgreSQL's advisory lock under which tables are made."""
+"""Key of PostgreSQL's advisory lock under which tables are created."""
 
 _METADATA: Final = sa.MetaData()
 _RECORDS: Final = sa.Table(
@@ -71,14 +71,14 @@ _NEWEST: Final = sa.select(_COUNTER.c.revision)
 
 def open_store(where: str | Path, *, now_s: Callable[[], float] = time.time) -> "SqlStore":
     """
-    Open a store, and make it if there is none yet.
+    Open a store, and create it if it does not exist.
 
     Args:
         where: a file for SQLite, or a URL: `sqlite:///file`, `sqlite://` (in memory), `postgresql://user@host/name`.
         now_s: the clock for `created_s`, `modified_s` and `deleting_s`.
 
     Raises:
-        SettingsError: it cannot be opened; says why and what to do.
+        SettingsError: the store cannot be opened; the message says why and how to fix it.
     """
     url = url_of(where)
     engine, shown = engine_of(url), shown_url(url)
@@ -89,7 +89,7 @@ def open_store(where: str | Path, *, now_s: Callable[[], float] = time.time) -> 
         if isinstance(error, sa.exc.DBAPIError):
             raise SettingsError(
                 f"The store {shown} cannot be opened: {first_line(error)}. "
-                "Check that the file (or the database server) is there, is Headrace's, and may be written."
+                "Check that the file (or the database server) exists, belongs to Headrace and is writable."
             ) from error
         raise
     return SqlStore(engine, shown=shown, now_s=now_s)
@@ -132,7 +132,7 @@ class SqlStore:
             try:
                 write.execute(sa.insert(_RECORDS).values(kind=kind.name, created_s=now_s, **row))
             except sa.exc.IntegrityError as error:
-                raise AlreadyExists(f"There is a {kind} of the name {name!r} already.") from error
+                raise AlreadyExists(f"A {kind} called {name!r} already exists.") from error
         return record
 
     @overload
@@ -182,12 +182,12 @@ class SqlStore:
         is_deleting: bool = False,
     ) -> Record[SpecT, StatusT] | Unreadable:
         """
-        Write what is given, leave the rest; `is_deleting` sets `deleting_s` once, for good.
+        Write the given parts and keep the others; `is_deleting` sets `deleting_s`, permanently.
 
-        Writing what is stored already is no write: no new revision, no call of a listener.
+        Writing unchanged values has no effect: no new revision, no call of a listener.
 
         Raises:
-            Conflict: `record.revision` is not the newest, or it was removed.
+            Conflict: `record.revision` is not the newest, or the record was removed.
         """
         with self._writing() as write:
             row = write.read(record.uid)
@@ -242,7 +242,7 @@ class SqlStore:
         return end
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         self._engine.dispose()
 
     @contextmanager
@@ -262,7 +262,7 @@ class SqlStore:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Errors of the database as one of ours."""
+        """Translate errors of the database to Headrace's."""
         try:
             yield
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
@@ -277,12 +277,12 @@ class SqlStore:
         for listener in listeners:
             try:
                 listener()
-            except Exception:  # noqa: BLE001 -- the write has happened; whoever wrote must not hear otherwise
+            except Exception:  # noqa: BLE001 -- the write is committed; its caller must not see an error
                 get_logger().exception("store.listener_failed")
 
 
 class _Write:
-    """A transaction that no other writer runs beside."""
+    """A transaction that excludes all other writers."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
@@ -318,7 +318,7 @@ def _set_up(engine: sa.Engine, shown: str) -> None:
                 connection.execute(sa.insert(_COUNTER).values(id=1, schema_version=SCHEMA_VERSION, revision=0))
             elif version > SCHEMA_VERSION:
                 raise SettingsError(
-                    f"The store {shown} has the form {version}, this Headrace reads the form {SCHEMA_VERSION}. "
+                    f"The store {shown} has schema version {version}; this Headrace expects version {SCHEMA_VERSION}. "
                     "Start the version of Headrace that wrote it, or choose another data folder."
                 )
             elif version < SCHEMA_VERSION:
@@ -326,7 +326,7 @@ def _set_up(engine: sa.Engine, shown: str) -> None:
 
 
 def _upgrade(connection: sa.Connection) -> None:
-    """Bring tables of form 1 to form 2: records get a schema version, which is 1 for all that are there."""
+    """Upgrade tables from version 1 to 2: records get a schema version, which is 1 for all existing ones."""
     connection.exec_driver_sql(f"ALTER TABLE {_RECORDS.name} ADD COLUMN schema_version INTEGER DEFAULT 1 NOT NULL")
     connection.execute(sa.update(_COUNTER).values(schema_version=SCHEMA_VERSION))
 

@@ -1,8 +1,8 @@
 """
-Where records live: the seam between API handlers, the reconciler and the gateway.
+The interface of the store: the seam between API handlers, the reconciler and the gateway.
 
 All methods block for a moment (SQL); call them from a thread (`asyncio.to_thread`) where an event loop runs.
-Every method is one transaction: it has happened, durably, when it returns, or it has not.
+Every method is a transaction, which is durable when the method returns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +69,7 @@ class Store(Protocol):
         is_deleting: bool = False,
     ) -> Record[SpecT, StatusT] | Unreadable:
         """
-        Write what is given, leave the rest; `is_deleting` sets `deleting_s` once, for good.
+        Write the given parts and keep the others; `is_deleting` sets `deleting_s`, permanently.
 
         Raises:
             Conflict: `record.revision` is not the newest, or it was removed.

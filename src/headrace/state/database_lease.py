@@ -1,12 +1,12 @@
 """
-The right to act on a database: one platform has it, and another one that is started on the same database is refused.
+The exclusive lease on a database: one platform holds it, and a second platform on the same database refuses to start.
 
-Two reconcilers on one set of records would each take the other's workers for lost ones. Reading, and writing what is
-wanted (access keys, say), needs no such right.
+Two reconcilers on the same records would each take the other's workers for orphans. Reading, and writing specs (such as
+access keys), needs no lease.
 
-In PostgreSQL it is a session's advisory lock, which the server takes back when the session ends, however it ends;
-it does not work through a pooler that shares sessions (PgBouncer's transaction mode). For a file of SQLite it is a lock
-of the kernel on a file beside it.
+In PostgreSQL it is a session-level advisory lock, which the server releases when the session ends; it does not work
+through a pooler that shares sessions (PgBouncer's transaction mode). For SQLite it is a kernel lock on a file beside
+the database.
 Source: https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS
 """
 
@@ -24,40 +24,40 @@ from headrace.state.database import engine_of, first_line, is_in_memory, is_sqli
 
 _KEY: Final = 7_233_428_922
 PATIENCE_S: Final = 5.0
-"""For the server to see that a platform which was killed a moment ago is gone."""
+"""Time for the server to notice that the session of a killed platform has ended."""
 _POLL_S: Final = 0.1
 _KEEPALIVE: Final = "SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
-"""A machine that is lost holds the lock for half a minute, not for the two hours of the default."""
+"""A lost machine keeps the lock for half a minute instead of the default two hours."""
 
 
-class SoleUse(Protocol):
-    """The right, taken."""
+class DatabaseLease(Protocol):
+    """An exclusive lease that is held."""
 
     def check(self) -> None:
         """
-        See that it is still there, and take it again where the connection was lost.
+        Verify the lease, and acquire it again if the connection was lost.
 
         Raises:
-            SettingsError: somebody else has it now: stop acting.
-            Unavailable: the database does not answer, so that nobody can act on it.
+            SettingsError: another platform has acquired it: stop acting.
+            Unavailable: the database does not answer, so no platform can act on it.
         """
         ...
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lease."""
         ...
 
 
-def take_sole_use(where: str | Path, *, patience_s: float = PATIENCE_S) -> SoleUse:
+def acquire_database_lease(where: str | Path, *, patience_s: float = PATIENCE_S) -> DatabaseLease:
     """
-    Take the right to act on the database of a store.
+    Acquire the lease on the database of a store.
 
     Args:
         where: as for `open_store`.
-        patience_s: how long to ask PostgreSQL for it.
+        patience_s: how long to retry in PostgreSQL.
 
     Raises:
-        SettingsError: another platform has it, or the database cannot be opened.
+        SettingsError: another platform holds it, or the database cannot be opened.
     """
     url = url_of(where)
     if is_in_memory(url):
@@ -74,20 +74,20 @@ def take_sole_use(where: str | Path, *, patience_s: float = PATIENCE_S) -> SoleU
 
 
 class _Unshared:
-    """Nobody else can reach it."""
+    """The lease on an in-memory database, which no other process can reach."""
 
     def check(self) -> None:
-        """Nothing can happen to it."""
+        """Do nothing: it cannot be lost."""
 
     def release(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no lock is held."""
 
 
 class _FileLock:
-    """Held by the kernel for this process."""
+    """A lease as a kernel lock of this process on a file."""
 
     def __init__(self, database: Path) -> None:
-        # NOTE: not the file of the database: to close that would drop SQLite's own locks on it.
+        # NOTE: not the database file itself: closing a descriptor of it would drop SQLite's own locks.
         path = database.with_name(f"{database.name}.lock")
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -100,15 +100,15 @@ class _FileLock:
             raise SettingsError(_taken(str(database))) from error
 
     def check(self) -> None:
-        """The kernel keeps it as long as this process lives."""
+        """Do nothing: the kernel keeps the lock until this process ends."""
 
     def release(self) -> None:
-        """Let another platform in."""
+        """Close the lock file, which releases the lock."""
         os.close(self._descriptor)
 
 
 class _AdvisoryLock:
-    """Held by PostgreSQL for one connection, which is kept open for it."""
+    """A lease as an advisory lock of PostgreSQL on a connection that stays open."""
 
     def __init__(self, url: sa.URL) -> None:
         self._shown = shown_url(url)
@@ -116,7 +116,7 @@ class _AdvisoryLock:
         self._connection: sa.Connection | None = None
 
     def take(self, *, patience_s: float = 0.0) -> None:
-        """Take the lock on a new connection."""
+        """Acquire the lock on a new connection."""
         deadline_s = time.monotonic() + patience_s
         try:
             self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -131,7 +131,7 @@ class _AdvisoryLock:
             ) from error
 
     def check(self) -> None:
-        """A connection that answers still has its lock."""
+        """Verify that the connection answers, and so still has its lock; else acquire it again."""
         try:
             if self._connection is not None:
                 self._connection.execute(sa.select(1))
@@ -149,6 +149,6 @@ class _AdvisoryLock:
 
 def _taken(shown: str) -> str:
     return (
-        f"Another platform works on the store {shown}. One store serves one platform: stop the other one, or start "
+        f"Another platform uses the store {shown}. A store serves one platform: stop the other one, or start "
         "this one with another database."
     )

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 
 from headrace.core.errors import SettingsError, Unavailable
-from headrace.state.sole_use import take_sole_use
+from headrace.state.database_lease import acquire_database_lease
 from headrace.state.sql import open_store
 
 TAKE_AND_WAIT = """
 import sys
-from headrace.state.sole_use import take_sole_use
-held = take_sole_use(sys.argv[1])
+from headrace.state.database_lease import acquire_database_lease
+held = acquire_database_lease(sys.argv[1])
 print("taken", flush=True)
 sys.stdin.read()
 """
@@ -37,12 +37,12 @@ def end_sessions_with_locks(place: str) -> int:
 
 def test_a_second_one_is_refused_until_the_first_gives_it_back(made_place) -> None:
     with contextlib.closing(open_store(made_place)):
-        first = take_sole_use(made_place)
-        with pytest.raises(SettingsError, match="Another platform works on the store"):
-            take_sole_use(made_place, patience_s=0)
+        first = acquire_database_lease(made_place)
+        with pytest.raises(SettingsError, match="Another platform uses the store"):
+            acquire_database_lease(made_place, patience_s=0)
         first.check()
         first.release()
-        second = take_sole_use(made_place)
+        second = acquire_database_lease(made_place)
         second.check()
         second.release()
 
@@ -55,37 +55,37 @@ def test_a_process_that_was_killed_has_it_no_more(made_place) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"taken\n"
         process.kill()
-    take_sole_use(made_place).release()
+    acquire_database_lease(made_place).release()
 
 
-def test_memory_is_shared_with_nobody() -> None:
-    first, second = take_sole_use("sqlite://"), take_sole_use("sqlite://")
+def test_an_in_memory_database_is_never_shared() -> None:
+    first, second = acquire_database_lease("sqlite://"), acquire_database_lease("sqlite://")
     first.check()
     first.release()
     second.release()
 
 
 def test_two_databases_of_one_server_know_nothing_of_each_other(new_database) -> None:
-    one, two = take_sole_use(new_database()), take_sole_use(new_database())
+    one, two = acquire_database_lease(new_database()), acquire_database_lease(new_database())
     one.release()
     two.release()
 
 
-def test_a_lost_connection_is_made_again_and_the_right_taken_anew(new_database) -> None:
+def test_a_lost_connection_is_restored_and_the_lease_acquired_again(new_database) -> None:
     place = new_database()
-    held = take_sole_use(place)
+    held = acquire_database_lease(place)
     assert end_sessions_with_locks(place) == 1
     held.check()
     with pytest.raises(SettingsError):
-        take_sole_use(place, patience_s=0)
+        acquire_database_lease(place, patience_s=0)
     held.release()
 
 
 def test_who_was_too_late_after_a_lost_connection_hears_that_another_one_has_it(new_database) -> None:
     place = new_database()
-    held = take_sole_use(place)
+    held = acquire_database_lease(place)
     end_sessions_with_locks(place)
-    other = take_sole_use(place)
+    other = acquire_database_lease(place)
     with pytest.raises(SettingsError, match="stop the other one"):
         held.check()
     other.release()
@@ -95,5 +95,5 @@ def test_who_was_too_late_after_a_lost_connection_hears_that_another_one_has_it(
 
 def test_a_server_that_is_away_is_said_without_secrets() -> None:
     with pytest.raises(Unavailable, match="cannot be locked") as caught:
-        take_sole_use("postgresql://user:secret@127.0.0.1:1/x")
+        acquire_database_lease("postgresql://user:secret@127.0.0.1:1/x")
     assert "secret" not in caught.value.message
