@@ -61,12 +61,12 @@ def test_the_tables_of_the_user_guide(drawing, needed, missing, ignore, breachin
 
 @pytest.mark.parametrize("drawing", ["- - - - X", "- - - X -", "- - - X X"])
 def test_no_alarm_is_raised_too_early(drawing):
-    """Nobody can say yet: the state stays, and no text says that what breaches is fine."""
+    """The state stays, and no text calls a breaching value fine."""
     for before in STATES:
         assert state_of(drawing, "missing", 3, before) == before
 
 
-def test_a_few_samples_leave_a_percentile_alarm_as_it_is():
+def test_too_few_samples_keep_the_state_of_a_percentile_alarm():
     spec = {**SPEC, "ExtendedStatistic": "p99", "EvaluateLowSampleCountPercentile": "ignore"}
     rule = rule_from_json(spec)
     assert evaluate_rule(rule, points("X X X X X"), state="OK", end_s=300.0).state == "OK"
@@ -86,7 +86,7 @@ def test_an_alarm_always_has_a_state_and_full_data_needs_no_treatment(marks, nee
         assert len(found) == 1
 
 
-def test_the_found_speaks_like_cloudwatch():
+def test_the_reason_is_worded_like_cloudwatch():
     def read(rule: AlarmRule, *, start_s: float, end_s: float) -> list[Datapoint]:
         assert (start_s, end_s) == (0.0, 300.0)
         return points("0 0 X X X")
@@ -114,7 +114,7 @@ def test_the_found_speaks_like_cloudwatch():
         ("- - - 0 0", "notBreaching", 3, "OK", "2 out of the last 2 datapoints [5.0 (01/01/70 00:04:00), 5.0 "),
     ],
 )
-def test_a_reason_speaks_of_what_led_to_the_state(drawing, missing, needed, state, reason):
+def test_the_reason_names_what_led_to_the_state(drawing, missing, needed, state, reason):
     rule = rule_from_json({**SPEC, "TreatMissingData": missing, "DatapointsToAlarm": needed})
     before = "INSUFFICIENT_DATA"
     found = evaluate_alarm(rule, lambda rule, *, start_s, end_s: points(drawing), state=before, now_s=300.0)
@@ -122,7 +122,7 @@ def test_a_reason_speaks_of_what_led_to_the_state(drawing, missing, needed, stat
     assert reason in found.reason
 
 
-def test_nothing_measured_is_said():
+def test_missing_measurements_are_the_reason_for_insufficient_data():
     found = evaluate_alarm(rule_from_json(SPEC), lambda rule, *, start_s, end_s: [], state="OK", now_s=300.0)
     assert (found.state, found.values) == ("INSUFFICIENT_DATA", ())
     assert found.reason == "Insufficient Data: 3 datapoints were unknown."
@@ -138,6 +138,6 @@ def test_nothing_measured_is_said():
         ({"Threshold": None}, "Threshold"),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused(change, word):
+def test_an_invalid_rule_is_refused(change, word):
     with pytest.raises(ValueError, match=word):
         rule_from_json({**SPEC, **change})

@@ -63,7 +63,7 @@ def test_an_alarm_that_is_put_again_keeps_its_state(client, name):
     assert "AlarmDescription" not in alarm
 
 
-def test_what_happened_is_told_newest_first(client, name):
+def test_the_history_is_described_newest_first(client, name):
     client.put_metric_alarm(AlarmName=name, **RULE)
     for state in ("OK", "OK", "ALARM"):
         client.set_alarm_state(AlarmName=name, StateValue=state, StateReason="test")
@@ -91,7 +91,7 @@ def test_an_alarm_on_an_expression_keeps_its_queries(client, name):
     assert described(client, name)["Metrics"] == metrics
 
 
-def test_alarms_are_found_by_what_they_have(client, name):
+def test_alarms_are_described_by_name_state_action_and_metric(client, name):
     names = [f"{name}-{number}" for number in range(3)]
     for number, one in enumerate(names):
         dimensions = [{"Name": "EndpointName", "Value": name}]
@@ -114,20 +114,20 @@ def test_alarms_are_found_by_what_they_have(client, name):
     assert [len(page["MetricAlarms"]) for page in pages] == [2, 1]
 
 
-def test_actions_are_switched_off_and_on(client, name):
+def test_actions_are_disabled_and_enabled(client, name):
     client.put_metric_alarm(AlarmName=name, **RULE)
 
-    client.disable_alarm_actions(AlarmNames=[name, "nobody"])
+    client.disable_alarm_actions(AlarmNames=[name, "unknown"])
     off = described(client, name)["ActionsEnabled"]
     client.enable_alarm_actions(AlarmNames=[name])
 
     assert (off, described(client, name)["ActionsEnabled"]) == (False, True)
 
 
-def test_alarms_are_deleted_and_strangers_do_no_harm(client, name):
+def test_alarms_are_deleted_and_unknown_names_are_ignored(client, name):
     client.put_metric_alarm(AlarmName=name, **RULE)
 
-    client.delete_alarms(AlarmNames=["nobody", name])
+    client.delete_alarms(AlarmNames=["unknown", name])
 
     assert client.describe_alarms(AlarmNames=[name])["MetricAlarms"] == []
 
@@ -156,7 +156,7 @@ def test_an_alarm_has_tags(client, name):
         ([{**MATH[0], "ReturnData": False}, {**MATH[0], "Id": "m2", "ReturnData": False}, ALL], "single time series"),
     ],
 )
-def test_an_alarm_on_queries_that_make_no_sense_is_refused(client, name, metrics, words):
+def test_an_alarm_on_invalid_queries_is_refused(client, name, metrics, words):
     rule = {key: RULE[key] for key in ("EvaluationPeriods", "Threshold", "ComparisonOperator")}
 
     with pytest.raises(ClientError, match=words):
@@ -191,7 +191,7 @@ def test_an_alarm_that_breaks_a_rule_is_refused(client, name, changes, code, wor
     assert raised.value.response["Error"]["Code"] == code
 
 
-def test_the_state_of_nobody_cannot_be_set(client, name):
+def test_the_state_of_an_unknown_alarm_cannot_be_set(client, name):
     with pytest.raises(client.exceptions.ResourceNotFound) as raised:
         client.set_alarm_state(AlarmName=name, StateValue="OK", StateReason="test")
 
@@ -212,7 +212,7 @@ def test_the_state_of_nobody_cannot_be_set(client, name):
         ({**NO_METRIC, "Metrics": [MATH[0]]}, 60),
     ],
 )
-def test_every_alarm_that_is_taken_can_be_looked_at(client, cloud, name, changes, period_s):
+def test_every_accepted_alarm_can_be_evaluated(client, cloud, name, changes, period_s):
     params = {key: value for key, value in {**RULE, **changes}.items() if value is not None}
     client.put_metric_alarm(AlarmName=name, **params)
 
@@ -221,7 +221,7 @@ def test_every_alarm_that_is_taken_can_be_looked_at(client, cloud, name, changes
     assert (rule.period_s, rule.threshold, rule.evaluation_periods) == (period_s, 20.0, 3)
 
 
-def test_history_is_bounded(client, cloud, name):
+def test_the_history_of_an_alarm_is_bounded(client, cloud, name):
     client.put_metric_alarm(AlarmName=name, **RULE)
     for number in range(101):
         state = ("OK", "ALARM")[number % 2]

@@ -37,7 +37,7 @@ def read(client, namespace, at, **params):
     return client.get_metric_statistics(Namespace=namespace, MetricName="Latency", **window, **asked)["Datapoints"]
 
 
-def test_values_come_back_as_statistics(client, namespace):
+def test_values_are_read_as_statistics(client, namespace):
     at = minute()
     for value in (1.0, 2.0, 6.0):
         put(client, namespace, Value=value, Timestamp=at, Unit="Milliseconds", Dimensions=DIMENSIONS)
@@ -67,7 +67,7 @@ def test_values_with_counts_have_percentiles(client, namespace):
     assert point["ExtendedStatistics"] == {"p50": 1.0, "p95": 5.0, "p100": 9.0}
 
 
-def test_a_statistic_set_keeps_its_numbers(client, namespace):
+def test_a_statistic_set_is_read_unchanged(client, namespace):
     at = minute()
     numbers = {"SampleCount": 4.0, "Sum": 10.0, "Minimum": 1.0, "Maximum": 4.0}
     put(client, namespace, StatisticValues=numbers, Timestamp=at)
@@ -135,7 +135,7 @@ def test_a_body_that_cannot_be_inflated_is_refused(cloud: Platform, body):
         ({"Value": 1.0, "Unit": "Furlongs"}, "ValidationError", "enum value set"),
     ],
 )
-def test_wrong_data_is_refused_whole(client, namespace, datum, code, words):
+def test_a_call_with_invalid_data_is_refused_as_a_whole(client, namespace, datum, code, words):
     good = {"MetricName": "Good", "Value": 1.0}
     bad = {"MetricName": "Latency", **datum}
 
@@ -147,7 +147,7 @@ def test_wrong_data_is_refused_whole(client, namespace, datum, code, words):
     assert client.list_metrics(Namespace=namespace)["Metrics"] == []
 
 
-def test_an_error_is_of_the_class_that_boto3_has_for_it(client, namespace):
+def test_an_error_has_its_class_in_boto3(client, namespace):
     with pytest.raises(client.exceptions.InvalidParameterCombinationException, match="At least one"):
         client.get_metric_statistics(
             Namespace=namespace, MetricName="Latency", StartTime=minute(), EndTime=minute(), Period=60
@@ -163,7 +163,7 @@ def test_an_error_is_of_the_class_that_boto3_has_for_it(client, namespace):
         ({"ExtendedStatistics": ["p101"]}, "InvalidParameterValue"),
     ],
 )
-def test_statistics_that_cannot_be_given_are_refused(client, namespace, params, code):
+def test_invalid_requests_for_statistics_are_refused(client, namespace, params, code):
     asked = {"StartTime": minute(), "EndTime": minute() + timedelta(minutes=1), "Period": 60, "Statistics": ["Sum"]}
 
     with pytest.raises(ClientError) as raised:
@@ -172,7 +172,7 @@ def test_statistics_that_cannot_be_given_are_refused(client, namespace, params, 
     assert raised.value.response["Error"]["Code"] == code
 
 
-def test_metrics_are_listed_by_what_they_have(client, namespace):
+def test_metrics_are_listed_by_namespace_name_and_dimensions(client, namespace):
     put(client, namespace, Value=1.0)
     put(client, namespace, Value=1.0, Dimensions=DIMENSIONS)
 
@@ -186,7 +186,7 @@ def test_metrics_are_listed_by_what_they_have(client, namespace):
     assert listed(Dimensions=[{"Name": "EndpointName", "Value": "other"}]) == []
 
 
-def test_long_lists_come_in_pages(client, namespace):
+def test_long_lists_are_split_into_pages(client, namespace):
     data = [{"MetricName": f"M{number:03d}", "Value": 1.0} for number in range(501)]
     client.put_metric_data(Namespace=namespace, MetricData=data)
 
@@ -204,7 +204,7 @@ def query(name, namespace, stat="Sum", **members):
     return {"Id": name, "MetricStat": {"Metric": metric, "Period": 60, "Stat": stat}, **members}
 
 
-def test_metric_data_come_newest_first_and_in_pages(client, namespace):
+def test_metric_data_are_returned_newest_first_in_pages(client, namespace):
     end = minute() + timedelta(minutes=1)
     times = [end - timedelta(minutes=number) for number in (3, 2, 1)]
     for number, at in enumerate(times, 1):
@@ -260,12 +260,12 @@ def test_expressions_are_computed_from_other_queries(client, namespace):
         ([{"Id": "a", "Expression": "ANOMALY_DETECTION_BAND(1)"}], "not supported"),
     ],
 )
-def test_queries_that_say_nothing_are_refused(client, queries, words):
+def test_invalid_queries_are_refused(client, queries, words):
     with pytest.raises(ClientError, match=words):
         client.get_metric_data(MetricDataQueries=queries, StartTime=minute(), EndTime=minute() + timedelta(minutes=1))
 
 
-def test_what_is_not_there_says_so_by_name(client):
+def test_unsupported_operations_are_refused_by_name(client):
     with pytest.raises(ClientError, match="PutDashboard is not supported") as raised:
         client.put_dashboard(DashboardName="d", DashboardBody="{}")
 

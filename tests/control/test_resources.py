@@ -157,7 +157,7 @@ def test_everybody_is_an_assumed_role(still_platform: Platform) -> None:
         iam.get_user(UserName="somebody")
 
 
-def test_what_is_not_there_says_so_by_name(still_platform: Platform) -> None:
+def test_unsupported_operations_are_refused_by_name(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     with pytest.raises(ClientError, match="CreateTrainingPlan is not supported by Headrace"):
         client.create_training_plan(TrainingPlanName="p", TrainingPlanOfferingId="o")

@@ -1,4 +1,4 @@
-"""A variant that is played, and hours that pass when a test says so."""
+"""A simulated variant whose time passes when a test says so."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

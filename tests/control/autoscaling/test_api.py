@@ -42,7 +42,7 @@ def cloudwatch(still_platform: Platform) -> Any:
     return still_platform.client("cloudwatch")
 
 
-def test_a_target_is_registered_changed_shown_and_deregistered(client: Any) -> None:
+def test_a_target_is_registered_changed_described_and_deregistered(client: Any) -> None:
     made = client.register_scalable_target(
         **IDENTITY, MinCapacity=1, MaxCapacity=2, RoleARN=ROLE, Tags={"team": "search"}
     )
@@ -93,7 +93,7 @@ def test_a_target_is_registered_changed_shown_and_deregistered(client: Any) -> N
         ),
     ],
 )
-def test_a_target_that_cannot_be_is_refused(client: Any, change: dict[str, Any], message: str) -> None:
+def test_an_invalid_target_is_refused(client: Any, change: dict[str, Any], message: str) -> None:
     with pytest.raises(client.exceptions.ValidationException, match=message):
         client.register_scalable_target(**{**IDENTITY, "MinCapacity": 1, "MaxCapacity": 2, **change})
 
@@ -151,7 +151,7 @@ def test_a_policy_that_may_not_scale_in_has_only_the_alarm_for_out(client: Any, 
     assert put(is_scale_in_disabled=True) == [high]
 
 
-def test_a_policy_wants_a_target(client: Any) -> None:
+def test_a_policy_needs_a_registered_target(client: Any) -> None:
     with pytest.raises(client.exceptions.ObjectNotFoundException, match="No scalable target registered for"):
         client.put_scaling_policy(**IDENTITY, PolicyName="p", StepScalingPolicyConfiguration=STEP)
     with pytest.raises(client.exceptions.ObjectNotFoundException, match="No scalable target registered for"):
@@ -197,7 +197,7 @@ def test_a_step_policy_has_the_alarms_of_users_that_name_it(client: Any, cloudwa
         ({"CustomizedMetricSpecification": {"MetricName": "m"}}, "either"),
     ],
 )
-def test_a_tracking_policy_that_makes_no_sense_is_refused(client: Any, config: dict[str, Any], message: str) -> None:
+def test_an_invalid_tracking_policy_is_refused(client: Any, config: dict[str, Any], message: str) -> None:
     client.register_scalable_target(**IDENTITY, MinCapacity=1, MaxCapacity=2)
     with pytest.raises(client.exceptions.ValidationException, match=message):
         client.put_scaling_policy(
@@ -293,7 +293,7 @@ def test_a_scheduled_action_is_kept_changed_and_deleted(client: Any) -> None:
         client.delete_scheduled_action(**IDENTITY, ScheduledActionName="morning")
 
 
-def test_policies_come_page_by_page(client: Any) -> None:
+def test_policies_are_described_in_pages(client: Any) -> None:
     client.register_scalable_target(**IDENTITY, MinCapacity=1, MaxCapacity=2)
     for number in range(5):
         client.put_scaling_policy(**IDENTITY, PolicyName=f"p{number}", StepScalingPolicyConfiguration=STEP)

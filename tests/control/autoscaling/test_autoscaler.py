@@ -82,7 +82,7 @@ def test_load_scales_out_and_its_end_scales_in(world: World) -> None:
     assert all(1 <= one <= 6 for one in world.capacities)
 
 
-def test_a_constant_load_is_met_once_and_for_all(world: World) -> None:
+def test_a_constant_load_is_met_by_one_scaling(world: World) -> None:
     world.register(1, 20)
     world.put_policy(**TRACKING)
     world.load = lambda serving: 26.0 / max(1, serving)
@@ -113,7 +113,7 @@ def test_suspended_scaling_does_nothing_and_goes_on_when_it_is_resumed(world: Wo
     assert world.capacities[-1] == 4
 
 
-def test_an_idle_alarm_of_a_user_takes_it_to_zero_and_a_busy_one_brings_it_back(world: World) -> None:
+def test_a_users_idle_alarm_scales_to_zero_and_a_busy_one_back(world: World) -> None:
     world.register(0, 2)
     idle = world.put_policy("idle", **steps(0))["PolicyARN"]
     busy = world.put_policy("busy", **steps(1, MetricIntervalLowerBound=0.0))["PolicyARN"]
@@ -129,7 +129,7 @@ def test_an_idle_alarm_of_a_user_takes_it_to_zero_and_a_busy_one_brings_it_back(
     assert world.activities()[-1]["Cause"] == "monitor alarm busy in state ALARM triggered policy busy"
 
 
-def test_an_alarm_that_is_set_by_hand_starts_its_policy(world: World) -> None:
+def test_set_alarm_state_starts_the_policy(world: World) -> None:
     world.register(1, 5)
     arn = world.put_policy(**steps(2, "ChangeInCapacity", MetricIntervalLowerBound=0.0))["PolicyARN"]
     alarm(world, "mine", arn, ComparisonOperator="GreaterThanThreshold", TreatMissingData="notBreaching")
@@ -165,7 +165,7 @@ def test_metric_math_can_be_tracked(world: World) -> None:
     assert world.capacities[1] == 2
 
 
-def test_bounds_are_kept_at_once_when_they_are_set(world: World) -> None:
+def test_new_bounds_take_effect_at_once(world: World) -> None:
     world.register(3, 5)
     world.pass_time(10)
     world.register(1, 2)
@@ -199,7 +199,7 @@ def test_a_scheduled_action_sets_bounds_and_capacity_at_its_time(world: World) -
     assert (target["MinCapacity"], target["MaxCapacity"]) == (4, 10)
 
 
-def test_a_suspended_schedule_is_passed_over_for_good(world: World) -> None:
+def test_a_scheduled_action_missed_while_suspended_does_not_run_later(world: World) -> None:
     world.register(1, 10, SuspendedState={"ScheduledScalingSuspended": True})
     world.call(
         "PutScheduledAction",
@@ -214,7 +214,7 @@ def test_a_suspended_schedule_is_passed_over_for_good(world: World) -> None:
     assert world.capacities == [1]
 
 
-def test_a_time_that_is_past_is_kept_and_never_runs(world: World) -> None:
+def test_a_scheduled_action_in_the_past_never_runs(world: World) -> None:
     world.register(1, 10)
     world.pass_time(30)
     world.call(
@@ -230,7 +230,7 @@ def test_a_time_that_is_past_is_kept_and_never_runs(world: World) -> None:
     assert world.capacities == [1]
 
 
-def test_targets_of_things_that_are_gone_go_with_all_that_hangs_on_them(world: World) -> None:
+def test_the_target_of_a_deleted_endpoint_is_removed_with_its_policies_and_alarms(world: World) -> None:
     world.register()
     world.put_policy(**TRACKING)
     world.pass_time(20)
@@ -242,7 +242,7 @@ def test_targets_of_things_that_are_gone_go_with_all_that_hangs_on_them(world: W
         assert world.store.list(kind) == []
 
 
-def test_what_belongs_to_nothing_is_removed(world: World) -> None:
+def test_policies_and_alarms_without_a_target_are_removed(world: World) -> None:
     world.register()
     world.put_policy(**TRACKING)
     record = world.store.get(SCALABLE_TARGET, f"{RESOURCE}|{IDENTITY['ScalableDimension']}")
@@ -253,7 +253,7 @@ def test_what_belongs_to_nothing_is_removed(world: World) -> None:
         assert world.store.list(kind) == []
 
 
-def test_an_alarm_of_a_policy_that_somebody_deleted_comes_back(world: World) -> None:
+def test_a_deleted_alarm_of_a_policy_is_recreated(world: World) -> None:
     world.register()
     alarms = world.put_policy(**TRACKING)["Alarms"]
     names = {one["AlarmName"] for one in alarms}
@@ -262,7 +262,7 @@ def test_an_alarm_of_a_policy_that_somebody_deleted_comes_back(world: World) -> 
     assert {one.name for one in world.store.list(ALARM)} == names
 
 
-def test_with_nothing_to_watch_it_waits_for_a_write(world: World) -> None:
+def test_without_targets_and_alarms_it_waits_for_a_write(world: World) -> None:
     assert world.scaler.run_pass() is None
     world.register()
     pause_s = world.scaler.run_pass()

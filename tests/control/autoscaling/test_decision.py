@@ -74,13 +74,13 @@ def test_percentages_are_rounded_as_the_guide_says(capacity, percent, change):
     assert step.adjusted(policy, one, capacity=capacity) == capacity + change
 
 
-def test_the_least_magnitude_of_the_guide_adds_two():
+def test_the_minimum_magnitude_of_the_guide_adds_two():
     one = step.StepAdjustment(lower=0, adjustment=25)
     policy = step.StepScaling(adjustment_type="PercentChangeInCapacity", steps=(one,), min_magnitude=2)
     assert step.adjusted(policy, one, capacity=4) == 6
 
 
-def test_a_bigger_step_within_the_cooldown_adds_only_the_rest():
+def test_a_larger_step_within_the_cooldown_adds_only_the_difference():
     """The guide: 2 were added; a step of 3 in the cooldown adds 1; a step of 2 nothing."""
     last = Scaling(direction="out", from_capacity=4, cooldown_s=300, ended_s=100)
     for adjustment, expected in [(3, 7), (2, None)]:
@@ -128,7 +128,7 @@ def test_scale_out_cancels_the_cooldown_of_a_scale_in():
     assert decide(state(4, last=last), [trigger(tracking(), 100.0)], now_s=200).capacity == 8
 
 
-def test_what_a_step_from_zero_and_target_tracking_have_added_is_not_added_again():
+def test_capacity_added_by_a_step_or_by_target_tracking_is_not_added_twice():
     """Twenty wait: a step has brought the first instance, target tracking three more, and the metric lags behind."""
     left_zero = Scaling(direction="out", from_capacity=0, cooldown_s=300, ended_s=100)
     policy = tracking(5, scale_out_cooldown_s=300)
@@ -157,13 +157,13 @@ def test_target_tracking_never_leaves_zero_but_a_step_does():
         (state(4, suspensions=Suspensions(is_in=True)), trigger(tracking(), 1.0, is_below=True), []),
     ],
 )
-def test_why_nothing_was_done(target, asked, codes):
+def test_the_reason_for_not_scaling_is_reported(target, asked, codes):
     decision = decide(target, [asked], now_s=0)
     assert decision.capacity is None
     assert [reason.code for reason in decision.not_scaled] == codes
 
 
-def test_new_bounds_act_at_once():
+def test_new_bounds_ignore_cooldowns():
     assert capacity_within_bounds(state(4, min_capacity=6)) == 6
     assert capacity_within_bounds(state(4, max_capacity=2)) == 2
     assert capacity_within_bounds(state(4)) is None
@@ -205,7 +205,7 @@ def test_never_outside_the_bounds_and_never_in_within_a_cooldown(situation, now_
 
 
 @given(st.floats(0.01, 5000), st.integers(1, 100))
-def test_a_constant_load_is_met_at_once_and_then_left_alone(load, begin):
+def test_a_constant_load_is_met_by_one_decision(load, begin):
     """Whatever it began with, one scaling later the metric is at or below the target, and nothing moves again."""
     policy = tracking(50)
     capacity = begin

@@ -1,4 +1,4 @@
-"""What cannot be had: how it is told, and that it is tried again with pauses and not for ever."""
+"""Unavailable capacity: how it is reported, and that it is retried with pauses."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -56,7 +56,7 @@ def test_more_than_an_endpoint_may_have_fails_once_a_minute(world: World) -> Non
     )
 
 
-def test_what_could_not_be_had_is_unfulfilled_and_tried_again_after_a_minute(world: World) -> None:
+def test_unavailable_capacity_is_unfulfilled_and_retried_after_a_minute(world: World) -> None:
     world.room = 2
     world.register(1, 9)
     put_busy(world, 5)
@@ -79,7 +79,7 @@ def test_what_could_not_be_had_is_unfulfilled_and_tried_again_after_a_minute(wor
     assert [code for code, _ in told(world)] == ["Unfulfilled", "InProgress"]
 
 
-def test_a_policy_that_cannot_be_read_hinders_no_other(world: World) -> None:
+def test_an_unreadable_policy_does_not_affect_others(world: World) -> None:
     world.register(1, 4)
     world.put_policy("bad", **TRACKING)
     tracking = TRACKING["TargetTrackingScalingPolicyConfiguration"]
@@ -101,7 +101,7 @@ def test_a_policy_that_cannot_be_read_hinders_no_other(world: World) -> None:
     assert policy["PolicyName"] == "good"
 
 
-def test_less_than_what_could_not_be_had_is_tried_at_once(world: World) -> None:
+def test_less_than_an_unavailable_capacity_is_requested_at_once(world: World) -> None:
     world.register(1, 1000)
     put_busy(world, 500)
     work(world, 40)
@@ -111,7 +111,7 @@ def test_less_than_what_could_not_be_had_is_tried_at_once(world: World) -> None:
     assert world.capacities == [1, 3]
 
 
-def test_a_capacity_that_somebody_else_asks_for_overrides(world: World) -> None:
+def test_a_users_own_capacity_change_overrides_an_activity(world: World) -> None:
     world.register(1, 9)
     put_busy(world, 2)
     for _ in range(4):
@@ -127,7 +127,7 @@ def test_a_capacity_that_somebody_else_asks_for_overrides(world: World) -> None:
     assert activity["StatusMessage"] == "The desired capacity was updated by a newer scaling event."
 
 
-def test_scaling_in_goes_on_though_scaling_out_failed(world: World) -> None:
+def test_scaling_in_works_after_a_failed_scaling_out(world: World) -> None:
     world.register(1, 1000)
     write_capacity(world.store, AWS_SCOPE, read_key(IDENTITY), 4)
     world.reconcile()

@@ -224,7 +224,7 @@ async def test_a_component_that_is_a_target_itself_does_not_follow(scene: Hosted
     assert scene.density() == Density(copies=2, instances=3)
 
 
-async def test_copies_that_the_machine_has_no_room_for_give_the_instance_back_and_are_asked_for_each_minute(
+async def test_copies_without_room_set_the_instances_back_and_are_retried_each_minute(
     scene: Hosted,
 ) -> None:
     await serving(scene)
@@ -247,7 +247,7 @@ async def test_copies_that_the_machine_has_no_room_for_give_the_instance_back_an
     assert all(start >= end + 60 for end, start in zip(ended, begun[1:], strict=False))
 
 
-async def test_instances_that_the_bounds_ask_for_stay_and_their_copies_are_asked_for_each_minute(scene: Hosted) -> None:
+async def test_instances_required_by_the_bounds_stay_and_their_copies_are_retried_each_minute(scene: Hosted) -> None:
     await serving(scene)
     scene.room = 6
     scene.register(2, 3)
@@ -261,7 +261,7 @@ async def test_instances_that_the_bounds_ask_for_stay_and_their_copies_are_asked
     await scene.until((2, 8), 120)
 
 
-async def test_copies_that_fit_on_no_instance_are_told_and_the_others_come(scene: Hosted) -> None:
+async def test_copies_that_fit_on_no_instance_are_reported_and_the_others_start(scene: Hosted) -> None:
     """Two components of a whole instance each, rounded up on three instances: one copy too many."""
     await scene.host(InitialInstanceCount=2)
     whole = {"ModelName": "m", "ComputeResourceRequirements": {**NEED, "NumberOfAcceleratorDevicesRequired": 4}}
@@ -281,7 +281,7 @@ async def test_copies_that_fit_on_no_instance_are_told_and_the_others_come(scene
     assert len(scene.activities()) == 1, "what has no room is not asked for again and again"
 
 
-async def test_copies_that_are_asked_for_meanwhile_are_declared_for_the_instances_that_there_are(
+async def test_copies_set_by_the_user_are_declared_for_the_present_instances(
     scene: Hosted,
 ) -> None:
     await serving(scene)
@@ -322,7 +322,7 @@ async def test_a_sleeping_component_without_instances_is_given_one(scene: Hosted
     await scene.until((1, 1), 60)
 
 
-async def test_after_deregistering_copies_stay_and_follow_no_more(scene: Hosted) -> None:
+async def test_after_deregistering_copies_stay_and_stop_following(scene: Hosted) -> None:
     await serving(scene)
     scene.register(2, 2)
     await scene.until((2, 8), 60)
@@ -335,7 +335,7 @@ async def test_after_deregistering_copies_stay_and_follow_no_more(scene: Hosted)
     assert scene.there() == (3, 8)
 
 
-async def test_a_look_that_was_cut_off_after_its_first_write_is_finished_by_another_autoscaler(scene: Hosted) -> None:
+async def test_a_pass_interrupted_after_its_first_write_is_finished_by_another_autoscaler(scene: Hosted) -> None:
     await serving(scene)
     scene.register(1, 2)
     await scene.pass_time(10)

@@ -80,7 +80,7 @@ def play_backlog(world: World, size: float, seconds: int) -> None:
         world.pass_time(10)
 
 
-def test_a_backlog_brings_an_endpoint_from_zero_and_its_end_takes_it_back(world: World) -> None:
+def test_a_backlog_scales_an_endpoint_from_zero_and_its_end_back(world: World) -> None:
     sleep(world)
     world.register(0, 4)
     put_backlog_policies(world)
@@ -105,7 +105,7 @@ def test_without_a_backlog_nothing_leaves_zero(world: World) -> None:
     assert world.activities(with_not_scaled=True) == []
 
 
-def test_no_data_do_not_scale_in(world: World) -> None:
+def test_missing_data_do_not_scale_in_a_running_target(world: World) -> None:
     world.register(1, 4)
     world.put_policy(**TRACKING)
     world.load = lambda serving: 12.0 / max(1, serving)
@@ -118,7 +118,7 @@ def test_no_data_do_not_scale_in(world: World) -> None:
     assert low.status.state == "INSUFFICIENT_DATA"
 
 
-def test_scaling_in_that_is_suspended_is_made_good_when_it_is_resumed(world: World) -> None:
+def test_scaling_in_is_caught_up_once_its_suspension_ends(world: World) -> None:
     world.register(1, 4, SuspendedState={"DynamicScalingInSuspended": True})
     world.put_policy(**TRACKING)
     world.load = lambda serving: 12.0 / max(1, serving)
@@ -131,7 +131,7 @@ def test_scaling_in_that_is_suspended_is_made_good_when_it_is_resumed(world: Wor
     assert world.capacities[-1] == 1
 
 
-def test_members_that_are_not_given_stay_as_they_are(world: World) -> None:
+def test_members_that_are_not_given_keep_their_values(world: World) -> None:
     world.register(1, 4, SuspendedState={"ScheduledScalingSuspended": True})
     world.call("RegisterScalableTarget", **IDENTITY, MaxCapacity=6)
     world.call("RegisterScalableTarget", **IDENTITY, SuspendedState={"DynamicScalingInSuspended": True})
@@ -144,7 +144,7 @@ def test_members_that_are_not_given_stay_as_they_are(world: World) -> None:
     }
 
 
-def test_activities_come_newest_first_page_by_page(world: World) -> None:
+def test_activities_are_described_newest_first_in_pages(world: World) -> None:
     world.register(1, 9)
     world.pass_time(20)
     for number in range(2, 7):
@@ -165,7 +165,7 @@ def test_activities_come_newest_first_page_by_page(world: World) -> None:
     assert found == [f"Setting desired instance count to {number}." for number in (6, 5, 4, 3, 2)]
 
 
-def test_a_target_that_goes_takes_its_alarms_but_leaves_a_users_own(world: World) -> None:
+def test_deregistering_removes_a_policys_alarms_but_not_a_users_own(world: World) -> None:
     world.register(0, 4)
     world.put_policy(**TRACKING)
     alarm(world, "mine", world.put_policy("idle", **steps(0))["PolicyARN"])

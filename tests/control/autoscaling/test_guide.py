@@ -76,7 +76,7 @@ def test_the_adjustment_types(kind, adjustment, minimum, begin, expected):
 
 
 @pytest.mark.parametrize(("aggregation", "capacity"), [("Average", 6), ("Minimum", 5), ("Maximum", 7), (None, 6)])
-def test_the_values_of_an_alarm_are_put_together_as_the_policy_says(aggregation, capacity):
+def test_the_values_of_an_alarm_are_aggregated_as_the_policy_says(aggregation, capacity):
     """72, 88 and 97: at least 70 (+1), 85.7 in the mean (+2), at most 97 (+3)."""
     config = {**CPU_STEPS, "MetricAggregationType": aggregation}
     asked = replace(trigger(step.policy_from_json(config), 0.0, threshold=70.0), values=(72.0, 88.0, 97.0))
@@ -101,7 +101,7 @@ def test_missing_data_do_not_scale_in():
     assert decide(state(4), [silent, one_knows], now_s=0).capacity is None, "all have to agree"
 
 
-def test_missing_data_start_a_step_policy_once_they_can_mean_something():
+def test_missing_data_start_a_step_policy_once_the_target_is_old_enough():
     """An alarm that treats missing data as breaching, and one that was there before there was anything to ask."""
     to_zero = step.StepScaling(adjustment_type="ExactCapacity", steps=(step.StepAdjustment(upper=0, adjustment=0),))
     idle = replace(trigger(to_zero, 0.0, is_below=True), values=(), gap_s=300.0)
@@ -111,7 +111,7 @@ def test_missing_data_start_a_step_policy_once_they_can_mean_something():
     assert decide(target, [replace(idle, gap_s=0.0)], now_s=1000.0).capacity == 0, "a state that was set by hand"
 
 
-def test_zeros_that_are_measured_scale_in_to_zero():
+def test_measured_zeros_scale_in_to_zero():
     """Choosing metrics: a metric that emits real zeros can scale in to 0, if the minimum is 0."""
     idle = trigger(tracking(), 0.0, is_below=True)
     assert decide(state(4), [idle], now_s=0).capacity == 0
@@ -142,7 +142,7 @@ def test_each_kind_of_scaling_is_suspended_alone(suspended, out, shrunk):
     assert decide(target, [trigger(tracking(), 25.0, is_below=True)], now_s=0).capacity == shrunk
 
 
-def test_a_schedule_acts_whatever_cools_down():
+def test_a_schedule_ignores_cooldowns():
     last = Scaling(direction="in", from_capacity=9, cooldown_s=300, ended_s=100)
     assert capacity_within_bounds(state(4, last=last, max_capacity=2)) == 2
     assert capacity_within_bounds(state(4, last=last, min_capacity=6)) == 6

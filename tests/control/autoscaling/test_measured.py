@@ -62,7 +62,7 @@ def measure(world: World, num_asked: Callable[[], int]) -> None:
     world.load = load
 
 
-def test_a_variant_that_nobody_asks_any_more_is_scaled_in_by_its_invocations(world: World) -> None:
+def test_a_variant_without_requests_is_scaled_in_by_its_invocations(world: World) -> None:
     """Without a measurement there would be no data, and target tracking never scales in by that."""
     predefined = {"PredefinedMetricType": "SageMakerVariantInvocationsPerInstance"}
     world.register(1, 6)

@@ -31,7 +31,7 @@ def endpoint(still_platform: Platform) -> Platform:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the command's clients live as long as its process
-def test_a_name_and_bounds_are_enough_and_off_takes_all_back(endpoint: Platform) -> None:
+def test_a_name_and_bounds_are_enough_and_off_undoes_them(endpoint: Platform) -> None:
     done = run(endpoint, "e", "--min", "0", "--max", "3", "--target", "2", "--idle-s", "60")
     assert done.exit_code == 0, done.output
     output = run(endpoint, "e", "--describe", "--json").output
@@ -63,7 +63,7 @@ def test_a_name_and_bounds_are_enough_and_off_takes_all_back(endpoint: Platform)
 @pytest.mark.parametrize(
     ("idle_s", "period_s", "periods"), [(10, 10, 1), (35, 10, 4), (3600, 10, 360), (7230, 60, 121)]
 )
-def test_the_idle_time_is_at_least_what_was_asked(endpoint: Platform, idle_s: int, period_s: int, periods: int) -> None:
+def test_the_idle_time_is_at_least_the_given_one(endpoint: Platform, idle_s: int, period_s: int, periods: int) -> None:
     assert run(endpoint, "e", "--min", "0", "--max", "1", "--idle-s", str(idle_s)).exit_code == 0
     found = endpoint.client("cloudwatch").describe_alarms(AlarmNamePrefix="headrace-idle")["MetricAlarms"]
     assert [one["EvaluationPeriods"] for one in found] == [periods]
@@ -82,14 +82,16 @@ def test_the_idle_time_is_at_least_what_was_asked(endpoint: Platform, idle_s: in
         (("e", "--off"), "is not scaled"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(endpoint: Platform, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_refused_with_one_sentence(
+    endpoint: Platform, arguments: tuple[str, ...], message: str
+) -> None:
     done = run(endpoint, *arguments)
     assert done.exit_code == 2
     assert message in done.output
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_policy_of_ones_own_on_the_same_metric_is_kept_with_its_bounds(endpoint: Platform) -> None:
+def test_a_users_own_policy_on_the_same_metric_is_kept_with_its_bounds(endpoint: Platform) -> None:
     client = endpoint.client("application-autoscaling")
     identity = IDENTITY
     client.register_scalable_target(**identity, MinCapacity=2, MaxCapacity=9)
@@ -105,7 +107,7 @@ def test_a_policy_of_ones_own_on_the_same_metric_is_kept_with_its_bounds(endpoin
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_off_leaves_what_somebody_else_made_and_tells_how_to_end_it(endpoint: Platform) -> None:
+def test_off_keeps_a_users_own_policies_and_says_how_to_delete_them(endpoint: Platform) -> None:
     client = endpoint.client("application-autoscaling")
     assert run(endpoint, "e", "--min", "1", "--max", "3", "--idle-s", "60").exit_code == 0
     step = {"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": 1}

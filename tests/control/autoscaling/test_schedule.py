@@ -39,7 +39,7 @@ def following(expression: str, after: str, zone: str | None = None, window: Wind
         ("rate(5 hours)", "1970-01-01T01:00:00", "1970-01-01T05:00:00"),
     ],
 )
-def test_when_it_runs_next(expression, after, expected):
+def test_the_next_time_of_each_kind_of_schedule(expression, after, expected):
     assert following(expression, after) == expected
 
 
@@ -63,7 +63,7 @@ def test_start_and_end_bound_a_schedule():
     assert following("at(2021-01-29T00:00:00)", "2021-01-01T00:00:00", window=window) is None
 
 
-def test_what_was_missed_runs_once():
+def test_an_action_missed_several_times_runs_once():
     schedule = parse("cron(0/1 * * * ? *)")
     now_s = utc_s("2026-11-21T12:00:30")
     assert due_time(schedule, after_s=0.0, now_s=now_s, window=ANY) == now_s - 30
@@ -90,7 +90,7 @@ def test_what_was_missed_runs_once():
         "cron(0 9 * FOO ? *)",
     ],
 )
-def test_what_is_no_schedule_is_refused(expression):
+def test_an_invalid_schedule_is_refused(expression):
     with pytest.raises(ValueError, match=r"expected|must be"):
         parse(expression)
 

@@ -1,4 +1,4 @@
-"""What is new is not idle, and what the autoscaler has changed itself may settle before it is looked at again."""
+"""New targets are not idle, and the autoscaler's own changes settle before the next decision."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +30,7 @@ def world() -> Iterator[World]:
 
 
 def idle_alarm(world: World, **members: Any) -> None:
-    """Thirty seconds without a value of a metric that nobody has measured yet."""
+    """An alarm on thirty seconds without a value, for a metric without measurements."""
     arn = world.put_policy("idle", **steps(0))["PolicyARN"]
     alarm(world, "idle", arn, **{"TreatMissingData": "breaching", **members})
 
@@ -45,7 +45,7 @@ def test_a_new_target_is_idle_after_its_idle_time_and_not_at_once(world: World) 
     assert world.capacities == [1, 0]
 
 
-def test_what_came_into_service_just_now_is_not_idle_yet(world: World) -> None:
+def test_a_target_that_just_came_into_service_is_not_idle_yet(world: World) -> None:
     world.register(0, 2)
     world.pass_time(600)
     write_capacity(world.store, AWS_SCOPE, read_key(IDENTITY), 2)
@@ -57,7 +57,7 @@ def test_what_came_into_service_just_now_is_not_idle_yet(world: World) -> None:
     assert world.capacities[-1] == 0
 
 
-def test_a_few_values_and_missing_ones_are_no_idle_time_either(world: World) -> None:
+def test_a_few_values_with_gaps_are_no_idle_time(world: World) -> None:
     """It has been awake for 20 s, and measured as idle; the third period is only missing."""
     world.register(0, 2)
     idle_alarm(world)
@@ -80,7 +80,7 @@ def test_an_action_on_insufficient_data_waits_as_long(world: World) -> None:
     assert world.capacities[-1] == 0
 
 
-def test_a_platform_that_was_down_has_seen_nobody_idle(world: World) -> None:
+def test_downtime_of_the_platform_is_no_idle_time(world: World) -> None:
     world.register(0, 2)
     idle_alarm(world)
     world.series.put(WORK, 5.0, now_s=world.now_s + 5)
@@ -102,7 +102,7 @@ def test_values_that_breach_count_at_once(world: World) -> None:
     assert world.capacities == [1, 3]
 
 
-def test_an_own_change_that_settles_is_no_failure_and_is_followed_at_once_by_the_next(world: World) -> None:
+def test_a_settling_change_of_the_autoscaler_is_no_failure_and_the_next_follows_at_once(world: World) -> None:
     world.register(1, 4)
     config = {"PolicyType": "StepScaling", "StepScalingPolicyConfiguration": OUT_BY_ONE}
     arn = world.put_policy("busy", **config)["PolicyARN"]
@@ -121,7 +121,7 @@ def test_an_own_change_that_settles_is_no_failure_and_is_followed_at_once_by_the
     ]
 
 
-def test_a_change_of_somebody_else_is_a_reason_until_it_has_settled(world: World) -> None:
+def test_a_users_change_is_a_reason_not_to_scale_until_it_has_settled(world: World) -> None:
     world.register(1, 4)
     config = {"PolicyType": "StepScaling", "StepScalingPolicyConfiguration": OUT_BY_ONE}
     arn = world.put_policy("busy", **config)["PolicyARN"]

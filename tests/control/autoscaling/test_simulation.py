@@ -54,7 +54,7 @@ def test_the_backlog_per_copy_of_the_guide_can_be_tracked():
     assert result.lost == 0
 
 
-def test_invocations_are_zero_where_nobody_asks_what_serves():
+def test_a_serving_copy_without_requests_publishes_zero_invocations():
     """24 a minute are asked, 6 wanted for each: four copies; fifteen minutes without a request, and one is left."""
     predefined = {"PredefinedMetricType": "SageMakerVariantInvocationsPerInstance"}
     policy = {"TargetValue": 6.0, "PredefinedMetricSpecification": predefined}
@@ -63,7 +63,7 @@ def test_invocations_are_zero_where_nobody_asks_what_serves():
     assert result.activities[1].time_s == pytest.approx(600 + 900, abs=60)
 
 
-def test_an_asynchronous_endpoint_is_brought_from_zero_by_its_backlog():
+def test_a_backlog_scales_an_asynchronous_endpoint_from_zero():
     """AWS's guide on asynchronous endpoints: a step policy leaves zero, target tracking goes on and back to zero."""
     document = {
         "MinCapacity": 0,
@@ -119,14 +119,14 @@ def test_an_asynchronous_endpoint_is_brought_from_zero_by_its_backlog():
     assert result.num_woken == 0
 
 
-def test_a_load_that_grows_is_met_after_a_minute_and_a_start():
+def test_a_growing_load_is_met_after_a_minute_and_a_start():
     """2/s of 2 s are 4 at once: one copy. 3.5/s are 7: two; the sixth value above 4 comes at 600 + 60 s."""
     result = run([20.0] * 60 + [35.0] * 60, minimum=1, maximum=10)
     assert [(a.time_s, a.capacity) for a in result.activities] == [(660.0, 2)]
     assert [tick.serving for tick in result.ticks if tick.time_s in (680.0, 690.0)] == [1, 2]
 
 
-def test_what_waits_counts_as_load():
+def test_waiting_requests_count_as_load():
     """6/s are more than a copy's 4/s: after a minute 120 wait, and all that is allowed is started."""
     result = run([20.0] * 60 + [60.0] * 60, minimum=1, maximum=10)
     assert [(a.time_s, a.capacity) for a in result.activities] == [(660.0, 10)]
@@ -222,7 +222,7 @@ def test_a_schedule_raises_the_floor_for_the_working_day():
     st.sampled_from(["wake", "fail", "wait"]),
     st.sampled_from([0.0, 3.0, 20.0]),
 )
-def test_no_request_is_forgotten_and_no_bound_is_crossed(requests, low, high, at_zero, start_s):
+def test_every_request_is_counted_and_the_bounds_are_kept(requests, low, high, at_zero, start_s):
     model = FleetModel(concurrency=4, service_s=3.0, start_s=start_s, at_zero=at_zero)
     result = run(requests, model=model, minimum=low, maximum=high)
     answered = sum(count for _, count in result.latencies)
@@ -258,6 +258,6 @@ def test_a_constant_load_settles(per_step):
         ({**TRACKING, "Alarms": [{"AlarmName": "lonely", "AlarmActions": ["targets"]}]}, "lonely"),
     ],
 )
-def test_what_cannot_be_simulated_is_said(document, word):
+def test_a_document_that_cannot_be_simulated_is_refused(document, word):
     with pytest.raises(ValueError, match=word):
         scenario_from_json(document, start_s=0.0)

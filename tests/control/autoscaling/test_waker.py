@@ -49,7 +49,7 @@ def test_many_requests_wake_one_copy(world: World) -> None:
     assert record.spec["asked"] == 3, "created, put to sleep, woken: each asked for once"
 
 
-def test_the_minimum_of_its_target_is_woken_and_told(world: World) -> None:
+def test_waking_a_target_requests_its_minimum_with_an_activity(world: World) -> None:
     world.register(2, 5)
     wake(world, TARGET)
     assert desired(world) == 2
@@ -60,7 +60,7 @@ def test_the_minimum_of_its_target_is_woken_and_told(world: World) -> None:
     assert world.activities()[0]["StatusCode"] == "Successful"
 
 
-def test_what_may_have_no_copies_is_not_woken(world: World) -> None:
+def test_a_target_with_maximum_zero_is_not_woken(world: World) -> None:
     """A schedule that ends the day with MinCapacity=0,MaxCapacity=0, as in AWS's guide."""
     world.register(0, 0)
     wake(world, TARGET)
@@ -71,7 +71,7 @@ def test_what_may_have_no_copies_is_not_woken(world: World) -> None:
     assert desired(world) == 1
 
 
-def test_an_alarm_that_saw_it_idle_does_not_put_it_to_sleep_at_once(world: World) -> None:
+def test_an_idle_alarm_does_not_scale_a_woken_target_in_at_once(world: World) -> None:
     world.register(0, 5)
     alarm(world, "idle", world.put_policy("idle", **steps(0))["PolicyARN"], TreatMissingData="breaching")
     world.pass_time(60)
@@ -83,7 +83,7 @@ def test_an_alarm_that_saw_it_idle_does_not_put_it_to_sleep_at_once(world: World
     assert desired(world) == 0, "it is idle, after all"
 
 
-def test_what_is_awake_gone_or_unknown_is_left_alone(world: World) -> None:
+def test_waking_a_running_deleted_or_unknown_target_does_nothing(world: World) -> None:
     wake(
         world,
         replace(TARGET, variant="other"),
@@ -98,7 +98,7 @@ def test_what_is_awake_gone_or_unknown_is_left_alone(world: World) -> None:
     assert desired(world) == 1
 
 
-def test_a_closed_waker_does_no_harm(world: World) -> None:
+def test_a_closed_waker_ignores_calls(world: World) -> None:
     waker = Waker(world.store, aws_scope=AWS_SCOPE)
     waker.close()
     waker.wake(TARGET)

@@ -26,7 +26,7 @@ def plain(client: Any) -> None:
     client.create_endpoint(EndpointName="plain", EndpointConfigName="plain")
 
 
-def test_variants_hosts_and_components_are_counted(platform: Platform) -> None:
+def test_instances_of_variants_and_copies_of_components_are_published(platform: Platform) -> None:
     client, series = platform.client("sagemaker"), MemorySeries()
     recorder = CapacityRecorder(store=platform.store, sink=series, clock=lambda: NOW_S)
     assert recorder.pass_once() == 0
@@ -48,7 +48,7 @@ def test_variants_hosts_and_components_are_counted(platform: Platform) -> None:
     assert values(series, "/aws/sagemaker/InferenceComponents", "DesiredCopyCount", **copies) == [3]
 
 
-def test_zero_is_a_number_and_what_is_being_deleted_has_none(platform: Platform) -> None:
+def test_zero_is_published_and_a_resource_in_deletion_is_not(platform: Platform) -> None:
     client, series = platform.client("sagemaker"), MemorySeries()
     model(client, "m")
     host(client)
@@ -65,7 +65,7 @@ def test_zero_is_a_number_and_what_is_being_deleted_has_none(platform: Platform)
     assert list(of_component(replace(record, deleting_s=NOW_S))) == []
 
 
-def test_a_record_of_another_form_hides_no_other(platform: Platform) -> None:
+def test_a_malformed_record_does_not_affect_others(platform: Platform) -> None:
     client, series = platform.client("sagemaker"), MemorySeries()
     model(client, "m")
     plain(client)
@@ -75,7 +75,7 @@ def test_a_record_of_another_form_hides_no_other(platform: Platform) -> None:
     assert recorder.pass_once() == 2
 
 
-def test_nobody_looks_while_there_is_nothing_and_a_recorder_ends_when_it_is_told_to() -> None:
+def test_an_idle_recorder_sleeps_until_a_write_and_can_be_cancelled() -> None:
     looked = []
 
     def clock() -> float:

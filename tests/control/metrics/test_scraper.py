@@ -39,7 +39,7 @@ def by_name(seen: list[WorkerMetric]) -> dict[str, WorkerMetric]:
     return {one.name: one for one in seen}
 
 
-def test_the_first_page_tells_what_is() -> None:
+def test_the_first_page_yields_gauges() -> None:
     seen = by_name(metrics_between(None, read_page(page(), at_s=100), memory_bytes=1_000_000_000))
     assert {name: (one.point.total, one.unit) for name, one in seen.items()} == {
         "QueueDepth": (3, "Count"),
@@ -48,7 +48,7 @@ def test_the_first_page_tells_what_is() -> None:
     }
 
 
-def test_two_pages_tell_what_has_happened() -> None:
+def test_two_pages_yield_rates_and_latencies() -> None:
     before, now = read_page(page(), at_s=100), read_page(page(tokens=200, cpu=20, first=3, second=4, sum=0.4), at_s=110)
     seen = by_name(metrics_between(before, now, memory_bytes=1))
     assert seen["OutputTokensPerSecond"].point.total == 10
@@ -60,7 +60,7 @@ def test_two_pages_tell_what_has_happened() -> None:
     assert "InterTokenLatency" not in seen
 
 
-def test_counters_that_begin_anew_tell_nothing() -> None:
+def test_counters_that_were_reset_yield_no_rates() -> None:
     before, now = read_page(page(tokens=500, cpu=50, first=9, second=9, sum=2), at_s=100), read_page(page(), at_s=110)
     assert set(by_name(metrics_between(before, now, memory_bytes=1))) == {
         "QueueDepth",
@@ -69,11 +69,11 @@ def test_counters_that_begin_anew_tell_nothing() -> None:
     }
 
 
-def test_the_memory_of_a_machine_that_nobody_knows_is_not_guessed() -> None:
+def test_unknown_host_memory_yields_no_memory_utilization() -> None:
     assert "MemoryUtilization" not in by_name(metrics_between(None, read_page(page(), at_s=100), memory_bytes=0))
 
 
-def test_our_own_page_is_understood() -> None:
+def test_the_page_of_a_headrace_worker_is_parsed() -> None:
     def text(seconds: float) -> str:
         metrics = Metrics(stats=EngineStats, info=lambda: None, in_flight=lambda: 0)
         for _ in range(int(seconds)):
@@ -94,7 +94,7 @@ def test_our_own_page_is_understood() -> None:
     assert seen["TimeToFirstToken"].point.count == 2
 
 
-def test_a_worker_is_told_by_its_variant_or_its_component() -> None:
+def test_the_dimensions_of_a_worker_name_its_variant_or_component() -> None:
     variant = series_of({"endpoint": "e", "variant": "v"})
     assert variant == ("/aws/sagemaker/Endpoints", (("EndpointName", "e"), ("VariantName", "v")))
     component = series_of({"endpoint": "e", "variant": "v", "component": "c"})
@@ -131,7 +131,7 @@ def test_a_page_is_fetched_with_the_token_and_within_bounds(answer: bytes, wante
     assert b"Authorization: Bearer secret\r\n" in asked
 
 
-def test_a_worker_that_is_not_there_has_no_page() -> None:
+def test_an_unreachable_worker_has_no_page() -> None:
     assert asyncio.run(fetch("http://127.0.0.1:1")) is None
 
 
@@ -161,7 +161,7 @@ async def _two_passes(series: MemorySeries, *, memory_bytes: int | None = None) 
             return first, await scraper.pass_once()
 
 
-def test_ready_workers_are_read_and_one_that_is_silent_disturbs_nobody() -> None:
+def test_ready_workers_are_scraped_and_a_silent_one_does_not_delay_others() -> None:
     series = MemorySeries()
     assert asyncio.run(_two_passes(series)) == (2, 2)
     dimensions = (("EndpointName", "e"), ("VariantName", "v"))
@@ -175,7 +175,7 @@ def test_ready_workers_are_read_and_one_that_is_silent_disturbs_nobody() -> None
 
 
 @pytest.mark.parametrize(("memory_bytes", "percent"), [(None, [25, 25]), (5 * 10**9, [5, 5]), (0, [])])
-def test_memory_is_told_as_a_part_of_what_the_machine_of_the_worker_has(
+def test_memory_utilization_is_relative_to_the_host_of_the_worker(
     memory_bytes: int | None, percent: list[float]
 ) -> None:
     series = MemorySeries()

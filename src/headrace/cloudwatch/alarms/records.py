@@ -110,7 +110,7 @@ class EvaluatedAlarm:
 
     @property
     def is_from_gaps(self) -> bool:
-        """Whether the alarm is in its state because data are missing."""
+        """True if the alarm is in its state because data are missing."""
         return self.state == self.evaluated_state and self.rule.is_from_gaps(self.state, self.values)
 
 

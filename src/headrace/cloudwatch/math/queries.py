@@ -49,7 +49,7 @@ class Query:
 
 
 class ReadPoints(Protocol):
-    """Signature of `SeriesReader.read`."""
+    """The signature of `SeriesReader.read`: reads the points of a metric."""
 
     def __call__(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
         """Return the points of [start_s, end_s), oldest first."""

@@ -25,14 +25,14 @@ class BadExpression(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A numeric constant."""
+    """A numeric constant in an expression."""
 
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A quoted string."""
+    """A quoted string in an expression."""
 
     value: str
 

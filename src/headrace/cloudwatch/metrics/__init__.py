@@ -1,1 +1,1 @@
-"""What a metric and its datapoints are, and their statistics. Pure."""
+"""Metrics, their datapoints and statistics. Pure."""

@@ -55,7 +55,7 @@ class StatisticSink(MetricSink, Protocol):
 
 
 class SeriesReader(Protocol):
-    """Reads series of datapoints."""
+    """Reads back the series of metrics."""
 
     def read(self, metric: Metric, *, start_s: float, end_s: float, period_s: int) -> Sequence[Point]:
         """Return the points of [start_s, end_s), oldest first; `period_s` is 1 or 5 (both as 10), 10, 30 or 60 x n."""

@@ -1,1 +1,1 @@
-"""Where datapoints are kept: in memory, and in a file."""
+"""Storage of datapoints, in memory and in a file."""

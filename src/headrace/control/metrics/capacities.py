@@ -1,8 +1,8 @@
 """
-Publishes how much of everything serves and shall serve, so that there is a history of it that a restart survives.
+Publishes the current and desired capacity of endpoints and components, as a history that survives restarts.
 
-CloudWatch has no such metrics on AWS: the names are the members that the Describe operations have.
-Every ten seconds while there are endpoints; else it sleeps until the store says that something was written.
+On AWS CloudWatch has no such metrics: the names are members of the Describe operations. It publishes every ten seconds
+while there are endpoints, and otherwise sleeps until the next write to the store.
 """
 
 import asyncio
@@ -25,69 +25,69 @@ from headrace.state.store import Store
 
 PERIOD_S = 10.0
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, msgspec.ValidationError)
-"""What reading JSON of another form raises."""
+"""Raised when JSON of another form is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One number."""
+class CapacityMetric:
+    """A measurement of a current or desired capacity."""
 
     metric: Metric
     value: float
 
 
 class CapacityRecorder:
-    """One task; `run` until cancelled."""
+    """A task that publishes capacities; `run` until cancelled."""
 
     def __init__(self, *, store: Store, sink: MetricSink, clock: Callable[[], float] = time.time) -> None:
         """
-        Begin.
+        Create the recorder.
 
         Args:
-            store: has endpoints and components.
-            sink: takes what was seen.
-            clock: seconds since 1970.
+            store: The records of endpoints and components.
+            sink: Takes the measurements.
+            clock: Returns the time, seconds since 1970.
         """
         self._store = store
         self._sink = sink
         self._clock = clock
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Publish until cancelled."""
         with changes(self._store) as changed:
             while True:
                 changed.clear()
                 is_idle = False
                 try:
                     is_idle = not await asyncio.to_thread(self.pass_once)
-                except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
+                except Exception:  # noqa: BLE001 -- an edge: logged and retried
                     get_logger().exception("capacities.failed")
                 if is_idle:
                     await changed.wait()
                 await asyncio.sleep(PERIOD_S - self._clock() % PERIOD_S)
 
     def pass_once(self) -> int:
-        """Publish what there is now; returns how many numbers that were."""
+        """Publish the present capacities; return the number of measurements."""
         now_s = self._clock()
-        measured = [
-            *(one for record in self._store.list(ENDPOINT) for one in _readable(of_endpoint, record)),
-            *(one for record in self._store.list(INFERENCE_COMPONENT) for one in _readable(of_component, record)),
-        ]
-        for one in measured:
-            self._sink.put(one.metric, one.value, now_s=now_s, unit="Count")
-        return len(measured)
+        found: list[CapacityMetric] = []
+        for kind, measure in ((ENDPOINT, of_endpoint), (INFERENCE_COMPONENT, of_component)):
+            for record in self._store.list(kind):
+                found += _readable(measure, record)
+        for capacity in found:
+            self._sink.put(capacity.metric, capacity.value, now_s=now_s, unit="Count")
+        return len(found)
 
 
-def _readable(read: Callable[[RawRecord], Iterable[Measured]], record: RawRecord) -> Sequence[Measured]:
-    """What a record says; nothing of one that another version of Headrace wrote: whoever describes it tells why."""
+def _readable(read: Callable[[RawRecord], Iterable[CapacityMetric]], record: RawRecord) -> Sequence[CapacityMetric]:
+    """Measure a record; nothing if it cannot be read, which its Describe operation reports."""
     try:
         return list(read(record))
     except _BROKEN:
         return []
 
 
-def of_endpoint(record: RawRecord) -> Iterator[Measured]:
-    """Instances of each variant that has some; none of an endpoint that is being deleted, or cannot be read."""
+def of_endpoint(record: RawRecord) -> Iterator[CapacityMetric]:
+    """Yield the instances of each variant with instances, unless the endpoint is being deleted or cannot be read."""
     if record.deleting_s is not None or not is_readable(record):
         return
     for variant, (current, desired) in capacities_of(record).items():
@@ -95,14 +95,14 @@ def of_endpoint(record: RawRecord) -> Iterator[Measured]:
         yield from _pair("/aws/sagemaker/Endpoints", "InstanceCount", dimensions, current, desired)
 
 
-def of_component(record: RawRecord) -> Iterator[Measured]:
-    """Copies of a component; none of one that is being deleted, or cannot be read."""
+def of_component(record: RawRecord) -> Iterator[CapacityMetric]:
+    """Yield the copies of a component, unless it is being deleted or cannot be read."""
     if record.deleting_s is None and is_readable_component(record):
         dimensions = (("InferenceComponentName", record.name),)
         current, desired = current_copies(record), desired_copies(record)
         yield from _pair("/aws/sagemaker/InferenceComponents", "CopyCount", dimensions, current, desired)
 
 
-def _pair(namespace: str, word: str, dimensions: Dimensions, current: int, desired: int) -> Iterator[Measured]:
+def _pair(namespace: str, word: str, dimensions: Dimensions, current: int, desired: int) -> Iterator[CapacityMetric]:
     for name, value in ((f"Current{word}", current), (f"Desired{word}", desired)):
-        yield Measured(metric=Metric(namespace=namespace, name=name, dimensions=dimensions), value=float(value))
+        yield CapacityMetric(metric=Metric(namespace=namespace, name=name, dimensions=dimensions), value=float(value))

@@ -1,7 +1,7 @@
 """
-Reads the `/metrics` pages of workers that serve, and publishes what they say under CloudWatch's names.
+Scrapes the `/metrics` pages of ready workers and publishes them under CloudWatch's names.
 
-Every ten seconds while there are such workers; else it sleeps until the store says that something was written.
+It scrapes every ten seconds while there are ready workers, and otherwise sleeps until the next write to the store.
 """
 
 import asyncio
@@ -22,51 +22,51 @@ from headrace.state.store import Store
 
 PERIOD_S = 10.0
 TIMEOUT_S = 3.0
-"""For one page."""
+"""Seconds for one page."""
 MAX_PAGE_BYTES = 1024 * 1024
 MAX_AT_ONCE = 32
-"""Pages that are read at the same time."""
+"""Pages that are fetched concurrently."""
 
 
 class Scraper:
-    """One task; `run` until cancelled."""
+    """A task that scrapes ready workers; `run` until cancelled."""
 
     def __init__(
         self, *, store: Store, sink: StatisticSink, memory_bytes: int, clock: Callable[[], float] = time.time
     ) -> None:
         """
-        Begin without pages.
+        Create the scraper.
 
         Args:
-            store: has the workers' records.
-            sink: takes what was seen.
-            memory_bytes: of this host; a worker's handle says how much another one has.
-            clock: seconds since 1970.
+            store: The workers' records.
+            sink: Takes the measurements.
+            memory_bytes: Memory of this host; the handle of a worker on another host has its own.
+            clock: Returns the time, seconds since 1970.
         """
         self._store = store
         self._sink = sink
         self._memory_bytes = memory_bytes
         self._clock = clock
         self._pages: dict[tuple[str, str], Page] = {}
-        """(Worker, its process) → its last page."""
+        """(Worker, its process) → its latest page."""
         self._room = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def run(self) -> None:
-        """Read pages, for ever."""
+        """Scrape until cancelled."""
         with changes(self._store) as changed:
             while True:
                 changed.clear()
                 is_idle = False
                 try:
                     is_idle = not await self.pass_once()
-                except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
+                except Exception:  # noqa: BLE001 -- an edge: logged and retried
                     get_logger().exception("scraper.failed")
                 if is_idle:
                     await changed.wait()
                 await asyncio.sleep(PERIOD_S - self._clock() % PERIOD_S)
 
     async def pass_once(self) -> int:
-        """Read the page of each worker that serves; returns how many there are."""
+        """Scrape each ready worker once; return their number."""
         records = await asyncio.to_thread(self._store.list, WORKER)
         serving = [(record, handle) for record in records if (handle := _serving(record)) is not None]
         keys = {(record.name, str(handle.facts)) for record, handle in serving}
@@ -78,15 +78,15 @@ class Scraper:
         async with self._room:
             text = await fetch(handle.url, token=handle.token)
         if text is None:
-            return  # an own image need not have such a page
+            return  # a custom image may have no such page
         key = (record.name, str(handle.facts))
         page, before = read_page(text, at_s=self._clock()), self._pages.get(key)
         self._pages[key] = page
         namespace, dimensions = series_of(record.spec)
         memory_bytes = self._memory_bytes if handle.memory_bytes is None else handle.memory_bytes
-        for seen in metrics_between(before, page, memory_bytes=memory_bytes):
-            metric = Metric(namespace=namespace, name=seen.name, dimensions=dimensions)
-            self._sink.put_point(metric, seen.point)
+        for found in metrics_between(before, page, memory_bytes=memory_bytes):
+            metric = Metric(namespace=namespace, name=found.name, dimensions=dimensions)
+            self._sink.put_point(metric, found.point)
 
 
 def _serving(record: RawRecord) -> Handle | None:

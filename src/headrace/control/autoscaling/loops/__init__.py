@@ -1,1 +1,1 @@
-"""What scales on its own: the autoscaler, and the waker of targets at zero."""
+"""The autoscaler, and the waker of targets scaled to zero."""

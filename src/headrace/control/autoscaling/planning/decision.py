@@ -98,12 +98,12 @@ class Trigger:
 
     @property
     def is_alarm_below(self) -> bool:
-        """Whether the alarm fires on small values; target tracking scales in by such an alarm."""
+        """True if the alarm fires on small values; target tracking scales in by such an alarm."""
         return self.comparison in ("LessThanThreshold", "LessThanOrEqualToThreshold")
 
     @property
     def is_ready(self) -> bool:
-        """Whether the policy should act; target tracking needs a value to decide how far."""
+        """True if the policy should act; target tracking needs a value to decide how far."""
         return self.state == "ALARM" and (bool(self.values) or isinstance(self.policy, StepScaling))
 
     def counts(self, target: TargetState, now_s: float) -> bool:

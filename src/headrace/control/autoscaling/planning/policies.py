@@ -48,7 +48,7 @@ class PolicySpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
 
     @property
     def is_target_tracking(self) -> bool:
-        """Whether the policy tracks a target, by alarms of its own."""
+        """True if the policy tracks a target, by alarms of its own."""
         return self.policy_type == "TargetTrackingScaling"
 
     @property

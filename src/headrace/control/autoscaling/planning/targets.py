@@ -66,7 +66,7 @@ class TargetKey:
 
     @property
     def quantity(self) -> str:
-        """What the texts of AWS's activities call the number."""
+        """The number's name in the texts of AWS's activities."""
         return "desired copy count" if self.component else "desired instance count"
 
     @property
@@ -96,7 +96,7 @@ class TargetMembers(RecordPart, frozen=True, kw_only=True, rename="pascal"):
 
 
 class SuspendedState(RecordPart, frozen=True, kw_only=True, rename="pascal"):
-    """What RegisterScalableTarget has suspended."""
+    """The suspensions set by RegisterScalableTarget."""
 
     dynamic_scaling_in_suspended: bool = False
     dynamic_scaling_out_suspended: bool = False
@@ -124,7 +124,7 @@ class TargetSpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
 
 
 class TargetStatus(RecordPart, frozen=True, kw_only=True):
-    """What the autoscaler remembers of a target."""
+    """The autoscaler's memory of a target from one pass to the next."""
 
     observed_generation: int | None = msgspec.field(default=None, name="observed")
     last: Scaling | None = None

@@ -49,7 +49,7 @@ class ActivitySpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
 
     @property
     def is_in_progress(self) -> bool:
-        """Whether the activity has not ended."""
+        """True until the activity ends."""
         return self.status_code in ("Pending", "InProgress")
 
 

@@ -38,7 +38,7 @@ class Follower:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the copies for the present instances were rolled back."""
+        """True if the copies for the present instances were rolled back."""
         return self.is_settled and self.copies < self.required
 
     def describe(self) -> str:
