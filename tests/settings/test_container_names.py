@@ -50,7 +50,7 @@ def rows():
 
 def load_one(kind, name, value, **overrides):
     given_here = {name: value}
-    env, properties, config = (given_here if kind == one else {} for one in ("env", "properties", "model config"))
+    env, properties, config = (given_here if kind == source else {} for source in ("env", "properties", "model config"))
     return load_settings(overrides, env, properties, config, container=True)
 
 

@@ -206,8 +206,8 @@ def test_well_known_bad_forms(body):
     check(HttpRequest("POST", "/", "", {**FORM, "authorization": "Credential=a/d/r/iam/aws4_request,"}, body))
 
 
-def test_an_operation_that_a_model_has_not_is_named():
-    with pytest.raises(AwsError, match=r"sagemaker\.MakeCoffee is not an operation"):
+def test_an_unknown_operation_is_named():
+    with pytest.raises(AwsError, match=r"sagemaker\.MakeCoffee is not a known operation"):
         calls.parse(HttpRequest("POST", "/", "", {"x-amz-target": "SageMaker.MakeCoffee"}, b"{}"))
     with pytest.raises(AwsError, match="Could not find operation MakeCoffee for service sts") as caught:
         calls.parse(HttpRequest("POST", "/", "", FORM, b"Action=MakeCoffee&Version=2011-06-15"))

@@ -15,11 +15,7 @@ _CONTENT_TYPE = ("content-type", "application/cbor")
 
 def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, Any]:
     """Parse the parameters of a call and check their types. Raises `AwsError`."""
-    value = cbor_values.decode(request.body)
-    if operation.input_shape is None:
-        return {}
-    params: dict[str, Any] = json_values.from_json({} if value is None else value, operation.input_shape)
-    return params
+    return json_values.params_from_json(cbor_values.decode(request.body), operation)
 
 
 def render_output(operation: OperationModel, result: dict[str, Any], request_id: str) -> HttpResponse:

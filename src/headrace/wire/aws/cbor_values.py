@@ -20,7 +20,7 @@ _EPOCH_TAG = 1
 
 
 def _refuse(*_: Any) -> Any:
-    raise ValueError("Only tag 1 (seconds since 1970) is known here.")
+    raise ValueError("Only tag 1 (seconds since 1970) is supported.")
 
 
 def _as_number(value: Any, *_: Any) -> Any:
@@ -74,7 +74,7 @@ def _plain(value: Any) -> Any:
         return None
     if isinstance(value, str | bytes | bool | int | float):
         return value
-    raise malformed("The request body has a simple value of CBOR that is not known here.")
+    raise malformed("The request body has an unknown simple value of CBOR.")
 
 
 def _to_cbor(value: Any, shape: Shape) -> Any:

@@ -12,11 +12,7 @@ from headrace.wire.aws.query_errors import query_error_headers, type_of
 
 def parse_input(operation: OperationModel, request: HttpRequest) -> dict[str, Any]:
     """Parse the parameters of a call and check their types. Raises `AwsError`."""
-    value = json_values.decode(request.body)
-    if operation.input_shape is None:
-        return {}
-    params: dict[str, Any] = json_values.from_json({} if value is None else value, operation.input_shape)
-    return params
+    return json_values.params_from_json(json_values.decode(request.body), operation)
 
 
 def render_output(operation: OperationModel, result: dict[str, Any], request_id: str) -> HttpResponse:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from botocore.model import Shape
+from botocore.model import OperationModel, Shape
 
 from headrace.wire.aws import scalars
 from headrace.wire.aws.errors import malformed
@@ -67,6 +67,19 @@ def from_json(value: Any, shape: Shape, where: str = "") -> Any:
     """
     reader: Callable[[Any, Shape, str], Any] = _READERS.get(shape.type_name, _read_string)
     return reader(value, shape, where)
+
+
+def params_from_json(value: Any, operation: OperationModel) -> dict[str, Any]:
+    """
+    Convert a decoded body to the parameters of a call.
+
+    Raises:
+        AwsError: a value has another type than in the model.
+    """
+    if operation.input_shape is None:
+        return {}
+    params: dict[str, Any] = from_json({} if value is None else value, operation.input_shape)
+    return params
 
 
 def to_json(value: Any, shape: Shape) -> Any:
@@ -228,8 +241,8 @@ def _wrong_container(value: Any, where: str) -> Exception:
 def _wrong_scalar(value: Any, shape: Shape, where: str) -> Exception:
     if isinstance(value, dict | list):
         return _not_expected(value, where)
-    wanted = _A.get(shape.type_name, f"a {shape.type_name.capitalize()}")
-    return malformed(f"{_token(value)} can not be converted to {wanted}{_at(where)}.")
+    expected = _A.get(shape.type_name, f"a {shape.type_name.capitalize()}")
+    return malformed(f"{_token(value)} can not be converted to {expected}{_at(where)}.")
 
 
 def _not_expected(value: dict[str, Any] | list[Any], where: str) -> Exception:

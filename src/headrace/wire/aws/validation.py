@@ -16,7 +16,7 @@ from headrace.wire.aws import patterns
 from headrace.wire.aws.errors import constraint_error
 from headrace.wire.aws.json_values import member_path
 
-_MAX_TOLD = 20
+_MAX_LISTED = 20
 _MAX_SHOWN_CHARACTERS = 1024
 _TOO_LONG_TO_MATCH = 2
 """Multiple of the allowed length beyond which text is refused without matching: some patterns take cubic time."""
@@ -45,9 +45,9 @@ def check(operation: OperationModel, params: dict[str, Any], *, free_shapes: Abs
     free = free_shapes | {shape.members[payload].name} if payload else free_shapes
     found = list(violations(params, shape, free_shapes=free))
     if found:
-        told = "; ".join(found[:_MAX_TOLD])
+        listed = "; ".join(found[:_MAX_LISTED])
         plural = "" if len(found) == 1 else "s"
-        message = f"{len(found)} validation error{plural} detected: {told}"
+        message = f"{len(found)} validation error{plural} detected: {listed}"
         raise constraint_error(operation.service_model.service_name, message)
 
 
@@ -147,16 +147,16 @@ def _all_constraints(shape: Shape) -> str:
     """Return all constraints on a member of a list or map, as AWS lists them."""
     metadata = shape.metadata
     what = "value" if shape.type_name in _NUMBERS else "length"
-    told = []
+    constraints = []
     if "max" in metadata:
-        told.append(_max_constraint(shape, what))
+        constraints.append(_max_constraint(shape, what))
     if "min" in metadata:
-        told.append(_min_constraint(shape, what))
+        constraints.append(_min_constraint(shape, what))
     if "pattern" in metadata:
-        told.append(_pattern_constraint(shape))
+        constraints.append(_pattern_constraint(shape))
     if metadata.get("enum"):
-        told.append(_enum_constraint(shape))
-    return ", ".join(told)
+        constraints.append(_enum_constraint(shape))
+    return ", ".join(constraints)
 
 
 def _max_constraint(shape: Shape, what: str) -> str:
@@ -187,7 +187,7 @@ def _shown(value: Any, shape: Shape) -> str:
     if isinstance(value, dict):
         text = "{" + ", ".join(f"{key}=..." for key in value) + "}"
     elif isinstance(value, list):
-        text = "[" + ", ".join(_shown(item, shape.member) for item in value[:_MAX_TOLD]) + "]"
+        text = "[" + ", ".join(_shown(item, shape.member) for item in value[:_MAX_LISTED]) + "]"
     elif isinstance(value, bytes):
         text = f"{len(value)} bytes"
     else:

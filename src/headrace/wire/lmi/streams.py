@@ -4,35 +4,30 @@ from collections.abc import Sequence
 
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, Token
-from headrace.wire.answers import failure_of
 from headrace.wire.framing import SSE_KEEP_ALIVE, json_fragment, json_line, to_json
 from headrace.wire.lmi.tokens import LmiOptions, spaced_json
+from headrace.wire.streams import ClosingStream
 
 _HEAD = b'{"generated_text": "'
 _TAIL = b'"}'
 _NO_TOKEN = Token(0, "", None)
 
 
-class FragmentStream:
+class FragmentStream(ClosingStream):
     """
     The `json` formatter of 0.25 and 0.26: one JSON object whose text is sent as it is generated.
 
     Head, text and tail are separate fragments, because published clients strip head and tail by character sets.
     """
 
-    keep_alive = b""
-
     def __init__(self, options: LmiOptions) -> None:
+        super().__init__()
         self._options = options
         self._tokens: list[Token] = []
         self._has_begun = False
-        self._is_closed = False
 
-    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
+    def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
         """Render the escaped text; the first chunk is preceded by the head."""
-        failure = failure_of(chunk.finish)
-        if failure is not None:
-            return self.error(failure)
         parts = self._begun()
         if self._options.details:
             self._tokens.extend(chunk.tokens)
@@ -43,17 +38,9 @@ class FragmentStream:
             self._is_closed = True
         return parts
 
-    def end(self) -> Sequence[bytes]:
-        """Return nothing: the last chunk closes the object."""
-        return ()
-
-    def error(self, error: HeadraceError) -> Sequence[bytes]:
+    def _error(self, error: HeadraceError) -> Sequence[bytes]:
         """Render the end of the object, with `error` and `code`."""
-        if self._is_closed:
-            return ()
-        parts = self._begun()
-        self._is_closed = True
-        return [*parts, b'", "error": %b, "code": 424}' % to_json(error.message)]
+        return [*self._begun(), b'", "error": %b, "code": 424}' % to_json(error.message)]
 
     def _begun(self) -> list[bytes]:
         if self._has_begun:
@@ -67,20 +54,17 @@ class FragmentStream:
         return b'", "details": %b}' % spaced_json(self._options.stream_details(finish, request, self._tokens))
 
 
-class LineStream:
+class LineStream(ClosingStream):
     """The `jsonlines` and `sse` formatters: a line per token, the last one with the whole text."""
 
     def __init__(self, options: LmiOptions) -> None:
+        super().__init__()
         self._options = options
         self._texts: list[str] = []
-        self._is_closed = False
         self.keep_alive = SSE_KEEP_ALIVE if options.form == "sse" else b""
 
-    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
+    def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
         """Render one line per token of the chunk."""
-        failure = failure_of(chunk.finish)
-        if failure is not None:
-            return self.error(failure)
         self._is_closed = chunk.finish is not None
         if self._options.version == "0.25":
             return [self._framed(b'{"outputs": [%b]}' % to_json(chunk.text))] if chunk.text or chunk.finish else ()
@@ -91,15 +75,8 @@ class LineStream:
         lines = [self._line(token, chunk.index) for token in before]
         return [*lines, self._last_line(last, chunk.index, chunk.finish, request)]
 
-    def end(self) -> Sequence[bytes]:
-        """Return nothing: the last chunk has the end."""
-        return ()
-
-    def error(self, error: HeadraceError) -> Sequence[bytes]:
+    def _error(self, error: HeadraceError) -> Sequence[bytes]:
         """Render a line whose `finish_reason` is `error` (17: a line with `error`)."""
-        if self._is_closed:
-            return ()
-        self._is_closed = True
         if self._options.version == "0.25":
             return [self._framed(spaced_json({"outputs": [""], "error": error.message, "code": 424}))]
         if self._options.version == "17":

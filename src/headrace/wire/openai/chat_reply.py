@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, Token
-from headrace.wire.answers import Answer, FinishedChoice, failure_of, usage_of
-from headrace.wire.dialect import Timings
+from headrace.wire.answers import Answer, FinishedChoice, usage_of
 from headrace.wire.framing import to_json
-from headrace.wire.openai.envelope import Envelope, UsageMeter, finish_reason
+from headrace.wire.openai.envelope import EnvelopeOptions, EnvelopeReply, EnvelopeStream, finish_reason
 from headrace.wire.openai.logprobs import chat_logprobs, visible
 from headrace.wire.openai.tool_stream import ArgumentsDelta, CallStart, Delta, TextDelta, ToolStream
 from headrace.wire.openai.tools import ToolPlan
@@ -18,14 +16,10 @@ CHUNK_KIND = "chat.completion.chunk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOptions:
-    """Options of the request for the format of the answer."""
+class ChatOptions(EnvelopeOptions):
+    """Options of a chat request for the format of the answer."""
 
-    envelope: Envelope
     plan: ToolPlan
-    num_top_logprobs: int | None
-    """Alternatives per token; None: no logprobs."""
-    with_special: bool
 
     def call_id(self, choice: int, call: int) -> str:
         """Return the id of a tool call."""
@@ -38,19 +32,10 @@ class ChatOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatReply:
+class ChatReply(EnvelopeReply):
     """Renders the answer to a chat completion."""
 
     options: ChatOptions
-
-    @property
-    def content_type(self) -> str:
-        """The content type of JSON or of a stream."""
-        return self.options.envelope.content_type
-
-    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return additional response headers."""
-        return self.options.envelope.headers(timings)
 
     def stream(self) -> "ChatStream":
         """Return a renderer of one object per chunk."""
@@ -101,23 +86,15 @@ class _StreamedChoice:
     """Tokens whose logprobs have not been sent yet."""
 
 
-class ChatStream:
+class ChatStream(EnvelopeStream):
     """Renders the role, then an object per delta, then the finish reason."""
 
     def __init__(self, options: ChatOptions) -> None:
+        super().__init__(options.envelope, CHUNK_KIND)
         self._options = options
-        self._envelope = options.envelope
-        self._head, self._tail = options.envelope.frame(CHUNK_KIND)
-        self._meter = UsageMeter()
         self._choices: dict[int, _StreamedChoice] = {}
-        self._is_closed = False
-        self.keep_alive = options.envelope.keep_alive
 
-    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
-        """Render the chunk as objects, or as an error event."""
-        failure = failure_of(chunk.finish)
-        if failure is not None:
-            return self.error(failure)
+    def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
         events: list[bytes] = []
         choice = self._choices.get(chunk.index)
         if choice is None:
@@ -137,21 +114,6 @@ class ChatStream:
             reason = to_json(self._options.reason(chunk.finish, choice.tool_stream.num_calls))
             events.append(self._event(chunk.index, b"{}", self._take_logprobs(choice), reason))
         return events
-
-    def end(self) -> Sequence[bytes]:
-        """Render the usage, if requested, and `[DONE]`."""
-        if self._is_closed:
-            return ()
-        self._is_closed = True
-        usage = [self._envelope.usage_event(CHUNK_KIND, self._meter.usage)] if self._envelope.include_usage else []
-        return [*usage, *self._envelope.end_events]
-
-    def error(self, error: HeadraceError) -> Sequence[bytes]:
-        """Render an object with `error`."""
-        if self._is_closed:
-            return ()
-        self._is_closed = True
-        return self._envelope.error_events(error)
 
     def _delta(self, choice: int, delta: Delta) -> bytes:
         if isinstance(delta, TextDelta):
@@ -173,4 +135,4 @@ class ChatStream:
 
     def _event(self, index: int, delta: bytes, logprobs: bytes, reason: bytes) -> bytes:
         choice = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (index, delta, logprobs, reason)
-        return b"".join((self._head, choice, self._tail))
+        return self._framed(choice)

@@ -3,45 +3,30 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, Token
-from headrace.wire.answers import Answer, failure_of, usage_of
-from headrace.wire.dialect import Timings
+from headrace.wire.answers import Answer, usage_of
 from headrace.wire.framing import to_json
-from headrace.wire.openai.envelope import Envelope, UsageMeter, finish_reason
+from headrace.wire.openai.envelope import EnvelopeOptions, EnvelopeReply, EnvelopeStream, finish_reason
 from headrace.wire.openai.logprobs import completion_logprobs, visible
 
 KIND = "text_completion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionsOptions:
-    """Options of the request for the format of the answer."""
+class CompletionsOptions(EnvelopeOptions):
+    """Options of a completion request for the format of the answer."""
 
-    envelope: Envelope
     num_choices: int
     """Choices per prompt."""
-    num_top_logprobs: int | None
-    """Alternatives per token; None: no logprobs."""
     echoes: tuple[str | tuple[int, ...], ...] | None
     """The prompts, if they precede the answers."""
-    with_special: bool
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionsReply:
+class CompletionsReply(EnvelopeReply):
     """Renders the answer to a completion."""
 
     options: CompletionsOptions
-
-    @property
-    def content_type(self) -> str:
-        """The content type of JSON or of a stream."""
-        return self.options.envelope.content_type
-
-    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
-        """Return additional response headers."""
-        return self.options.envelope.headers(timings)
 
     def stream(self) -> "CompletionsStream":
         """Return a renderer of one object per chunk."""
@@ -100,23 +85,15 @@ class _Prompt:
     waiting: list[Chunk] = field(default_factory=list)
 
 
-class CompletionsStream:
+class CompletionsStream(EnvelopeStream):
     """Renders an object per chunk."""
 
     def __init__(self, options: CompletionsOptions) -> None:
+        super().__init__(options.envelope, KIND)
         self._options = options
-        self._envelope = options.envelope
-        self._head, self._tail = options.envelope.frame(KIND)
-        self._meter = UsageMeter()
         self._prompts: dict[int, _Prompt] = {}
-        self._is_closed = False
-        self.keep_alive = options.envelope.keep_alive
 
-    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
-        """Render the chunk as one object, or as an error event."""
-        failure = failure_of(chunk.finish)
-        if failure is not None:
-            return self.error(failure)
+    def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
         prompt = self._prompts.setdefault(request, _Prompt())
         if chunk.prompt is not None:
             prompt.tokens = chunk.prompt
@@ -126,21 +103,6 @@ class CompletionsStream:
         chunks = [*prompt.waiting, chunk]
         prompt.waiting.clear()
         return [event for item in chunks for event in self._events(item, request, prompt)]
-
-    def end(self) -> Sequence[bytes]:
-        """Render the usage, if requested, and `[DONE]`."""
-        if self._is_closed:
-            return ()
-        self._is_closed = True
-        usage = [self._envelope.usage_event(KIND, self._meter.usage)] if self._envelope.include_usage else []
-        return [*usage, *self._envelope.end_events]
-
-    def error(self, error: HeadraceError) -> Sequence[bytes]:
-        """Render an object with `error`."""
-        if self._is_closed:
-            return ()
-        self._is_closed = True
-        return self._envelope.error_events(error)
 
     def _needs_prompt(self, request: int) -> bool:
         echoes = self._options.echoes
@@ -167,4 +129,4 @@ class CompletionsStream:
             b"null" if logprobs is None else to_json(logprobs),
             b"null" if finish is None else to_json(finish_reason(finish)),
         )
-        return b"".join((self._head, choice, self._tail))
+        return self._framed(choice)

@@ -21,6 +21,7 @@ from headrace.wire.framing import (
 )
 from headrace.wire.openai.errors import error_body
 from headrace.wire.openai.parameters import Framing
+from headrace.wire.streams import ClosingStream
 
 DONE = sse_event(b"[DONE]")
 
@@ -114,6 +115,55 @@ def usage_object(usage: Usage) -> dict[str, object]:
 def finish_reason(finish: Finish) -> str:
     """Return `finish_reason` of a choice without tool calls."""
     return _FINISH_REASONS[finish.reason]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeOptions:
+    """Options of a request for the format of its answer, whole or streamed."""
+
+    envelope: Envelope
+    num_top_logprobs: int | None
+    """Alternatives per token; None: no logprobs."""
+    with_special: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeReply:
+    """The content type and headers of a reply in an envelope."""
+
+    options: EnvelopeOptions
+
+    @property
+    def content_type(self) -> str:
+        """The content type of JSON or of a stream."""
+        return self.options.envelope.content_type
+
+    def headers(self, timings: Timings | None) -> tuple[tuple[str, str], ...]:
+        """Return additional response headers."""
+        return self.options.envelope.headers(timings)
+
+
+class EnvelopeStream(ClosingStream):
+    """A stream of objects in an envelope, which ends with the usage, if requested, and `[DONE]`."""
+
+    def __init__(self, envelope: Envelope, kind: str) -> None:
+        super().__init__()
+        self.keep_alive = envelope.keep_alive
+        self._envelope = envelope
+        self._kind = kind
+        self._head, self._tail = envelope.frame(kind)
+        self._meter = UsageMeter()
+
+    def _end(self) -> Sequence[bytes]:
+        usage = [self._envelope.usage_event(self._kind, self._meter.usage)] if self._envelope.include_usage else []
+        return [*usage, *self._envelope.end_events]
+
+    def _error(self, error: HeadraceError) -> Sequence[bytes]:
+        return self._envelope.error_events(error)
+
+    def _framed(self, choice: bytes) -> bytes:
+        """Render an object with one choice."""
+        return b"".join((self._head, choice, self._tail))
 
 
 class UsageMeter:

@@ -123,8 +123,8 @@ def _best_of(parameters: GenerateParameters, *, stream: bool, limits: RequestLim
         raise _wrong("best_of", "`best_of` != 1 is not allowed for this endpoint")
     if not 1 <= best_of <= limits.max_best_of:
         raise _wrong("best_of", f"`best_of` must be > 0 and <= {limits.max_best_of}. Given: {best_of}")
-    asked = is_sampling(parameters) or parameters.temperature is not None
-    if best_of > 1 and not asked:
+    samples = is_sampling(parameters) or parameters.temperature is not None
+    if best_of > 1 and not samples:
         raise _wrong("best_of", "you must use sampling when `best_of` is > 1")
     if best_of > 1 and parameters.seed is not None:
         raise _wrong("seed", "`seed` must not be set when `best_of` > 1")

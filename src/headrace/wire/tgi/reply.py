@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk, Finish, Token, TokenLogprob
-from headrace.wire.answers import Answer, FinishedChoice, failure_of, finite_logprob
+from headrace.wire.answers import Answer, FinishedChoice, finite_logprob
 from headrace.wire.dialect import Timings
 from headrace.wire.framing import (
     JSON_CONTENT_TYPE,
@@ -15,6 +15,7 @@ from headrace.wire.framing import (
     sse_event,
     to_json,
 )
+from headrace.wire.streams import ClosingStream
 from headrace.wire.tgi.errors import error_body
 from headrace.wire.tgi.parameters import Version
 
@@ -102,23 +103,20 @@ class TgiReply:
         return sequence
 
 
-class TgiStream:
+class TgiStream(ClosingStream):
     """Renders one event per token; the last one has `generated_text` and `details`."""
 
     keep_alive = SSE_KEEP_ALIVE
 
     def __init__(self, options: TgiOptions) -> None:
+        super().__init__()
         self._options = options
         self._texts: list[str] = []
         self._num_events = 0
-        self._is_closed = False
 
-    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
+    def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
         """Render one event per token of the chunk."""
         del request
-        failure = failure_of(chunk.finish)
-        if failure is not None:
-            return self.error(failure)
         self._texts.append(chunk.text)
         if chunk.finish is None:
             return [self._event(token, b"null", b"null") for token in chunk.tokens]
@@ -128,15 +126,8 @@ class TgiStream:
         text = to_json(self._options.prefix + "".join(self._texts))
         return [*events, self._event(last, text, self._details(chunk.finish))]
 
-    def end(self) -> Sequence[bytes]:
-        """Return nothing: the last token's event ends the stream."""
-        return ()
-
-    def error(self, error: HeadraceError) -> Sequence[bytes]:
+    def _error(self, error: HeadraceError) -> Sequence[bytes]:
         """Render an event with `error` and `error_type`."""
-        if self._is_closed:
-            return ()
-        self._is_closed = True
         return [sse_event(error_body(error), space=self._options.version != "1.0")]
 
     def _event(self, token: Token, generated_text: bytes, details: bytes) -> bytes:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from headrace.core.errors import HeadraceError
 from headrace.core.generation import Chunk
-from headrace.wire.answers import Answer, failure_of
+from headrace.wire.answers import Answer
 from headrace.wire.dialect import StreamRenderer, Timings
+from headrace.wire.streams import ClosingStream
 from headrace.wire.torchserve.errors import error_body
 
 _SEPARATORS = " \n\t"
@@ -55,43 +56,31 @@ class WordReply:
         return _ended(self.prefix + answer.choices[0].text).encode()
 
 
-class WordStream:
+class WordStream(ClosingStream):
     """Renders whole words, each with the separator after it."""
 
-    keep_alive = b""
-
     def __init__(self, prefix: str) -> None:
+        super().__init__()
         self._held = [prefix]
         self._is_first = True
-        self._is_closed = False
         self._ends_in_newline = False
 
-    def chunk(self, chunk: Chunk, *, request: int = 0) -> Sequence[bytes]:
+    def _chunk(self, chunk: Chunk, request: int) -> Sequence[bytes]:
         """Render the words that are complete; at the end the rest of the text and a newline."""
         del request
-        failure = failure_of(chunk.finish)
-        if failure is not None:
-            return self.error(failure)
         self._held.append(chunk.text)
         if chunk.finish is not None:
             self._is_closed = True
-            return self._end()
+            return self._rest()
         newest = "".join(self._held) if self._is_first else chunk.text
         self._is_first = False
         if not any(mark in newest for mark in _SEPARATORS) and not self._is_enough(newest):
             return ()
         return self._words("".join(self._held))
 
-    def end(self) -> Sequence[bytes]:
-        """Return nothing: the last chunk has the end."""
-        return ()
-
-    def error(self, error: HeadraceError) -> Sequence[bytes]:
+    def _error(self, error: HeadraceError) -> Sequence[bytes]:
         """Render the text held back, and TorchServe's error object on a separate line."""
-        if self._is_closed:
-            return ()
-        self._is_closed = True
-        return [*self._end(), error_body(error) + b"\n"]
+        return [*self._rest(), error_body(error) + b"\n"]
 
     def _is_enough(self, newest: str) -> bool:
         return bool(newest) and _has_no_spaces(newest[-1]) and sum(map(len, self._held)) >= _ENOUGH_CHARACTERS
@@ -105,7 +94,7 @@ class WordStream:
         self._ends_in_newline = text[:after].endswith("\n")
         return [text[:after].encode()]
 
-    def _end(self) -> Sequence[bytes]:
+    def _rest(self) -> Sequence[bytes]:
         text = "".join(self._held)
         self._held = []
         if not text and self._ends_in_newline:
