@@ -62,7 +62,7 @@ PARAMETER_FIELDS = FieldTable(
         "num_beams": Refused(NO_BEAM_SEARCH, neutral=1),
         "num_return_sequences": Refused("there is one answer", neutral=1),
         "no_repeat_ngram_size": Refused("repetition is not forbidden", "Use 'repetition_penalty'.", neutral=0),
-        "bad_words_ids": Refused("words cannot be banned"),
+        "bad_words_ids": Refused("words cannot be excluded"),
         "max_length": Refused("the prompt is not counted", "Use 'max_new_tokens'."),
         "typical_p": Refused("it is not applied", "Use 'top_p'.", neutral=1),
         "min_p": Refused("it is not applied", "Use 'top_p'.", neutral=0),
