@@ -9,9 +9,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from time import perf_counter
 
-from headrace.http.asgi import Receive, Scope, Send, content_length, part_writer
+from headrace.http.asgi import Receive, Scope, Send, WritePart, content_length, part_writer
 from headrace.http.body import ClientGone, read_body
 from headrace.http.body_budget import BodyShare
 from headrace.http.response import Headers, send_head, send_response
@@ -34,12 +33,15 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._write = part_writer(scope)
+        self._direct: WritePart | None = None
+        """The writer while the head was sent and no part waits."""
         self._waiting: deque[bytes] = deque()
         self._sending = asyncio.Lock()
         self._keep_alive_s = keep_alive_s
         self._keep_alive = b""
         self._head: Headers = ()
-        self._last_sent_s = 0.0
+        self._is_silent = False
+        """Nothing was sent since the last look."""
         self.is_started = False
         """The head has been sent: the status can no longer change."""
         self.is_finished = False
@@ -99,30 +101,33 @@ class Exchange:
         """Prepare a stream with status 200; its head is sent with the first part, until then an error has a status."""
         self._head = headers
         self._keep_alive = keep_alive
-        self._last_sent_s = perf_counter()
+        self._is_silent = False
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head of a stream at once."""
         self.is_started = True
         await send_head(self._send, status, headers)
+        self._direct = None if self._waiting else self._write
 
     def put(self, part: bytes) -> bool:
         """Send a part of a stream as far as that is possible at once; False: `drain` before the next one."""
         self.num_bytes += len(part)
-        if self._write is None or self._waiting or not self.is_started or self._sending.locked():
+        if self._direct is None:
             self._waiting.append(part)
             return False
-        self._last_sent_s = perf_counter()
-        return self._write(part)
+        self._is_silent = False
+        return self._direct(part)
 
     async def drain(self) -> None:
         """Send the waiting parts, each as a chunk of its own, and wait until the client has room for more."""
         async with self._sending:
             if not self.is_started:
                 await self.start(200, self._head)
+            self._direct = None
             await self._send_part(self._waiting.popleft() if self._waiting else b"")
             while self._waiting:
                 await self._send_part(self._waiting.popleft())
+            self._direct = self._write
 
     async def finish(self) -> None:
         """End a stream."""
@@ -138,11 +143,10 @@ class Exchange:
         await send_response(self._scope, self._send, status, headers, body)
 
     async def _send_part(self, part: bytes) -> None:
-        self._last_sent_s = perf_counter()
+        self._is_silent = False
         await self._send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def _break_silence(self) -> None:
-        assert self._keep_alive_s is not None
-        is_silent = perf_counter() - self._last_sent_s >= self._keep_alive_s
-        if self._keep_alive and not self.is_finished and is_silent and not self.put(self._keep_alive):
+        is_silent, self._is_silent = self._is_silent, True
+        if self._keep_alive and is_silent and not self.is_finished and not self.put(self._keep_alive):
             await self.drain()
