@@ -18,12 +18,8 @@ from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.progress import Progress
 from headrace.core.sizes import format_size, parse_size
 from headrace.engine.config import EngineLimits
-from headrace.engine.loading.assembly import (
-    BLOCK_TOKENS,
-    DEFAULT_MAX_MODEL_LEN,
-    resolve_limits,
-)
 from headrace.engine.loading.formats import Formats, Machine, choose_formats
+from headrace.engine.loading.plan import BLOCK_TOKENS, DEFAULT_MAX_MODEL_LEN, resolve_limits
 from headrace.models.shapes import expected_shapes
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import Encoding, dominant_bits

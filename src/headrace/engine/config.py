@@ -1,8 +1,8 @@
 """
 The configuration of an engine (`EngineConfig`), and the resolved limits that it enforces (`EngineLimits`).
 
-The server derives an `EngineConfig` from its settings, which have the defaults; `assembly.resolve_limits` resolves it
-against the model, and `fit_to_runner` against what the loaded runner can hold.
+The server derives an `EngineConfig` from its settings, which have the defaults; `loading.plan.resolve_limits` resolves
+it against the model, and `fit_to_runner` against what the loaded runner can hold.
 """
 
 from dataclasses import dataclass, replace

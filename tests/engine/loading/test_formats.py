@@ -69,7 +69,7 @@ def test_a_requested_format_is_never_overruled(
 ) -> None:
     machine = Machine(available_bytes=available_bytes, has_native_bf16=False)
     formats = choose_formats(dtype, kv_dtype, num_parameters=num_parameters, stored_bits=stored_bits, machine=machine)
-    assert (formats.dtype, formats.kv_dtype, formats.reason) == (dtype, kv_dtype, f"{dtype} as asked")
+    assert (formats.dtype, formats.kv_dtype, formats.reason) == (dtype, kv_dtype, f"{dtype} as requested")
 
 
 @given(st.integers(1, 10**12), st.integers(1, 32), st.integers(0, 1 << 42), st.booleans())

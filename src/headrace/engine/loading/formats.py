@@ -60,9 +60,9 @@ def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, stored_bit
     if dtype == "auto":
         dtype, reason = _choose_dtype(num_parameters, stored_bits, machine)
     elif dtype == SMOOTHQUANT:
-        dtype, reason = "w8a8", "w8a8 as asked, smoothed"
+        dtype, reason = "w8a8", "w8a8 as requested, smoothed"
     else:
-        reason = f"{dtype} as asked"
+        reason = f"{dtype} as requested"
     if kv_dtype == "auto":
         kv_dtype = "bf16" if dtype == "bf16" or (is_chosen_by_quality and dtype == "w8a8") else "int8"
     return Formats(dtype=dtype, kv_dtype=kv_dtype, reason=reason)
@@ -70,27 +70,27 @@ def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, stored_bit
 
 def _choose_dtype(num_parameters: int, stored_bits: int, machine: Machine) -> tuple[str, str]:
     stored = "w4a8" if stored_bits <= 4 else "w8a8" if stored_bits <= 8 else "bf16"
-    wanted, reason = stored, f"{stored} is nearest to the file ({stored_bits} bits a weight)"
+    preferred, reason = stored, f"{stored} is nearest to the file ({stored_bits} bits a weight)"
     if num_parameters < SMALL_MODEL_PARAMETERS and stored == "w4a8":
-        wanted, reason = (
+        preferred, reason = (
             "w8a8",
             "w8a8 because models under 1 B parameters answer better than in w4a8",
         )
     elif num_parameters >= SMALL_MODEL_PARAMETERS and stored == "bf16" and not machine.has_native_bf16:
-        wanted, reason = "w8a8", "w8a8 because this CPU only emulates bf16, which is slow from 1 B parameters on"
-    dtype = _largest_that_fits(wanted, num_parameters, machine.available_bytes)
-    if dtype != wanted:
-        needed = format_size(round(num_parameters * BYTES_PER_WEIGHT[wanted]))
-        reason = f"{dtype} because {wanted} weights take {needed} of {format_size(machine.available_bytes)}"
+        preferred, reason = "w8a8", "w8a8 because this CPU only emulates bf16, which is slow from 1 B parameters on"
+    dtype = _largest_that_fits(preferred, num_parameters, machine.available_bytes)
+    if dtype != preferred:
+        needed = format_size(round(num_parameters * BYTES_PER_WEIGHT[preferred]))
+        reason = f"{dtype} because {preferred} weights take {needed} of {format_size(machine.available_bytes)}"
     return dtype, reason
 
 
-def _largest_that_fits(wanted: str, num_parameters: int, available_bytes: int) -> str:
-    candidates = DTYPES[DTYPES.index(wanted) :]
+def _largest_that_fits(preferred: str, num_parameters: int, available_bytes: int) -> str:
+    candidates = DTYPES[DTYPES.index(preferred) :]
     room = WEIGHTS_SHARE * available_bytes
     return next((dtype for dtype in candidates if num_parameters * BYTES_PER_WEIGHT[dtype] <= room), candidates[-1])
 
 
-def _check(name: str, asked: str, known: tuple[str, ...]) -> None:
-    if asked not in ("auto", *known):
-        raise SettingsError(f"{name} is {asked!r}; expected one of: auto, {', '.join(known)}.")
+def _check(name: str, requested: str, known: tuple[str, ...]) -> None:
+    if requested not in ("auto", *known):
+        raise SettingsError(f"{name} is {requested!r}; expected one of: auto, {', '.join(known)}.")

@@ -1,0 +1,129 @@
+"""
+The plan of an engine: limits, formats and memory, resolved before anything is allocated.
+
+`resolve_limits` and `check_threads` are pure; `plan_engine` also reads the memory and the CPUs of this machine.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.core.errors import SettingsError
+from headrace.engine.config import EngineConfig, EngineLimits
+from headrace.engine.loading.formats import Formats, Machine, choose_formats
+from headrace.models.model import Model
+from headrace.models.shapes import expected_shapes
+from headrace.models.spec import ModelSpec
+from headrace.models.weights import dominant_bits
+
+if TYPE_CHECKING:
+    from headrace.runner.memory import MemoryPlan
+
+BLOCK_TOKENS = 32
+DEFAULT_MAX_MODEL_LEN = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlan:
+    """The resolved limits, formats and memory of an engine."""
+
+    limits: EngineLimits
+    formats: Formats
+    memory: "MemoryPlan"
+
+
+def plan_engine(config: EngineConfig, model: Model) -> EnginePlan:
+    """
+    Resolve a configuration against the model and this machine.
+
+    Raises:
+        SettingsError: A setting is out of range.
+        InsufficientMemory: The model does not fit.
+    """
+    # The native module is not needed for the pure part of this file.
+    from headrace.runner.cpu import has_native_bf16
+    from headrace.runner.memory import available_memory_bytes, plan_memory
+    from headrace.runner.packing import eight_bit_matrices
+
+    check_threads(config.threads, _num_cpus())
+    limits = resolve_limits(config, model.spec)
+    available_bytes = available_memory_bytes()
+    formats = choose_formats(
+        config.dtype,
+        config.kv_dtype,
+        num_parameters=model.spec.num_parameters,
+        stored_bits=dominant_bits(model.weights, expected_shapes(model.spec)),
+        machine=Machine(
+            available_bytes=min(available_bytes, config.max_memory_bytes or available_bytes),
+            has_native_bf16=has_native_bf16(config.isa),
+        ),
+    )
+    memory = plan_memory(
+        model.spec,
+        w8_matrices=eight_bit_matrices(model.spec, model.weights),
+        dtype=formats.dtype,
+        kv_dtype=formats.kv_dtype,
+        block_tokens=BLOCK_TOKENS,
+        max_model_len=limits.max_model_len,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        kv_cache_bytes=config.kv_cache_bytes,
+        max_kv_cache_tokens=config.max_kv_cache_tokens,
+        available_bytes=available_bytes,
+        max_memory_bytes=config.max_memory_bytes,
+    )
+    return EnginePlan(limits=limits, formats=formats, memory=memory)
+
+
+def resolve_limits(config: EngineConfig, spec: ModelSpec) -> EngineLimits:
+    """Return the limits of an engine for this model; raise `SettingsError` for those out of range."""
+    max_model_len = _max_model_len(config, spec)
+    max_prompt_tokens = config.max_prompt_tokens or max_model_len - 1
+    for name, value, least in (
+        ("max_model_len", max_model_len, 2),
+        ("max_prompt_tokens", max_prompt_tokens, 1),
+        ("max_num_seqs", config.max_num_seqs, 1),
+        ("max_num_batched_tokens", config.max_num_batched_tokens, 1),
+        ("max_waiting_seqs", config.max_waiting_seqs, 0),
+        ("max_draft_tokens", config.max_draft_tokens, 0),
+    ):
+        if value < least:
+            raise SettingsError(f"{name} is {value}; expected at least {least}.")
+    return EngineLimits(
+        request=config.request_limits,
+        max_model_len=max_model_len,
+        max_prompt_tokens=min(max_prompt_tokens, max_model_len - 1),
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+        max_waiting_seqs=config.max_waiting_seqs,
+        max_draft_tokens=config.max_draft_tokens,
+        max_step_s=config.max_itl_ms / 1000 or None,
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+
+
+def check_threads(threads: int | None, num_cpus: int) -> None:
+    """Refuse more threads than CPUs: the threads of a step spin at barriers, so they would be very slow."""
+    if threads is not None and threads > num_cpus:
+        raise SettingsError(
+            f"threads is {threads}, but this process may use {num_cpus} CPUs. Set it to {num_cpus} at most."
+        )
+
+
+def _max_model_len(config: EngineConfig, spec: ModelSpec) -> int:
+    if config.max_model_len is None:
+        bound = config.max_kv_cache_tokens or DEFAULT_MAX_MODEL_LEN
+        return min(
+            spec.max_positions, DEFAULT_MAX_MODEL_LEN, max(bound - bound % BLOCK_TOKENS, min(bound, BLOCK_TOKENS))
+        )
+    if config.max_model_len > spec.max_positions and spec.rope.kind != "dynamic":
+        raise SettingsError(
+            f"max_model_len is {config.max_model_len}, but the model was made for {spec.max_positions} positions. "
+            f"Set it to {spec.max_positions} at most."
+        )
+    return config.max_model_len
+
+
+def _num_cpus() -> int:
+    """Return the number of CPUs that this process may use, hyperthreads included."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
