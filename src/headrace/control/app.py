@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.cloudwatch.metrics.metric import SeriesStore
 from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.control.api.context import NUM_TRIES, CallContext
+from headrace.control.api.context import CallContext
 from headrace.control.api.identity import assumed_role_arn
 from headrace.control.model.images import OwnImage
 from headrace.control.model.log_reader import LogReader
@@ -22,7 +22,7 @@ from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, content_length, request_of
 from headrace.http.body import BodyTooLarge, BodyTooSlow, ClientGone, read_body
 from headrace.http.response import send_response
-from headrace.state.records import Conflict
+from headrace.state.records import NUM_TRIES, Conflict
 from headrace.state.store import Store
 from headrace.wire.aws import calls, compression, services
 from headrace.wire.aws.errors import AwsError, throttled

@@ -147,6 +147,10 @@ class Conflict(Exception):
     """The record was written or removed since it was read. Read it again, then decide again."""
 
 
+NUM_TRIES: Final = 10
+"""Attempts at a write before a conflict is reported."""
+
+
 class AlreadyExists(Exception):
     """A living record of that kind has the name."""
 

@@ -15,9 +15,6 @@ from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError, not_found, validation_error
 from headrace.wire.aws.scope import AwsScope
 
-NUM_TRIES = 10
-"""How often a write is tried anew that somebody else's came before."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from headrace.control.api.context import NUM_TRIES
 from headrace.control.autoscaling.planning.decision import WOKEN
 from headrace.control.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey
 from headrace.control.autoscaling.records import activities
@@ -19,7 +18,7 @@ from headrace.control.autoscaling.records.capacity import find_scaled, read_capa
 from headrace.control.model.component_reading import endpoint_of, is_readable, variant_of
 from headrace.control.model.density import read_density
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Record
+from headrace.state.records import NUM_TRIES, Conflict, Record
 from headrace.state.signals import WakeTarget
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError
