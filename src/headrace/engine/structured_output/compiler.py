@@ -307,7 +307,7 @@ def _pattern_error(tokenizer: Any, source: str) -> str | None:
 
     for pattern in pattern_sources(source):
         matcher = LLMatcher(tokenizer, pattern, log_level=0)
-        matcher.consume_tokens(tokenizer.tokenize_str('"'))
+        matcher.consume_tokens(tokenizer.greedy_tokenize('"'))
         if not matcher.is_error():
             matcher.compute_bitmask()
         if matcher.is_error():
