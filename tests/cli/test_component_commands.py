@@ -10,7 +10,7 @@ from headrace.cli.components import needs_text
 from headrace.cli.endpoints import describe, list_endpoints
 from headrace.cli.logs import logs
 from headrace.cli.scale import scale
-from headrace.control.model.kinds import WORKER
+from headrace.control.model.worker import WORKER
 from tests.control.components.test_api import component, host, model, until
 from tests.control.support import Platform, running_platform
 
@@ -39,7 +39,7 @@ def hosting() -> Iterator[Platform]:
         component(client, "big", copies=9, need={"NumberOfAcceleratorDevicesRequired": 1, "MinMemoryRequiredInMb": 128})
         until(client, "chat", "InService", copies=2)
         until(client, "big", "Failed")
-        copies = [one for one in platform.store.list(WORKER) if one.spec["component"] == "chat"]
+        copies = [one for one in platform.store.list(WORKER) if one.spec.copy.component == "chat"]
         platform.logs.write("a line", worker=copies[0].name)
         yield platform
 

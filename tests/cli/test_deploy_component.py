@@ -8,7 +8,10 @@ import pytest
 
 from headrace.cli.deploy import deploy
 from headrace.cli.removal import rm
-from headrace.control.model.kinds import ENDPOINT, ENDPOINT_CONFIG, INFERENCE_COMPONENT, MODEL, WORKER
+from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.worker import WORKER
 from headrace.state.records import Kind
 from headrace.testing.fake_launcher import fails_after
 from tests.control.support import Platform, running_platform

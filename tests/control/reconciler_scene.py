@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.control.loops.reconciler import Reconciler
-from headrace.control.model.fleet import Limits
-from headrace.control.model.kinds import ENDPOINT
-from headrace.control.model.progress import State, view_endpoint, visible_state
-from headrace.control.model.version import asked_capacity, version_json
+from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointSpec
+from headrace.control.model.workload import State, visible_state
+from headrace.control.planning.fleet import Limits
 from headrace.state.records import Record
 from headrace.state.routes import ROUTE
 from headrace.state.sql import SqlStore, open_store
@@ -36,7 +35,7 @@ class Scene:
         )
 
     def ask(
-        self, name: str = "e", *, count: int = 1, generation: int = 1, deployment: dict[str, Any] | None = None
+        self, name: str = "e", *, count: int = 1, number: int = 1, deployment: dict[str, Any] | None = None
     ) -> None:
         """Create the endpoint, or update it."""
         config = {
@@ -45,11 +44,8 @@ class Scene:
                 {"VariantName": "a", "ModelName": "m", "InstanceType": "ml.g5.xlarge", "InitialInstanceCount": count}
             ],
         }
-        desired = {"a": asked_capacity(config["ProductionVariants"][0])}
-        version = version_json(
-            generation=generation, config=config, models=MODELS, desired=desired, deployment=deployment
-        )
-        spec: dict[str, Any] = {"asked": generation, "version": version}
+        revision = EndpointRevision(number=number, config=config, models=MODELS, deployment=deployment or {})
+        spec = EndpointSpec(generation=number, revision=revision)
         found = self.store.get(ENDPOINT, name)
         if found is None:
             self.store.create(ENDPOINT, name, spec=spec)
@@ -62,16 +58,16 @@ class Scene:
             self.clock.advance(pause_s)
             await self.reconciler.pass_once()
 
-    def endpoint(self, name: str = "e") -> Record:
+    def endpoint(self, name: str = "e") -> EndpointRecord:
         found = self.store.get(ENDPOINT, name)
-        assert found is not None
+        assert isinstance(found, Record)
         return found
 
     def state(self, name: str = "e") -> State:
-        return visible_state(view_endpoint(self.endpoint(name)))
+        return visible_state(self.endpoint(name))
 
     def reason(self, name: str = "e") -> str:
-        progress = view_endpoint(self.endpoint(name)).progress
+        progress = self.endpoint(name).status.progress
         assert progress is not None
         return progress.failure_reason
 

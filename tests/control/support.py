@@ -15,8 +15,8 @@ from botocore.config import Config
 from headrace.cluster.platform_logs import EndedLog
 from headrace.control.app import ControlApp
 from headrace.control.loops.reconciler import Reconciler
-from headrace.control.model.fleet import Limits
-from headrace.control.planning.worker_specs import WorkerDefaults
+from headrace.control.planning.fleet import Limits
+from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.http.listener import bind, url_of
 from headrace.state.sql import open_store
 from headrace.state.store import Store

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from headrace.cluster.launcher import WorkerPhase
 from headrace.control.api.context import CallContext
 from headrace.control.api.identity import assumed_role_arn
-from headrace.control.model.fleet import Limits, WorkerView
-from headrace.control.model.kinds import ENDPOINT, MODEL
+from headrace.control.model.definitions import MODEL
+from headrace.control.model.endpoint import ENDPOINT, EndpointStatus
 from headrace.control.model.names import arn_of
-from headrace.control.model.progress import status_json, view_endpoint
-from headrace.control.planning.plan import plan_endpoint
+from headrace.control.model.worker import WorkerView
+from headrace.control.planning.fleet import Limits
+from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
-from headrace.control.planning.worker_specs import WorkerDefaults, build_worker
+from headrace.control.planning.worker_build import WorkerDefaults, build_worker
 from headrace.control.registry import OPERATIONS, handler_of
 from headrace.state.records import copy_part
 from headrace.state.routes import Route
@@ -196,26 +197,27 @@ def act(store: SqlStore) -> None:
     for record in store.list(ENDPOINT):
         workers: list[WorkerView] = []
         for _ in range(40):
-            plan = plan_endpoint(view_endpoint(record), workers, endpoint_arn="arn", now_s=NOW_S, limits=Limits())
+            plan = plan_deployable(record, workers, endpoint_arn="arn", now_s=NOW_S, limits=Limits())
             if plan.deployment is None:
                 store.remove(record)
                 break
             assert plan.route is not None
             assert copy_part(plan.route, Route) == plan.route
-            status = status_json(plan.deployment.progress, plan.deployment.versions, {}, {})
+            status = EndpointStatus(progress=plan.deployment.progress, revisions=dict(plan.deployment.revisions))
             record = store.update(record, status=status)  # noqa: PLW2901 -- the same one, later
             workers = [serving(fleet, n) for fleet, num in wanted_workers(plan.deployment).items() for n in range(num)]
             for worker in workers[:1]:
-                version = plan.deployment.versions[worker.generation]
-                build_worker("w", version=version, variant_name=worker.variant, defaults=DEFAULTS)
+                workload = plan.deployment.revisions[worker.revision].workload(worker.variant)
+                assert workload is not None
+                build_worker("w", workload, DEFAULTS)
 
 
 def serving(fleet: tuple[str, int], number: int) -> WorkerView:
-    variant, generation = fleet
+    variant, revision = fleet
     return WorkerView(
-        name=f"{variant}-{generation}-{number}",
+        name=f"{variant}-{revision}-{number}",
         variant=variant,
-        generation=generation,
+        revision=revision,
         created_s=NOW_S,
         phase=WorkerPhase.READY,
         ready_s=NOW_S,

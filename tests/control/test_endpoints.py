@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.control.model.kinds import WORKER
+from headrace.control.model.worker import WORKER
 from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.control.support import IMAGE, ROLE, Platform
 from tests.waiting import WAIT_S

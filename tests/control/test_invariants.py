@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.cluster.launcher import WorkerPhase
-from headrace.control.model.progress import TRANSIENT, State
+from headrace.control.model.workload import TRANSIENT, State
 from headrace.control.planning.rollout import rollout_bound_s
 from tests.control.world import GOOD, Behaviour, World, config
 
@@ -83,7 +83,7 @@ class Endpoint(RuleBasedStateMachine):
     def scale(self, data: st.DataObject, weight: float, count: int) -> None:
         world = self.world
         assert world.stable is not None
-        names = sorted(world.view.versions[world.stable].desired)
+        names = sorted(world.record.status.revisions[world.stable].desired)
         self.is_disturbed = self.is_disturbed or count == 0
         world.scale(**{data.draw(st.sampled_from(names)): (weight, count)})
 
@@ -91,7 +91,7 @@ class Endpoint(RuleBasedStateMachine):
     @rule(data=st.data(), message=st.sampled_from(["", "boom"]), is_hung=st.booleans())
     def harm(self, data: st.DataObject, message: str, is_hung: bool) -> None:
         worker = data.draw(st.sampled_from(sorted(self.world.wanted(), key=lambda one: one.name)))
-        self.is_disturbed = self.is_disturbed or worker.generation == self.world.stable
+        self.is_disturbed = self.is_disturbed or worker.revision == self.world.stable
         if is_hung:
             self.world.show(worker.name, WorkerPhase.UNHEALTHY)
         else:
@@ -125,7 +125,7 @@ class Endpoint(RuleBasedStateMachine):
             return
         self.check_deadline()
         self.check_service()
-        needed = sum(variant.count for version in world.view.versions.values() for variant in version.variants)
+        needed = sum(revision.num_workers for revision in world.record.status.revisions.values())
         assert len(world.wanted()) <= needed
 
     def check_service(self) -> None:
@@ -142,14 +142,14 @@ class Endpoint(RuleBasedStateMachine):
 
     def check_deadline(self) -> None:
         world = self.world
-        progress = world.view.progress
+        progress = world.record.status.progress
         assert progress is not None
         if progress.state not in TRANSIENT:
             return
-        versions = world.view.versions
-        bound_s = max(2 * version.startup_bound_s for version in versions.values()) + world.limits.slack_s
+        revisions = world.record.status.revisions
+        bound_s = max(2 * revision.startup_bound_s for revision in revisions.values()) + world.limits.slack_s
         if progress.state is State.UPDATING and progress.target is not None:
-            target = versions[progress.target]
+            target = revisions[progress.target]
             bound_s = rollout_bound_s(target, world.limits) + target.rollout.termination_wait_s
         assert world.now_s - progress.since_s <= bound_s
 

@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.control.api.log_filter import read_pattern
-from headrace.control.model.kinds import WORKER
+from headrace.control.model.worker import WORKER, ReplicaSpec
 from tests.control.support import Platform
 
 GROUP = "/aws/sagemaker/Endpoints/e"
@@ -15,14 +15,7 @@ GROUP = "/aws/sagemaker/Endpoints/e"
 def add_worker(platform: Platform, number: int, variant: str = "AllTraffic") -> str:
     """A worker's record; returns its stream."""
     stream = f"{variant}/i-{number}"
-    spec = {
-        "endpoint": "e",
-        "endpoint_uid": "u",
-        "variant": variant,
-        "generation": 1,
-        "log_group": GROUP,
-        "log_stream": stream,
-    }
+    spec = ReplicaSpec(endpoint="e", endpoint_uid="u", variant=variant, revision=1, log_group=GROUP, log_stream=stream)
     platform.store.create(WORKER, f"w{number}", spec=spec)
     return stream
 
@@ -123,7 +116,7 @@ def end(platform: Platform, number: int, *, created_s: float = 0.5) -> None:
     record = platform.store.get(WORKER, f"w{number}")
     assert record is not None
     platform.logs.keep(
-        record.name, log_group=record.spec["log_group"], log_stream=record.spec["log_stream"], created_s=created_s
+        record.name, log_group=record.spec.log_group, log_stream=record.spec.log_stream, created_s=created_s
     )
     platform.store.remove(record)
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.model.kinds import ENDPOINT, ENDPOINT_CONFIG, MODEL
+from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL, DefinitionSpec
+from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.names import arn_of, find, parse_arn
 from headrace.state.records import Kind
 from headrace.state.sql import open_store
@@ -38,8 +39,8 @@ def test_arns_of_other_things_lead_nowhere(arn: str) -> None:
 
 def test_a_name_is_found_in_any_case_and_the_exact_one_first() -> None:
     store = open_store("sqlite://")
-    store.create(MODEL, "My-Model", spec={})
-    exact = store.create(MODEL, "my-model", spec={})
+    store.create(MODEL, "My-Model", spec=DefinitionSpec(members={}))
+    exact = store.create(MODEL, "my-model", spec=DefinitionSpec(members={}))
     found = find(store, MODEL, "my-model")
     other = find(store, MODEL, "MY-model")
     store.close()

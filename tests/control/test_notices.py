@@ -1,17 +1,16 @@
-"""What of a production variant has no effect is said."""
+"""Members of a production variant that have no effect are listed."""
 
 from typing import Any
 
 import pytest
 
-from headrace.control.model.version import read_version
-from headrace.control.planning.notices import notices_of_variant
+from headrace.control.model.notices import variant_notices
 
 
-def said(**members: Any) -> tuple[str, ...]:
+def notices(**members: Any) -> tuple[str, ...]:
     variant = {"VariantName": "v", "ModelName": "m", "InstanceType": "ml.m5.large", **members}
     config = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
-    return notices_of_variant(read_version({"generation": 1, "config": config, "models": {"m": {}}}), "v")
+    return variant_notices(config, variant, {})
 
 
 @pytest.mark.parametrize(
@@ -25,11 +24,11 @@ def said(**members: Any) -> tuple[str, ...]:
     ],
 )
 def test_a_member_without_effect_is_said_by_its_name(name: str, value: object) -> None:
-    (notice,) = said(**{name: value})
+    (notice,) = notices(**{name: value})
     assert notice.startswith(f"{name} is kept")
 
 
-def test_what_is_done_or_off_is_not_said() -> None:
-    assert said() == ()
+def test_what_is_done_or_off_is_not_notices() -> None:
+    assert notices() == ()
     done = {"ModelDataDownloadTimeoutInSeconds": 60, "ContainerStartupHealthCheckTimeoutInSeconds": 60}
-    assert said(**done, EnableSSMAccess=False) == ()
+    assert notices(**done, EnableSSMAccess=False) == ()

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from headrace.cluster.launcher import WorkerPhase
-from headrace.control.model.fleet import Limits
-from headrace.control.model.progress import State
+from headrace.control.model.workload import State
+from headrace.control.planning.fleet import Limits
 from tests.control.world import BROKEN, DUMB, GOOD, Behaviour, World, config, served
 
 
@@ -135,7 +135,7 @@ def test_workers_that_cannot_be_had_leave_the_count_as_it_was() -> None:
     assert world.state is State.IN_SERVICE
     assert world.reason == "Crashed. The model is broken."
     assert len(world.wanted()) == 1
-    assert world.view.versions[1].desired["a"].count == 1
+    assert world.record.status.revisions[1].desired["a"].count == 1
 
 
 def test_a_worker_that_goes_gets_no_requests_before_it_is_stopped() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.model.progress import State
+from headrace.control.model.workload import State
 from tests.control.world import BROKEN, DUMB, Behaviour, World, config, served
 
 ALARM = "The alarm errors is in ALARM."

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.control.model.progress import State
+from headrace.control.model.workload import State
 from tests.control.world import BROKEN, Behaviour, config, served
 
 CANARY = {
@@ -44,8 +44,8 @@ def test_an_update_all_at_once_moves_the_traffic_when_the_new_fleet_is_ready() -
     assert world.shares() == {2: 1.0}
     world.settle(10)
     assert len(world.wanted(2)) == 2
-    assert all(one.generation == 2 for one in world.wanted())
-    assert all(played.view.generation == 2 for played in world.workers.values())
+    assert all(one.revision == 2 for one in world.wanted())
+    assert all(played.view.revision == 2 for played in world.workers.values())
 
 
 def test_a_canary_gets_its_part_first_and_the_old_fleet_is_kept_for_a_while() -> None:
@@ -78,8 +78,8 @@ def test_an_alarm_while_a_canary_bakes_takes_the_update_back() -> None:
     world.settle(60)
     assert world.state is State.IN_SERVICE
     assert world.shares() == {1: 1.0}
-    assert world.view.progress is not None
-    assert "errors" in world.view.progress.failure_reason
+    assert world.record.status.progress is not None
+    assert "errors" in world.record.status.progress.failure_reason
 
 
 def test_linear_traffic_goes_over_step_by_step() -> None:

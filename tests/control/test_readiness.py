@@ -5,9 +5,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from headrace.cluster.launcher import WorkerPhase
-from headrace.control.loops.wake_up import Rest, Starting, starting_among, until_one_answers
-from headrace.control.model.kinds import WORKER
+from headrace.cluster.launcher import Handle, WorkerPhase
+from headrace.control.loops.wake_up import Starting, WakeUp, starting_among, until_one_answers
+from headrace.control.model.worker import WORKER, ReplicaSpec, ReplicaStatus
 from headrace.state.records import Record
 from tests.waiting import WAIT_S
 
@@ -15,14 +15,15 @@ NOBODY = Starting("http://127.0.0.1:1", 0.0)
 
 
 def worker(phase: WorkerPhase | None, *, deleting_s: float | None = None) -> Record:
-    handle = {"launcher": "local", "url": "http://127.0.0.1:7", "facts": {}, "token": ""}
-    status = {"phase": phase.value, "phase_since_s": 5.0, "handle": handle} if phase else {}
+    handle = Handle(launcher="local", url="http://127.0.0.1:7", facts={}, token="")
+    status = ReplicaStatus(phase=phase, phase_since_s=5.0, handle=handle) if phase else ReplicaStatus()
+    spec = ReplicaSpec(endpoint="e", endpoint_uid="u", variant="v", revision=1, log_group="g", log_stream="s")
     return Record(
         kind=WORKER,
         name="w",
         uid="u",
         revision=1,
-        spec={},
+        spec=spec,
         status=status,
         created_s=0.0,
         modified_s=0.0,
@@ -73,11 +74,11 @@ async def test_a_worker_that_is_not_well_yet_is_asked_again_later_and_later() ->
 
 
 async def test_what_ends_a_rest_and_that_it_leaves_no_task() -> None:
-    changed, rest = asyncio.Event(), Rest(clock=time.time)
+    changed, rest = asyncio.Event(), WakeUp(clock=time.time)
     before = asyncio.all_tasks()
 
     async def taken(end: Callable[[], None], pause_s: float = 3600.0) -> None:
-        resting = asyncio.ensure_future(rest.take(changed, pause_s))
+        resting = asyncio.ensure_future(rest.wait(changed, pause_s))
         await asyncio.sleep(0)
         end()
         async with asyncio.timeout(WAIT_S):
@@ -91,20 +92,20 @@ async def test_what_ends_a_rest_and_that_it_leaves_no_task() -> None:
     await taken(lambda: None, pause_s=0.01)
     async with server() as up, asyncio.timeout(WAIT_S):
         rest.starting = (up,)
-        await rest.take(changed, 3600.0)
+        await rest.wait(changed, 3600.0)
 
 
 async def test_somebody_who_speaks_during_a_look_is_heard_after_it() -> None:
-    rest = Rest(clock=time.time)
+    rest = WakeUp(clock=time.time)
     rest.end()
     async with asyncio.timeout(WAIT_S):
-        await rest.take(asyncio.Event(), 3600.0)
+        await rest.wait(asyncio.Event(), 3600.0)
 
 
 async def test_a_rest_that_is_given_up_leaves_no_task() -> None:
-    before, rest = asyncio.all_tasks(), Rest(clock=time.time)
+    before, rest = asyncio.all_tasks(), WakeUp(clock=time.time)
     rest.starting = (NOBODY,)
-    resting = asyncio.ensure_future(rest.take(asyncio.Event(), 3600.0))
+    resting = asyncio.ensure_future(rest.wait(asyncio.Event(), 3600.0))
     await asyncio.sleep(0)
     resting.cancel()
     await asyncio.gather(resting, return_exceptions=True)

@@ -8,11 +8,13 @@ import pytest
 
 from headrace.cloudwatch.alarms.records import AlarmStatus
 from headrace.cluster.launcher import Handle, WorkerPhase, WorkerSpec
-from headrace.control.model.kinds import ENDPOINT, WORKER
-from headrace.control.model.progress import State, view_endpoint, visible_state
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.worker import WORKER
+from headrace.control.model.workload import State, visible_state
 from headrace.state.routes import ROUTE
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, Script, fails_after, ready_after
 from tests.cloudwatch.samples import create_alarm
+from tests.control.broken_records import insert_record
 from tests.control.reconciler_scene import Scene
 from tests.waiting import WAIT_S
 
@@ -46,8 +48,8 @@ async def test_workers_that_wait_for_room_start_when_there_is_some(scene: Scene)
     scene.ask(count=2)
     await scene.settle()
     assert scene.state() is State.CREATING
-    assert {worker.status["waiting"] for worker in scene.store.list(WORKER)} == {"No node has room."}
-    assert "No node has room." in scene.endpoint().status["notices"]["a"]
+    assert {worker.status.waiting for worker in scene.store.list(WORKER)} == {"No node has room."}
+    assert "No node has room." in scene.endpoint().status.notices["a"]
     before = scene.store.revision()
     scene.machine.waits_for = "No node has room now: 0 CPU are free."
     await scene.settle()
@@ -55,8 +57,8 @@ async def test_workers_that_wait_for_room_start_when_there_is_some(scene: Scene)
     scene.machine.waits_for = ""
     await scene.settle()
     assert scene.state() is State.IN_SERVICE
-    assert not any("waiting" in worker.status for worker in scene.store.list(WORKER))
-    assert "No node has room." not in scene.endpoint().status["notices"]["a"]
+    assert not any(worker.status.waiting for worker in scene.store.list(WORKER))
+    assert "No node has room." not in scene.endpoint().status.notices["a"]
 
 
 async def test_a_worker_that_never_finds_room_fails_with_what_it_waited_for(scene: Scene) -> None:
@@ -95,7 +97,7 @@ async def test_nothing_is_written_when_nothing_changes(scene: Scene) -> None:
 async def test_what_is_not_honoured_is_noted(scene: Scene) -> None:
     scene.ask()
     await scene.settle()
-    assert "ml.g5.xlarge has a GPU, which is not here." in scene.endpoint().status["notices"]["a"]
+    assert "ml.g5.xlarge has a GPU, which is not here." in scene.endpoint().status.notices["a"]
 
 
 async def test_a_failure_tells_what_the_log_said_last(scene: Scene) -> None:
@@ -170,7 +172,7 @@ async def test_an_update_keeps_the_old_worker_until_the_new_one_serves(scene: Sc
     scene.ask()
     await scene.settle()
     (old,) = scene.replicas()
-    scene.ask(generation=2)
+    scene.ask(number=2)
     assert scene.state() is State.UPDATING
     for _ in range(40):
         scene.clock.advance(0.2)
@@ -190,15 +192,15 @@ async def test_an_alarm_that_rings_while_an_update_bakes_takes_it_back(scene: Sc
     routing = {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": 300}
     policy = {"TrafficRoutingConfiguration": routing}
     rollback = {"Alarms": [{"AlarmName": "errors"}]}
-    scene.ask(generation=2, deployment={"BlueGreenUpdatePolicy": policy, "AutoRollbackConfiguration": rollback})
+    scene.ask(number=2, deployment={"BlueGreenUpdatePolicy": policy, "AutoRollbackConfiguration": rollback})
     await scene.settle(60)
-    assert visible_state(view_endpoint(scene.endpoint())) is State.UPDATING
+    assert visible_state(scene.endpoint()) is State.UPDATING
     scene.store.update(alarm, status=AlarmStatus(state="ALARM"))
     await scene.settle()
-    view = view_endpoint(scene.endpoint())
-    assert view.progress is not None
-    assert (view.progress.state, view.progress.stable) == (State.IN_SERVICE, 1)
-    assert view.progress.failure_reason == "Alarm errors of AutoRollbackConfiguration is in ALARM."
+    progress = scene.endpoint().status.progress
+    assert progress is not None
+    assert (progress.state, progress.stable) == (State.IN_SERVICE, 1)
+    assert progress.failure_reason == "Alarm errors of AutoRollbackConfiguration is in ALARM."
 
 
 async def test_a_process_that_no_record_knows_is_ended(scene: Scene) -> None:
@@ -220,7 +222,7 @@ async def test_workers_of_an_endpoint_that_is_gone_are_ended(scene: Scene) -> No
 
 
 async def test_an_endpoint_that_cannot_be_read_does_not_hold_up_the_others(scene: Scene) -> None:
-    scene.store.create(ENDPOINT, "broken", spec={"asked": 1})
+    insert_record(scene.store, ENDPOINT, "broken", {"generation": 1})
     scene.ask()
     await scene.settle(5, pause_s=1.0)
     assert scene.state() is State.IN_SERVICE
@@ -279,13 +281,13 @@ async def test_death_at_any_change_loses_nothing(scene: Scene, num_changes: int,
     with suppress(Killed):
         scene.ask(count=2)
         await scene.settle(8)
-        scene.ask(generation=2, count=2)
+        scene.ask(number=2, count=2)
         await scene.settle(12)
     scene.reconciler = scene.born()
     found = scene.store.get(ENDPOINT, "e")
     assert found is not None
-    if found.spec["asked"] == 1:
-        scene.ask(generation=2, count=2)
+    if found.spec.generation == 1:
+        scene.ask(number=2, count=2)
     await scene.settle(80)
     assert scene.state() is State.IN_SERVICE
     assert len(scene.living()) == 2

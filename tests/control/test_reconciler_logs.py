@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.control.model.kinds import ENDPOINT, WORKER
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.worker import WORKER
 from tests.control.reconciler_scene import Scene
 
 
@@ -26,8 +27,8 @@ async def test_logs_outlive_workers_and_their_endpoint(scene: Scene) -> None:
     assert {ended.worker for ended in scene.logs.ended()} == set(workers)
     for ended in scene.logs.ended():
         record = workers[ended.worker]
-        assert ended.log_group == record.spec["log_group"]
-        assert ended.log_stream == record.spec["log_stream"]
+        assert ended.log_group == record.spec.log_group
+        assert ended.log_stream == record.spec.log_stream
         assert ended.created_ms == int(record.created_s * 1000)
 
 

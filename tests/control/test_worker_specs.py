@@ -8,10 +8,14 @@ from hypothesis import strategies as st
 
 from headrace.cluster.instance_types import HostShare
 from headrace.cluster.launcher import ArtifactSource, ResourceRequest
+from headrace.control.model.component import ComponentRevision
+from headrace.control.model.containers import artifacts_of
+from headrace.control.model.endpoint import EndpointRevision
 from headrace.control.model.images import OwnImage
-from headrace.control.model.version import Version, read_rollout, read_version
-from headrace.control.model.worker_records import failure_text
-from headrace.control.planning.worker_specs import WorkerDefaults, artifacts_of, build_worker, resources_of, room_of
+from headrace.control.model.rollout_config import read_rollout
+from headrace.control.model.worker import failure_text
+from headrace.control.model.workload import Workload
+from headrace.control.planning.worker_build import WorkerDefaults, build_worker, resources_of, room_of
 from tests.control.support import IMAGE, share_of
 
 S3_PREFIX = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
@@ -43,9 +47,9 @@ def test_files_come_from_where_the_container_says(
 
 
 def test_a_worker_has_all_that_its_container_and_its_variant_say() -> None:
-    version = read_version(
+    workload = workload_of(
         {
-            "generation": 1,
+            "number": 1,
             "config": {
                 "EndpointConfigName": "c",
                 "ProductionVariants": [
@@ -66,7 +70,7 @@ def test_a_worker_has_all_that_its_container_and_its_variant_say() -> None:
         environment={"A": "0", "AWS_REGION": "us-east-1"},
         s3={"endpoint_url": "http://127.0.0.1:1"},
     )
-    built = build_worker("w", version=version, variant_name="v", defaults=defaults)
+    built = build_worker("w", workload, defaults)
     assert built.spec.command == ("serve", "{port}")
     assert built.spec.environment == {"A": "1", "AWS_REGION": "us-east-1"}
     assert (built.spec.artifact_timeout_s, built.spec.threads, built.spec.s3) == (90.0, 1, defaults.s3)
@@ -95,7 +99,7 @@ def test_a_worker_has_all_that_its_container_and_its_variant_say() -> None:
 def test_the_room_of_a_worker_is_a_share_of_a_type_or_what_its_component_needs(
     instance_type: str, asked: dict[str, Any] | None, resources: ResourceRequest | None
 ) -> None:
-    assert room_of(version_of(asked), instance_type) == resources
+    assert room_of(workload_asking(asked, instance_type)) == resources
 
 
 GIB = 1 << 30
@@ -126,32 +130,45 @@ GIB = 1 << 30
 def test_a_copy_has_the_cores_and_memory_that_its_component_asks_for_at_most_those_of_its_instance(
     asked: dict[str, Any] | None, threads: int, memory_bytes: int
 ) -> None:
-    resources = resources_of(version_of(asked), HostShare(threads=4, memory_bytes=8 * GIB))
+    resources = resources_of(workload_asking(asked), HostShare(threads=4, memory_bytes=8 * GIB))
     assert (resources.threads, resources.memory_bytes) == (threads, memory_bytes)
-    unknown = resources_of(version_of(asked), HostShare(threads=None, memory_bytes=None))
+    unknown = resources_of(workload_asking(asked), HostShare(threads=None, memory_bytes=None))
     assert (unknown.threads is None) == (not (asked or {}).get("NumberOfCpuCoresRequired"))
 
 
 def test_limits_reach_the_worker_and_an_own_command_is_said_to_have_no_memory_limit() -> None:
-    version = version_of({"NumberOfCpuCoresRequired": 2, "MinMemoryRequiredInMb": 512})
+    workload = workload_asking({"NumberOfCpuCoresRequired": 2, "MinMemoryRequiredInMb": 512})
     defaults = WorkerDefaults(
         share_of=lambda _name: HostShare(threads=4, memory_bytes=8 * GIB),
         own_images={"own": OwnImage(command=("serve", "{port}"))},
     )
-    built = build_worker("w", version=version, variant_name="v", defaults=defaults)
+    built = build_worker("w", workload, defaults)
     assert (built.spec.threads, built.spec.memory_bytes) == (2, GIB // 2)
     assert any("memory of an own image's command is not bounded" in notice for notice in built.notices)
 
 
-def version_of(asked: dict[str, Any] | None) -> Version:
-    """A version with one variant; of an inference component, where something is asked for."""
-    variant = {"VariantName": "v", "ModelName": "m", "InstanceType": "ml.m5.large"}
-    config: dict[str, Any] = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
-    if asked is not None:
-        config["Specification"] = {"ComputeResourceRequirements": asked}
-    return read_version(
-        {"generation": 1, "config": config, "models": {"m": {"PrimaryContainer": {"Image": "own", "Environment": {}}}}}
+def workload_asking(asked: dict[str, Any] | None, instance_type: str = "ml.m5.large") -> Workload:
+    """A workload of a variant; of an inference component, where something is asked for."""
+    model = {"PrimaryContainer": {"Image": "own", "Environment": {}}}
+    if asked is None:
+        variant = {"VariantName": "v", "ModelName": "m", "InstanceType": instance_type}
+        config: dict[str, Any] = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
+        return workload_of({"number": 1, "config": config, "models": {"m": model}})
+    revision = ComponentRevision(
+        number=1,
+        variant="v",
+        instance_type=instance_type,
+        specification={"ComputeResourceRequirements": asked},
+        model=model,
+        copies=1,
     )
+    (workload,) = revision.workloads
+    return workload
+
+
+def workload_of(revision: dict[str, Any]) -> Workload:
+    (workload,) = EndpointRevision(**revision).workloads
+    return workload
 
 
 def test_the_first_choice_of_a_pool_is_taken() -> None:
@@ -163,10 +180,9 @@ def test_the_first_choice_of_a_pool_is_taken() -> None:
         "EndpointConfigName": "c",
         "ProductionVariants": [{"VariantName": "v", "ModelName": "m", "InstancePools": pools}],
     }
-    (variant,) = read_version(
-        {"generation": 1, "config": config, "models": {"small": {"PrimaryContainer": {"Image": IMAGE}}}}
-    ).variants
-    assert (variant.instance_type, variant.model) == ("ml.m5.large", "small")
+    small = {"PrimaryContainer": {"Image": IMAGE}}
+    workload = workload_of({"number": 1, "config": config, "models": {"small": small}})
+    assert (workload.instance_type, workload.model) == ("ml.m5.large", small)
 
 
 @given(opening=st.text(max_size=1100), why=st.text(max_size=1100), tail=st.lists(st.text(max_size=400), max_size=12))

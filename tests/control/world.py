@@ -1,19 +1,19 @@
 """
 An endpoint in a world of its own: what the planner decides is done at once, and workers follow scripts. No I/O.
 
-The record goes through JSON between two passes, as in the store; time moves when a test moves it.
+The record is copied through JSON between two passes, as in the store; time moves when a test moves it.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.cluster.launcher import WorkerPhase
-from headrace.control.model.fleet import Limits, WorkerView
-from headrace.control.model.kinds import ENDPOINT
-from headrace.control.model.progress import EndpointView, State, status_json, view_endpoint, visible_state
-from headrace.control.model.version import Desired, asked_capacity, version_json
+from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRevision
+from headrace.control.model.endpoint import ENDPOINT, EndpointRevision
+from headrace.control.model.worker import WorkerView
+from headrace.control.model.workload import DesiredCapacity, Revision, State, visible_state
+from headrace.control.planning.fleet import Limits
 from headrace.control.planning.plan import (
     Action,
     Drain,
@@ -21,13 +21,13 @@ from headrace.control.planning.plan import (
     GiveUp,
     Launch,
     Plan,
-    RemoveEndpoint,
+    RemoveRecord,
     Start,
     Stop,
-    plan_endpoint,
+    plan_deployable,
 )
-from headrace.control.planning.rollout import Outside
-from headrace.state.records import Kind, Record
+from headrace.control.planning.rollout import ExternalConditions
+from headrace.state.records import AnyKind, Record, RecordPart, copy_part
 from headrace.state.routes import Route
 
 ARN = "arn:aws:sagemaker:us-east-1:123456789012:endpoint/e"
@@ -82,15 +82,15 @@ class World:
     """One endpoint, its workers and the time."""
 
     name: str = "e"
-    kind: Kind = ENDPOINT
+    kind: AnyKind = ENDPOINT
     limits: Limits = field(default_factory=Limits)
     now_s: float = 1000.0
     workers: dict[str, Played] = field(default_factory=dict)
-    record: Record | None = None
+    record: Any = None
     route: Route | None = None
     plan: Plan | None = None
     behaviours: dict[int, Behaviour] = field(default_factory=dict)
-    """By generation."""
+    """By revision."""
     loses_starts: bool = False
     """The platform dies between a worker's record and its process."""
     num_made: int = 0
@@ -105,15 +105,15 @@ class World:
         self, config: Mapping[str, Any], behaviour: Behaviour = GOOD, deployment: Mapping[str, Any] | None = None
     ) -> None:
         """Ask for the endpoint."""
-        spec = {"asked": 1, "version": self._version(1, config, deployment)}
+        spec = self._spec(1, self._revision(1, config, deployment))
         self.behaviours[1] = behaviour
         self.record = Record(
             kind=self.kind,
             name=self.name,
             uid=f"uid-{self.name}",
             revision=1,
-            spec=json.loads(json.dumps(spec)),
-            status={},
+            spec=copy_part(spec, self.kind.spec),
+            status=self.kind.status(),
             created_s=self.now_s,
             modified_s=self.now_s,
         )
@@ -122,18 +122,16 @@ class World:
         self, config: Mapping[str, Any], behaviour: Behaviour = GOOD, deployment: Mapping[str, Any] | None = None
     ) -> None:
         """Ask for another version."""
-        asked = self.view.asked + 1
-        self.behaviours[asked] = behaviour
-        self._ask(asked, self._version(asked, config, deployment))
+        number = self.record.spec.generation + 1
+        self.behaviours[number] = behaviour
+        self._ask(self._revision(number, config, deployment))
 
     def scale(self, **desired: tuple[float, int]) -> None:
         """Ask for other weights and counts of the version that serves."""
-        view = self.view
-        assert view.progress is not None
-        assert view.progress.stable is not None
-        raw = view.versions[view.progress.stable].raw
-        wanted = {name: {"weight": weight, "count": count} for name, (weight, count) in desired.items()}
-        self._ask(view.asked + 1, {**raw, "desired": {**raw["desired"], **wanted}})
+        assert self.stable is not None
+        revision = self.record.status.revisions[self.stable]
+        wanted = {name: DesiredCapacity(weight=weight, count=count) for name, (weight, count) in desired.items()}
+        self._ask(revision.with_desired({**revision.desired, **wanted}))
 
     def delete(self) -> None:
         """Ask for its end."""
@@ -146,13 +144,13 @@ class World:
         self.now_s += seconds
         if self.record is None:
             return None
-        plan = plan_endpoint(
-            self.view,
+        plan = plan_deployable(
+            self.record,
             self.look(),
             endpoint_arn=ARN,
             now_s=self.now_s,
             limits=self.limits,
-            outside=Outside(alarm=self.alarm, no_room=self.no_room),
+            conditions=ExternalConditions(alarm=self.alarm, no_room=self.no_room),
         )
         self.take(plan)
         return plan
@@ -168,8 +166,8 @@ class World:
         assert self.record is not None
         self.plan, self.route = plan, plan.route
         if plan.deployment is not None:
-            status = status_json(plan.deployment.progress, plan.deployment.versions, {}, {})
-            self.record = replace(self.record, status=json.loads(json.dumps(status)))
+            status = self.kind.status(progress=plan.deployment.progress, revisions=dict(plan.deployment.revisions))
+            self.record = replace(self.record, status=copy_part(status, self.kind.status))
         for action in plan.actions:
             self._do(action)
 
@@ -179,35 +177,29 @@ class World:
             self.step(pause_s)
 
     @property
-    def view(self) -> EndpointView:
-        """The record, understood."""
-        assert self.record is not None
-        return view_endpoint(self.record)
-
-    @property
     def state(self) -> State:
         """What DescribeEndpoint would say."""
-        return visible_state(self.view)
+        return visible_state(self.record)
 
     @property
     def reason(self) -> str:
         """FailureReason."""
-        progress = self.view.progress
+        progress = self.record.status.progress
         return progress.failure_reason if progress is not None else ""
 
     @property
     def stable(self) -> int | None:
-        """Generation that serves."""
-        progress = self.view.progress
+        """Revision that serves."""
+        progress = self.record.status.progress
         return progress.stable if progress is not None else None
 
-    def wanted(self, generation: int | None = None) -> list[WorkerView]:
+    def wanted(self, revision: int | None = None) -> list[WorkerView]:
         """Workers that serve or will."""
         views = [played.view for played in self.workers.values()]
-        return [one for one in views if one.is_wanted and generation in (None, one.generation)]
+        return [one for one in views if one.is_wanted and revision in (None, one.revision)]
 
     def shares(self, variant: str = "a") -> dict[int, float]:
-        """Share of each generation, as it is routed."""
+        """Share of each revision, as it is routed."""
         assert self.route is not None
         route = next(one for one in self.route.variants if one.name == variant)
         return {fleet.generation: fleet.share for fleet in route.fleets}
@@ -221,21 +213,19 @@ class World:
         """A worker looks like this from now on."""
         self.workers[name].shown = phase
 
-    def _ask(self, asked: int, version: Mapping[str, Any]) -> None:
-        assert self.record is not None
-        self.record = replace(self.record, spec=json.loads(json.dumps({"asked": asked, "version": version})))
+    def _ask(self, revision: Revision) -> None:
+        spec = self._spec(self.record.spec.generation + 1, revision)
+        self.record = replace(self.record, spec=copy_part(spec, self.kind.spec))
 
-    def _version(
-        self, generation: int, config: Mapping[str, Any], deployment: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
-        desired: dict[str, Desired] = {one["VariantName"]: asked_capacity(one) for one in config["ProductionVariants"]}
-        return version_json(
-            generation=generation,
-            config=dict(config),
-            models={"m": {}},
-            desired=desired,
-            deployment=dict(deployment or {}),
-        )
+    def _spec(self, generation: int, revision: Revision) -> RecordPart:
+        owner = {} if self.kind is ENDPOINT else {"endpoint": "host", "endpoint_uid": "uid-host"}
+        spec: RecordPart = self.kind.spec(generation=generation, revision=revision, **owner)
+        return spec
+
+    def _revision(self, number: int, config: Mapping[str, Any], deployment: Mapping[str, Any] | None) -> Revision:
+        if self.kind is INFERENCE_COMPONENT:
+            return ComponentRevision(number=number, model={}, deployment=dict(deployment or {}), **config)
+        return EndpointRevision(number=number, config=dict(config), models={"m": {}}, deployment=dict(deployment or {}))
 
     def _observe(self, played: Played) -> None:
         view = played.view
@@ -292,15 +282,15 @@ class World:
                     self._change(name, stopping_s=self.now_s)
             case Forget(worker=name):
                 self.workers.pop(name)
-            case RemoveEndpoint():
+            case RemoveRecord():
                 assert not self.workers
                 self.record = None
 
     def _start(self, action: Start) -> None:
         self.num_made += 1
         name = f"w{self.num_made:04d}" if self.kind is ENDPOINT else f"{self.name}-{self.num_made:04d}"
-        view = WorkerView(name=name, variant=action.variant, generation=action.generation, created_s=self.now_s)
-        self.workers[name] = Played(view=view, behaviour=self.behaviours[action.generation], instance=action.instance)
+        view = WorkerView(name=name, variant=action.fleet[0], revision=action.fleet[1], created_s=self.now_s)
+        self.workers[name] = Played(view=view, behaviour=self.behaviours[action.fleet[1]], instance=action.instance)
         if not self.loses_starts:
             self._launch(self.workers[name])
 

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from headrace.control.model.kinds import ACCESS_KEY
+from headrace.control.access_keys import ACCESS_KEY, AccessKeySpec
 from headrace.gateway.app import Gateway
 from headrace.http.body import read_body
 from headrace.platform.access import Authenticator
@@ -44,7 +44,7 @@ def door(name: str) -> Any:
 @contextmanager
 def platform(*, is_open: bool, allowed_hosts: tuple[str, ...] = (), status: str = "ok") -> Iterator[str]:
     store = open_store("sqlite://")
-    store.create(ACCESS_KEY, KEY, spec={"secret": SECRET})
+    store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
     apps = Apps(
         gateway=door("gateway"),
         gateway_owns=Gateway.owns,
@@ -299,7 +299,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_buffered(closed: str) 
 
 async def test_a_removed_key_is_soon_refused() -> None:
     store, now = open_store("sqlite://"), [time.monotonic()]
-    record = store.create(ACCESS_KEY, KEY, spec={"secret": SECRET})
+    record = store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
     ring = KeyRing(store, clock=lambda: now[0])
     await ring.refresh()
     assert ring.secret_of(KEY) == SECRET

@@ -1,6 +1,6 @@
 """
-The control plane: the AWS operations that write down what is asked, and the reconciler that makes it true.
+The control plane: AWS operations that write the desired state, and loops that make the observed state follow it.
 
-Handlers (`*_api.py`) only write to the store; `reconciler` only reads there what to do. `deployment` and `plan` decide,
-and are pure.
+`model` has the resources and their records, `planning` decides what to do; both are pure. Above them are the `api`
+handlers and the `loops`, which meet only in the store.
 """

@@ -1,19 +1,31 @@
-"""The access keys of a platform: pairs with which requests are signed; a secret is a bearer key, too."""
+"""The access keys of a platform: pairs that sign requests; a secret is a bearer token, too."""
 
 import secrets
 import string
 from dataclasses import dataclass, field
+from typing import Final
 
-from headrace.control.model.kinds import ACCESS_KEY
+from headrace.state.records import Kind, NoStatus, Record, RecordPart
 from headrace.state.store import Store
 
 _PREFIX = "HRAK"
 _ID_ALPHABET = string.ascii_uppercase + string.digits
 
 
+class AccessKeySpec(RecordPart, frozen=True, kw_only=True):
+    """The secret half of an access key; its id is the record's name."""
+
+    secret: str
+    """Kept as it is: a signature cannot be verified with less."""
+    note: str = ""
+
+
+ACCESS_KEY: Final[Kind[AccessKeySpec, NoStatus]] = Kind("access-key", AccessKeySpec, NoStatus)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessKey:
-    """One key."""
+    """A pair of key id and secret."""
 
     key_id: str
     """AWS_ACCESS_KEY_ID"""
@@ -24,28 +36,29 @@ class AccessKey:
 
 
 class AccessKeys:
-    """The keys in a store."""
+    """The access keys in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def create(self, *, note: str = "") -> AccessKey:
-        """Make a key."""
+        """Create a key."""
         key_id = _PREFIX + "".join(secrets.choice(_ID_ALPHABET) for _ in range(16))
         secret = secrets.token_urlsafe(30)
-        record = self._store.create(ACCESS_KEY, key_id, spec={"secret": secret, "note": note})
+        record = self._store.create(ACCESS_KEY, key_id, spec=AccessKeySpec(secret=secret, note=note))
         return AccessKey(key_id=key_id, secret=secret, created_s=record.created_s, note=note)
 
     def list(self) -> list[AccessKey]:
-        """All keys, the oldest first."""
+        """Return all keys, the oldest first."""
         return [
             AccessKey(
                 key_id=record.name,
-                secret=record.spec["secret"],
+                secret=record.spec.secret,
                 created_s=record.created_s,
-                note=record.spec.get("note", ""),
+                note=record.spec.note,
             )
             for record in self._store.list(ACCESS_KEY)
+            if isinstance(record, Record)
         ]
 
     def remove(self, key_id: str) -> bool:

@@ -22,7 +22,7 @@ from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, content_length, request_of
 from headrace.http.body import BodyTooLarge, BodyTooSlow, ClientGone, read_body
 from headrace.http.response import send_response
-from headrace.state.records import NUM_TRIES, Conflict
+from headrace.state.records import MAX_WRITE_TRIES, Conflict
 from headrace.state.store import Store
 from headrace.wire.aws import calls, compression, services
 from headrace.wire.aws.errors import AwsError, throttled
@@ -107,7 +107,7 @@ class ControlApp:
             series=self._series,
         )
         try:
-            for _ in range(NUM_TRIES):
+            for _ in range(MAX_WRITE_TRIES):
                 try:
                     return handler(context, call.params)
                 except Conflict:

@@ -11,6 +11,7 @@ from headrace import __version__
 from headrace.cloudwatch.series.file import FileSeries
 from headrace.cluster.platform_logs import PlatformLogs
 from headrace.cluster.this_host import this_host
+from headrace.control.access_keys import ACCESS_KEY
 from headrace.control.api.overview import read_overview
 from headrace.control.app import ControlApp
 from headrace.control.autoscaling.loops.autoscaler import Autoscaler
@@ -19,9 +20,8 @@ from headrace.control.loops.reconciler import Reconciler
 from headrace.control.metrics.capacities import CapacityRecorder
 from headrace.control.metrics.scraper import Scraper
 from headrace.control.model.images import OwnImage
-from headrace.control.model.kinds import ACCESS_KEY
 from headrace.control.model.own_images import read_own_images
-from headrace.control.planning.worker_specs import WorkerDefaults
+from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.errors import SettingsError
 from headrace.gateway.app import Gateway
 from headrace.gateway.async_metrics import AsyncPublisher
@@ -107,7 +107,7 @@ def assemble(
         defaults=defaults,
         loads=lambda: gateway.loads,
     )
-    gateway.on_quarantine(reconciler.rest.end)
+    gateway.on_quarantine(reconciler.wake_up.end)
     control = ControlApp(
         store, aws_scope=aws_scope, logs=logs, own_images=own_images, is_strict=settings.strict, series=series
     )

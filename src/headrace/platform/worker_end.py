@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from headrace.cluster.launcher import Launcher
-from headrace.control.model.kinds import WORKER
+from headrace.control.model.worker import WORKER
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict
 from headrace.state.store import Store

@@ -147,8 +147,8 @@ class Conflict(Exception):
     """The record was written or removed since it was read. Read it again, then decide again."""
 
 
-NUM_TRIES: Final = 10
-"""Attempts at a write before a conflict is reported."""
+MAX_WRITE_TRIES: Final = 10
+"""Attempts of a writer that reads, decides and writes, and meets a `Conflict` each time."""
 
 
 class AlreadyExists(Exception):

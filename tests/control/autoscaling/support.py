@@ -12,13 +12,14 @@ from headrace.control.api.identity import assumed_role_arn
 from headrace.control.autoscaling.loops.autoscaler import Autoscaler
 from headrace.control.autoscaling.planning.targets import VARIANT_DIMENSION, read_key
 from headrace.control.autoscaling.records.capacity import read_capacity
-from headrace.control.model.fleet import Limits, WorkerView
-from headrace.control.model.kinds import ENDPOINT
-from headrace.control.model.progress import ready_key, status_json, view_endpoint
-from headrace.control.model.version import asked_capacity, version_json
-from headrace.control.planning.plan import plan_endpoint
+from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointSpec, EndpointStatus
+from headrace.control.model.worker import WorkerView
+from headrace.control.model.workload import ready_key
+from headrace.control.planning.fleet import Limits
+from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
 from headrace.control.registry import handler_of
+from headrace.state.records import Record
 from headrace.state.sql import SqlStore, open_store
 from tests.control.support import AWS_SCOPE, ListedLogs
 
@@ -57,14 +58,8 @@ class World:
             "InitialInstanceCount": self.count,
         }
         config = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
-        version = version_json(
-            generation=1,
-            config=config,
-            models={"m": {}},
-            desired={self.variant: asked_capacity(variant)},
-            deployment={},
-        )
-        self.store.create(ENDPOINT, self.endpoint, spec={"asked": 1, "version": version})
+        revision = EndpointRevision(number=1, config=config, models={"m": {}})
+        self.store.create(ENDPOINT, self.endpoint, spec=EndpointSpec(generation=1, revision=revision))
         self.reconcile()
 
     @property
@@ -105,14 +100,16 @@ class World:
     def reconcile(self) -> None:
         """Give the endpoint all workers that it wants."""
         record = self.store.get(ENDPOINT, self.endpoint)
-        if record is None:
+        if not isinstance(record, Record):
             return
         for _ in range(3):
-            view = view_endpoint(record)
-            plan = plan_endpoint(view, self._workers(view), endpoint_arn="arn", now_s=self.now_s, limits=Limits())
+            workers = self._workers(record)
+            plan = plan_deployable(record, workers, endpoint_arn="arn", now_s=self.now_s, limits=Limits())
             assert plan.deployment is not None
             ready = {ready_key(*fleet): count for fleet, count in wanted_workers(plan.deployment).items()}
-            status = status_json(plan.deployment.progress, plan.deployment.versions, ready, {})
+            status = EndpointStatus(
+                progress=plan.deployment.progress, revisions=dict(plan.deployment.revisions), ready=ready
+            )
             record = self.store.update(record, status=status)
 
     def pass_time(self, seconds: float) -> None:
@@ -133,14 +130,14 @@ class World:
     def close(self) -> None:
         self.store.close()
 
-    def _workers(self, view: Any) -> list[WorkerView]:
-        asked = view.version.variants[0]
-        generation = view.version.generation
+    def _workers(self, record: EndpointRecord) -> list[WorkerView]:
+        revision = record.spec.revision
+        (asked,) = revision.workloads
         return [
             WorkerView(
                 name=f"w{number}",
                 variant=self.variant,
-                generation=generation,
+                revision=revision.number,
                 created_s=START_S,
                 phase=WorkerPhase.READY,
                 ready_s=START_S,

@@ -10,7 +10,7 @@ from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.control.autoscaling.planning.policies import SCALING_POLICY
 from headrace.control.autoscaling.planning.targets import SCALABLE_TARGET
-from headrace.control.model.kinds import ENDPOINT
+from headrace.control.model.endpoint import ENDPOINT
 
 from .support import IDENTITY, RESOURCE, START_S, World
 

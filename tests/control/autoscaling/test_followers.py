@@ -18,8 +18,8 @@ from headrace.control.autoscaling.loops.autoscaler import Autoscaler
 from headrace.control.autoscaling.loops.waker import Waker
 from headrace.control.autoscaling.planning.targets import VARIANT_DIMENSION, read_key
 from headrace.control.autoscaling.records.capacity import write_capacity
-from headrace.control.model.density import Density, read_density
-from headrace.control.model.kinds import WORKER
+from headrace.control.model.component import Density
+from headrace.control.model.worker import WORKER
 from headrace.control.registry import handler_of
 from headrace.gateway.metrics import InvocationRecord
 from headrace.gateway.publishing import Publisher, Sampler
@@ -147,10 +147,10 @@ class Hosted(Scene):
 
     def per_instance(self) -> Counter[str]:
         """Instance -> living copies."""
-        return Counter(one.spec["instance"] for one in self.store.list(WORKER) if "instance" in one.spec)
+        return Counter(one.spec.copy.instance for one in self.store.list(WORKER) if one.spec.copy is not None)
 
     def density(self, name: str = "c") -> Density | None:
-        return read_density(self.record(name).spec)
+        return self.record(name).spec.density
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from headrace.control.autoscaling.loops.waker import CAUSE, Waker
 from headrace.control.autoscaling.planning.targets import read_key
 from headrace.control.autoscaling.records.capacity import read_capacity, write_capacity
-from headrace.control.model.kinds import ENDPOINT
+from headrace.control.model.endpoint import ENDPOINT
 from headrace.state.signals import WakeTarget
 from tests.control.support import AWS_SCOPE
 
@@ -46,7 +46,7 @@ def test_many_requests_wake_one_copy(world: World) -> None:
     assert desired(world) == 1
     record = world.store.get(ENDPOINT, "e")
     assert record is not None
-    assert record.spec["asked"] == 3, "created, put to sleep, woken: each asked for once"
+    assert record.spec.generation == 3, "created, put to sleep, woken: each asked for once"
 
 
 def test_waking_a_target_requests_its_minimum_with_an_activity(world: World) -> None:

@@ -16,7 +16,7 @@ from headrace.control.api.describe_endpoint import describe_endpoint
 from headrace.control.api.endpoint_configs import create_endpoint_config
 from headrace.control.api.endpoints import create_endpoint
 from headrace.control.api.models import create_model
-from headrace.control.model.kinds import INFERENCE_COMPONENT
+from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.state.records import Record
 from headrace.state.routes import ROUTE
 from headrace.state.sql import open_store

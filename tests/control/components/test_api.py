@@ -8,7 +8,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from headrace.cluster.launcher import WorkerSpec
-from headrace.control.model.kinds import INFERENCE_COMPONENT, WORKER
+from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.worker import WORKER
 from headrace.state.routes import ROUTE
 from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.control.support import IMAGE, ROLE, Platform, running_platform
@@ -91,9 +92,9 @@ def test_several_components_share_the_instances_and_log_apart(platform: Platform
         until(client, name, "InService")
     listed = client.list_inference_components(EndpointNameEquals="ep", SortBy="Name", SortOrder="Ascending")
     assert [entry["InferenceComponentName"] for entry in listed["InferenceComponents"]] == ["one", "two"]
-    groups = {worker.spec["log_group"] for worker in platform.store.list(WORKER)}
+    groups = {worker.spec.log_group for worker in platform.store.list(WORKER)}
     assert groups == {f"/aws/sagemaker/InferenceComponents/{name}" for name in ("one", "two")}
-    assert len({worker.spec["instance"] for worker in platform.store.list(WORKER)}) == 1
+    assert len({worker.spec.copy.instance for worker in platform.store.list(WORKER)}) == 1
 
 
 def test_a_copy_without_room_fails_and_says_why(platform: Platform) -> None:

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.control.model.progress import State
+from headrace.control.model.workload import State, Workload
 from headrace.control.planning.consolidation import Tenant, instances_to_empty
-from headrace.control.planning.placement import Placed, Resources, Strategy, choose_instance, read_need
-from headrace.control.planning.pool import PoolRules, read_rules
+from headrace.control.planning.placement import Placed, Resources, Strategy, choose_instance
+from headrace.control.planning.pool import PoolRules, pool_rules
 from tests.control.components.world import COOLDOWN_MIN, WHOLE, HostWorld, component_config, managed, placed_of
 from tests.control.world import BROKEN, GOOD, Behaviour
 
@@ -79,7 +79,7 @@ def test_an_update_takes_another_instance_for_its_batch_and_gives_it_back() -> N
     assert len(world.instances) == 1
     size = {"Type": "COPY_COUNT", "Value": 2}
     rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": size, "WaitIntervalInSeconds": 0}}
-    world.components["a"].update(component_config(count=4, name="b"), GOOD, rolling)
+    world.components["a"].update(component_config(count=4), GOOD, rolling)
     for _ in range(120):
         world.step(0.5)
         assert world.serving("a") >= 4
@@ -135,7 +135,7 @@ def test_a_copy_that_will_not_start_elsewhere_stays_where_it_serves() -> None:
 def test_copies_of_a_component_that_cannot_be_read_are_not_moved() -> None:
     world = thinned(HostWorld())
     for one in world.instances:
-        world.strangers.append(Placed(component="x", instance=one.id, need=Resources(memory_mb=1)))
+        world.unreadable.append(Placed(component="x", instance=one.id, need=Resources(memory_mb=1)))
     world.settle(3 * COOLDOWN_S, pause_s=5)
     assert len(world.instances) == 2
 
@@ -169,7 +169,10 @@ def test_a_component_is_not_spread_less_evenly_than_it_was() -> None:
 def test_the_policy_is_read_with_its_defaults() -> None:
     def rules(**policy: object) -> PoolRules:
         scaling = {"Status": "ENABLED", "MinInstanceCount": 1, "MaxInstanceCount": 4, "ScaleInPolicy": policy}
-        return read_rules({"ManagedInstanceScaling": scaling}, 1)
+        host = Workload(
+            variant="v", weight=1.0, count=1, model=None, instance_type="ml.m5.large", managed_scaling=scaling
+        )
+        return pool_rules(host)
 
     assert rules(Strategy="CONSOLIDATION") == PoolRules(least=1, most=4, cooldown_s=1200, step=1)
     assert rules(Strategy="CONSOLIDATION", MaximumStepSize=3, CooldownInMinutes=5).step == 3
@@ -260,7 +263,7 @@ class Host(RuleBasedStateMachine):
         self.names += 1
         size = {"Type": "COPY_COUNT", "Value": batch}
         self.world.components[name].update(
-            component_config(gpus, count=self.desired(name), name=f"{name}-{self.names}"),
+            component_config(gpus, count=self.desired(name)),
             behaviour,
             {"RollingUpdatePolicy": {"MaximumBatchSize": size, "WaitIntervalInSeconds": 2}},
         )
@@ -305,7 +308,7 @@ class Host(RuleBasedStateMachine):
     def desired(self, name: str) -> int:
         world = self.world.components[name]
         assert world.stable is not None
-        return world.view.versions[world.stable].variants[0].count
+        return world.record.status.revisions[world.stable].copies
 
     def check(self) -> None:
         """After each pass."""
@@ -341,12 +344,13 @@ class Host(RuleBasedStateMachine):
             return
         placed = [copy for one in world.components.values() for copy in placed_of(one).values()]
         for name, one in world.components.items():
-            progress = one.view.progress
+            progress = one.record.status.progress
             assert progress is not None
-            if not progress.lacking:
+            if not progress.num_unplaced:
                 continue
             assert progress.failure_reason
-            need = read_need(one.view.versions[self.stable(name)].raw["config"]["Specification"])
+            (workload,) = one.record.status.revisions[self.stable(name)].workloads
+            need = workload.need
             ids = [instance.id for instance in world.instances]
             assert len(ids) == 3
             assert choose_instance(name, need, whole=WHOLE, instances=ids, placed=placed, strategy="SPREAD") is None

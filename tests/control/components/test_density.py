@@ -1,11 +1,13 @@
 """Copies that follow instances: the ratio alone."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.control.model.density import Density, read_density, with_density
-from headrace.control.planning.placement import Placed, Resources, choose_instance
+from headrace.control.model.component import Density
+from headrace.control.model.resources import Resources
+from headrace.control.planning.placement import Placed, choose_instance
 from tests.control.components.world import HostWorld
 
 densities = st.builds(Density, copies=st.integers(1, 100), instances=st.integers(1, 20))
@@ -42,19 +44,10 @@ def test_copies_that_fit_as_declared_fit_on_every_larger_number_of_instances(
             placed.append(Placed(component="c", instance=chosen, need=need))
 
 
-@given(densities)
-def test_a_density_is_kept_in_the_spec_of_its_component_and_leaves_the_rest_alone(density: Density) -> None:
-    spec = {"asked": 3}
-    assert read_density(spec) is None
-    kept = with_density(spec, density)
-    assert read_density(kept) == density
-    assert with_density(kept, None) == spec
-
-
 @pytest.mark.parametrize("raw", [{"copies": 0, "instances": 1}, {"copies": 1}, "four", {"copies": 2, "instances": -1}])
 def test_a_density_that_makes_no_sense_is_an_error(raw: object) -> None:
     with pytest.raises(ValueError, match=r"[Ee]xpected|missing"):
-        read_density({"density": raw})
+        msgspec.convert(raw, Density)
 
 
 @settings(max_examples=30, deadline=None)

@@ -9,8 +9,7 @@ from headrace.control.api.endpoints import update_endpoint, update_weights
 from headrace.control.autoscaling.planning.targets import COMPONENT_DIMENSION, TargetKey
 from headrace.control.autoscaling.records.capacity import read_capacity
 from headrace.control.loops.wake_up import WATCH_PAUSE_S
-from headrace.control.model.progress import State
-from headrace.control.model.version import HEALTH_TIMEOUT_S
+from headrace.control.model.workload import HEALTH_TIMEOUT_S, State
 from headrace.core.telemetry import setup_logging
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import NEED, Scene
@@ -127,7 +126,7 @@ def test_room_that_an_update_makes_is_not_taken_before_it_is_done() -> None:
     assert lacking.state is State.IN_SERVICE
     size = {"Type": "COPY_COUNT", "Value": 1}
     rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": size, "WaitIntervalInSeconds": 60}}
-    large.update(component_config(1, count=2, name="smaller"), deployment=rolling)
+    large.update(component_config(1, count=2), deployment=rolling)
     world.settle(100)
     assert large.state is State.UPDATING
     assert world.serving("lacking") == 0
@@ -135,7 +134,7 @@ def test_room_that_an_update_makes_is_not_taken_before_it_is_done() -> None:
     world.settle(60)
     assert (large.state, large.reason, world.serving("large")) == (State.IN_SERVICE, "An alarm.", 2)
     large.alarm = ""
-    large.update(component_config(1, count=2, name="smaller"), deployment=rolling)
+    large.update(component_config(1, count=2), deployment=rolling)
     world.settle(200)
     assert (world.serving("large"), world.serving("lacking")) == (2, 1)
 
@@ -248,13 +247,13 @@ def test_one_that_does_not_start_can_be_repaired_after_its_deadline(crash_s: flo
     if is_woken:
         world.scale("c", 1)
     else:
-        told.update(component_config(name="broken"), slow)
+        told.update(component_config(), slow)
     world.settle(20)
     assert told.state is State.UPDATING
     bound_s = 2 * crash_s if crash_s is not None else HEALTH_TIMEOUT_S
     world.settle(bound_s - 10, pause_s=1)
     assert told.state is State.IN_SERVICE
     assert told.reason
-    told.update(component_config(name="repaired"))
+    told.update(component_config())
     world.settle(60)
     assert (told.state, told.reason, world.serving("c")) == (State.IN_SERVICE, "", 1)

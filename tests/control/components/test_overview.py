@@ -2,8 +2,13 @@
 
 from dataclasses import replace
 
+from msgspec.structs import replace as evolve
+
 from headrace.control.api.overview import hosts_json, read_overview
-from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
+from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.worker import WORKER
+from tests.control.broken_records import insert_record
 from tests.control.components.test_api import NEED, component, host, model, until
 from tests.control.support import Platform
 
@@ -39,9 +44,10 @@ def test_an_instance_type_that_nobody_knows_has_no_bounds(platform: Platform) ->
     platform.wait_for(client, "ep", "InService")
     record = platform.store.get(ENDPOINT, "ep")
     assert record is not None
-    config, generation = {**record.spec["version"]["config"]}, record.status["progress"]["stable"]
-    config["ProductionVariants"] = [{**config["ProductionVariants"][0], "InstanceType": "ml.future.large"}]
-    status = {**record.status, "versions": {str(generation): {**record.spec["version"], "config": config}}}
+    revision = record.spec.revision
+    variant = {**revision.config["ProductionVariants"][0], "InstanceType": "ml.future.large"}
+    changed = evolve(revision, config={**revision.config, "ProductionVariants": [variant]})
+    status = evolve(record.status, revisions={revision.number: changed})
     [where] = hosts_json(replace(record, status=status), [])
     assert where["has"] == {"cpus": None, "accelerators": None, "memory_mb": None}
 
@@ -67,8 +73,8 @@ def test_records_of_another_form_hide_no_others(platform: Platform) -> None:
     until(client, "c", "InService", copies=1)
     record = platform.store.get(ENDPOINT, "ep")
     assert record is not None
-    platform.store.create(INFERENCE_COMPONENT, "odd", spec={"endpoint_uid": record.uid})
-    platform.store.create(WORKER, "odd", spec={"endpoint_uid": record.uid, "component": "odd"})
+    insert_record(platform.store, INFERENCE_COMPONENT, "odd", {"endpoint": "ep", "endpoint_uid": record.uid})
+    insert_record(platform.store, WORKER, "odd", {"endpoint_uid": record.uid, "copy": {"component": "odd"}})
     seen = read_overview(platform.store, "ep")
     assert {one["name"]: one["status"] for one in seen["components"]} == {"c": "InService", "odd": "Failed"}
     assert [copy["component"] for one in seen["hosts"][0]["instances"] for copy in one["copies"]] == ["c"]

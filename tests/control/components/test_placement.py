@@ -1,19 +1,16 @@
 """Where copies go, and how many instances there are."""
 
 from itertools import count
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.planning.placement import (
-    UNBOUNDED,
-    Placed,
-    Resources,
-    Strategy,
-    choose_instance,
-    resources_of_type,
-)
-from headrace.control.planning.pool import HostInstance, PoolRules, kept_instances, read_rules
+from headrace.control.model.endpoint import HostInstance
+from headrace.control.model.resources import UNBOUNDED, Resources, Strategy, resources_of_type
+from headrace.control.model.workload import Workload
+from headrace.control.planning.placement import Placed, choose_instance
+from headrace.control.planning.pool import PoolRules, kept_instances, pool_rules
 
 ARTICLE = Resources(cpus=6, accelerators=1, memory_mb=40 * 1024)
 
@@ -88,5 +85,11 @@ def test_rules_are_read_of_a_variant() -> None:
         "MaxInstanceCount": 4,
         "ScaleInPolicy": {"Strategy": "IDLE_RELEASE", "CooldownInMinutes": 5},
     }
-    assert read_rules({"ManagedInstanceScaling": managed}, 1) == PoolRules(least=0, most=4, cooldown_s=300)
-    assert read_rules({}, 2) == PoolRules(least=2, most=2)
+    assert pool_rules(host(1, managed)) == PoolRules(least=0, most=4, cooldown_s=300)
+    assert pool_rules(host(2, {})) == PoolRules(least=2, most=2)
+
+
+def host(count: int, managed_scaling: dict[str, Any]) -> Workload:
+    return Workload(
+        variant="v", weight=1.0, count=count, model=None, instance_type="ml.m5.large", managed_scaling=managed_scaling
+    )

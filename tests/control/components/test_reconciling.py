@@ -8,7 +8,9 @@ from headrace.cloudwatch.alarms.records import AlarmStatus
 from headrace.control.api.components import update_inference_component
 from headrace.control.api.describe_endpoint import describe_endpoint
 from headrace.control.api.endpoints import delete_endpoint, update_endpoint
-from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
+from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.worker import WORKER
 from headrace.state.routes import ROUTE
 from headrace.wire.aws.errors import AwsError
 from tests.cloudwatch.samples import create_alarm

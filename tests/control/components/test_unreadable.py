@@ -10,19 +10,22 @@ from headrace.control.api.describe_endpoint import describe_endpoint
 from headrace.control.api.endpoints import create_endpoint, delete_endpoint, list_endpoints, update_endpoint
 from headrace.control.api.overview import read_overview
 from headrace.control.metrics.capacities import CapacityRecorder
-from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
+from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.worker import WORKER
 from headrace.wire.aws.errors import AwsError
+from tests.control.broken_records import edit_record
 from tests.control.components.scene import Scene
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda spec: {**spec, "version": "none"},
-        lambda spec: {**spec, "version": {**spec["version"], "config": {}}},
-        lambda spec: {name: value for name, value in spec.items() if name != "asked"},
+        lambda spec: {**spec, "revision": "none"},
+        lambda spec: {**spec, "revision": {**spec["revision"], "specification": 7}},
+        lambda spec: {name: value for name, value in spec.items() if name != "generation"},
         lambda spec: {**spec, "request": None},
-        lambda spec: {**spec, "version": {**spec["version"], "deployment": ["Alarms"]}},
+        lambda spec: {**spec, "revision": {**spec["revision"], "deployment": ["Alarms"]}},
     ],
 )
 async def test_a_component_that_cannot_be_read_hurts_only_itself(scene: Scene, change: Any) -> None:
@@ -30,8 +33,7 @@ async def test_a_component_that_cannot_be_read_hurts_only_itself(scene: Scene, c
     scene.create("sound")
     scene.create("broken", copies=2)
     await scene.settle()
-    record = scene.record("broken")
-    scene.store.update(record, spec=change(record.spec))
+    edit_record(scene.store, INFERENCE_COMPONENT, "broken", spec=change)
     await scene.settle(5)
     assert scene.copies() == {"sound": 1}
     scene.scale("sound", 2)
@@ -62,14 +64,17 @@ async def test_a_status_that_cannot_be_read_hurts_only_its_component(scene: Scen
     scene.create("sound")
     scene.create("broken")
     await scene.settle()
-    record = scene.record("broken")
-    progress = {**record.status["progress"], "stable": 77}
-    scene.store.update(record, status={**record.status, "progress": progress})
+    edit_record(
+        scene.store,
+        INFERENCE_COMPONENT,
+        "broken",
+        status=lambda status: {**status, "progress": {**status["progress"], "stable": 77}},
+    )
     await scene.settle(5)
     scene.scale("sound", 2)
     await scene.settle()
     assert scene.status("sound") == ("InService", 2)
-    assert "77 is not a version" in scene.seen("broken")["FailureReason"]
+    assert "revision 77 is not in the status" in scene.seen("broken")["FailureReason"]
     shown = {one["name"]: one["status"] for one in read_overview(scene.store, "ep")["components"]}
     assert shown == {"sound": "InService", "broken": "Failed"}
 
@@ -78,8 +83,12 @@ async def test_a_component_without_an_endpoint_in_its_record_can_be_deleted(scen
     await scene.host()
     scene.create("broken")
     await scene.settle()
-    spec = scene.record("broken").spec
-    scene.store.update(scene.record("broken"), spec={name: spec[name] for name in ("asked", "version", "request")})
+    edit_record(
+        scene.store,
+        INFERENCE_COMPONENT,
+        "broken",
+        spec=lambda spec: {name: spec[name] for name in ("generation", "revision")},
+    )
     await scene.settle(5)
     assert scene.seen("broken")["EndpointName"] == ""
     scene.delete("broken")
@@ -92,7 +101,7 @@ async def test_nothing_is_written_for_one_that_cannot_be_read(scene: Scene) -> N
     await scene.host()
     scene.create("broken")
     await scene.settle()
-    scene.store.update(scene.record("broken"), spec={**scene.record("broken").spec, "version": {}})
+    edit_record(scene.store, INFERENCE_COMPONENT, "broken", spec=lambda spec: {**spec, "revision": {}})
     await scene.settle(5)
     before = scene.store.revision()
     await scene.settle()
@@ -102,12 +111,12 @@ async def test_nothing_is_written_for_one_that_cannot_be_read(scene: Scene) -> N
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda record: {"spec": {**record.spec, "instance": 7}},
-        lambda record: {"spec": {name: value for name, value in record.spec.items() if name != "requirements"}},
-        lambda record: {"spec": {name: value for name, value in record.spec.items() if name != "endpoint_uid"}},
-        lambda record: {"status": {**record.status, "phase": "dreaming"}},
-        lambda record: {"status": {**record.status, "handle": {"launcher": 3}}},
-        lambda record: {"status": {**record.status, "failed_s": "yesterday"}},
+        {"spec": lambda spec: {**spec, "copy": {**spec["copy"], "instance": 7}}},
+        {"spec": lambda spec: {**spec, "copy": {**spec["copy"], "requirements": None}}},
+        {"spec": lambda spec: {name: value for name, value in spec.items() if name != "endpoint_uid"}},
+        {"status": lambda status: {**status, "phase": "dreaming"}},
+        {"status": lambda status: {**status, "handle": {"launcher": 3}}},
+        {"status": lambda status: {**status, "failed_s": "yesterday"}},
     ],
 )
 async def test_a_copy_whose_record_cannot_be_read_is_replaced(scene: Scene, spoil: Any) -> None:
@@ -115,8 +124,8 @@ async def test_a_copy_whose_record_cannot_be_read_is_replaced(scene: Scene, spoi
     scene.create("a")
     scene.create("b")
     await scene.settle()
-    (record,) = [one for one in scene.store.list(WORKER) if one.spec["component"] == "a"]
-    scene.store.update(record, **spoil(record))
+    (record,) = [one for one in scene.store.list(WORKER) if one.spec.copy.component == "a"]
+    edit_record(scene.store, WORKER, record.name, **spoil)
     await scene.settle()
     assert scene.copies() == {"a": 1, "b": 1}
     assert scene.store.get(WORKER, record.name) is None
@@ -128,10 +137,10 @@ async def test_a_copy_whose_record_cannot_be_read_is_replaced(scene: Scene, spoi
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda record: {"spec": {**record.spec, "version": []}},
-        lambda record: {"spec": {"asked": 1}},
-        lambda record: {"status": {**record.status, "instances": {"v": "many"}}},
-        lambda record: {"status": {**record.status, "progress": {"state": "Dreaming"}}},
+        {"spec": lambda spec: {**spec, "revision": []}},
+        {"spec": lambda _spec: {"generation": 1}},
+        {"status": lambda status: {**status, "instances": {"v": "many"}}},
+        {"status": lambda status: {**status, "progress": {"state": "Dreaming"}}},
     ],
 )
 async def test_an_endpoint_that_cannot_be_read_is_listed_described_and_deleted(scene: Scene, spoil: Any) -> None:
@@ -140,9 +149,7 @@ async def test_an_endpoint_that_cannot_be_read_is_listed_described_and_deleted(s
     scene.config("other")
     create_endpoint(scene.context, {"EndpointName": "other", "EndpointConfigName": "other"})
     await scene.settle()
-    record = scene.store.get(ENDPOINT, "ep")
-    assert record is not None
-    scene.store.update(record, **spoil(record))
+    edit_record(scene.store, ENDPOINT, "ep", **spoil)
     await scene.settle(5)
     listed = list_endpoints(scene.context, {"SortBy": "Name", "SortOrder": "Ascending"})["Endpoints"]
     assert [(one["EndpointName"], one["EndpointStatus"]) for one in listed] == [

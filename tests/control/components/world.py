@@ -1,24 +1,22 @@
 """
 A host and its inference components in a world of their own: what is planned is done at once, copies follow scripts.
 
-Records go through JSON between two passes, as in the store; time moves when a test moves it. No I/O.
+Records are copied through JSON between two passes, as in the store; time moves when a test moves it. No I/O.
 """
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from headrace.control.model.fleet import Limits
-from headrace.control.model.kinds import INFERENCE_COMPONENT
-from headrace.control.model.progress import Progress, State
-from headrace.control.model.version import asked_capacity, read_version, version_json
-from headrace.control.planning.host import Component, HostPlan, plan_host, read_instances
-from headrace.control.planning.placement import Placed, Resources, read_need, resources_of_type
-from headrace.control.planning.pool import HostInstance
+from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.endpoint import EndpointRevision, EndpointStatus, HostInstance
+from headrace.control.model.resources import Resources, resources_of_type
+from headrace.control.model.workload import Progress, State
+from headrace.control.planning.fleet import Limits
+from headrace.control.planning.host import Component, HostPlan, plan_host
+from headrace.control.planning.placement import Placed
 from headrace.control.planning.rollout import Deployment
+from headrace.state.records import copy_part
 from tests.control.world import ARN, GOOD, Behaviour, World
 
 TYPE = "ml.p3.8xlarge"
@@ -37,15 +35,14 @@ def managed(
     return {"ManagedInstanceScaling": scaling}
 
 
-def component_config(gpus: float = 1, *, count: int = 1, strategy: str = "SPREAD", name: str = "c") -> dict[str, Any]:
-    """What a component's version is made of."""
-    variant = {"VariantName": "v", "ModelName": "m", "InstanceType": TYPE, "InitialInstanceCount": count}
+def component_config(gpus: float = 1, *, count: int = 1, strategy: str = "SPREAD") -> dict[str, Any]:
+    """What a component's revision is made of."""
     specification = {
         "ModelName": "m",
         "ComputeResourceRequirements": {"NumberOfAcceleratorDevicesRequired": gpus, "MinMemoryRequiredInMb": 1024},
         "SchedulingConfig": {"PlacementStrategy": strategy},
     }
-    return {"EndpointConfigName": name, "ProductionVariants": [variant], "Specification": specification}
+    return {"variant": "v", "instance_type": TYPE, "specification": specification, "copies": count}
 
 
 @dataclass
@@ -59,8 +56,8 @@ class HostWorld:
     limits: Limits = field(default_factory=Limits)
     now_s: float = 1000.0
     components: dict[str, World] = field(default_factory=dict)
-    strangers: list[Placed] = field(default_factory=list)
-    status: dict[str, Any] = field(default_factory=dict)
+    unreadable: list[Placed] = field(default_factory=list)
+    status: EndpointStatus = field(default_factory=EndpointStatus)
     since_s: float = 1000.0
     """When somebody changed the host last."""
     num_instances: int = 0
@@ -71,7 +68,7 @@ class HostWorld:
     ) -> World:
         """Ask for a component."""
         world = World(name=name, kind=INFERENCE_COMPONENT, now_s=self.now_s, limits=self.limits)
-        world.create(component_config(gpus, count=count, strategy=strategy, name=name), behaviour)
+        world.create(component_config(gpus, count=count, strategy=strategy), behaviour)
         self.components[name] = world
         return world
 
@@ -92,15 +89,16 @@ class HostWorld:
         plan = plan_host(
             self._host(),
             seen,
-            instances=read_instances(self.status),
+            instances=self.status.instances,
             endpoint_arn=ARN,
             now_s=self.now_s,
             limits=self.limits,
             new_id=self._new_id,
-            strangers=self.strangers,
+            unreadable=self.unreadable,
         )
         self.plan = plan
-        self.status = json.loads(json.dumps({"instances": msgspec.to_builtins(plan.instances)}))
+        instances = {variant: list(one) for variant, one in plan.instances.items()}
+        self.status = copy_part(EndpointStatus(instances=instances), EndpointStatus)
         for name, one in plan.plans.items():
             self.components[name].take(one)
         self.components = {name: world for name, world in self.components.items() if world.record is not None}
@@ -113,7 +111,7 @@ class HostWorld:
     @property
     def instances(self) -> list[HostInstance]:
         """Those that there are."""
-        return read_instances(self.status).get("v", [])
+        return self.status.instances.get("v", [])
 
     def standing(self) -> dict[str, Counter[str]]:
         """Instance -> component -> copies whose process lives."""
@@ -133,23 +131,19 @@ class HostWorld:
         return sum(len(fleet.replicas) for route in routes for fleet in route.fleets)
 
     def _placed(self) -> list[Placed]:
-        return [*self.strangers, *(copy for world in self.components.values() for copy in placed_of(world).values())]
+        return [*self.unreadable, *(copy for world in self.components.values() for copy in placed_of(world).values())]
 
     def _seen(self, world: World) -> Component:
         workers = world.look()
-        return Component(view=world.view, workers=workers, placed=placed_of(world), alarm=world.alarm)
+        return Component(record=world.record, workers=workers, placed=placed_of(world), alarm=world.alarm)
 
     def _host(self) -> Deployment:
         config = {"VariantName": "v", "InstanceType": TYPE, "InitialInstanceCount": self.count, **self.variant}
-        raw = version_json(
-            generation=1,
-            config={"EndpointConfigName": "host", "ProductionVariants": [config]},
-            models={},
-            desired={"v": asked_capacity(config)},
-            deployment=None,
+        revision = EndpointRevision(
+            number=1, config={"EndpointConfigName": "host", "ProductionVariants": [config]}, models={}
         )
-        progress = Progress(observed=1, state=State.IN_SERVICE, since_s=self.since_s, stable=1)
-        return Deployment(progress=progress, versions={1: read_version(raw)})
+        progress = Progress(observed_generation=1, state=State.IN_SERVICE, since_s=self.since_s, stable=1)
+        return Deployment(progress=progress, revisions={1: revision})
 
     def _new_id(self) -> str:
         self.num_instances += 1
@@ -162,8 +156,10 @@ def placed_of(world: World) -> dict[str, Placed]:
     for name, played in world.workers.items():
         if played.view.is_gone:
             continue
-        version = world.view.versions.get(played.view.generation, world.view.version)
-        need = read_need(version.raw["config"]["Specification"])
+        revision = world.record.status.revisions.get(played.view.revision, world.record.spec.revision)
+        (workload,) = revision.workloads
+        assert workload.need is not None
+        need = workload.need
         found[name] = Placed(component=world.name, instance=played.instance, need=need)
     return found
 

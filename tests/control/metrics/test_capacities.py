@@ -7,8 +7,9 @@ from typing import Any
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.metrics.capacities import CapacityRecorder, of_component
-from headrace.control.model.kinds import INFERENCE_COMPONENT
+from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.state.sql import open_store
+from tests.control.broken_records import insert_record
 from tests.control.components.test_api import component, host, model, until
 from tests.control.support import Platform
 
@@ -70,7 +71,7 @@ def test_a_malformed_record_does_not_affect_others(platform: Platform) -> None:
     model(client, "m")
     plain(client)
     platform.wait_for(client, "plain", "InService")
-    platform.store.create(INFERENCE_COMPONENT, "odd", spec={"endpoint_uid": "x", "version": 7})
+    insert_record(platform.store, INFERENCE_COMPONENT, "odd", {"endpoint_uid": "x", "revision": 7})
     recorder = CapacityRecorder(store=platform.store, sink=series, clock=lambda: NOW_S)
     assert recorder.pass_once() == 2
 

@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 
+import msgspec
 import pytest
 
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.metrics.worker_page import WorkerMetric, metrics_between, read_page
 from headrace.cloudwatch.series.memory import MemorySeries
+from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.metrics.scraper import MAX_PAGE_BYTES, Scraper, fetch, series_of
-from headrace.control.model.kinds import WORKER
+from headrace.control.model.worker import WORKER, CopySpec, ReplicaSpec, ReplicaStatus
 from headrace.core.exposition import render
 from headrace.core.generation import EngineStats
 from headrace.core.metrics import Metrics
@@ -95,9 +97,11 @@ def test_the_page_of_a_headrace_worker_is_parsed() -> None:
 
 
 def test_the_dimensions_of_a_worker_name_its_variant_or_component() -> None:
-    variant = series_of({"endpoint": "e", "variant": "v"})
+    own = ReplicaSpec(endpoint="e", endpoint_uid="u", variant="v", revision=1, log_group="g", log_stream="s")
+    variant = series_of(own)
     assert variant == ("/aws/sagemaker/Endpoints", (("EndpointName", "e"), ("VariantName", "v")))
-    component = series_of({"endpoint": "e", "variant": "v", "component": "c"})
+    copy = CopySpec(component="c", component_uid="u", instance="i", requirements={})
+    component = series_of(msgspec.structs.replace(own, copy=copy))
     assert component == ("/aws/sagemaker/InferenceComponents", (("InferenceComponentName", "c"),))
 
 
@@ -148,13 +152,15 @@ async def _two_passes(series: MemorySeries, *, memory_bytes: int | None = None) 
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             for name, phase, where in (
-                ("a", "ready", url),
-                ("b", "ready", "http://127.0.0.1:1"),
-                ("c", "starting", url),
+                ("a", WorkerPhase.READY, url),
+                ("b", WorkerPhase.READY, "http://127.0.0.1:1"),
+                ("c", WorkerPhase.STARTING, url),
             ):
-                handle = {"launcher": "fake", "url": where, "facts": {}, "memory_bytes": memory_bytes}
-                status = {"phase": phase, "handle": handle}
-                store.create(WORKER, name, spec={"endpoint": "e", "variant": "v"}, status=status)
+                handle = Handle(launcher="fake", url=where, facts={}, memory_bytes=memory_bytes)
+                spec = ReplicaSpec(
+                    endpoint="e", endpoint_uid="u", variant="v", revision=1, log_group="g", log_stream="s"
+                )
+                store.create(WORKER, name, spec=spec, status=ReplicaStatus(phase=phase, handle=handle))
             scraper = Scraper(store=store, sink=series, memory_bytes=10**9, clock=lambda: now[0])
             first = await scraper.pass_once()
             now[0] += 10

@@ -1,28 +1,24 @@
 """
-From CreateInferenceComponent's members to what the store keeps: a version of one synthetic production variant.
+Specifications of inference components: what is refused, and the revision that is made of one.
 
-`config.Specification` keeps what the component asked for, as it came; a container that stands in the specification
-itself becomes a model of the component's name.
+A container in the specification itself becomes a model with the component's name.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from headrace.control.api.context import CallContext
-from headrace.control.model.component_runtime import refuse_many
-from headrace.control.model.kinds import MODEL
-from headrace.control.model.version import Desired, Variant, version_json
-from headrace.control.planning.placement import read_need, resources_of_type, too_large
-from headrace.control.planning.worker_specs import image_profile
+from headrace.control.model.component import ComponentRevision, refuse_many
+from headrace.control.model.containers import image_profile
+from headrace.control.model.definitions import MODEL
+from headrace.control.model.resources import read_requirements, resources_of_type, too_large_message
+from headrace.control.model.workload import Workload
 from headrace.state.records import Json
 from headrace.wire.aws.errors import validation_error
-
-_REPEATED = ("ContainerStartupHealthCheckTimeoutInSeconds", "ModelDataDownloadTimeoutInSeconds")
 
 
 def chosen_specification(params: Json, instance_type: str) -> Json:
     """
-    The `Specification`, or that of `Specifications` for the host's instance type.
+    Return the `Specification`, or that of `Specifications` for the host's instance type.
 
     Raises:
         AwsError: there is none, there are both, or it is not clear for which instance type one is.
@@ -36,17 +32,17 @@ def chosen_specification(params: Json, instance_type: str) -> Json:
         raise validation_error("Specification is missing: it says which model the inference component serves.")
     if len(several) > 1:
         _refuse_ambiguous(several)
-    for one in several:
-        if one.get("InstanceType", instance_type) == instance_type:
-            return dict(one)
-    named = ", ".join(str(one.get("InstanceType")) for one in several)
+    for specification in several:
+        if specification.get("InstanceType", instance_type) == instance_type:
+            return dict(specification)
+    named = ", ".join(str(specification.get("InstanceType")) for specification in several)
     raise validation_error(f"No one of Specifications is for {instance_type}, the variant's type; they are: {named}.")
 
 
 def _refuse_ambiguous(specifications: Sequence[Json]) -> None:
     seen: set[str] = set()
-    for one in specifications:
-        kind = one.get("InstanceType")
+    for specification in specifications:
+        kind = specification.get("InstanceType")
         if kind is None:
             raise validation_error("InstanceType is missing in one of several Specifications; each is for a type.")
         if kind in seen:
@@ -54,12 +50,12 @@ def _refuse_ambiguous(specifications: Sequence[Json]) -> None:
         seen.add(kind)
 
 
-def check_specification(context: CallContext, specification: Json, host: Variant) -> None:
+def check_specification(context: CallContext, specification: Json, host: Workload) -> None:
     """
     Refuse what cannot be served, or placed on an empty instance.
 
     Raises:
-        AwsError: ValidationException; says which member, and what was wanted.
+        AwsError: ValidationException; names the member, and what is expected.
     """
     if base := specification.get("BaseInferenceComponentName"):
         raise validation_error(
@@ -80,24 +76,24 @@ def check_specification(context: CallContext, specification: Json, host: Variant
     wanted_type = specification.get("InstanceType")
     if wanted_type is not None and wanted_type != host.instance_type:
         raise validation_error(f"InstanceType is {wanted_type}; the instances of the variant are {host.instance_type}.")
-    need = read_need(specification)
+    need = read_requirements(requirements)
     if context.is_strict and not need.fits_in(resources_of_type(host.instance_type)):
-        raise validation_error(too_large(need, host.instance_type))
+        raise validation_error(too_large_message(need, host.instance_type))
 
 
-def component_version(
-    context: CallContext, name: str, params: Json, *, host: Variant, generation: int, copies: int
-) -> Json:
+def make_revision(
+    context: CallContext, name: str, params: Json, *, host: Workload, number: int, copies: int
+) -> ComponentRevision:
     """
-    What the store keeps of a version of a component.
+    Return a revision of a component.
 
     Args:
         context: of the call; models are read from its store.
         name: of the component.
         params: of CreateInferenceComponent or UpdateInferenceComponent.
-        host: the variant that it is placed on; its routing is the component's.
-        generation: number of the version.
-        copies: how many.
+        host: the variant that it is placed on.
+        number: of the revision.
+        copies: number of copies.
 
     Raises:
         AwsError: it cannot be served or placed, there is no such model, its image is not known (strict), or there are
@@ -106,39 +102,24 @@ def component_version(
     refuse_many(copies)
     specification = chosen_specification(params, host.instance_type)
     check_specification(context, specification, host)
-    model_name, model = _model_of(context, name, specification)
-    startup: Json = specification.get("StartupParameters") or {}
-    variant: dict[str, Any] = {
-        "VariantName": host.name,
-        "ModelName": model_name,
-        "InstanceType": host.instance_type,
-        "InitialInstanceCount": copies,
-        **{member: startup[member] for member in _REPEATED if member in startup},
-    }
-    config = {"EndpointConfigName": name, "ProductionVariants": [variant], "Specification": specification}
-    if several := params.get("Specifications"):
-        config["Specifications"] = several
-    return version_json(
-        generation=generation,
-        config=config,
-        models={model_name: model},
-        desired={host.name: Desired(weight=1.0, count=copies)},
-        deployment=params.get("DeploymentConfig"),
+    return ComponentRevision(
+        number=number,
+        variant=host.variant,
+        instance_type=host.instance_type,
+        specification=specification,
+        specifications=params.get("Specifications") or [],
+        model=_model_of(context, name, specification),
+        copies=copies,
+        deployment=params.get("DeploymentConfig") or {},
     )
 
 
-def specification_of(version: Json) -> Json:
-    """The specification that a version of a component was made of."""
-    found: Json = version["config"].get("Specification") or {}
-    return found
-
-
-def _model_of(context: CallContext, name: str, specification: Json) -> tuple[str, Json]:
+def _model_of(context: CallContext, name: str, specification: Json) -> Json:
     if model_name := specification.get("ModelName"):
-        return model_name, context.get(MODEL, model_name).spec
+        return context.get(MODEL, model_name).spec.members
     asked: Json = specification["Container"]
     container: Json = {"Image": asked["Image"], "Environment": asked.get("Environment") or {}}
     if url := asked.get("ArtifactUrl"):
         container["ModelDataUrl"] = url
     image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
-    return name, {"ModelName": name, "PrimaryContainer": container}
+    return {"ModelName": name, "PrimaryContainer": container}

@@ -1,45 +1,60 @@
-"""What a handler of an operation knows besides its parameters."""
+"""The context of an API call: what a handler gets besides the parameters."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.cloudwatch.metrics.metric import SeriesStore
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.model.images import OwnImage
 from headrace.control.model.log_reader import LogReader
 from headrace.control.model.names import TITLES as _TITLES
-from headrace.control.model.names import arn_of, find
-from headrace.state.records import AnyKind, RawRecord
+from headrace.control.model.names import arn_of, find, unreadable_message
+from headrace.state.records import AnyKind, Kind, Record, Unreadable
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError, not_found, validation_error
 from headrace.wire.aws.scope import AwsScope
 
+SpecT = TypeVar("SpecT")
+StatusT = TypeVar("StatusT")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """One call."""
+    """The context of one API call."""
 
     store: Store
     logs: LogReader
     aws_scope: AwsScope
     identity_arn: str
-    """Who asks: an assumed role."""
+    """The caller: an assumed role."""
     now_s: float
     request_id: str
     is_strict: bool = False
     """Refuse what AWS refuses; otherwise what does no harm is accepted."""
     own_images: Mapping[str, OwnImage] = field(default_factory=dict)
     series: SeriesStore = field(default_factory=MemorySeries)
-    """What was measured."""
+    """CloudWatch's metrics."""
 
     def arn(self, kind: AnyKind, name: str) -> str:
-        """The ARN of a thing here."""
+        """Return the ARN of a resource."""
         return arn_of(self.aws_scope, kind, name)
 
-    def get(self, kind: AnyKind, name: str) -> RawRecord:
+    def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT]:
         """
-        Read a record.
+        Read a record that the operation depends on.
+
+        Raises:
+            AwsError: "Could not find ..."; waiters and SDKs read that text. Or it cannot be decoded.
+        """
+        record = self.find(kind, name)
+        if isinstance(record, Unreadable):
+            raise validation_error(unreadable_message(record))
+        return record
+
+    def find(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable:
+        """
+        Read a record that need not be readable.
 
         Raises:
             AwsError: "Could not find ..."; waiters and SDKs read that text.
@@ -65,7 +80,7 @@ Handler = Callable[[CallContext, dict[str, Any]], dict[str, Any]]
 
 
 def already_exists(title: str, arn: str) -> AwsError:
-    """SageMaker's answer for a name that is taken."""
+    """Return SageMaker's error for a name that is taken."""
     return validation_error(f'Cannot create already existing {title} "{arn}".')
 
 
@@ -88,5 +103,5 @@ def tags_of(params: dict[str, Any]) -> dict[str, str]:
 
 
 def without(params: dict[str, Any], *names: str) -> dict[str, Any]:
-    """A copy without some members."""
+    """Return a copy without some members."""
     return {name: value for name, value in params.items() if name not in names}

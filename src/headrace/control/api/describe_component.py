@@ -1,98 +1,88 @@
-"""DescribeInferenceComponent. Reads nothing but the component's own record: its model may be gone."""
+"""DescribeInferenceComponent. Reads only the component's own record: its model may be gone."""
 
 from typing import Any
 
-from headrace.control.api.component_specs import specification_of
 from headrace.control.api.context import CallContext
-from headrace.control.api.endpoints import modified_s
-from headrace.control.model.component_reading import endpoint_of, read_component, variant_of
-from headrace.control.model.component_runtime import current_copies, desired_copies, serving_version
-from headrace.control.model.component_states import component_status
-from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT
-from headrace.control.model.progress import EndpointView, State, visible_state
-from headrace.control.model.reading import UnreadableRecord, unreadable_status
-from headrace.control.planning.worker_specs import container_of
-from headrace.state.records import Json, RawRecord
+from headrace.control.model.component import (
+    INFERENCE_COMPONENT,
+    ComponentRecord,
+    ComponentRevision,
+    component_status,
+    current_copies,
+    endpoint_name,
+    variant_name,
+)
+from headrace.control.model.containers import container_of
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.names import unreadable_message
+from headrace.control.model.workload import changed_s, failure_reason, serving_revision, unreadable_state
+from headrace.state.records import Json, Unreadable
 
 
 def describe_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DescribeInferenceComponent."""
-    record = context.get(INFERENCE_COMPONENT, params["InferenceComponentName"])
-    answer = {
+    record = context.find(INFERENCE_COMPONENT, params["InferenceComponentName"])
+    identity = {
         "InferenceComponentName": record.name,
         "InferenceComponentArn": context.arn(INFERENCE_COMPONENT, record.name),
-        "EndpointName": endpoint_of(record),
-        "EndpointArn": context.arn(ENDPOINT, endpoint_of(record)),
-        "VariantName": variant_of(record),
+        "EndpointName": endpoint_name(record),
+        "EndpointArn": context.arn(ENDPOINT, endpoint_name(record)),
+        "VariantName": variant_name(record),
         "CreationTime": record.created_s,
     }
-    try:
-        return {**answer, **_of_view(record, read_component(record))}
-    except UnreadableRecord as error:
+    if isinstance(record, Unreadable):
         return {
-            **answer,
-            "InferenceComponentStatus": unreadable_status(record),
+            **identity,
+            "InferenceComponentStatus": unreadable_state(record).value,
             "LastModifiedTime": record.modified_s,
-            "FailureReason": str(error),
+            "FailureReason": unreadable_message(record),
         }
+    return {**identity, **_details(record)}
 
 
-def _of_view(record: RawRecord, view: EndpointView) -> dict[str, Any]:
-    """The members that tell how the component is."""
-    current = serving_version(view)
-    (host,) = current.variants
-    present = current_copies(record)
+def _details(record: ComponentRecord) -> dict[str, Any]:
+    current, num_serving = serving_revision(record), current_copies(record)
     answer: dict[str, Any] = {
-        **_specifications(current.raw, view.created_s),
+        **_specifications(current, record.created_s),
         "RuntimeConfig": {
-            "DesiredCopyCount": desired_copies(record),
-            "CurrentCopyCount": present,
-            "PlacementStatus": [{"InstanceType": host.instance_type, "CurrentCopyCount": present}],
+            "DesiredCopyCount": record.spec.revision.copies,
+            "CurrentCopyCount": num_serving,
+            "PlacementStatus": [{"InstanceType": current.instance_type, "CurrentCopyCount": num_serving}],
         },
-        "InferenceComponentStatus": component_status(view),
-        "LastModifiedTime": modified_s(record, view),
+        "InferenceComponentStatus": component_status(record),
+        "LastModifiedTime": changed_s(record),
     }
-    if reason := failure_reason(view):
+    if reason := failure_reason(record):
         answer["FailureReason"] = reason
-    if current.raw.get("deployment"):
-        answer["LastDeploymentConfig"] = current.raw["deployment"]
+    if current.deployment:
+        answer["LastDeploymentConfig"] = current.deployment
     return answer
 
 
-def failure_reason(view: EndpointView) -> str:
-    """Why what was asked for last could not be had; empty: it could, or nobody knows yet."""
-    progress = view.progress
-    if progress is None or visible_state(view) is State.DELETING or progress.observed != view.asked:
-        return ""
-    return progress.failure_reason
-
-
-def _specifications(version: Json, resolved_s: float) -> dict[str, Any]:
-    """`Specifications`, if the component was made of several, else `Specification`."""
-    chosen = specification_of(version)
-    several: list[Json] = version["config"].get("Specifications") or []
-    if not several:
-        return {"Specification": _summary(chosen, version, resolved_s)}
-    kind = version["config"]["ProductionVariants"][0]["InstanceType"]
+def _specifications(revision: ComponentRevision, resolved_s: float) -> dict[str, Any]:
+    """Return `Specifications`, if several were given, else `Specification`."""
+    if not revision.specifications:
+        return {"Specification": _summary(revision.specification, revision, resolved_s)}
+    kind = revision.instance_type
     return {
         "Specifications": [
-            _summary(one, version if one.get("InstanceType", kind) == kind else None, resolved_s) for one in several
+            _summary(one, revision if one.get("InstanceType", kind) == kind else None, resolved_s)
+            for one in revision.specifications
         ]
     }
 
 
-def _summary(specification: Json, version: Json | None, resolved_s: float) -> dict[str, Any]:
+def _summary(specification: Json, revision: ComponentRevision | None, resolved_s: float) -> dict[str, Any]:
     """
-    `InferenceComponentSpecificationSummary`: as it came, the container's image as it was resolved.
+    Return an `InferenceComponentSpecificationSummary`: the members that were given, and the container's image.
 
-    `version`: made of this specification; None: there is none, it is for another instance type.
+    `revision`: made of this specification; None: there is none, it is for another instance type.
     """
     summary = dict(specification)
     if asked := summary.get("Container"):
         deployed: dict[str, Any] = {"SpecifiedImage": asked.get("Image", "")}
-        if version is not None:
-            (model,) = version["models"].values()
-            image = container_of(model)["Image"]
+        if revision is not None:
+            image = container_of(revision.model)["Image"]
             deployed = {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": resolved_s}
         others = {member: value for member, value in asked.items() if member != "Image"}
         summary["Container"] = {"DeployedImage": deployed, **others}

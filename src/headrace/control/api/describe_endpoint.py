@@ -1,110 +1,95 @@
-"""DescribeEndpoint. Reads nothing but the endpoint's own record: configuration and models may be gone."""
+"""DescribeEndpoint. Reads only the endpoint's own record: its configuration and models may be gone."""
 
 from typing import Any
 
 from headrace.control.api.context import CallContext
-from headrace.control.api.endpoints import modified_s
-from headrace.control.model.kinds import ENDPOINT
-from headrace.control.model.progress import EndpointView, Stage, State, ready_key, view_endpoint, visible_state
-from headrace.control.model.reading import UnreadableRecord, read_endpoint, unreadable_status
-from headrace.control.model.version import Variant, Version
+from headrace.control.model.containers import container_of
+from headrace.control.model.endpoint import (
+    ENDPOINT,
+    EndpointRecord,
+    EndpointRevision,
+    desired_workload,
+    has_capacity,
+    variant_counts,
+)
+from headrace.control.model.names import unreadable_message
+from headrace.control.model.workload import (
+    Stage,
+    State,
+    Workload,
+    changed_s,
+    failure_reason,
+    is_observed,
+    serving_revision,
+    unreadable_state,
+    visible_state,
+)
 from headrace.control.planning.rollout import Deployment, traffic_fraction
-from headrace.control.planning.worker_specs import container_of
-from headrace.state.records import Json, RawRecord
+from headrace.state.records import Json, Unreadable
 
 _MAX_MESSAGE_CHARACTERS = 1024
 
 
 def describe_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DescribeEndpoint."""
-    record = context.get(ENDPOINT, params["EndpointName"])
-    try:
-        return _of_view(context, record, read_endpoint(record))
-    except UnreadableRecord as error:
-        return {
-            "EndpointName": record.name,
-            "EndpointArn": context.arn(ENDPOINT, record.name),
-            "EndpointStatus": unreadable_status(record),
-            "FailureReason": str(error),
-            "CreationTime": record.created_s,
-            "LastModifiedTime": record.modified_s,
-        }
-
-
-def _of_view(context: CallContext, record: RawRecord, view: EndpointView) -> dict[str, Any]:
-    state = visible_state(view)
-    current = _current(view)
-    answer: dict[str, Any] = {
+    record = context.find(ENDPOINT, params["EndpointName"])
+    identity = {
         "EndpointName": record.name,
         "EndpointArn": context.arn(ENDPOINT, record.name),
-        "EndpointConfigName": current.config_name,
-        "ProductionVariants": [_summary(one, current, view, record, state) for one in current.variants],
-        "EndpointStatus": state.value,
         "CreationTime": record.created_s,
-        "LastModifiedTime": modified_s(record, view),
-        **_of_config(current),
     }
-    if reason := _failure_reason(view, state):
+    if isinstance(record, Unreadable):
+        return {
+            **identity,
+            "EndpointStatus": unreadable_state(record).value,
+            "FailureReason": unreadable_message(record),
+            "LastModifiedTime": record.modified_s,
+        }
+    return {**identity, **_details(record)}
+
+
+def _details(record: EndpointRecord) -> dict[str, Any]:
+    current = serving_revision(record)
+    answer: dict[str, Any] = {
+        "EndpointConfigName": current.config_name,
+        "ProductionVariants": [_summary(workload, current, record) for workload in current.workloads],
+        "EndpointStatus": visible_state(record).value,
+        "LastModifiedTime": changed_s(record),
+        **_repeated_members(current),
+    }
+    if reason := failure_reason(record):
         answer["FailureReason"] = reason
-    if current.raw.get("deployment"):
-        answer["LastDeploymentConfig"] = current.raw["deployment"]
-    pending = _pending(view, state)
+    if current.deployment:
+        answer["LastDeploymentConfig"] = current.deployment
+    pending = _pending_revision(record)
     if pending is not None:
-        answer["PendingDeploymentSummary"] = _pending_summary(pending, view, record, state)
+        answer["PendingDeploymentSummary"] = _pending_summary(pending, record)
     return answer
 
 
-def capacities_of(record: RawRecord) -> dict[str, tuple[int, int]]:
-    """Variant -> how many instances it has, and shall have; a serverless variant has none to count."""
-    view = view_endpoint(record)
-    state, current = visible_state(view), _current(view)
-    return {
-        one.name: _counts(one, current, view, record, state)
-        for one in current.variants
-        if "ServerlessConfig" not in _config_of(one, current)
-    }
-
-
-def _current(view: EndpointView) -> Version:
-    """The version that serves, or the first one on its way."""
-    progress = view.progress
-    if progress is None:
-        return view.version
-    generation = progress.stable if progress.stable is not None else progress.target
-    return view.versions[generation] if generation is not None else view.version
-
-
-def _pending(view: EndpointView, state: State) -> Version | None:
-    """The version that takes the place of the current one."""
-    if state is not State.UPDATING:
+def _pending_revision(record: EndpointRecord) -> EndpointRevision | None:
+    """Return the revision that takes the place of the current one."""
+    progress, asked = record.status.progress, record.spec.revision
+    if visible_state(record) is not State.UPDATING:
         return None
-    progress = view.progress
-    if progress is None or progress.observed != view.asked:
-        return view.version if view.version.generation != _current(view).generation else None
-    return view.versions[progress.target] if progress.target is not None else None
+    if progress is None or not is_observed(record):
+        return asked if asked.number != serving_revision(record).number else None
+    return record.status.revisions[progress.target] if progress.target is not None else None
 
 
-def _failure_reason(view: EndpointView, state: State) -> str:
-    progress = view.progress
-    if progress is None or state is State.DELETING or progress.observed != view.asked:
-        return ""
-    return progress.failure_reason
-
-
-def _summary(variant: Variant, version: Version, view: EndpointView, record: RawRecord, state: State) -> dict[str, Any]:
-    """A `ProductionVariantSummary`."""
-    config = _config_of(variant, version)
-    is_host = variant.model is None
-    current, desired = _counts(variant, version, view, record, state)
+def _summary(workload: Workload, revision: EndpointRevision, record: EndpointRecord) -> dict[str, Any]:
+    """Return a `ProductionVariantSummary`."""
+    config, state = revision.variant_config(workload.variant), visible_state(record)
+    current, desired = variant_counts(record, revision, workload)
     summary: dict[str, Any] = {
-        "VariantName": variant.name,
-        "CurrentWeight": variant.weight if _is_up(state) else 0.0,
-        "DesiredWeight": _desired_of(variant, version, view).weight,
+        "VariantName": workload.variant,
+        "CurrentWeight": workload.weight if has_capacity(state) else 0.0,
+        "DesiredWeight": desired_workload(record, revision, workload).weight,
         "CurrentInstanceCount": current,
         "DesiredInstanceCount": desired,
     }
-    if not is_host:
-        summary["DeployedImages"] = [_image(variant, version, view.created_s)]
+    if workload.model is not None:
+        summary["DeployedImages"] = [_image(workload.model, record.created_s)]
     if "ServerlessConfig" in config:
         summary |= dict.fromkeys(("CurrentServerlessConfig", "DesiredServerlessConfig"), config["ServerlessConfig"])
         del summary["CurrentInstanceCount"], summary["DesiredInstanceCount"]
@@ -113,114 +98,79 @@ def _summary(variant: Variant, version: Version, view: EndpointView, record: Raw
         summary["InstancePools"] = [
             {
                 "InstanceType": pool["InstanceType"],
-                "CurrentInstanceCount": current if pool["InstanceType"] == variant.instance_type else 0,
+                "CurrentInstanceCount": current if pool["InstanceType"] == workload.instance_type else 0,
             }
             for pool in config["InstancePools"]
         ]
-    if status := _variant_status(variant, view, record, state):
+    if status := _variant_status(workload.variant, record):
         summary["VariantStatus"] = [status]
     return summary
 
 
-def _is_up(state: State) -> bool:
-    return state not in (State.CREATING, State.FAILED)
-
-
-def _counts(variant: Variant, version: Version, view: EndpointView, record: RawRecord, state: State) -> tuple[int, int]:
-    """How many instances of a variant there are, and shall be."""
-    desired = _desired_of(variant, version, view)
-    if variant.model is not None:
-        return _ready_of(variant, version, record), desired.count
-    hosts: list[Json] = record.status.get("instances", {}).get(variant.name, []) if _is_up(state) else []
-    staying = sum(one.get("leaving_s") is None for one in hosts)
-    return len(hosts), _desired_hosts(desired, _config_of(variant, version), staying)
-
-
-def _ready_of(variant: Variant, version: Version, record: RawRecord) -> int:
-    """Workers that serve."""
-    ready: int = record.status.get("ready", {}).get(ready_key(variant.name, version.generation), 0)
-    return ready
-
-
-def _desired_hosts(desired: Variant, config: Json, staying: int) -> int:
-    """Instances of a host of components: as many as were asked for, or as stay if they come and go by need."""
-    is_managed = (config.get("ManagedInstanceScaling") or {}).get("Status") == "ENABLED"
-    return staying if is_managed and staying else desired.instances
-
-
-def _desired_of(variant: Variant, version: Version, view: EndpointView) -> Variant:
-    """The variant with the weight and count that were asked for last."""
-    if view.version.generation != version.generation:
-        return variant
-    return view.version.variant(variant.name) or variant
-
-
-def _config_of(variant: Variant, version: Version) -> Json:
-    configs: list[Json] = version.raw["config"]["ProductionVariants"]
-    return next(one for one in configs if one["VariantName"] == variant.name)
-
-
-def _image(variant: Variant, version: Version, resolved_s: float) -> dict[str, Any]:
-    image = container_of(version.raw["models"][variant.model or ""])["Image"]
+def _image(model: Json, resolved_s: float) -> dict[str, Any]:
+    image = container_of(model)["Image"]
     return {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": resolved_s}
 
 
-def _variant_status(variant: Variant, view: EndpointView, record: RawRecord, state: State) -> dict[str, Any] | None:
+def _variant_status(variant: str, record: EndpointRecord) -> dict[str, Any] | None:
     """
-    What the variant is doing, and what could not be honoured for it.
+    Return what the variant is doing, and what could not be honoured for it.
 
-    SageMaker has no place for remarks on a variant in service: ours stand in the StatusMessage of an
-    ActivatingTraffic, which no client acts upon.
+    SageMaker has no place for remarks on a variant in service: ours are the StatusMessage of an ActivatingTraffic,
+    which no client acts upon.
     """
-    notices = record.status.get("notices", {}).get(variant.name, [])
-    words = {
+    notices, state = record.status.notices.get(variant, []), visible_state(record)
+    statuses = {
         State.CREATING: "Creating",
-        State.UPDATING: _updating_word(view),
+        State.UPDATING: _updating_status(record),
         State.ROLLING_BACK: "Updating",
         State.DELETING: "Deleting",
     }
-    word = words.get(state, "ActivatingTraffic" if notices and state is not State.FAILED else None)
-    if word is None:
+    found = statuses.get(state, "ActivatingTraffic" if notices and state is not State.FAILED else None)
+    if found is None:
         return None
-    status: dict[str, Any] = {"Status": word, "StartTime": modified_s(record, view)}
+    status: dict[str, Any] = {"Status": found, "StartTime": changed_s(record)}
     if notices:
         text = "Not as on SageMaker: " + " ".join(notices)
         status["StatusMessage"] = text[:_MAX_MESSAGE_CHARACTERS]
     return status
 
 
-def _updating_word(view: EndpointView) -> str:
-    progress = view.progress
-    if progress is None or progress.target is None or progress.observed != view.asked:
+def _updating_status(record: EndpointRecord) -> str:
+    progress = record.status.progress
+    if progress is None or progress.target is None or not is_observed(record):
         return "Updating"
-    return {Stage.PROVISIONING: "Updating", Stage.BAKING: "Baking", Stage.TERMINATING: "ActivatingTraffic"}[
-        progress.stage
-    ]
+    stages = {Stage.PROVISIONING: "Updating", Stage.BAKING: "Baking", Stage.TERMINATING: "ActivatingTraffic"}
+    return stages[progress.stage]
 
 
-def _pending_summary(version: Version, view: EndpointView, record: RawRecord, state: State) -> dict[str, Any]:
+def _pending_summary(revision: EndpointRevision, record: EndpointRecord) -> dict[str, Any]:
     variants = []
-    fraction = _fraction(view)
-    for variant in version.variants:
-        summary = _summary(variant, version, view, record, state)
-        variants.append({**summary, "CurrentWeight": variant.weight * fraction, "InstanceType": variant.instance_type})
+    fraction = _fraction(record)
+    for workload in revision.workloads:
+        summary = _summary(workload, revision, record)
+        summary |= {"CurrentWeight": workload.weight * fraction, "InstanceType": workload.instance_type}
+        variants.append({name: value for name, value in summary.items() if value != ""})
     return {
-        "EndpointConfigName": version.config_name,
-        "ProductionVariants": [{name: value for name, value in one.items() if value != ""} for one in variants],
-        "StartTime": modified_s(record, view),
+        "EndpointConfigName": revision.config_name,
+        "ProductionVariants": variants,
+        "StartTime": changed_s(record),
     }
 
 
-def _fraction(view: EndpointView) -> float:
-    if view.progress is None or view.progress.observed != view.asked:
+def _fraction(record: EndpointRecord) -> float:
+    progress = record.status.progress
+    if progress is None or not is_observed(record):
         return 0.0
-    return traffic_fraction(Deployment(progress=view.progress, versions=view.versions))
+    return traffic_fraction(Deployment(progress=progress, revisions=record.status.revisions))
 
 
-def _of_config(version: Version) -> dict[str, Any]:
-    """Members of the configuration that DescribeEndpoint repeats."""
-    config = version.raw["config"]
-    repeated = {name: config[name] for name in ("AsyncInferenceConfig", "MetricsConfig") if name in config}
+def _repeated_members(revision: EndpointRevision) -> dict[str, Any]:
+    """Return the members of the configuration that DescribeEndpoint repeats."""
+    config = revision.config
+    repeated: dict[str, Any] = {
+        name: config[name] for name in ("AsyncInferenceConfig", "MetricsConfig") if name in config
+    }
     if capture := config.get("DataCaptureConfig"):
         repeated["DataCaptureConfig"] = {
             "EnableCapture": capture.get("EnableCapture", False),

@@ -3,15 +3,15 @@
 from typing import Any
 
 from headrace.control.api.context import CallContext, without
-from headrace.control.api.definitions import Definition
-from headrace.control.model.kinds import ENDPOINT_CONFIG, MODEL
-from headrace.control.model.version import model_name_of
+from headrace.control.api.definition_calls import DefinitionCalls
+from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
+from headrace.control.model.endpoint import model_name_of
 from headrace.wire.aws.errors import validation_error
 
 _NOT_YET = ("ShadowProductionVariants", "ExplainerConfig")
 
 
-ENDPOINT_CONFIGS = Definition(kind=ENDPOINT_CONFIG, word="EndpointConfig")
+ENDPOINT_CONFIGS = DefinitionCalls(kind=ENDPOINT_CONFIG, word="EndpointConfig")
 
 
 def create_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def create_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict
     context.refuse_existing(ENDPOINT_CONFIG, name)
     spec = without(params, "Tags")
     spec["ProductionVariants"] = [_completed(variant) for variant in params["ProductionVariants"]]
-    return ENDPOINT_CONFIGS.create(context, name, spec=spec, params=params)
+    return ENDPOINT_CONFIGS.create(context, name, members=spec, params=params)
 
 
 def _completed(variant: dict[str, Any]) -> dict[str, Any]:

@@ -1,30 +1,35 @@
 """
 CreateEndpoint, UpdateEndpoint, UpdateEndpointWeightsAndCapacities, ListEndpoints, DeleteEndpoint.
 
-They write down what is asked, nothing more; the reconciler finds it there. `spec` of an endpoint: `asked` counts the
-requests, `version` is what was asked last (see `version`).
+They write the desired state, nothing more; the reconciler reads it from the store.
 """
 
 from typing import Any
 
 from headrace.control.api.context import CallContext, already_exists, tags_of
 from headrace.control.api.listing import Listed, list_page
-from headrace.control.model.component_reading import variant_of
-from headrace.control.model.deployment_config import check_deployment_config
-from headrace.control.model.kinds import ENDPOINT, ENDPOINT_CONFIG, INFERENCE_COMPONENT, MODEL
+from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
+from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
+from headrace.control.model.endpoint import (
+    ENDPOINT,
+    EndpointRecord,
+    EndpointRevision,
+    EndpointSpec,
+    asked_capacity,
+    check_number,
+    model_name_of,
+    updatable_revision,
+    with_capacities,
+)
 from headrace.control.model.names import TITLES
-from headrace.control.model.progress import EndpointView, State, visible_state
-from headrace.control.model.reading import UnreadableRecord, read_endpoint, unreadable_status
-from headrace.control.model.version import Desired, Version, asked_capacity, model_name_of, version_json
-from headrace.state.records import AlreadyExists, Json, RawRecord
-from headrace.wire.aws.errors import AwsError, validation_error
+from headrace.control.model.rollout_config import check_deployment_config
+from headrace.control.model.workload import DesiredCapacity, changed_s, unreadable_state, visible_state
+from headrace.state.records import AlreadyExists, Json, Unreadable
+from headrace.wire.aws.errors import validation_error
 
-MAX_WORKERS = 100
-"""Of one endpoint. A mistyped count shall not fill the machine with processes."""
 _HAS_COMPONENTS = (
     "Cannot delete endpoint with inference component associated. Please delete inference component and try it again."
 )
-_UPDATABLE = frozenset({State.IN_SERVICE, State.UPDATE_ROLLBACK_FAILED})
 
 
 def create_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -34,10 +39,10 @@ def create_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     context.refuse_existing(ENDPOINT, name)
     config, models = _snapshot(context, params["EndpointConfigName"])
     desired = _asked(config)
-    _check_number(desired)
-    version = version_json(generation=1, config=config, models=models, desired=desired, deployment=deployment)
+    check_number(desired)
+    revision = EndpointRevision(number=1, config=config, models=models, capacities=desired, deployment=deployment)
     try:
-        context.store.create(ENDPOINT, name, spec={"asked": 1, "version": version}, tags=tags_of(params))
+        context.store.create(ENDPOINT, name, spec=EndpointSpec(generation=1, revision=revision), tags=tags_of(params))
     except AlreadyExists:
         raise already_exists(TITLES[ENDPOINT], context.arn(ENDPOINT, name)) from None
     return {"EndpointArn": context.arn(ENDPOINT, name)}
@@ -46,21 +51,23 @@ def create_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
 def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """UpdateEndpoint: another configuration; the old one serves until the new one does."""
     record = context.get(ENDPOINT, params["EndpointName"])
-    view, current = updatable(record, context.arn(ENDPOINT, record.name))
+    current = updatable_revision(record, context.arn(ENDPOINT, record.name))
     deployment = params.get("DeploymentConfig") or {}
     if params.get("RetainDeploymentConfig") and not deployment:
-        deployment = current.raw.get("deployment") or {}
+        deployment = current.deployment
     check_deployment_config(deployment)
     config, models = _snapshot(context, params["EndpointConfigName"])
     _refuse_homeless(context, record, config)
     desired = _asked(config)
     if params.get("RetainAllVariantProperties"):
-        excluded = {one["VariantPropertyType"] for one in params.get("ExcludeRetainedVariantProperties") or []}
-        desired = {name: _retained(one, current.desired.get(name), excluded) for name, one in desired.items()}
-    _check_number(desired)
-    asked = view.asked + 1
-    version = version_json(generation=asked, config=config, models=models, desired=desired, deployment=deployment)
-    context.store.update(record, spec={"asked": asked, "version": version})
+        excluded = {kept["VariantPropertyType"] for kept in params.get("ExcludeRetainedVariantProperties") or []}
+        desired = {name: _retained(asked, current.desired.get(name), excluded) for name, asked in desired.items()}
+    check_number(desired)
+    generation = record.spec.generation + 1
+    revision = EndpointRevision(
+        number=generation, config=config, models=models, capacities=desired, deployment=deployment
+    )
+    context.store.update(record, spec=EndpointSpec(generation=generation, revision=revision))
     return {"EndpointArn": context.arn(ENDPOINT, record.name)}
 
 
@@ -68,7 +75,7 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
     """UpdateEndpointWeightsAndCapacities."""
     record = context.get(ENDPOINT, params["EndpointName"])
     arn = context.arn(ENDPOINT, record.name)
-    desired = dict(updatable(record, arn)[1].desired)
+    desired = dict(updatable_revision(record, arn).desired)
     names = [change["VariantName"] for change in params["DesiredWeightsAndCapacities"]]
     for change in params["DesiredWeightsAndCapacities"]:
         name = change["VariantName"]
@@ -80,37 +87,12 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
             )
         if "ServerlessUpdateConfig" in change:
             raise validation_error("ServerlessUpdateConfig is not supported by Headrace yet.")
-        desired[name] = Desired(
+        desired[name] = DesiredCapacity(
             weight=float(change.get("DesiredWeight", desired[name].weight)),
             count=int(change.get("DesiredInstanceCount", desired[name].count)),
         )
     context.store.update(record, spec=with_capacities(record, desired, arn=arn))
     return {"EndpointArn": arn}
-
-
-def with_capacities(record: RawRecord, desired: dict[str, Desired], *, arn: str) -> Json:
-    """
-    An endpoint's spec with other weights and counts of the version that serves; `store.update` writes it.
-
-    Args:
-        record: of the endpoint.
-        desired: of all variants.
-        arn: of the endpoint, for the error's text.
-
-    Raises:
-        AwsError: the endpoint is being changed, has failed, or would have too many workers.
-    """
-    view, current = updatable(record, arn)
-    _check_number(desired)
-    raw = current.raw
-    version = version_json(
-        generation=current.generation,
-        config=raw["config"],
-        models=raw["models"],
-        desired=desired,
-        deployment=raw.get("deployment"),
-    )
-    return {"asked": view.asked + 1, "version": version}
 
 
 def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +102,7 @@ def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, An
 
 def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DeleteEndpoint, in every state, but not before its inference components; asking again does no harm."""
-    record = context.get(ENDPOINT, params["EndpointName"])
+    record = context.find(ENDPOINT, params["EndpointName"])
     hosted = [one.name for one in _hosted(context, record)]
     if hosted:
         named = "" if context.is_strict else f" It has: {', '.join(hosted)}."
@@ -129,50 +111,40 @@ def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
     return {}
 
 
-def modified_s(record: RawRecord, view: EndpointView) -> float:
-    """When the endpoint's state changed last, or a change was asked for."""
-    if view.deleting_s is not None:
-        return view.deleting_s
-    if view.progress is None or view.progress.observed != view.asked:
-        return record.modified_s
-    return max(view.created_s, view.progress.since_s)
-
-
-def _listed(context: CallContext, record: RawRecord) -> Listed:
-    try:
-        view = read_endpoint(record)
-        status, changed_s = visible_state(view).value, modified_s(record, view)
-    except UnreadableRecord:
-        status, changed_s = unreadable_status(record), record.modified_s
+def _listed(context: CallContext, record: EndpointRecord | Unreadable) -> Listed:
+    if isinstance(record, Unreadable):
+        status, modified_s = unreadable_state(record).value, record.modified_s
+    else:
+        status, modified_s = visible_state(record).value, changed_s(record)
     return Listed(
         name=record.name,
         created_s=record.created_s,
-        modified_s=changed_s,
+        modified_s=modified_s,
         status=status,
         summary={
             "EndpointName": record.name,
             "EndpointArn": context.arn(ENDPOINT, record.name),
             "CreationTime": record.created_s,
-            "LastModifiedTime": changed_s,
+            "LastModifiedTime": modified_s,
             "EndpointStatus": status,
         },
     )
 
 
 def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, Json]]:
-    """The configuration and its models as they are now; the endpoint outlives both."""
-    config = context.get(ENDPOINT_CONFIG, config_name).spec
+    """Return the configuration and its models as they are now; the endpoint outlives both."""
+    config = context.get(ENDPOINT_CONFIG, config_name).spec.members
     names = {model_name_of(variant) for variant in config["ProductionVariants"]} - {None}
-    return config, {name: context.get(MODEL, name).spec for name in sorted(filter(None, names))}
+    return config, {name: context.get(MODEL, name).spec.members for name in sorted(filter(None, names))}
 
 
-def _hosted(context: CallContext, record: RawRecord) -> list[RawRecord]:
-    """The inference components on an endpoint."""
+def _hosted(context: CallContext, record: EndpointRecord | Unreadable) -> list[ComponentRecord | Unreadable]:
+    """Return the inference components on an endpoint."""
     components = context.store.list(INFERENCE_COMPONENT)
-    return [one for one in components if one.spec.get("endpoint_uid") == record.uid]
+    return [one for one in components if (owner := owner_of(one)) is not None and owner.endpoint_uid == record.uid]
 
 
-def _refuse_homeless(context: CallContext, record: RawRecord, config: Json) -> None:
+def _refuse_homeless(context: CallContext, record: EndpointRecord, config: Json) -> None:
     """
     Refuse a configuration without a variant that inference components stand on.
 
@@ -181,8 +153,10 @@ def _refuse_homeless(context: CallContext, record: RawRecord, config: Json) -> N
     """
     hosts = {one["VariantName"] for one in config["ProductionVariants"] if model_name_of(one) is None}
     for component in _hosted(context, record):
-        variant = variant_of(component)
-        if component.deleting_s is None and variant and variant not in hosts:
+        if isinstance(component, Unreadable):
+            continue
+        variant = component.spec.revision.variant
+        if component.deleting_s is None and variant not in hosts:
             raise validation_error(
                 f'Inference component "{component.name}" is on variant "{variant}", which EndpointConfig '
                 f'"{config["EndpointConfigName"]}" does not have, or has with a model of its own. Delete the component '
@@ -190,49 +164,14 @@ def _refuse_homeless(context: CallContext, record: RawRecord, config: Json) -> N
             )
 
 
-def _asked(config: Json) -> dict[str, Desired]:
+def _asked(config: Json) -> dict[str, DesiredCapacity]:
     return {variant["VariantName"]: asked_capacity(variant) for variant in config["ProductionVariants"]}
 
 
-def _check_number(desired: dict[str, Desired]) -> None:
-    """
-    Refuse more workers than an endpoint may have.
-
-    Raises:
-        AwsError: ResourceLimitExceeded.
-    """
-    number = sum(one.count for one in desired.values())
-    if number > MAX_WORKERS:
-        raise AwsError(
-            "ResourceLimitExceeded",
-            f"The account-level service limit 'Number of instances for an endpoint' is {MAX_WORKERS} Instances, "
-            f"and {number} were asked for. Ask for fewer.",
-        )
-
-
-def _retained(asked: Desired, current: Desired | None, excluded: set[str]) -> Desired:
+def _retained(asked: DesiredCapacity, current: DesiredCapacity | None, excluded: set[str]) -> DesiredCapacity:
     if current is None:
         return asked
-    return Desired(
+    return DesiredCapacity(
         weight=asked.weight if "DesiredWeight" in excluded else current.weight,
         count=asked.count if "DesiredInstanceCount" in excluded else current.count,
     )
-
-
-def updatable(record: RawRecord, arn: str) -> tuple[EndpointView, Version]:
-    """
-    The endpoint and the version that serves, if it may be updated now.
-
-    Raises:
-        AwsError: it has failed, or is being changed.
-    """
-    try:
-        view = read_endpoint(record)
-    except UnreadableRecord as error:
-        raise validation_error(str(error)) from error
-    state = visible_state(view)
-    if state in _UPDATABLE and view.progress is not None and view.progress.stable is not None:
-        return view, view.versions[view.progress.stable]
-    if state is State.FAILED:
-        raise validation_error(f'Cannot update failed endpoint "{arn}". Delete it, and create it again.')
-    raise validation_error(f'Cannot update in-progress endpoint "{arn}".')

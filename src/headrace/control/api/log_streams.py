@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.control.api.context import CallContext
-from headrace.control.model.kinds import WORKER
 from headrace.control.model.log_reader import LogEvent
+from headrace.control.model.worker import WORKER
+from headrace.state.records import Record
 
 _BLOCK = 1000
 
@@ -92,11 +93,12 @@ def all_streams(context: CallContext) -> list[LogStream]:
     found = {
         record.name: LogStream(
             worker=record.name,
-            group=record.spec["log_group"],
-            name=record.spec["log_stream"],
+            group=record.spec.log_group,
+            name=record.spec.log_stream,
             created_ms=int(record.created_s * 1000),
         )
         for record in context.store.list(WORKER)
+        if isinstance(record, Record)
     }
     for ended in context.logs.ended():  # after the records, or one that ends meanwhile would be in neither
         found.setdefault(

@@ -3,9 +3,9 @@
 from typing import Any
 
 from headrace.control.api.context import CallContext, without
-from headrace.control.api.definitions import Definition
-from headrace.control.model.kinds import MODEL
-from headrace.control.planning.worker_specs import container_of, image_profile
+from headrace.control.api.definition_calls import DefinitionCalls
+from headrace.control.model.containers import container_of, image_profile
+from headrace.control.model.definitions import MODEL
 from headrace.wire.aws.errors import validation_error
 
 _NOT_YET = {
@@ -15,7 +15,7 @@ _NOT_YET = {
 }
 
 
-MODELS = Definition(kind=MODEL, word="Model")
+MODELS = DefinitionCalls(kind=MODEL, word="Model")
 
 
 def create_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def create_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]
     name = params["ModelName"]
     _check_model(context, params)
     context.refuse_existing(MODEL, name)
-    return MODELS.create(context, name, spec=without(params, "Tags"), params=params)
+    return MODELS.create(context, name, members=without(params, "Tags"), params=params)
 
 
 def _check_model(context: CallContext, params: dict[str, Any]) -> None:

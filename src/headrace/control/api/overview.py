@@ -1,130 +1,130 @@
 """
-The components of one endpoint and where their copies are, for a person who looks at them. Pure, on records.
+The components of one endpoint and the places of their copies, for the console.
 
-No operation of SageMaker's tells which copy is on which instance. An instance is virtual: it has what its type has on
-AWS; where a copy's process really runs is its `host`.
+No operation of SageMaker tells which copy is on which instance. An instance is virtual: it has what its type has on
+AWS; the machine that runs a copy's process is its `host`.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from headrace.control.api.component_specs import specification_of
-from headrace.control.api.describe_component import failure_reason
-from headrace.control.model.component_reading import read_component, variant_of
-from headrace.control.model.component_runtime import current_copies, desired_copies, serving_version
-from headrace.control.model.component_states import component_status
-from headrace.control.model.fleet import WorkerView
-from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
-from headrace.control.model.reading import UnreadableRecord, is_readable, read_endpoint, unreadable_status
-from headrace.control.model.worker_reading import unreadable_reason
-from headrace.control.model.worker_records import handle_of, view_worker
-from headrace.control.planning.host import read_instances
-from headrace.control.planning.placement import Resources, read_need, read_strategy, resources_of_type
-from headrace.state.records import Json, RawRecord
+from headrace.control.model.component import (
+    INFERENCE_COMPONENT,
+    ComponentRecord,
+    component_status,
+    current_copies,
+    owner_of,
+)
+from headrace.control.model.endpoint import ENDPOINT, EndpointRecord
+from headrace.control.model.names import unreadable_message
+from headrace.control.model.resources import Resources, resources_of_type
+from headrace.control.model.worker import WORKER, CopySpec, WorkerRecord, WorkerView, view_worker
+from headrace.control.model.workload import failure_reason, serving_revision, unreadable_state
+from headrace.state.records import Json, Record, StoredRecord, Unreadable
 from headrace.state.store import Store
 
 
 def read_overview(store: Store, endpoint: str) -> Json:
-    """`components` and the `hosts` of an endpoint; both empty if it has none, or is not there."""
+    """Return the `components` and the `hosts` of an endpoint; both empty if it has none, or does not exist."""
     record = store.get(ENDPOINT, endpoint)
     if record is None:
         return {"components": [], "hosts": []}
-    components = [one for one in store.list(INFERENCE_COMPONENT) if one.spec.get("endpoint_uid") == record.uid]
+    components = [one for one in store.list(INFERENCE_COMPONENT) if _is_on(one, record)]
     workers = [
         one
         for one in store.list(WORKER)
-        if "component" in one.spec
-        and not unreadable_reason(one)
-        and one.spec["endpoint_uid"] == record.uid
+        if isinstance(one, Record)
+        and one.spec.copy is not None
+        and one.spec.endpoint_uid == record.uid
         and not view_worker(one).is_gone
     ]
     return {"components": [component_json(one) for one in components], "hosts": hosts_json(record, workers)}
 
 
-def component_json(record: RawRecord) -> Json:
-    """One component."""
-    try:
-        view = read_component(record)
-    except UnreadableRecord as error:
-        return _unreadable_json(record, str(error))
-    current = serving_version(view)
-    specification = specification_of(current.raw)
-    (host,) = current.variants
+def _is_on(component: ComponentRecord | Unreadable, endpoint: StoredRecord) -> bool:
+    owner = owner_of(component)
+    return owner is not None and owner.endpoint_uid == endpoint.uid
+
+
+def component_json(record: ComponentRecord | Unreadable) -> Json:
+    """Return a component as the console shows it."""
+    if isinstance(record, Unreadable):
+        return _unreadable_json(record)
+    current = serving_revision(record)
+    (workload,) = current.workloads
     return {
         "name": record.name,
-        "variant": host.name,
-        "model": specification.get("ModelName", ""),
-        "status": component_status(view),
+        "variant": current.variant,
+        "model": current.specification.get("ModelName", ""),
+        "status": component_status(record),
         "serving": current_copies(record),
-        "desired": desired_copies(record),
-        "need": _resources_json(read_need(specification)),
-        "placement": read_strategy(specification),
-        "failure_reason": failure_reason(view),
+        "desired": record.spec.revision.copies,
+        "need": _resources_json(workload.need or Resources()),
+        "placement": workload.placement,
+        "failure_reason": failure_reason(record),
         "created_s": record.created_s,
     }
 
 
-def _unreadable_json(record: RawRecord, reason: str) -> Json:
-    """A component whose record cannot be understood."""
+def _unreadable_json(record: Unreadable) -> Json:
     return {
         "name": record.name,
-        "variant": variant_of(record),
+        "variant": "",
         "model": "",
-        "status": unreadable_status(record),
+        "status": unreadable_state(record).value,
         "serving": 0,
         "desired": 0,
         "need": _resources_json(Resources()),
         "placement": "",
-        "failure_reason": reason,
+        "failure_reason": unreadable_message(record),
         "created_s": record.created_s,
     }
 
 
-def hosts_json(endpoint: RawRecord, workers: Sequence[RawRecord]) -> list[Json]:
-    """The variants that have instances for components, and the copies on each, oldest first."""
-    if not is_readable(endpoint):
+def hosts_json(endpoint: EndpointRecord | Unreadable, workers: Sequence[WorkerRecord]) -> list[Json]:
+    """Return the variants that have instances for components, and the copies on each, oldest first."""
+    if isinstance(endpoint, Unreadable):
         return []
-    version = serving_version(read_endpoint(endpoint))
-    instances = read_instances(endpoint.status)
     return [
         {
-            "variant": variant.name,
-            "instance_type": variant.instance_type,
-            "has": _resources_json(resources_of_type(variant.instance_type)),
+            "variant": host.variant,
+            "instance_type": host.instance_type,
+            "has": _resources_json(resources_of_type(host.instance_type)),
             "instances": _instances_json(
-                [one.id for one in instances.get(variant.name, ())],
-                [one for one in workers if one.spec["variant"] == variant.name],
+                [instance.id for instance in endpoint.status.instances.get(host.variant, ())],
+                [worker for worker in workers if worker.spec.variant == host.variant],
             ),
         }
-        for variant in version.variants
-        if variant.model is None
+        for host in serving_revision(endpoint).workloads
+        if host.is_host
     ]
 
 
-def _instances_json(ids: Sequence[str], workers: Sequence[RawRecord]) -> list[Json]:
-    """Instances in their order; one that is gone already stays as long as copies of it do."""
-    copies: Mapping[str, list[Json]] = defaultdict(list)
+def _instances_json(ids: Sequence[str], workers: Sequence[WorkerRecord]) -> list[Json]:
+    """Return instances in their order; one that is gone already is shown as long as it has copies."""
+    copies: dict[str, list[Json]] = defaultdict(list)
     for worker in workers:
-        copies[worker.spec["instance"]].append(_copy_json(worker))
+        if worker.spec.copy is not None:
+            copies[worker.spec.copy.instance].append(_copy_json(worker, worker.spec.copy))
     return [{"id": one, "copies": copies.get(one, [])} for one in dict.fromkeys([*ids, *copies])]
 
 
-def _copy_json(worker: RawRecord) -> Json:
-    handle = handle_of(worker)
+def _copy_json(worker: WorkerRecord, copy: CopySpec) -> Json:
+    handle = worker.status.handle
     return {
-        "component": worker.spec["component"],
+        "component": copy.component,
         "state": copy_state(view_worker(worker)),
-        "need": _resources_json(read_need({"ComputeResourceRequirements": worker.spec["requirements"]})),
+        "need": _resources_json(copy.need),
         "host": (urlsplit(handle.url).hostname or "") if handle is not None else "",
-        "log_stream": worker.spec["log_stream"],
+        "log_stream": worker.spec.log_stream,
         "since_s": worker.created_s,
     }
 
 
 def copy_state(worker: WorkerView) -> str:
-    """What a copy is doing, in a word."""
+    """Return what a copy is doing, in a word."""
     if worker.failed_s is not None:
         return "failed"
     if worker.draining_s is not None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace.control.api.context import CallContext, tags_of
 from headrace.control.model.names import find, parse_arn
-from headrace.state.records import RawRecord
+from headrace.state.records import Record, Unreadable
 from headrace.wire.aws.errors import not_found, validation_error
 
 _MAX_TAGS = 50
@@ -33,7 +33,7 @@ def delete_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _tagged(context: CallContext, arn: str) -> RawRecord:
+def _tagged(context: CallContext, arn: str) -> Record[Any, Any] | Unreadable:
     parsed = parse_arn(arn)
     record = find(context.store, *parsed) if parsed is not None else None
     if record is None:

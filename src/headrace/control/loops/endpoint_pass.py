@@ -1,47 +1,45 @@
-"""One pass of the reconciler over one endpoint and the inference components on it."""
+"""One pass of the reconciler over one endpoint and the inference components on it: see, plan, record, act."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from headrace.control.loops import store_access
-from headrace.control.loops.failure_log import WORDS, Faults
-from headrace.control.loops.garbage_collection import Leftovers
-from headrace.control.loops.seen import alarm_reason, copies_by_component, placed_copies, see_component
+from headrace.control.loops.failure_log import LOG_NAMES, FailureLog
+from headrace.control.loops.garbage_collection import GarbageCollector
 from headrace.control.loops.store_access import Snapshot
 from headrace.control.loops.wake_up import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S
-from headrace.control.loops.worker_manager import Bench, WorkerHands, new_instance_id
-from headrace.control.model.fleet import Limits, num_ready
-from headrace.control.model.kinds import ENDPOINT
+from headrace.control.loops.worker_manager import WorkerManager, WorkerSet, new_instance_id
+from headrace.control.model.component import ComponentRecord, ComponentRevision, ComponentStatus
+from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointStatus, HostInstance
 from headrace.control.model.names import arn_of
-from headrace.control.model.progress import Progress, ready_key, status_json, view_endpoint
-from headrace.control.model.reading import UnreadableRecord, read_endpoint
-from headrace.control.model.worker_records import notices_of, view_worker
-from headrace.control.planning.host import (
-    Component,
-    HostPlan,
-    instances_json,
-    plan_host,
-    read_instances,
-    with_components,
-)
-from headrace.control.planning.plan import Action, Plan, RemoveEndpoint, is_settled, plan_endpoint, plan_removal
-from headrace.control.planning.rollout import Outside
+from headrace.control.model.worker import WorkerRecord, WorkerView, notices_of, view_worker
+from headrace.control.model.workload import Deployable, Progress, ready_key
+from headrace.control.planning.fleet import Limits, num_ready
+from headrace.control.planning.host import Component, HostPlan, plan_host, with_components
+from headrace.control.planning.placement import Placed
+from headrace.control.planning.plan import Action, Plan, RemoveRecord, is_settled, plan_deployable, plan_removal
+from headrace.control.planning.rollout import Deployment, ExternalConditions
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, Json, RawRecord
+from headrace.state.records import Conflict, Record, Unreadable
 from headrace.state.signals import ReadLoads
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
+AnyComponent = ComponentRecord | Unreadable
+Copies = Mapping[str, Sequence[WorkerRecord]]
+"""Copies by the uid of their component."""
+
 
 class EndpointPass:
-    """The same for all endpoints."""
+    """A pass over one endpoint; the same object serves all endpoints."""
 
     def __init__(
         self,
         store: Store,
-        hands: WorkerHands,
-        leftovers: Leftovers,
-        faults: Faults,
+        workers: WorkerManager,
+        garbage: GarbageCollector,
+        failures: FailureLog,
         *,
         aws_scope: AwsScope,
         limits: Limits,
@@ -49,186 +47,244 @@ class EndpointPass:
         clock: Callable[[], float],
     ) -> None:
         self._store = store
-        self._hands = hands
-        self._leftovers = leftovers
-        self._faults = faults
+        self._workers = workers
+        self._garbage = garbage
+        self._failures = failures
         self._aws_scope = aws_scope
         self._limits = limits
         self._loads = loads
         self._clock = clock
         self._log = get_logger()
 
-    async def run(self, record: RawRecord, workers: Sequence[RawRecord], snapshot: Snapshot) -> float:
+    async def run(
+        self, record: EndpointRecord | Unreadable, workers: Sequence[WorkerRecord], snapshot: Snapshot
+    ) -> float:
         """
-        Plan, act and record once; returns after how many seconds to look again.
+        Plan, record and act once; returns after how many seconds to look again.
 
         Raises:
-            UnreadableRecord: that of the endpoint.
-            Conflict: somebody wrote meanwhile: look again.
+            Conflict: a record was written meanwhile: look again.
         """
-        now_s = self._clock()
         components = snapshot.components_by_endpoint().get(record.uid, [])
         copies = copies_by_component(workers)
         own = copies.pop("", [])
-        plan = self._plan(record, own, snapshot, now_s=now_s)
-        loads = self._loads()
-        seen = {
-            one.uid: self._see(one, copies.get(one.uid, []), snapshot, deleting_s=record.deleting_s, loads=loads)
-            for one in components
-        }
-        hosted = self._plan_hosted(record, plan, seen, copies, now_s=now_s)
+        if isinstance(record, Unreadable):
+            if record.deleting_s is None:
+                return await self._run_unreadable(record, components, copies)
+            plan = plan_removal(record.deleting_s, self._see(own), now_s=self._clock(), limits=self._limits)
+        else:
+            plan = self._plan(record, own, snapshot.alarms)
+        hosted = self._plan_hosted(record, plan, components, copies, snapshot.alarms)
         # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
         route = with_components(plan.route, hosted) if plan.route is not None else None
         await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, route)
-        if plan.deployment is not None:
-            record = await self._record(record, plan, own, more=instances_json(hosted))
+        if plan.deployment is not None and isinstance(record, Record):
+            record = await self._record_endpoint(record, plan.deployment, own, hosted.instances)
         is_last = not components and not any(copies.values())
-        actions = plan if is_last else replace(plan, actions=_without_removal(plan))
-        pauses = [await self._act(record, actions, own)]
-        for one in components:
-            its_own = copies.pop(one.uid, [])
-            if seen[one.uid] is None:
-                pauses.append(await self._unreadable(one, record, its_own))
-            else:
-                pauses.append(await self._component(one, hosted.plans[one.name], its_own))
-        pauses += [await self._leftovers.end_workers(orphans) for orphans in copies.values()]
-        return min(pauses)
+        pause_s = await self._act(record, plan if is_last else _without_removal(plan), own)
+        return min(pause_s, *await self._act_hosted(record.deleting_s, hosted, components, copies), IDLE_PAUSE_S)
 
-    def _plan(self, record: RawRecord, workers: Sequence[RawRecord], snapshot: Snapshot, *, now_s: float) -> Plan:
-        """What to do for an endpoint itself; to delete it, its record need not be readable."""
+    def _see(self, workers: Sequence[WorkerRecord]) -> list[WorkerView]:
         loads = self._loads()
-        seen = [view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers]
-        if record.deleting_s is not None:
-            return plan_removal(record.deleting_s, seen, now_s=now_s, limits=self._limits)
-        view = read_endpoint(record)
-        return plan_endpoint(
-            view,
-            seen,
-            endpoint_arn=arn_of(self._aws_scope, ENDPOINT, view.name),
-            now_s=now_s,
-            limits=self._limits,
-            outside=Outside(alarm=alarm_reason(view, snapshot.alarms)),
-        )
+        return [view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers]
 
-    def _see(
-        self,
-        record: RawRecord,
-        copies: Sequence[RawRecord],
-        snapshot: Snapshot,
-        *,
-        deleting_s: float | None,
-        loads: Mapping[str, int],
-    ) -> Component | None:
-        """An inference component; None: its record cannot be read, which is its own matter."""
-        try:
-            seen = see_component(record, copies, ringing=snapshot.alarms, deleting_s=deleting_s, loads=loads)
-        except UnreadableRecord as error:
-            self._faults.note(record, error)
-            return None
-        self._faults.clear(record)
-        return seen
+    def _plan(self, record: EndpointRecord, workers: Sequence[WorkerRecord], alarms: Collection[str]) -> Plan:
+        return plan_deployable(
+            record,
+            self._see(workers),
+            endpoint_arn=arn_of(self._aws_scope, ENDPOINT, record.name),
+            now_s=self._clock(),
+            limits=self._limits,
+            conditions=ExternalConditions(alarm=alarm_reason(record, alarms)),
+        )
 
     def _plan_hosted(
         self,
-        record: RawRecord,
+        record: EndpointRecord | Unreadable,
         plan: Plan,
-        components: Mapping[str, Component | None],
-        copies: Mapping[str, Sequence[RawRecord]],
-        *,
-        now_s: float,
+        components: Sequence[AnyComponent],
+        copies: Copies,
+        alarms: Collection[str],
     ) -> HostPlan:
+        """Plan the components; copies of one that cannot be read stay where they are."""
+        seen: list[Component] = []
+        unreadable: list[Placed] = []
+        for component in components:
+            own = copies.get(component.uid, [])
+            if isinstance(component, Unreadable):
+                self._failures.note_unreadable(component)
+                unreadable += placed_copies(component.uid, own).values()
+            else:
+                self._failures.clear(component)
+                seen.append(self._see_component(component, own, alarms, endpoint_deleting_s=record.deleting_s))
         return plan_host(
             plan.deployment,
-            [one for one in components.values() if one is not None],
-            instances={} if plan.deployment is None else read_instances(record.status),
+            seen,
+            instances=record.status.instances if isinstance(record, Record) and plan.deployment is not None else {},
             endpoint_arn=arn_of(self._aws_scope, ENDPOINT, record.name),
-            now_s=now_s,
+            now_s=self._clock(),
             limits=self._limits,
             new_id=new_instance_id,
-            strangers=[
-                copy
-                for uid, one in components.items()
-                if one is None
-                for copy in placed_copies(uid, copies.get(uid, [])).values()
-            ],
+            unreadable=unreadable,
         )
 
-    async def _unreadable(self, record: RawRecord, endpoint: RawRecord, workers: Sequence[RawRecord]) -> float:
-        """A component whose record cannot be read: its copies are left alone until it is deleted."""
-        deleting_s = record.deleting_s if record.deleting_s is not None else endpoint.deleting_s
-        if deleting_s is None:
-            return IDLE_PAUSE_S
-        seen = [view_worker(worker) for worker in workers]
-        removal = plan_removal(deleting_s, seen, now_s=self._clock(), limits=self._limits)
-        return await self._component(record, removal, workers)
+    def _see_component(
+        self,
+        record: ComponentRecord,
+        copies: Sequence[WorkerRecord],
+        alarms: Collection[str],
+        *,
+        endpoint_deleting_s: float | None,
+    ) -> Component:
+        if record.deleting_s is None and endpoint_deleting_s is not None:
+            record = replace(record, deleting_s=endpoint_deleting_s)
+        return Component(
+            record=record,
+            workers=self._see(copies),
+            placed=placed_copies(record.name, copies),
+            alarm=alarm_reason(record, alarms),
+        )
 
-    async def _component(self, record: RawRecord, plan: Plan, workers: Sequence[RawRecord]) -> float:
-        """One inference component; another one's conflict is not its own."""
+    async def _act_hosted(
+        self, deleting_s: float | None, hosted: HostPlan, components: Sequence[AnyComponent], copies: Copies
+    ) -> list[float]:
+        """Record and act for each component; end the copies of components that are gone."""
+        pauses = []
+        for component in components:
+            own = copies.get(component.uid, [])
+            if isinstance(component, Unreadable):
+                pauses.append(await self._remove_unreadable(component, own, endpoint_deleting_s=deleting_s))
+            else:
+                pauses.append(await self._act_component(component, hosted.plans[component.name], own))
+        known = {component.uid for component in components}
+        orphaned = [workers for uid, workers in copies.items() if uid not in known]
+        return [*pauses, *[await self._garbage.end_workers(workers) for workers in orphaned]]
+
+    async def _act_component(self, record: ComponentRecord, plan: Plan, copies: Sequence[WorkerRecord]) -> float:
+        """Record and act for one component; its conflict does not delay the others."""
         try:
             if plan.deployment is not None:
-                record = await self._record(record, plan, workers)
-            return await self._act(record, plan, workers, component=record)
+                record = await self._record_component(record, plan.deployment, copies)
+            return await self._act(record, plan, copies)
         except Conflict:
             return BUSY_PAUSE_S
 
-    async def _act(
-        self,
-        record: RawRecord,
-        plan: Plan,
-        workers: Sequence[RawRecord],
-        *,
-        component: RawRecord | None = None,
+    async def _run_unreadable(self, record: Unreadable, components: Sequence[AnyComponent], copies: Copies) -> float:
+        """Remove components that are being deleted; everything else of an unreadable endpoint is left alone."""
+        self._failures.note_unreadable(record)
+        return min(
+            [await self._remove_unreadable(one, copies.get(one.uid, [])) for one in components] or [IDLE_PAUSE_S]
+        )
+
+    async def _remove_unreadable(
+        self, record: AnyComponent, copies: Sequence[WorkerRecord], *, endpoint_deleting_s: float | None = None
     ) -> float:
+        """Remove a component that cannot be planned, once it is being deleted; until then its copies are left alone."""
+        deleting_s = record.deleting_s if record.deleting_s is not None else endpoint_deleting_s
+        if deleting_s is None:
+            return IDLE_PAUSE_S
+        removal = plan_removal(deleting_s, self._see(copies), now_s=self._clock(), limits=self._limits)
+        try:
+            return await self._act(record, removal, copies)
+        except Conflict:
+            return BUSY_PAUSE_S
+
+    async def _act(self, record: EndpointRecord | AnyComponent, plan: Plan, workers: Sequence[WorkerRecord]) -> float:
         """Do what was planned for an endpoint or a component; returns after how many seconds to look again."""
-        bench = Bench(component=component, records={worker.name: worker for worker in workers})
-        if plan.deployment is not None:
-            bench.view, bench.versions = view_endpoint(record), plan.deployment.versions
+        owned = WorkerSet(
+            records={worker.name: worker for worker in workers},
+            owner=record if isinstance(record, Record) else None,
+            revisions=plan.deployment.revisions if plan.deployment is not None else {},
+        )
         for action in plan.actions:
-            if isinstance(action, RemoveEndpoint):
+            if isinstance(action, RemoveRecord):
                 await store_access.remove(self._store, record)
-                self._log.info(f"{WORDS[record.kind]}.removed", **{WORDS[record.kind]: record.name})
+                name = LOG_NAMES[record.kind]
+                self._log.info(f"{name}.removed", **{name: record.name})
             else:
-                await self._hands.act(bench, action)
-        if is_settled(plan, [view_worker(worker) for worker in workers]):
+                await self._workers.act(owned, action)
+        if is_settled(plan, self._see(workers)):
             return WATCH_PAUSE_S if workers else IDLE_PAUSE_S
         return BUSY_PAUSE_S
 
-    async def _record(
-        self, record: RawRecord, plan: Plan, workers: Sequence[RawRecord], *, more: Json | None = None
-    ) -> RawRecord:
-        """Write how far the endpoint, or the component, is."""
-        assert plan.deployment is not None
-        deployment, state = plan.deployment, plan.deployment.progress.state.value
-        seen = [view_worker(worker) for worker in workers]
-        ready = {
-            ready_key(one.name, generation): num_ready(seen, (one.name, generation))
-            for generation, version in deployment.versions.items()
-            for one in version.variants
-        }
-        reason = deployment.progress.failure_reason.partition("\n")[0]
-        if _is_news(record, deployment.progress):
-            word = WORDS[record.kind]
-            self._log.info(f"{word}.changed", **{word: record.name}, state=state, reason=reason)
-        status = status_json(deployment.progress, deployment.versions, ready, notices_of(workers))
-        return await store_access.write(self._store, record, status={**status, **(more or {})})
-
-    async def run_deletions(self, record: RawRecord, workers: Sequence[RawRecord], snapshot: Snapshot) -> float:
-        """Of the components of an endpoint whose record cannot be read; all else is left alone."""
-        components, copies = snapshot.components_by_endpoint().get(record.uid, []), copies_by_component(workers)
-        return min(
-            [await self._unreadable(one, record, copies.get(one.uid, [])) for one in components] or [IDLE_PAUSE_S]
+    async def _record_endpoint(
+        self,
+        record: EndpointRecord,
+        deployment: Deployment,
+        workers: Sequence[WorkerRecord],
+        instances: Mapping[str, Sequence[HostInstance]],
+    ) -> EndpointRecord:
+        self._log_news(record, deployment.progress)
+        status = EndpointStatus(
+            progress=deployment.progress,
+            revisions=cast("dict[int, EndpointRevision]", deployment.revisions),
+            ready=self._ready(deployment, workers),
+            notices=notices_of(workers),
+            instances={variant: list(one) for variant, one in instances.items()},
         )
+        return await store_access.write(self._store, record, status=status)
+
+    async def _record_component(
+        self, record: ComponentRecord, deployment: Deployment, copies: Sequence[WorkerRecord]
+    ) -> ComponentRecord:
+        self._log_news(record, deployment.progress)
+        status = ComponentStatus(
+            progress=deployment.progress,
+            revisions=cast("dict[int, ComponentRevision]", deployment.revisions),
+            ready=self._ready(deployment, copies),
+            notices=notices_of(copies),
+        )
+        return await store_access.write(self._store, record, status=status)
+
+    def _ready(self, deployment: Deployment, workers: Sequence[WorkerRecord]) -> dict[str, int]:
+        seen = self._see(workers)
+        return {
+            ready_key(workload.variant, number): num_ready(seen, (workload.variant, number))
+            for number, revision in deployment.revisions.items()
+            for workload in revision.workloads
+        }
+
+    def _log_news(self, record: EndpointRecord | ComponentRecord, progress: Progress) -> None:
+        """Log another state, or a request that could not be fulfilled within one pass."""
+        known = record.status.progress
+        reason = progress.failure_reason
+        if known is not None and known.state is progress.state:
+            earlier = known.observed_generation, known.failure_reason
+            if not reason or earlier == (progress.observed_generation, reason):
+                return
+        name = LOG_NAMES[record.kind]
+        facts = {"state": progress.state.value, "reason": reason.partition("\n")[0]}
+        self._log.info(f"{name}.changed", **{name: record.name}, **facts)
 
 
-def _is_news(record: RawRecord, progress: Progress) -> bool:
-    """Whether the log tells of it: another state, or something that was asked for could not be had within one pass."""
-    known: Json = record.status.get("progress", {})
-    if known.get("state") != progress.state.value:
-        return True
-    earlier = known.get("observed"), known.get("failure_reason", "")
-    return bool(progress.failure_reason) and earlier != (progress.observed, progress.failure_reason)
+def copies_by_component(workers: Sequence[WorkerRecord]) -> dict[str, list[WorkerRecord]]:
+    """Return workers by the uid of their component; those of the endpoint's own models by an empty one."""
+    grouped: dict[str, list[WorkerRecord]] = {}
+    for worker in workers:
+        copy = worker.spec.copy
+        grouped.setdefault(copy.component_uid if copy is not None else "", []).append(worker)
+    return grouped
 
 
-def _without_removal(plan: Plan) -> tuple[Action, ...]:
-    """An endpoint waits for its components to go."""
-    return tuple(action for action in plan.actions if not isinstance(action, RemoveEndpoint))
+def placed_copies(component: str, workers: Sequence[WorkerRecord]) -> dict[str, Placed]:
+    """Return the places of a component's copies that have not ended, by their names."""
+    return {
+        worker.name: Placed(component=component, instance=worker.spec.copy.instance, need=worker.spec.copy.need)
+        for worker in workers
+        if worker.spec.copy is not None and not view_worker(worker).is_gone
+    }
+
+
+def alarm_reason(record: Deployable, alarms: Collection[str]) -> str:
+    """Return why an update is rolled back, if one of its alarms demands it; else empty."""
+    progress = record.status.progress
+    number = progress.target if progress is not None else None
+    revision = record.spec.revision if number is None else record.status.revisions[number]
+    names = [name for name in revision.rollback_alarms if name in alarms]
+    return f"Alarm {', '.join(names)} of AutoRollbackConfiguration is in ALARM." if names else ""
+
+
+def _without_removal(plan: Plan) -> Plan:
+    """Return the plan of an endpoint that waits for its components to go."""
+    actions: tuple[Action, ...] = tuple(action for action in plan.actions if not isinstance(action, RemoveRecord))
+    return replace(plan, actions=actions)

@@ -1,34 +1,43 @@
-"""What goes wrong in passes over the store: told once for as long as it is the same."""
+"""The log of failures in passes over the store: each one is logged once, as long as it stays the same."""
 
-from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT
-from headrace.control.model.reading import UnreadableRecord
+from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.names import unreadable_message
 from headrace.core.telemetry import get_logger
-from headrace.state.records import RawRecord
+from headrace.state.records import AnyKind, Record, Unreadable
 
-WORDS = {ENDPOINT: "endpoint", INFERENCE_COMPONENT: "component"}
-"""What the log calls them."""
+LOG_NAMES: dict[AnyKind, str] = {ENDPOINT: "endpoint", INFERENCE_COMPONENT: "component"}
+"""Names of the kinds in log events."""
 
 
-class Faults:
-    """Of endpoints and components, and of whole passes."""
+class FailureLog:
+    """The last failure of each endpoint and component, and of the whole pass."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
-        """By the uid of the endpoint or component; of a whole pass by an empty one."""
+        """By the uid of the record; empty for a whole pass."""
         self._log = get_logger()
 
-    def note(self, record: RawRecord | None, error: Exception) -> None:
-        """Log what went wrong with an endpoint or a component; None: with a whole pass."""
-        uid = record.uid if record is not None else ""
-        if self._known.get(uid) == repr(error):
-            return
-        self._known[uid] = repr(error)
-        whose = {WORDS[record.kind]: record.name} if record is not None else {}
-        if isinstance(error, UnreadableRecord):
-            self._log.error("record.unreadable", **whose, reason=str(error))
-        else:
-            self._log.error("reconciler.failed", **whose, exc_info=error)
+    def note(self, record: Record[object, object] | Unreadable | None, error: Exception) -> None:
+        """Log a failure of an endpoint or a component; None: of a whole pass."""
+        if self._is_news(record, repr(error)):
+            self._log.error("reconciler.failed", **_named(record), exc_info=error)
 
-    def clear(self, record: RawRecord | None) -> None:
-        """It went well."""
+    def note_unreadable(self, record: Unreadable) -> None:
+        """Log that a record cannot be decoded."""
+        if self._is_news(record, record.reason):
+            self._log.error("record.unreadable", **_named(record), reason=unreadable_message(record))
+
+    def clear(self, record: Record[object, object] | Unreadable | None) -> None:
+        """Forget the failure of a record that was reconciled without one."""
         self._known.pop(record.uid if record is not None else "", None)
+
+    def _is_news(self, record: Record[object, object] | Unreadable | None, failure: str) -> bool:
+        uid = record.uid if record is not None else ""
+        is_news = self._known.get(uid) != failure
+        self._known[uid] = failure
+        return is_news
+
+
+def _named(record: Record[object, object] | Unreadable | None) -> dict[str, str]:
+    return {LOG_NAMES[record.kind]: record.name} if record is not None else {}

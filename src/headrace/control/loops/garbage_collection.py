@@ -1,54 +1,98 @@
-"""What is left of endpoints that are gone: their workers end, their components and routes are forgotten."""
+"""Garbage collection: what is left of endpoints that are gone, and processes without a record."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from headrace.cluster.launcher import Handle
 from headrace.control.loops import store_access
 from headrace.control.loops.store_access import Snapshot
-from headrace.control.loops.wake_up import BUSY_PAUSE_S
-from headrace.control.loops.worker_manager import Bench, WorkerHands
-from headrace.control.model.fleet import Limits
-from headrace.control.model.worker_records import view_worker
+from headrace.control.loops.wake_up import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S
+from headrace.control.loops.worker_manager import WorkerManager, WorkerSet
+from headrace.control.model.component import owner_of
+from headrace.control.model.worker import ReplicaStatus, WorkerRecord, view_worker
+from headrace.control.planning.fleet import Limits
 from headrace.control.planning.plan import plan_orphans
 from headrace.core.telemetry import get_logger
-from headrace.state.records import Conflict, RawRecord
+from headrace.state.records import Conflict
 from headrace.state.store import Store
 
+SWEEP_S = 30.0
+"""Seconds between two comparisons of processes and records."""
 
-class Leftovers:
-    """Put away by the reconciler."""
 
-    def __init__(self, store: Store, hands: WorkerHands, *, limits: Limits, clock: Callable[[], float]) -> None:
+class GarbageCollector:
+    """Ends workers and removes records that belong to nothing."""
+
+    def __init__(self, store: Store, workers: WorkerManager, *, limits: Limits, clock: Callable[[], float]) -> None:
         self._store = store
-        self._hands = hands
+        self._workers = workers
         self._limits = limits
         self._clock = clock
+        self._swept_s: float | None = None
+        self._orphans: dict[str, Handle] = {}
         self._log = get_logger()
 
-    async def end_workers(self, workers: Sequence[RawRecord]) -> float:
-        """Workers whose endpoint, or component, is gone; returns after how many seconds to look again."""
-        bench = Bench(records={worker.name: worker for worker in workers})
+    async def end_workers(self, workers: Sequence[WorkerRecord]) -> float:
+        """End workers whose endpoint or component is gone; returns after how many seconds to look again."""
+        orphans = WorkerSet(records={worker.name: worker for worker in workers})
         seen = [view_worker(worker) for worker in workers]
         try:
             for action in plan_orphans(seen, now_s=self._clock(), limits=self._limits):
-                await self._hands.act(bench, action)
+                await self._workers.act(orphans, action)
         except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
-            self._log.exception("reconciler.orphan_failed", workers=sorted(bench.records))
+            self._log.exception("reconciler.orphan_failed", workers=sorted(orphans.records))
         return BUSY_PAUSE_S
 
     async def drop_components(self, snapshot: Snapshot) -> None:
-        """Components whose endpoint is gone; their copies are orphans."""
+        """Remove components whose endpoint is gone; their copies are orphans then."""
         living = {record.uid for record in snapshot.endpoints}
         for component in snapshot.components:
-            uid = component.spec.get("endpoint_uid")
-            if uid not in living and (uid is not None or component.deleting_s is not None):
+            owner = owner_of(component)
+            is_orphan = component.deleting_s is not None if owner is None else owner.endpoint_uid not in living
+            if is_orphan:
                 with suppress(Conflict):
                     await store_access.remove(self._store, component)
 
     async def drop_routes(self, snapshot: Snapshot) -> None:
-        """Routes of endpoints that are gone."""
+        """Remove routes of endpoints that are gone."""
         living = {record.name for record in snapshot.endpoints}
         for name, route in snapshot.routes.items():
             if name not in living:
                 with suppress(Conflict):
                     await store_access.remove(self._store, route)
+
+    def sweep_soon(self) -> None:
+        """Compare processes and records in the next pass."""
+        self._swept_s = None
+
+    async def alive_if_due(self, snapshot: Snapshot) -> dict[str, Handle] | None:
+        """
+        Return the launcher's own list of workers: at the start and now and then; None: it is not due.
+
+        It is due, too, while a worker has a record and no process yet.
+        """
+        now_s = self._clock()
+        is_recent = self._swept_s is not None and now_s - self._swept_s < SWEEP_S
+        if is_recent and all(worker.status != ReplicaStatus() for worker in snapshot.readable_workers()):
+            return None
+        self._swept_s = now_s
+        try:
+            return await self._workers.alive()
+        except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
+            self._log.exception("reconciler.sweep_failed")
+            return None
+
+    async def end_processes(self, alive: dict[str, Handle], snapshot: Snapshot) -> float:
+        """End processes without a record; returns after how many seconds to look again."""
+        recorded = {record.name for record in snapshot.workers}
+        for name, handle in alive.items():
+            if name not in recorded and name not in self._orphans:
+                self._log.warning("worker.orphaned", worker=name)
+                self._orphans[name] = handle
+        for name, handle in list(self._orphans.items()):
+            if await self._workers.end_orphan(name, handle):
+                del self._orphans[name]
+        if not self._orphans:
+            return IDLE_PAUSE_S
+        self.sweep_soon()
+        return WATCH_PAUSE_S

@@ -1,50 +1,60 @@
-"""Reads and writes of those who act, off the event loop: the store's methods block for a moment."""
+"""The store as the loops use it: off the event loop, because its methods block for a moment."""
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from headrace.cloudwatch.alarms.records import ALARM
-from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT, WORKER
-from headrace.state.records import Json, NoStatus, RawKind, RawRecord, Record, StoredRecord, Unreadable
+from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
+from headrace.control.model.endpoint import ENDPOINT, EndpointRecord
+from headrace.control.model.worker import WORKER, WorkerRecord
+from headrace.state.records import NoStatus, Record, StoredRecord, Unreadable
 from headrace.state.routes import ROUTE, Route
 from headrace.state.store import Store
 
+SpecT = TypeVar("SpecT")
+StatusT = TypeVar("StatusT")
 RouteRecord = Record[Route, NoStatus]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All that the reconciler looks at, read at one time."""
+    """Everything that the reconciler looks at, read at one time."""
 
-    endpoints: Sequence[RawRecord]
-    workers: Sequence[RawRecord]
+    endpoints: Sequence[EndpointRecord | Unreadable]
+    workers: Sequence[WorkerRecord | Unreadable]
     routes: Mapping[str, RouteRecord | Unreadable]
     """By endpoint name."""
-    components: Sequence[RawRecord] = ()
+    components: Sequence[ComponentRecord | Unreadable] = ()
     alarms: frozenset[str] = frozenset()
-    """Those of `AutoRollbackConfiguration`s that are in ALARM."""
+    """Alarms of `AutoRollbackConfiguration`s that are in ALARM."""
 
-    def workers_by_endpoint(self) -> dict[str, list[RawRecord]]:
-        """Workers by the uid of their endpoint."""
-        grouped: dict[str, list[RawRecord]] = defaultdict(list)
-        for worker in self.workers:
-            grouped[worker.spec["endpoint_uid"]].append(worker)
+    def readable_workers(self) -> list[WorkerRecord]:
+        """Return the workers whose records can be decoded."""
+        return [worker for worker in self.workers if isinstance(worker, Record)]
+
+    def workers_by_endpoint(self) -> dict[str, list[WorkerRecord]]:
+        """Return the readable workers by the uid of their endpoint."""
+        grouped: dict[str, list[WorkerRecord]] = defaultdict(list)
+        for worker in self.readable_workers():
+            grouped[worker.spec.endpoint_uid].append(worker)
         return grouped
 
-    def components_by_endpoint(self) -> dict[str, list[RawRecord]]:
-        """Inference components by the uid of their endpoint."""
-        grouped: dict[str, list[RawRecord]] = defaultdict(list)
+    def components_by_endpoint(self) -> dict[str, list[ComponentRecord | Unreadable]]:
+        """Return the inference components by the uid of their endpoint; by an empty one, if that is unknown."""
+        grouped: dict[str, list[ComponentRecord | Unreadable]] = defaultdict(list)
         for component in self.components:
-            grouped[component.spec.get("endpoint_uid", "")].append(component)
+            owner = owner_of(component)
+            grouped[owner.endpoint_uid if owner is not None else ""].append(component)
         return grouped
 
 
 @contextmanager
 def changes(store: Store) -> Iterator[asyncio.Event]:
-    """An event of the running loop, set when something was written, by any thread; whoever waits for it clears it."""
+    """Return an event of the running loop that every write sets, from any thread; its reader clears it."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
     def notify() -> None:
@@ -65,7 +75,7 @@ async def read_all(store: Store) -> Snapshot:
         return Snapshot(
             endpoints=endpoints,
             components=components,
-            alarms=_ringing(store, [*endpoints, *components]),
+            alarms=_firing_alarms(store, [*endpoints, *components]),
             workers=store.list(WORKER),
             routes={record.name: record for record in store.list(ROUTE)},
         )
@@ -73,36 +83,19 @@ async def read_all(store: Store) -> Snapshot:
     return await asyncio.to_thread(read)
 
 
-def _ringing(store: Store, deployed: Sequence[RawRecord]) -> frozenset[str]:
-    """The alarms that updates are rolled back by, and that are in ALARM."""
-    names = {name for record in deployed for name in _alarms_of(record)}
+def _firing_alarms(store: Store, deployed: Sequence[EndpointRecord | ComponentRecord | Unreadable]) -> frozenset[str]:
+    """Return the alarms that roll back updates and are in ALARM."""
+    names = {name for record in deployed if isinstance(record, Record) for name in record.spec.revision.rollback_alarms}
     found = {name: store.get(ALARM, name) for name in names}
     return frozenset(
         name for name, alarm in found.items() if isinstance(alarm, Record) and alarm.status.state == "ALARM"
     )
 
 
-def _alarms_of(record: RawRecord) -> list[str]:
-    """Of the version that was asked for last; none if the record is broken, which is its own matter."""
-    try:
-        return rollback_alarms(record.spec.get("version") or {})
-    except (AttributeError, TypeError):
-        return []
-
-
-def rollback_alarms(version: Json) -> list[str]:
-    """Names of the alarms of a version's `AutoRollbackConfiguration`."""
-    configuration = (version.get("deployment") or {}).get("AutoRollbackConfiguration") or {}
-    return [alarm["AlarmName"] for alarm in configuration.get("Alarms") or [] if "AlarmName" in alarm]
-
-
-async def create(store: Store, kind: RawKind, name: str, spec: Json) -> RawRecord:
-    """Add a record."""
-    return await asyncio.to_thread(lambda: store.create(kind, name, spec=spec))
-
-
-async def write(store: Store, record: RawRecord, *, status: Json | None = None, is_deleting: bool = False) -> RawRecord:
-    """Write a status if it is another one, and that somebody wants the thing gone if nobody did yet."""
+async def write(
+    store: Store, record: Record[SpecT, StatusT], *, status: StatusT | None = None, is_deleting: bool = False
+) -> Record[SpecT, StatusT]:
+    """Write a status if it differs, and mark the record as deleting if it is not yet."""
     is_same = status is None or status == record.status
     if is_same and not (is_deleting and record.deleting_s is None):
         return record
@@ -123,5 +116,5 @@ async def publish(store: Store, record: RouteRecord | Unreadable | None, name: s
 
 
 async def remove(store: Store, record: StoredRecord) -> None:
-    """Forget a record."""
+    """Remove a record."""
     await asyncio.to_thread(store.remove, record)

@@ -1,9 +1,9 @@
 """
-The reconciler's rest between two looks, and what ends it early.
+The pause between two passes of the reconciler, and what ends it early.
 
-One thing is that a worker that starts has come up: requests that are held for it do not wait for the next look. Only
-`/ping` is asked, of those that start; the reconciler's next pass decides. The longer one has taken, the less often it
-is asked: after a few seconds the reconciler's own looks are as good.
+A worker that comes up ends it: requests that are held for the worker do not wait for the next pass. Only `/ping` of
+starting workers is called; the next pass decides. The longer a start has taken, the less often it is called: after a
+few seconds the reconciler's own passes are as good.
 """
 
 import asyncio
@@ -13,23 +13,22 @@ from typing import Any
 
 from headrace.cluster.launcher import WorkerPhase
 from headrace.cluster.local import ping
-from headrace.control.model.worker_records import handle_of
-from headrace.state.records import RawRecord
+from headrace.control.model.worker import WorkerRecord
 
 BUSY_PAUSE_S = 0.2
-"""Between two looks while something is under way."""
+"""Between two passes while something is in progress."""
 WATCH_PAUSE_S = 0.5
-"""Between two looks at workers that serve."""
+"""Between two passes while workers serve and nothing else happens."""
 IDLE_PAUSE_S = 10.0
-"""With nothing to watch; a write to the store ends every pause."""
+"""Between two passes without workers; a write to the store ends every pause."""
 SHORTEST_S = 0.025
-"""Between two questions to workers that start."""
+"""Shortest time between two pings of starting workers."""
 PART = 0.05
-"""Of the time that it has taken so far is waited before the next question: so much longer may a start take by us."""
+"""Part of the time since its start that passes before a worker is pinged again: the most that polling adds."""
 EACH_S = 0.002
-"""For each that starts is waited at least: a hundred that start at the same time are asked five times a second."""
+"""Least time between two pings per starting worker: a hundred of them are pinged five times a second."""
 _PATIENCE_S = 1.0
-"""For one answer."""
+"""Timeout of a ping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +40,19 @@ class Starting:
     """Seconds since 1970."""
 
 
-def starting_among(workers: Iterable[RawRecord]) -> tuple[Starting, ...]:
-    """Those of these workers that start and are wanted."""
+def starting_among(workers: Iterable[WorkerRecord]) -> tuple[Starting, ...]:
+    """Return the workers that are starting and wanted."""
     return tuple(
-        Starting(handle.url, worker.status["phase_since_s"])
+        Starting(handle.url, worker.status.phase_since_s or worker.created_s)
         for worker in workers
-        if worker.status.get("phase") == WorkerPhase.STARTING.value
+        if worker.status.phase is WorkerPhase.STARTING
         and worker.deleting_s is None
-        and (handle := handle_of(worker)) is not None
+        and (handle := worker.status.handle) is not None
     )
 
 
 async def until_one_answers(starting: Sequence[Starting], *, clock: Callable[[], float]) -> None:
-    """Return as soon as one of them answers; never if there are none."""
+    """Return as soon as a worker answers; never if there are none."""
     while starting:
         youngest_s = clock() - max(one.since_s for one in starting)
         await asyncio.sleep(max(SHORTEST_S, PART * youngest_s, EACH_S * len(starting)))
@@ -62,21 +61,21 @@ async def until_one_answers(starting: Sequence[Starting], *, clock: Callable[[],
     await asyncio.get_running_loop().create_future()
 
 
-class Rest:
-    """The pause between two looks of the reconciler; used by the event loop's thread."""
+class WakeUp:
+    """The pause between two passes of the reconciler; used by the event loop's thread."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._ended = asyncio.Event()
         self.starting: Sequence[Starting] = ()
-        """Workers that were starting at the last look: one that answers ends it."""
+        """Workers that were starting at the last pass: one that answers ends the pause."""
 
     def end(self) -> None:
-        """Look now, or again after the look that is under way: somebody has found a worker that does not answer."""
+        """Start a pass now, or another one after the pass that is running."""
         self._ended.set()
 
-    async def take(self, changed: asyncio.Event, pause_s: float) -> None:
-        """Rest until `changed` is set, a worker answers, somebody says so, or `pause_s` is over."""
+    async def wait(self, changed: asyncio.Event, pause_s: float) -> None:
+        """Wait until `changed` is set, a worker answers, `end` is called, or `pause_s` is over."""
         waiting: set[asyncio.Future[Any]] = {asyncio.ensure_future(one.wait()) for one in (changed, self._ended)}
         if self.starting:
             waiting.add(asyncio.ensure_future(until_one_answers(self.starting, clock=self._clock)))

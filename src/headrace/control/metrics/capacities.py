@@ -7,25 +7,19 @@ while there are endpoints, and otherwise sleeps until the next write to the stor
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import msgspec
-
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
-from headrace.control.api.describe_endpoint import capacities_of
 from headrace.control.loops.store_access import changes
-from headrace.control.model.component_reading import is_readable as is_readable_component
-from headrace.control.model.component_runtime import current_copies, desired_copies
-from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT
-from headrace.control.model.reading import is_readable
+from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, current_copies
+from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, variant_counts
+from headrace.control.model.workload import serving_revision
 from headrace.core.telemetry import get_logger
-from headrace.state.records import RawRecord
+from headrace.state.records import Unreadable
 from headrace.state.store import Store
 
 PERIOD_S = 10.0
-_BROKEN = (LookupError, TypeError, ValueError, AttributeError, msgspec.ValidationError)
-"""Raised when JSON of another form is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,38 +63,35 @@ class CapacityRecorder:
     def pass_once(self) -> int:
         """Publish the present capacities; return the number of measurements."""
         now_s = self._clock()
-        found: list[CapacityMetric] = []
-        for kind, measure in ((ENDPOINT, of_endpoint), (INFERENCE_COMPONENT, of_component)):
-            for record in self._store.list(kind):
-                found += _readable(measure, record)
-        for capacity in found:
+        capacities = [
+            *(capacity for record in self._store.list(ENDPOINT) for capacity in of_endpoint(record)),
+            *(capacity for record in self._store.list(INFERENCE_COMPONENT) for capacity in of_component(record)),
+        ]
+        for capacity in capacities:
             self._sink.put(capacity.metric, capacity.value, now_s=now_s, unit="Count")
-        return len(found)
+        return len(capacities)
 
 
-def _readable(read: Callable[[RawRecord], Iterable[CapacityMetric]], record: RawRecord) -> Sequence[CapacityMetric]:
-    """Measure a record; nothing if it cannot be read, which its Describe operation reports."""
-    try:
-        return list(read(record))
-    except _BROKEN:
-        return []
-
-
-def of_endpoint(record: RawRecord) -> Iterator[CapacityMetric]:
-    """Yield the instances of each variant with instances, unless the endpoint is being deleted or cannot be read."""
-    if record.deleting_s is not None or not is_readable(record):
+def of_endpoint(record: EndpointRecord | Unreadable) -> Iterator[CapacityMetric]:
+    """Yield the instances of each variant; none of an endpoint that is being deleted, or cannot be read."""
+    if isinstance(record, Unreadable) or record.deleting_s is not None:
         return
-    for variant, (current, desired) in capacities_of(record).items():
-        dimensions = (("EndpointName", record.name), ("VariantName", variant))
-        yield from _pair("/aws/sagemaker/Endpoints", "InstanceCount", dimensions, current, desired)
+    revision = serving_revision(record)
+    for workload in revision.workloads:
+        if "ServerlessConfig" in revision.variant_config(workload.variant):
+            continue
+        dimensions = (("EndpointName", record.name), ("VariantName", workload.variant))
+        counts = variant_counts(record, revision, workload)
+        yield from _pair("/aws/sagemaker/Endpoints", "InstanceCount", dimensions, *counts)
 
 
-def of_component(record: RawRecord) -> Iterator[CapacityMetric]:
-    """Yield the copies of a component, unless it is being deleted or cannot be read."""
-    if record.deleting_s is None and is_readable_component(record):
-        dimensions = (("InferenceComponentName", record.name),)
-        current, desired = current_copies(record), desired_copies(record)
-        yield from _pair("/aws/sagemaker/InferenceComponents", "CopyCount", dimensions, current, desired)
+def of_component(record: ComponentRecord | Unreadable) -> Iterator[CapacityMetric]:
+    """Yield the copies of a component; none of one that is being deleted, or cannot be read."""
+    if isinstance(record, Unreadable) or record.deleting_s is not None:
+        return
+    dimensions = (("InferenceComponentName", record.name),)
+    counts = current_copies(record), record.spec.revision.copies
+    yield from _pair("/aws/sagemaker/InferenceComponents", "CopyCount", dimensions, *counts)
 
 
 def _pair(namespace: str, word: str, dimensions: Dimensions, current: int, desired: int) -> Iterator[CapacityMetric]:

@@ -6,18 +6,17 @@ It scrapes every ten seconds while there are ready workers, and otherwise sleeps
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, StatisticSink
 from headrace.cloudwatch.metrics.worker_page import Page, metrics_between, read_page
 from headrace.cluster.launcher import Handle, WorkerPhase
 from headrace.control.loops.store_access import changes
-from headrace.control.model.kinds import WORKER
-from headrace.control.model.worker_records import handle_of
+from headrace.control.model.worker import WORKER, ReplicaSpec, WorkerRecord
 from headrace.core.telemetry import get_logger
 from headrace.http.client import ClientRequest, send_once
 from headrace.http.client_response import NoResponse, ResponseBroken, ResponseTooLarge
-from headrace.state.records import RawRecord
+from headrace.state.records import Record
 from headrace.state.store import Store
 
 PERIOD_S = 10.0
@@ -68,13 +67,17 @@ class Scraper:
     async def pass_once(self) -> int:
         """Scrape each ready worker once; return their number."""
         records = await asyncio.to_thread(self._store.list, WORKER)
-        serving = [(record, handle) for record in records if (handle := _serving(record)) is not None]
+        serving = [
+            (record, handle)
+            for record in records
+            if isinstance(record, Record) and (handle := _serving(record)) is not None
+        ]
         keys = {(record.name, str(handle.facts)) for record, handle in serving}
         self._pages = {key: page for key, page in self._pages.items() if key in keys}
         await asyncio.gather(*(self._scrape(record, handle) for record, handle in serving))
         return len(serving)
 
-    async def _scrape(self, record: RawRecord, handle: Handle) -> None:
+    async def _scrape(self, record: WorkerRecord, handle: Handle) -> None:
         async with self._room:
             text = await fetch(handle.url, token=handle.token)
         if text is None:
@@ -89,16 +92,17 @@ class Scraper:
             self._sink.put_point(metric, found.point)
 
 
-def _serving(record: RawRecord) -> Handle | None:
-    return handle_of(record) if record.status.get("phase") == WorkerPhase.READY.value else None
+def _serving(record: WorkerRecord) -> Handle | None:
+    if record.status.phase is not WorkerPhase.READY:
+        return None
+    return record.status.handle
 
 
-def series_of(spec: Mapping[str, object]) -> tuple[str, Dimensions]:
+def series_of(spec: ReplicaSpec) -> tuple[str, Dimensions]:
     """Return namespace and dimensions of a worker's metrics."""
-    component = spec.get("component")
-    if component:
-        return "/aws/sagemaker/InferenceComponents", (("InferenceComponentName", str(component)),)
-    dimensions = (("EndpointName", str(spec["endpoint"])), ("VariantName", str(spec["variant"])))
+    if spec.copy is not None:
+        return "/aws/sagemaker/InferenceComponents", (("InferenceComponentName", spec.copy.component),)
+    dimensions = (("EndpointName", spec.endpoint), ("VariantName", spec.variant))
     return "/aws/sagemaker/Endpoints", dimensions
 
 

@@ -5,20 +5,26 @@ Names in ARNs are in lower case, as AWS writes them; names are therefore looked 
 """
 
 import re
+from typing import TypeVar
 
-from headrace.control.model.kinds import ENDPOINT, ENDPOINT_CONFIG, INFERENCE_COMPONENT, MODEL
-from headrace.state.records import AnyKind, RawRecord
+from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.state.records import AnyKind, Kind, Record, Unreadable
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope, partition_of
 
-ARN_TYPES = {
+SpecT = TypeVar("SpecT")
+StatusT = TypeVar("StatusT")
+
+ARN_TYPES: dict[AnyKind, str] = {
     MODEL: "model",
     ENDPOINT_CONFIG: "endpoint-config",
     ENDPOINT: "endpoint",
     INFERENCE_COMPONENT: "inference-component",
 }
-"""What stands before the name in an ARN."""
-TITLES = {
+"""The resource type in an ARN."""
+TITLES: dict[AnyKind, str] = {
     MODEL: "model",
     ENDPOINT_CONFIG: "endpoint configuration",
     ENDPOINT: "endpoint",
@@ -34,7 +40,7 @@ _ARN = re.compile(
 
 
 def arn_of(aws_scope: AwsScope, kind: AnyKind, name: str) -> str:
-    """The ARN of a model, a configuration, an endpoint or an inference component."""
+    """Return the ARN of a model, a configuration, an endpoint or an inference component."""
     partition = partition_of(aws_scope.region)
     return f"arn:{partition}:sagemaker:{aws_scope.region}:{aws_scope.account}:{ARN_TYPES[kind]}/{name.lower()}"
 
@@ -49,8 +55,8 @@ def parse_arn(arn: str) -> tuple[AnyKind, str] | None:
     return (kind, found["name"]) if kind is not None else None
 
 
-def find(store: Store, kind: AnyKind, name: str) -> RawRecord | None:
-    """The record of that name, in any case."""
+def find(store: Store, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
+    """Return the record of that name, in any case."""
     exact = store.get(kind, name)
     if exact is not None:
         return exact
@@ -58,16 +64,28 @@ def find(store: Store, kind: AnyKind, name: str) -> RawRecord | None:
     return next((record for record in store.list(kind) if record.name.lower() == lower), None)
 
 
+def unreadable_message(record: Unreadable) -> str:
+    """Return the error for a record that cannot be decoded."""
+    title = TITLES[record.kind]
+    advice = f"Delete the {title.split()[-1]}, and create it again."
+    if record.is_newer:
+        advice = f"Start the newer version of Headrace again. Or delete the {title.split()[-1]}, and create it again."
+    return (
+        f'The record of {title} "{record.name}" cannot be read ({record.reason}). It was written by another version of '
+        f"Headrace, or changed by hand. {advice}"
+    )
+
+
 def log_group_of(endpoint: str) -> str:
-    """Where the workers of an endpoint log. Source: SageMaker developer guide, "Log groups and streams"."""
+    """Return the log group of an endpoint's workers. Source: SageMaker developer guide, "Log groups and streams"."""
     return ENDPOINT_LOG_PREFIX + endpoint
 
 
 def component_log_group_of(component: str) -> str:
-    """Where the copies of an inference component log."""
+    """Return the log group of an inference component's copies."""
     return COMPONENT_LOG_PREFIX + component
 
 
 def log_stream_of(variant: str, instance_id: str) -> str:
-    """The log stream of one worker."""
+    """Return the log stream of a worker."""
     return f"{variant}/{instance_id}"

@@ -1,19 +1,23 @@
 """
-Which instances are emptied, so that a variant has fewer of them. Pure.
+Consolidation: which instances are emptied, so that a variant has fewer of them.
 
-That is so under CONSOLIDATION once nothing has happened for the cooldown, and when fewer instances were asked for than
-copies stand on. Copies move: another one is started on an instance that stays, and when it serves the old one goes
-(`fleet.surplus`), so that no more room is needed than the others have. Whatever somebody asks of a component or of its
-endpoint meanwhile comes first: all instances stay then, and the cooldown begins anew.
+That happens under CONSOLIDATION once nothing has changed for the cooldown, and when fewer instances were asked for than
+hold copies. Copies move: another one is started on an instance that stays, and when it serves the old one goes
+(`fleet.surplus`), so that no more room is needed than the others have. A request for a component or its endpoint
+meanwhile comes first: all instances stay then, and the cooldown starts again.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from headrace.control.planning.placement import Placed, Resources, Strategy, choose_instance
-from headrace.control.planning.pool import HostInstance, PoolRules
+from msgspec.structs import replace
+
+from headrace.control.model.endpoint import HostInstance
+from headrace.control.model.resources import Resources, Strategy
+from headrace.control.planning.placement import Placed, choose_instance
+from headrace.control.planning.pool import PoolRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,23 +28,23 @@ class Tenant:
     need: Resources
     strategy: Strategy
     instances: tuple[str, ...]
-    """Where its copies stand: one entry for each of them."""
+    """Ids of the instances of its copies: one entry for each copy."""
 
     def placed(self) -> list[Placed]:
-        """Its copies."""
+        """Return its copies."""
         return [Placed(component=self.name, instance=one, need=self.need) for one in self.instances]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calm:
-    """Whether copies may be moved now."""
+class ConsolidationWindow:
+    """The time in which copies may be moved."""
 
     may_begin: bool
-    """All that was asked for is there, and nobody has failed lately."""
+    """Everything that was asked for serves, and nothing has failed lately."""
     may_go_on: bool
-    """Nobody has asked for anything since, and no copy has failed."""
+    """Nothing has been asked for since, and no copy has failed."""
     since_s: float
-    """When somebody asked for something last, or it was done."""
+    """When something was asked for last, or completed."""
 
 
 def with_leaving(
@@ -50,7 +54,7 @@ def with_leaving(
     *,
     fixed: Sequence[Placed],
     whole: Resources,
-    calm: Calm,
+    window: ConsolidationWindow,
     now_s: float,
 ) -> list[HostInstance]:
     """
@@ -62,12 +66,12 @@ def with_leaving(
         tenants: the components, in the order in which they are planned.
         fixed: other copies, which stay where they are.
         whole: what an instance has.
-        calm: whether anything may be moved.
+        window: whether anything may be moved.
         now_s: seconds since 1970.
     """
     if any(one.leaving_s is not None for one in instances):
-        return list(instances) if calm.may_go_on else all_staying(instances, now_s)
-    limit = _how_many(instances, rules, calm, now_s) if calm.may_begin else 0
+        return list(instances) if window.may_go_on else all_staying(instances, now_s)
+    limit = _how_many(instances, rules, window, now_s) if window.may_begin else 0
     if limit <= 0:
         return list(instances)
     chosen = instances_to_empty([one.id for one in instances], tenants, fixed=fixed, whole=whole, limit=limit)
@@ -75,15 +79,15 @@ def with_leaving(
 
 
 def all_staying(instances: Sequence[HostInstance], now_s: float) -> list[HostInstance]:
-    """Give up emptying any, until another cooldown has passed."""
+    """Stop emptying instances until another cooldown has passed."""
     return [replace(one, leaving_s=None, changed_s=now_s) for one in instances]
 
 
-def _how_many(instances: Sequence[HostInstance], rules: PoolRules, calm: Calm, now_s: float) -> int:
-    """How many instances may be emptied."""
+def _how_many(instances: Sequence[HostInstance], rules: PoolRules, window: ConsolidationWindow, now_s: float) -> int:
+    """Return how many instances may be emptied."""
     if len(instances) > rules.most:
         return len(instances) - rules.most
-    quiet_s = now_s - max([calm.since_s, *(one.changed_s for one in instances)])
+    quiet_s = now_s - max([window.since_s, *(one.changed_s for one in instances)])
     return min(rules.step, len(instances) - rules.least) if quiet_s >= rules.cooldown_s else 0
 
 
@@ -119,7 +123,7 @@ def _can_be_emptied(
     fixed: Sequence[Placed],
     whole: Resources,
 ) -> bool:
-    """Whether each copy on them has a place on the others, and no component is spread less evenly for it."""
+    """Return whether each copy on them fits on the others, and no component is spread less evenly for it."""
     if any(copy.instance in leaving for copy in fixed):
         return False
     kept = [one for one in instances if one not in leaving]
@@ -143,6 +147,6 @@ def _can_be_emptied(
 
 
 def _imbalance(standing: Sequence[str], instances: Sequence[str]) -> int:
-    """Copies on the instance that has the most of them, less those on the one that has the fewest."""
+    """Return the copies on the instance that has the most, less those on the one that has the fewest."""
     numbers = Counter(standing)
     return max((numbers[one] for one in instances), default=0) - min((numbers[one] for one in instances), default=0)

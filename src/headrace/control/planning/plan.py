@@ -1,62 +1,54 @@
 """
-What to do for one endpoint now. Pure: its record, its workers and the time give actions, a route and a new progress.
+The next actions for one endpoint or component: its record, its workers and the time give actions, a route and a status.
 
-Called by the reconciler once a pass, with what is true and not with what has happened: after any crash, of a worker or
-of the platform, the next pass decides anew. Actions are such that doing one twice, or half, does no harm.
+The reconciler calls it once a pass with what is true, not with what has happened: after a crash of a worker or of the
+platform the next pass decides again. Doing an action twice, or half, does no harm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.cluster.launcher import WorkerPhase
-from headrace.control.model.fleet import (
-    FleetKey,
-    Limits,
-    WorkerView,
-    backoff_delay_s,
-    overdue_reason,
-    restart_at_s,
-    surplus,
-)
-from headrace.control.model.progress import EndpointView, State
+from headrace.control.model.worker import FleetKey, WorkerView
+from headrace.control.model.workload import Deployable, Progress, State
+from headrace.control.planning.fleet import Limits, backoff_delay_s, overdue_reason, restart_at_s, surplus
 from headrace.control.planning.rollout import (
-    NOTHING,
+    NO_CONDITIONS,
     Deployment,
-    Outside,
+    ExternalConditions,
     advance,
     is_rolling_back,
-    take_up,
+    start_rollout,
     wanted_workers,
 )
 from headrace.control.planning.routes import plan_route
 from headrace.state.routes import Route
 
 STANDBY_S = 10.0
-"""A crashed worker whose replacement starts within so long is waited for; else requests fail at once."""
+"""Requests wait for the replacement of a crashed worker if it starts within this time; else they fail at once."""
 _MAX_COUNTED = 30
-"""Failed workers of one fleet whose records are kept to count by."""
+"""Failed workers of one fleet whose records are kept, to count crashes by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Make a worker of a fleet."""
 
-    variant: str
-    generation: int
+    fleet: FleetKey
     instance: str = ""
-    """Where a copy of a component is placed; empty: it is an instance of its own."""
+    """Instance that a copy of a component is placed on; empty: it is an instance of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Start the process of a worker that has a record only: the platform ended between the two."""
+    """Start the process of a worker that has only a record: the platform ended between the two."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Give a worker no more requests; it will be stopped."""
+    """Send a worker no more requests; it is stopped later."""
 
     worker: str
 
@@ -67,7 +59,7 @@ class GiveUp:
 
     worker: str
     why: str
-    """A few words."""
+    """A few words for the log and the FailureReason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,87 +78,91 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveEndpoint:
-    """Nothing is left of the endpoint, or of the component: the name is free."""
+class RemoveRecord:
+    """Remove the record of an endpoint or a component that has nothing left."""
 
 
-Action = Start | Launch | Drain | GiveUp | Stop | Forget | RemoveEndpoint
+Action = Start | Launch | Drain | GiveUp | Stop | Forget | RemoveRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """In this order: publish the route, record the progress, act."""
+    """The outcome of planning. In this order: publish the route, record the progress, act."""
 
     deployment: Deployment | None
-    """None: the endpoint is being deleted, its progress is of no interest any more."""
+    """None: it is being deleted."""
     route: Route | None
-    """None: there shall be none."""
+    """None: it is removed."""
     actions: tuple[Action, ...]
 
 
-def plan_endpoint(
-    view: EndpointView,
+def plan_deployable(
+    record: Deployable,
     workers: Sequence[WorkerView],
     *,
     endpoint_arn: str,
     now_s: float,
     limits: Limits,
-    outside: Outside = NOTHING,
+    conditions: ExternalConditions = NO_CONDITIONS,
 ) -> Plan:
     """
-    Decide about one endpoint, or one inference component.
+    Plan one endpoint, or one inference component.
 
     Args:
-        view: its record.
+        record: of the endpoint or the component.
         workers: all of its workers, dead ones included.
         endpoint_arn: for the route.
         now_s: seconds since 1970.
-        limits: how patient to be.
-        outside: what else speaks against what is being deployed.
+        limits: time limits.
+        conditions: what else speaks against the deployment.
     """
-    if view.deleting_s is not None:
-        return plan_removal(view.deleting_s, workers, now_s=now_s, limits=limits)
-    deployment = advance(take_up(view, now_s), workers, now_s=now_s, limits=limits, outside=outside)
+    if record.deleting_s is not None:
+        return plan_removal(record.deleting_s, workers, now_s=now_s, limits=limits)
+    deployment = advance(start_rollout(record, now_s), workers, now_s=now_s, limits=limits, conditions=conditions)
+    wanted = wanted_workers(deployment)
     given_up = _give_up(deployment, workers, now_s, limits)
-    released = _release(deployment, workers, {action.worker for action in given_up})
+    released = _release(wanted, workers, {action.worker for action in given_up})
     leaving = {action.worker for action in given_up} | {action.worker for action in released}
     staying = [worker for worker in workers if worker.name not in leaving]
+    restarts_s = {fleet: restart_at_s(staying, fleet, now_s=now_s, limits=limits) for fleet in wanted}
+    started = _start(deployment, wanted, staying, restarts_s, now_s)
     actions = (
         *given_up,
         *released,
-        *_fill(deployment, staying, now_s, limits),
+        *(Launch(worker=worker.name) for worker in staying if worker.is_wanted and worker.phase is None),
+        *started,
         *_put_away([worker for worker in workers if not worker.is_wanted], now_s, limits),
-        *_clear_logs(deployment, workers, now_s, limits),
+        *_clear_logs(wanted, workers, now_s, limits),
     )
-    starting = {action.variant for action in actions if isinstance(action, Start)}
-    starting |= _restarting(deployment, staying, now_s, limits)
-    route = plan_route(view, deployment, staying, endpoint_arn=endpoint_arn, starting=starting)
+    starting = {action.fleet[0] for action in started}
+    starting |= {fleet[0] for fleet, count in wanted.items() if count and restarts_s[fleet] - now_s <= STANDBY_S}
+    route = plan_route(record, deployment, wanted, staying, endpoint_arn=endpoint_arn, starting=starting)
     return Plan(deployment=deployment, route=route, actions=actions)
 
 
 def plan_orphans(workers: Sequence[WorkerView], *, now_s: float, limits: Limits) -> tuple[Action, ...]:
-    """What to do with workers whose endpoint is gone."""
+    """Plan the end of workers whose endpoint or component is gone."""
     return tuple(_wind_up(workers, now_s, limits))
 
 
 def plan_removal(deleting_s: float, workers: Sequence[WorkerView], *, now_s: float, limits: Limits) -> Plan:
-    """Delete an endpoint; a worker that does not end in time, or cannot be seen, does not hold it up."""
+    """Plan a deletion; a worker that does not end in time, or cannot be reached, does not delay it for longer."""
     return Plan(deployment=None, route=None, actions=_dismantle(deleting_s, workers, now_s, limits))
 
 
 def _dismantle(deleting_s: float, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> tuple[Action, ...]:
     if not workers:
-        return (RemoveEndpoint(),)
+        return (RemoveRecord(),)
     if limits.waited_s(deleting_s, now_s) > limits.stop_bound_s:
         stops = (Stop(worker=worker.name, grace_s=0.0) for worker in workers if not worker.is_gone)
-        return (*stops, *(Forget(worker=worker.name) for worker in workers), RemoveEndpoint())
+        return (*stops, *(Forget(worker=worker.name) for worker in workers), RemoveRecord())
     actions = _wind_up(workers, now_s, limits)
     is_last = sum(isinstance(action, Forget) for action in actions) == len(workers)
-    return (*actions, RemoveEndpoint()) if is_last else tuple(actions)
+    return (*actions, RemoveRecord()) if is_last else tuple(actions)
 
 
 def _wind_up(workers: Sequence[WorkerView], now_s: float, limits: Limits) -> list[Action]:
-    """Bring all of these workers to their end, and forget them."""
+    """Drain and stop all of these workers, and forget them."""
     drains = [Drain(worker=worker.name) for worker in workers if worker.is_wanted]
     gone = [Forget(worker=worker.name) for worker in workers if worker.is_gone and worker.failed_s is not None]
     leaving = [worker for worker in workers if not worker.is_wanted]
@@ -174,17 +170,17 @@ def _wind_up(workers: Sequence[WorkerView], now_s: float, limits: Limits) -> lis
 
 
 def _give_up(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> list[GiveUp]:
-    """Workers that have passed a time limit."""
+    """Give up workers that have passed a time limit."""
     actions = []
     for worker in workers:
-        version = deployment.versions.get(worker.generation)
-        variant = version.variant(worker.variant) if version is not None else None
-        if variant is None or not worker.is_wanted:
+        revision = deployment.revisions.get(worker.revision)
+        workload = revision.workload(worker.variant) if revision is not None else None
+        if workload is None or not worker.is_wanted:
             continue
         why = overdue_reason(
             worker,
-            download_s=variant.download_timeout_s,
-            health_s=variant.health_timeout_s,
+            download_s=workload.download_timeout_s,
+            health_s=workload.health_timeout_s,
             now_s=now_s,
             limits=limits,
         )
@@ -193,9 +189,8 @@ def _give_up(deployment: Deployment, workers: Sequence[WorkerView], now_s: float
     return actions
 
 
-def _release(deployment: Deployment, workers: Sequence[WorkerView], given_up: set[str]) -> list[Drain]:
-    """Workers that are more than wanted."""
-    wanted = wanted_workers(deployment)
+def _release(wanted: Mapping[FleetKey, int], workers: Sequence[WorkerView], given_up: set[str]) -> list[Drain]:
+    """Drain workers that are more than wanted."""
     drains: list[Drain] = []
     for fleet in sorted({worker.fleet for worker in workers}):
         alive = [one for one in workers if one.fleet == fleet and one.is_wanted and one.name not in given_up]
@@ -203,27 +198,21 @@ def _release(deployment: Deployment, workers: Sequence[WorkerView], given_up: se
     return drains
 
 
-def _fill(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> list[Start | Launch]:
-    """Workers that are missing, and those whose process is."""
-    actions: list[Start | Launch] = [
-        Launch(worker=worker.name) for worker in workers if worker.is_wanted and worker.phase is None
-    ]
-    for fleet, count in sorted(wanted_workers(deployment).items()):
-        if is_rolling_back(deployment) and fleet[1] == deployment.progress.target:
-            continue
+def _start(
+    deployment: Deployment,
+    wanted: Mapping[FleetKey, int],
+    workers: Sequence[WorkerView],
+    restarts_s: Mapping[FleetKey, float],
+    now_s: float,
+) -> list[Start]:
+    """Start workers that are missing; a rolling update that is taken back gets none."""
+    unwanted = deployment.progress.target if is_rolling_back(deployment) else None
+    starts: list[Start] = []
+    for fleet, count in sorted(wanted.items()):
         missing = count - sum(one.is_wanted and not one.is_leaving for one in workers if one.fleet == fleet)
-        if missing > 0 and now_s >= restart_at_s(workers, fleet, now_s=now_s, limits=limits):
-            actions.extend([Start(variant=fleet[0], generation=fleet[1])] * missing)
-    return actions
-
-
-def _restarting(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> set[str]:
-    """Variants whose next worker may start so soon that requests wait for it."""
-    return {
-        variant
-        for (variant, generation), count in wanted_workers(deployment).items()
-        if count and restart_at_s(workers, (variant, generation), now_s=now_s, limits=limits) - now_s <= STANDBY_S
-    }
+        if fleet[1] != unwanted and missing > 0 and now_s >= restarts_s[fleet]:
+            starts.extend([Start(fleet=fleet)] * missing)
+    return starts
 
 
 def _put_away(
@@ -244,41 +233,45 @@ def _put_away(
 
 
 def _is_drained(worker: WorkerView, now_s: float, limits: Limits, *, is_hasty: bool) -> bool:
-    """Whether a worker may be told to stop; one that failed, or whose endpoint is deleted, is not waited for long."""
+    """Return whether a worker may be stopped; requests of one that failed, or is being deleted, get no extra time."""
     if worker.ready_s is None:
         return True
     is_waited_for = worker.num_requests > 0 and worker.failed_s is None and not is_hasty
     return now_s - (worker.draining_s or now_s) >= (limits.max_drain_s if is_waited_for else limits.drain_s)
 
 
-def _clear_logs(deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits) -> list[Forget]:
-    """Forget failed workers but the newest few, and those that the delay of the next start is counted by."""
+def _clear_logs(
+    wanted: Mapping[FleetKey, int], workers: Sequence[WorkerView], now_s: float, limits: Limits
+) -> list[Forget]:
+    """Forget failed workers, except the newest few and those by which the delay of the next start is computed."""
     failed = sorted(
         (worker for worker in workers if worker.is_gone and worker.failed_s is not None),
         key=lambda worker: (worker.failed_s or 0.0, worker.name),
         reverse=True,
     )
-    counting = _counting_failures(deployment, failed, now_s, limits)
+    counting = _counting_failures(wanted, failed, now_s, limits)
     kept = {worker.name for worker in failed[: limits.num_kept_logs]} | counting
     return [Forget(worker=worker.name) for worker in failed if worker.name not in kept]
 
 
-def _counting_failures(deployment: Deployment, failed: Sequence[WorkerView], now_s: float, limits: Limits) -> set[str]:
-    """The newest failures of each fleet that is wanted, as many as it takes to reach the longest delay."""
+def _counting_failures(
+    wanted: Mapping[FleetKey, int], failed: Sequence[WorkerView], now_s: float, limits: Limits
+) -> set[str]:
+    """Return the newest failures of each wanted fleet, as many as it takes to reach the longest delay."""
     enough = 2
     while enough < _MAX_COUNTED and backoff_delay_s(enough, limits) < limits.max_backoff_s:
         enough += 1
     counting: set[str] = set()
-    fleets: set[FleetKey] = set(wanted_workers(deployment))
-    for fleet in fleets:
+    for fleet in wanted:
         recent = [one for one in failed if one.fleet == fleet and now_s - (one.failed_s or 0.0) < limits.crash_window_s]
         counting |= {worker.name for worker in recent[:enough]}
     return counting
 
 
 def is_settled(plan: Plan, workers: Sequence[WorkerView]) -> bool:
-    """Whether nothing is under way: the next look may come later."""
+    """Return whether nothing is in progress, so that the next pass may come later."""
     if plan.deployment is None or plan.actions:
         return False
-    is_calm = plan.deployment.progress.state in (State.IN_SERVICE, State.FAILED, State.UPDATE_ROLLBACK_FAILED)
+    progress: Progress = plan.deployment.progress
+    is_calm = progress.state in (State.IN_SERVICE, State.FAILED, State.UPDATE_ROLLBACK_FAILED)
     return is_calm and all(worker.phase in (WorkerPhase.READY, WorkerPhase.EXITED) for worker in workers)

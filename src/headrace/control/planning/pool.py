@@ -1,5 +1,5 @@
 """
-The virtual instances of a variant that hosts components: how many there are. Pure.
+The pool of virtual instances of a variant that hosts components: how many there are.
 
 Without ManagedInstanceScaling as many as were asked for. With it one more when a copy does not fit, up to the maximum,
 and fewer, down to the minimum: IDLE_RELEASE lets an instance go that has stood empty for the cooldown, CONSOLIDATION
@@ -7,30 +7,17 @@ empties instances that others have room for (`consolidation`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from headrace.state.records import Json
+from msgspec.structs import replace
+
+from headrace.control.model.endpoint import HostInstance
+from headrace.control.model.workload import Workload
 
 IDLE_COOLDOWN_S = 600.0
-"""`CooldownInMinutes` of IDLE_RELEASE where nothing is said."""
+"""Default `CooldownInMinutes` of IDLE_RELEASE."""
 CONSOLIDATION_COOLDOWN_S = 1200.0
-"""And of CONSOLIDATION. Source: botocore, sagemaker 2017-07-24."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostInstance:
-    """One of them."""
-
-    id: str
-    """`i-0123456789abcdef0`"""
-    idle_s: float | None = None
-    """Since when nothing stands on it; None: something does."""
-    num_copies: int = 0
-    """That stood on it when it was looked at last."""
-    changed_s: float = 0.0
-    """When a copy came to it or left it last."""
-    leaving_s: float | None = None
-    """Since when it is being emptied, to be given up; None: it stays."""
+"""Default of CONSOLIDATION. Source: botocore, sagemaker 2017-07-24."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,25 +27,19 @@ class PoolRules:
     least: int
     most: int
     cooldown_s: float = 0.0
-    """So long an instance above the least has been empty before it goes; with `step`: nothing has happened before."""
+    """Seconds an instance above the minimum stays empty before it is removed; with `step`: seconds without a change."""
     step: int = 0
-    """CONSOLIDATION: how many instances may go at a time; 0: they are not emptied."""
+    """CONSOLIDATION: how many instances may be emptied at a time; 0: none."""
 
 
-def read_rules(variant: Json, count: int) -> PoolRules:
-    """
-    Read a production variant without a model.
-
-    Args:
-        variant: as CreateEndpointConfig has it.
-        count: instances that were asked for.
-    """
-    managed: Json = variant.get("ManagedInstanceScaling") or {}
+def pool_rules(host: Workload) -> PoolRules:
+    """Return the rules for the instances of a variant that hosts components."""
+    managed, count = host.managed_scaling, host.count
     if managed.get("Status") != "ENABLED":
         return PoolRules(least=count, most=count)
     least = int(managed.get("MinInstanceCount", min(count, 1)))
     most = int(managed.get("MaxInstanceCount", max(count, least)))
-    policy: Json = managed.get("ScaleInPolicy") or {}
+    policy = managed.get("ScaleInPolicy") or {}
     consolidates = policy.get("Strategy") == "CONSOLIDATION"
     cooldown_s = CONSOLIDATION_COOLDOWN_S if consolidates else IDLE_COOLDOWN_S
     minutes = policy.get("CooldownInMinutes")
@@ -71,7 +52,7 @@ def read_rules(variant: Json, count: int) -> PoolRules:
 
 
 def first_instances(rules: PoolRules, count: int, *, now_s: float, new_id: Callable[[], str]) -> list[HostInstance]:
-    """Those that a variant begins with."""
+    """Return the instances that a variant starts with."""
     number = max(rules.least, min(rules.most, count))
     return [HostInstance(id=new_id(), idle_s=now_s, changed_s=now_s) for _ in range(number)]
 
@@ -85,18 +66,18 @@ def kept_instances(
     new_id: Callable[[], str],
 ) -> list[HostInstance]:
     """
-    Bring the instances up to date: as many as there must be at least, without those that may go.
+    Return the instances of the next pass: at least the minimum, without those that may go.
 
-    One with copies stays until they have gone, also when fewer were asked for.
+    An instance with copies stays until they are gone, even if fewer were asked for.
 
     Args:
         instances: as they were.
         rules: how many there may be.
-        copies: instance -> how many stand on it now.
+        copies: copies by instance, now.
         now_s: seconds since 1970.
         new_id: makes the id of an instance.
     """
-    seen = [_looked_at(one, copies.get(one.id, 0), now_s) for one in instances]
+    seen = [_with_copies(one, copies.get(one.id, 0), now_s) for one in instances]
     empty = [one for one in reversed(seen) if one.idle_s is not None]
     emptied = [one for one in empty if one.leaving_s is not None]
     ripe = [one for one in empty if not rules.step and now_s - (one.idle_s or 0.0) >= rules.cooldown_s]
@@ -109,7 +90,7 @@ def kept_instances(
     return [*kept, *(HostInstance(id=new_id(), idle_s=now_s, changed_s=now_s) for _ in range(missing))]
 
 
-def _looked_at(one: HostInstance, num_copies: int, now_s: float) -> HostInstance:
+def _with_copies(one: HostInstance, num_copies: int, now_s: float) -> HostInstance:
     idle_s = None if num_copies else one.idle_s if one.idle_s is not None else now_s
     if num_copies == one.num_copies and one.idle_s == idle_s:
         return one

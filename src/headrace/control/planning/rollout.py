@@ -1,92 +1,109 @@
 """
-The life of an endpoint as a state machine. Pure: what was asked, the workers and the time give the next `Progress`.
+The life of an endpoint or a component as a state machine: the spec, the workers and the time give the next `Progress`.
 
-    Creating ──ready──> InService ──asked──> Updating ──done──> InService
-       └──hopeless──> Failed                    └──hopeless──> RollingBack ──> InService | UpdateRollbackFailed
+    Creating ──ready──> InService ──request──> Updating ──done──> InService
+       └──hopeless──> Failed                      └──hopeless──> RollingBack ──> InService | UpdateRollbackFailed
 
 An update walks through the rollout's steps, each PROVISIONING then BAKING, and ends with TERMINATING. Every transient
 state has a deadline. Nothing here decides about single workers: see `plan`.
 
-Copies of a component for which there is no room when it is scaled fail nothing: `version` counts those that have a
-place, `Progress.lacking` the others, and it is scaled again when there is room for some of them.
+Copies of a component for which there is no room when it is scaled fail nothing: its revision counts those that have a
+place, `Progress.num_unplaced` the others, and it is scaled again when there is room for some of them.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import Final
 
-from headrace.control.model.fleet import FleetKey, Limits, WorkerView, hopeless_reason, num_ready
-from headrace.control.model.progress import EndpointView, Progress, Stage, State
-from headrace.control.model.version import Desired, Rollout, Version, with_desired
+import msgspec
+from msgspec.structs import replace
+
+from headrace.control.model.rollout_config import Rollout
+from headrace.control.model.worker import FleetKey, WorkerView
+from headrace.control.model.workload import Deployable, DesiredCapacity, Progress, Revision, Stage, State
+from headrace.control.planning.fleet import Limits, hopeless_reason, num_ready
 
 _EPSILON = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
-    """What else speaks against what is being deployed: reasons, empty where there is none."""
+class ExternalConditions(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions that workers do not show: reasons against the deployment, empty where there is none."""
 
     no_room: str = ""
-    """Workers that are missing have no place."""
+    """Why missing workers have no place."""
     num_fitting: int = 0
-    """So many of those that are missing have one."""
+    """Missing workers that have a place."""
     growth: int = 0
-    """So many that are lacking (`Progress.lacking`) have one now; no more than are lacking."""
+    """Unplaced copies (`Progress.num_unplaced`) that have a place now."""
     alarm: str = ""
-    """An alarm of `AutoRollbackConfiguration` is in ALARM; matters once the new version has traffic."""
+    """An alarm of `AutoRollbackConfiguration` is in ALARM; matters once the new revision has traffic."""
 
 
-NOTHING = Outside()
+NO_CONDITIONS: Final = ExternalConditions()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """Progress, and the versions it names."""
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """A progress, and the revisions that it names."""
 
     progress: Progress
-    versions: Mapping[int, Version]
+    revisions: Mapping[int, Revision]
 
     @property
-    def stable(self) -> Version | None:
-        """The version that serves."""
-        generation = self.progress.stable
-        return None if generation is None else self.versions[generation]
+    def stable(self) -> Revision | None:
+        """The revision that serves."""
+        number = self.progress.stable
+        return None if number is None else self.revisions[number]
 
     @property
-    def target(self) -> Version | None:
-        """The version that is being deployed."""
-        generation = self.progress.target
-        return None if generation is None else self.versions[generation]
+    def target(self) -> Revision | None:
+        """The revision that is being deployed."""
+        number = self.progress.target
+        return None if number is None else self.revisions[number]
 
 
-def take_up(view: EndpointView, now_s: float) -> Deployment:
-    """Begin with what was asked since the last pass, if anything was."""
-    progress, asked = view.progress, view.version
+def start_rollout(record: Deployable, now_s: float) -> Deployment:
+    """Return the deployment of a record; of a new one if it was asked for since the last pass."""
+    progress, asked, generation = record.status.progress, record.spec.revision, record.spec.generation
     if progress is None:
         first = Progress(
-            observed=view.asked, state=State.CREATING, since_s=now_s, target=asked.generation, stage_since_s=now_s
+            observed_generation=generation,
+            state=State.CREATING,
+            since_s=now_s,
+            target=asked.number,
+            stage_since_s=now_s,
         )
-        return Deployment(progress=first, versions={asked.generation: asked})
-    current = Deployment(progress=progress, versions=view.versions)
+        return Deployment(progress=first, revisions={asked.number: asked})
+    current = Deployment(progress=progress, revisions=record.status.revisions)
     stable = current.stable
-    if progress.observed == view.asked or stable is None:
+    if progress.observed_generation == generation or stable is None:
         return current
     begun = replace(
-        progress, observed=view.asked, state=State.UPDATING, since_s=now_s, stage_since_s=now_s, failure_reason=""
+        progress,
+        observed_generation=generation,
+        state=State.UPDATING,
+        since_s=now_s,
+        stage_since_s=now_s,
+        failure_reason="",
     )
-    if asked.generation == progress.stable:
-        scaling = replace(begun, target=None, fallback=stable.desired, lacking=0)
-        return Deployment(progress=scaling, versions={asked.generation: asked})
-    target = _with_count(asked, min(_count(asked), _count(stable))) if progress.lacking else asked
-    rollout = replace(
+    if asked.number == stable.number:
+        scaling = replace(begun, target=None, fallback=stable.desired, num_unplaced=0)
+        return Deployment(progress=scaling, revisions={asked.number: asked})
+    return _start_update(begun, stable, asked)
+
+
+def _start_update(begun: Progress, stable: Revision, asked: Revision) -> Deployment:
+    """Start with as many copies as have a place, if some of the stable revision's have none."""
+    num_placed = min(asked.num_workers, stable.num_workers) if begun.num_unplaced else asked.num_workers
+    target = _with_count(asked, num_placed) if begun.num_unplaced else asked
+    progress = replace(
         begun,
-        target=asked.generation,
+        target=asked.number,
         stage=Stage.PROVISIONING,
         step=0,
         fallback=None,
-        lacking=_count(asked) - _count(target),
+        num_unplaced=asked.num_workers - num_placed,
     )
-    return Deployment(progress=rollout, versions={stable.generation: stable, asked.generation: target})
+    return Deployment(progress=progress, revisions={stable.number: stable, asked.number: target})
 
 
 def advance(
@@ -95,12 +112,12 @@ def advance(
     *,
     now_s: float,
     limits: Limits,
-    outside: Outside = NOTHING,
+    conditions: ExternalConditions = NO_CONDITIONS,
 ) -> Deployment:
-    """Go as far as possible now."""
-    num_steps = max(len(version.rollout.steps) for version in deployment.versions.values())
+    """Return how far the deployment is now."""
+    num_steps = max(len(revision.rollout.steps) for revision in deployment.revisions.values())
     for _ in range(2 * num_steps + 4):
-        following = _advance_once(deployment, workers, now_s, limits, outside)
+        following = _advance_once(deployment, workers, now_s, limits, conditions)
         if following == deployment:
             break
         deployment = following
@@ -108,7 +125,7 @@ def advance(
 
 
 def traffic_fraction(deployment: Deployment) -> float:
-    """The target's part of the traffic, 0 to 1."""
+    """Return the target's part of the traffic, 0 to 1."""
     progress, target = deployment.progress, deployment.target
     if target is None or progress.stable is None:
         return 0.0
@@ -125,17 +142,17 @@ def traffic_fraction(deployment: Deployment) -> float:
 
 
 def wanted_workers(deployment: Deployment) -> dict[FleetKey, int]:
-    """How many workers each fleet needs now; fleets that are not named need none."""
+    """Return how many workers each fleet needs now; fleets that are not named need none."""
     progress, stable, target = deployment.progress, deployment.stable, deployment.target
     if progress.state in (State.FAILED, State.DELETING):
         return {}
     wanted: dict[FleetKey, int] = {}
     if stable is not None:
-        wanted |= {(one.name, stable.generation): one.count for one in stable.variants}
+        wanted |= {(one.variant, stable.number): one.num_workers for one in stable.workloads}
     if target is not None and is_rolling_back(deployment):
         kept = _passed_fraction(progress, target)
         wanted = _without_part(wanted, _fraction_at(target, _step_back(progress, target)))
-        return wanted | {(one.name, target.generation): _part_of(one.count, kept) for one in target.variants}
+        return wanted | {(one.variant, target.number): _part_of(one.num_workers, kept) for one in target.workloads}
     if target is None or progress.state not in (State.CREATING, State.UPDATING):
         return wanted
     if stable is not None and target.rollout.kind == "rolling":
@@ -144,7 +161,7 @@ def wanted_workers(deployment: Deployment) -> dict[FleetKey, int]:
 
 
 def is_rolling_back(deployment: Deployment) -> bool:
-    """Whether a rolling update is taken back: its workers serve until the old ones are there again; none is made."""
+    """Return whether a rolling update is taken back: its workers serve until the old ones do again; none is made."""
     target = deployment.target
     return target is not None and target.rollout.kind == "rolling" and deployment.progress.state is State.ROLLING_BACK
 
@@ -157,57 +174,57 @@ def _part_of(count: int, part: float) -> int:
     return math.ceil(count * part - _EPSILON)
 
 
-def _passed_fraction(progress: Progress, target: Version) -> float:
-    """The part of a rolling update whose traffic has moved for good."""
+def _passed_fraction(progress: Progress, target: Revision) -> float:
+    """Return the part of a rolling update whose traffic has moved for good."""
     return 1.0 if progress.stage is Stage.TERMINATING else _fraction_at(target, progress.step)
 
 
-def _fraction_at(target: Version, num_steps: int) -> float:
-    """The new version's part after so many steps."""
+def _fraction_at(target: Revision, num_steps: int) -> float:
+    """Return the new revision's part after this number of steps."""
     return target.rollout.steps[num_steps - 1] if num_steps else 0.0
 
 
-def _step_back(progress: Progress, target: Version) -> int:
-    """How many steps of a rolling update are left when the next batch of old workers is there again."""
+def _step_back(progress: Progress, target: Revision) -> int:
+    """Return the steps of a rolling update that are left when the next batch of old workers serves again."""
     least = _passed_fraction(progress, target) - target.rollout.rollback_part - _EPSILON
     return next(
         step for step in range(progress.step + 1) if step >= progress.step - 1 or _fraction_at(target, step) >= least
     )
 
 
-def _target_capacity(deployment: Deployment, target: Version) -> dict[FleetKey, int]:
-    """Workers of the target that the current step needs."""
+def _target_capacity(deployment: Deployment, target: Revision) -> dict[FleetKey, int]:
+    """Return the workers of the target that the current step needs."""
     part = 1.0
     if deployment.stable is not None and target.rollout.kind == "rolling":
         part = target.rollout.steps[deployment.progress.step]
-    return {(one.name, target.generation): _part_of(one.count, part) for one in target.variants}
+    return {(one.variant, target.number): _part_of(one.num_workers, part) for one in target.workloads}
 
 
 def _advance_once(
-    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, outside: Outside
+    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, conditions: ExternalConditions
 ) -> Deployment:
     match deployment.progress.state:
         case State.CREATING:
-            return _create(deployment, workers, now_s, limits, outside)
+            return _create(deployment, workers, now_s, limits, conditions)
         case State.UPDATING if deployment.progress.target is None:
-            return _scale(deployment, workers, now_s, limits, outside)
+            return _scale(deployment, workers, now_s, limits, conditions)
         case State.UPDATING:
-            return _roll_out(deployment, workers, now_s, limits, outside)
+            return _roll_out(deployment, workers, now_s, limits, conditions)
         case State.ROLLING_BACK:
-            return _roll_back(deployment, workers, now_s, limits, outside)
-        case State.IN_SERVICE if deployment.progress.lacking:
-            return _grow(deployment, now_s, outside)
+            return _roll_back(deployment, workers, now_s, limits, conditions)
+        case State.IN_SERVICE if deployment.progress.num_unplaced:
+            return _grow(deployment, now_s, conditions)
         case _:
             return deployment
 
 
 def _create(
-    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, outside: Outside
+    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, conditions: ExternalConditions
 ) -> Deployment:
     progress, target = deployment.progress, deployment.target
     assert target is not None
-    reason = hopeless_reason(workers, target.generation, since_s=progress.since_s, limits=limits)
-    reason = reason or outside.no_room or None
+    reason = hopeless_reason(workers, target.number, since_s=progress.since_s, limits=limits)
+    reason = reason or conditions.no_room or None
     waited_s = limits.waited_s(progress.since_s, now_s)
     if reason is None and waited_s > 2 * target.startup_bound_s + limits.slack_s:
         reason = f"The endpoint was not ready after {waited_s:.0f} s."
@@ -220,81 +237,82 @@ def _create(
 
 
 def _scale(
-    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, outside: Outside
+    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, conditions: ExternalConditions
 ) -> Deployment:
-    """New weights and counts of the version that serves."""
+    """Apply new weights and counts of the revision that serves."""
     progress, stable = deployment.progress, deployment.stable
     assert stable is not None
     if _has_capacity(wanted_workers(deployment), workers):
         return _settled(deployment, stable, now_s, failure_reason=progress.failure_reason)
-    reason = hopeless_reason(workers, stable.generation, since_s=progress.since_s, limits=limits)
-    if reason is None and outside.no_room:
-        return _cut_down(deployment, stable, workers, outside)
+    reason = hopeless_reason(workers, stable.number, since_s=progress.since_s, limits=limits)
+    if reason is None and conditions.no_room:
+        return _cut_down(deployment, stable, workers, conditions)
     waited_s = limits.waited_s(progress.since_s, now_s)
     if reason is None and waited_s > 2 * stable.startup_bound_s + limits.slack_s:
         reason = f"The workers that were asked for were not ready after {waited_s:.0f} s."
     if reason is None:
         return deployment
-    earlier = with_desired(stable, progress.fallback or stable.desired)
+    earlier = stable.with_desired(progress.fallback or stable.desired)
     reverted = Deployment(
-        progress=replace(progress, lacking=0), versions={**deployment.versions, stable.generation: earlier}
+        progress=replace(progress, num_unplaced=0), revisions={**deployment.revisions, stable.number: earlier}
     )
     return _rolling_back(reverted, reason, now_s)
 
 
-def _cut_down(deployment: Deployment, stable: Version, workers: Sequence[WorkerView], outside: Outside) -> Deployment:
-    """Go on with the copies that stand or have a place; the others are lacking."""
-    fleet = (stable.variants[0].name, stable.generation)
+def _cut_down(
+    deployment: Deployment, stable: Revision, workers: Sequence[WorkerView], conditions: ExternalConditions
+) -> Deployment:
+    """Go on with the copies that run or have a place; the others are unplaced."""
+    fleet = (stable.workloads[0].variant, stable.number)
     standing = sum(one.is_wanted and not one.is_leaving for one in workers if one.fleet == fleet)
-    granted = min(_count(stable), standing + outside.num_fitting)
-    lacking = deployment.progress.lacking + _count(stable) - granted
-    return _granted(deployment, stable, granted, lacking=lacking, no_room=outside.no_room)
+    granted = min(stable.num_workers, standing + conditions.num_fitting)
+    num_unplaced = deployment.progress.num_unplaced + stable.num_workers - granted
+    return _granted(deployment, stable, granted, num_unplaced=num_unplaced, no_room=conditions.no_room)
 
 
-def _grow(deployment: Deployment, now_s: float, outside: Outside) -> Deployment:
-    """Scale a component by those of its lacking copies that have room now; else say why there are none."""
+def _grow(deployment: Deployment, now_s: float, conditions: ExternalConditions) -> Deployment:
+    """Scale a component by those of its unplaced copies that have room now; else record why there are none."""
     progress, stable = deployment.progress, deployment.stable
     assert stable is not None
-    if outside.growth:
+    if conditions.growth:
         begun = replace(progress, state=State.UPDATING, since_s=now_s, stage_since_s=now_s, fallback=stable.desired)
-        lacking, granted = progress.lacking - outside.growth, _count(stable) + outside.growth
+        num_unplaced, granted = progress.num_unplaced - conditions.growth, stable.num_workers + conditions.growth
         scaling = replace(deployment, progress=begun)
-        return _granted(scaling, stable, granted, lacking=lacking, no_room=outside.no_room)
-    if progress.failure_reason or not outside.no_room:
+        return _granted(scaling, stable, granted, num_unplaced=num_unplaced, no_room=conditions.no_room)
+    if progress.failure_reason or not conditions.no_room:
         return deployment
-    return _granted(deployment, stable, _count(stable), lacking=progress.lacking, no_room=outside.no_room)
-
-
-def _granted(deployment: Deployment, stable: Version, count: int, *, lacking: int, no_room: str) -> Deployment:
-    """So many copies of a component have a place, and so many have none."""
-    reason = ""
-    if lacking:
-        reason = f"{no_room} {lacking} of {count + lacking} copies are missing; they start when there is room for them."
-    return Deployment(
-        progress=replace(deployment.progress, lacking=lacking, failure_reason=reason),
-        versions={**deployment.versions, stable.generation: _with_count(stable, count)},
+    return _granted(
+        deployment, stable, stable.num_workers, num_unplaced=progress.num_unplaced, no_room=conditions.no_room
     )
 
 
-def _count(version: Version) -> int:
-    return sum(one.count for one in version.variants)
+def _granted(deployment: Deployment, stable: Revision, count: int, *, num_unplaced: int, no_room: str) -> Deployment:
+    """Return the deployment with this number of copies that have a place, and `num_unplaced` that have none."""
+    reason = ""
+    if num_unplaced:
+        missing = f"{num_unplaced} of {count + num_unplaced} copies are missing"
+        reason = f"{no_room} {missing}; they start when there is room for them."
+    return Deployment(
+        progress=replace(deployment.progress, num_unplaced=num_unplaced, failure_reason=reason),
+        revisions={**deployment.revisions, stable.number: _with_count(stable, count)},
+    )
 
 
-def _with_count(version: Version, count: int) -> Version:
-    """A component's version with another number of copies; it has one variant."""
-    (variant,) = version.variants
-    return with_desired(version, {variant.name: Desired(weight=variant.weight, count=count)})
+def _with_count(revision: Revision, count: int) -> Revision:
+    """Return a component's revision with another number of copies."""
+    (workload,) = revision.workloads
+    return revision.with_desired({workload.variant: DesiredCapacity(weight=workload.weight, count=count)})
 
 
 def _roll_out(
-    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, outside: Outside
+    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, conditions: ExternalConditions
 ) -> Deployment:
     progress, target = deployment.progress, deployment.target
     assert target is not None
     rollout, in_stage_s = target.rollout, now_s - progress.stage_since_s
     is_terminating = progress.stage is Stage.TERMINATING
-    reason = hopeless_reason(workers, target.generation, since_s=progress.since_s, limits=limits)
-    reason = reason or outside.no_room or (outside.alarm if traffic_fraction(deployment) > 0 else "") or None
+    reason = hopeless_reason(workers, target.number, since_s=progress.since_s, limits=limits)
+    reason = reason or conditions.no_room or (conditions.alarm if traffic_fraction(deployment) > 0 else "") or None
     waited_s = limits.waited_s(progress.since_s, now_s)
     if reason is None and not is_terminating and waited_s > rollout_bound_s(target, limits):
         reason = f"The update was not done after {waited_s:.0f} s."
@@ -310,7 +328,7 @@ def _roll_out(
 
 
 def _next_stage(deployment: Deployment, rollout: Rollout, now_s: float) -> Deployment:
-    """After a step's workers have come, or its traffic has baked."""
+    """Return the next stage, after a step's workers have come up or its traffic has baked."""
     progress = deployment.progress
     if progress.stage is Stage.PROVISIONING:
         return _in_stage(deployment, Stage.BAKING, progress.step, now_s)
@@ -320,13 +338,13 @@ def _next_stage(deployment: Deployment, rollout: Rollout, now_s: float) -> Deplo
 
 
 def _roll_back(
-    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, outside: Outside
+    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, conditions: ExternalConditions
 ) -> Deployment:
-    """The old fleet again, in batches if the new one came so, and if there is room for both meanwhile."""
+    """Bring back the old fleet: in batches if the new one came in batches and there is room for both meanwhile."""
     progress, stable, target = deployment.progress, deployment.stable, deployment.target
     assert stable is not None
-    wanted = {fleet: count for fleet, count in wanted_workers(deployment).items() if fleet[1] == stable.generation}
-    if target is not None and progress.step and outside.no_room:
+    wanted = {fleet: count for fleet, count in wanted_workers(deployment).items() if fleet[1] == stable.number}
+    if target is not None and progress.step and conditions.no_room:
         return _in_stage(deployment, Stage.PROVISIONING, 0, now_s)
     if _has_capacity(wanted, workers):
         if target is not None and progress.step:
@@ -335,11 +353,11 @@ def _roll_back(
     if limits.waited_s(progress.stage_since_s, now_s) <= 2 * stable.startup_bound_s + limits.slack_s:
         return deployment
     stuck = replace(progress, state=State.UPDATE_ROLLBACK_FAILED, since_s=now_s, target=None)
-    return Deployment(progress=stuck, versions={stable.generation: stable})
+    return Deployment(progress=stuck, revisions={stable.number: stable})
 
 
-def rollout_bound_s(target: Version, limits: Limits) -> float:
-    """The longest that an update may take until its last step has baked."""
+def rollout_bound_s(target: Revision, limits: Limits) -> float:
+    """Return the longest that an update may take until its last step has baked."""
     rollout = target.rollout
     if rollout.max_s is not None:
         return rollout.max_s
@@ -364,14 +382,14 @@ def _rolling_back(deployment: Deployment, reason: str, now_s: float) -> Deployme
     return _in_stage(replace(deployment, progress=begun), Stage.PROVISIONING, step, now_s)
 
 
-def _settled(deployment: Deployment, version: Version, now_s: float, *, failure_reason: str = "") -> Deployment:
-    """In service with one version."""
+def _settled(deployment: Deployment, revision: Revision, now_s: float, *, failure_reason: str = "") -> Deployment:
+    """Return the deployment in service with one revision."""
     settled = Progress(
-        observed=deployment.progress.observed,
+        observed_generation=deployment.progress.observed_generation,
         state=State.IN_SERVICE,
         since_s=now_s,
-        stable=version.generation,
+        stable=revision.number,
         failure_reason=failure_reason,
-        lacking=deployment.progress.lacking,
+        num_unplaced=deployment.progress.num_unplaced,
     )
-    return Deployment(progress=settled, versions={version.generation: version})
+    return Deployment(progress=settled, revisions={revision.number: revision})

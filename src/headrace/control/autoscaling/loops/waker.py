@@ -15,10 +15,9 @@ from headrace.control.autoscaling.planning.decision import WOKEN
 from headrace.control.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey
 from headrace.control.autoscaling.records import activities
 from headrace.control.autoscaling.records.capacity import find_scaled, read_capacity, write_capacity
-from headrace.control.model.component_reading import endpoint_of, is_readable, variant_of
-from headrace.control.model.density import read_density
+from headrace.control.model.component import ComponentSpec
 from headrace.core.telemetry import get_logger
-from headrace.state.records import NUM_TRIES, Conflict, Record
+from headrace.state.records import MAX_WRITE_TRIES, Conflict, Record
 from headrace.state.signals import WakeTarget
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError
@@ -69,14 +68,14 @@ class Waker:
     def _wake(self, key: TargetKey) -> None:
         """Wake a variant or component; a component whose variant has no instance wakes the variant first."""
         record = find_scaled(self._store, key) if key.component else None
-        if record is not None and is_readable(record):
-            self._wake_one(TargetKey.of_variant(endpoint_of(record), variant_of(record)))
-            if read_density(record.spec) is not None:
+        if record is not None and isinstance(record.spec, ComponentSpec):
+            self._wake_one(TargetKey.of_variant(record.spec.endpoint, record.spec.revision.variant))
+            if record.spec.density is not None:
                 return  # its copies follow the instances of its variant
         self._wake_one(key)
 
     def _wake_one(self, key: TargetKey) -> None:
-        for _ in range(NUM_TRIES):
+        for _ in range(MAX_WRITE_TRIES):
             capacity = read_capacity(self._store, key)
             if capacity is None or capacity.desired > 0:
                 return

@@ -8,16 +8,21 @@ that is a scalable target itself does not follow: its copies belong to that targ
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from headrace.control.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey
 from headrace.control.autoscaling.records.activities import RETRY_S
-from headrace.control.autoscaling.records.capacity import settled_version
-from headrace.control.model.component_reading import is_readable, variant_of
-from headrace.control.model.component_runtime import MAX_COPIES, is_updatable, with_copies
-from headrace.control.model.density import Density, read_density, with_density
-from headrace.control.model.kinds import ENDPOINT, INFERENCE_COMPONENT
+from headrace.control.model.component import (
+    INFERENCE_COMPONENT,
+    MAX_COPIES,
+    ComponentRecord,
+    Density,
+    with_copies,
+)
+from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.names import arn_of
-from headrace.control.model.progress import EndpointView, view_endpoint
-from headrace.state.records import RawRecord
+from headrace.control.model.workload import is_updatable, settled_revision
+from headrace.state.records import Record
 from headrace.state.store import Store
 from headrace.wire.aws.scope import AwsScope
 
@@ -79,7 +84,7 @@ def release_copies(store: Store, key: TargetKey) -> None:
         _release(store, record)
 
 
-def components_of(store: Store, key: TargetKey) -> Sequence[RawRecord]:
+def components_of(store: Store, key: TargetKey) -> Sequence[ComponentRecord]:
     """Return the readable components on a variant, without those that are being deleted."""
     endpoint = store.get(ENDPOINT, key.endpoint) if key.endpoint else None
     if endpoint is None:
@@ -87,54 +92,53 @@ def components_of(store: Store, key: TargetKey) -> Sequence[RawRecord]:
     return [
         record
         for record in store.list(INFERENCE_COMPONENT)
-        if record.spec.get("endpoint_uid") == endpoint.uid
+        if isinstance(record, Record)
+        and record.spec.endpoint_uid == endpoint.uid
         and record.deleting_s is None
-        and variant_of(record) == key.variant
-        and is_readable(record)
+        and record.spec.revision.variant == key.variant
     ]
 
 
-def _release(store: Store, record: RawRecord) -> None:
-    if read_density(record.spec) is not None:
-        store.update(record, spec=with_density(record.spec, None))
+def _release(store: Store, record: ComponentRecord) -> None:
+    if record.spec.density is not None:
+        store.update(record, spec=replace(record.spec, density=None))
 
 
-def _declared(store: Store, record: RawRecord, instances: int) -> tuple[RawRecord, Density] | None:
+def _declared(store: Store, record: ComponentRecord, instances: int) -> tuple[ComponentRecord, Density] | None:
     """Return a component with its ratio, recording a new one first; None if it cannot follow."""
-    density = read_density(record.spec)
+    density = record.spec.density
     if density is not None:
         return record, density
-    copies = _kept_copies(view_endpoint(record)) if is_updatable(record) else 0
+    copies = _kept_copies(record) if is_updatable(record) else 0
     if not copies or not instances:
         return None
     density = Density(copies=copies, instances=instances)
-    return store.update(record, spec=with_density(record.spec, density)), density
+    return store.update(record, spec=replace(record.spec, density=density)), density
 
 
 def _followed(
-    store: Store, aws_scope: AwsScope, record: RawRecord, density: Density, instances: int, now_s: float
+    store: Store, aws_scope: AwsScope, record: ComponentRecord, density: Density, instances: int, now_s: float
 ) -> Follower:
     """Request the copies of a component's ratio, unless they were unavailable within `RETRY_S`."""
-    view = view_endpoint(record)
-    copies, required = _kept_copies(view), min(MAX_COPIES, density.copies_on(instances))
+    progress = record.status.progress
+    copies, required = _kept_copies(record), min(MAX_COPIES, density.copies_on(instances))
     is_settled = is_updatable(record)
-    reason = view.progress.failure_reason if view.progress is not None and is_settled else ""
-    since_s = view.progress.since_s if view.progress is not None else 0.0
+    reason = progress.failure_reason if progress is not None and is_settled else ""
+    since_s = progress.since_s if progress is not None else 0.0
     if is_settled and copies != required and not (reason and copies < required and now_s < since_s + RETRY_S):
         arn = arn_of(aws_scope, INFERENCE_COMPONENT, record.name)
-        store.update(record, spec=with_density(with_copies(record, required, arn=arn), density))
+        store.update(record, spec=with_copies(record, required, arn=arn, density=density))
         copies, is_settled, reason = required, False, ""
     return Follower(
         name=record.name, density=density, required=required, copies=copies, is_settled=is_settled, reason=reason
     )
 
 
-def _kept_copies(view: EndpointView) -> int:
+def _kept_copies(record: ComponentRecord) -> int:
     """Return the copies that were requested and not rolled back, including those without room yet."""
-    settled = settled_version(view)
-    (variant,) = settled.variants
-    is_taken_up = view.progress is not None and settled is not view.version
-    return variant.count + (view.progress.lacking if is_taken_up and view.progress is not None else 0)
+    settled, progress = settled_revision(record), record.status.progress
+    is_started = progress is not None and settled is not record.spec.revision
+    return settled.copies + (progress.num_unplaced if is_started and progress is not None else 0)
 
 
 def _counted(number: int, word: str) -> str:

@@ -1,0 +1,255 @@
+"""Inference components: models that share the instances of an endpoint's variant, and their numbers of copies."""
+
+from collections.abc import Mapping
+from typing import Final, Self, TypeGuard
+
+import msgspec
+
+from headrace.control.model.endpoint import progress_in_revisions
+from headrace.control.model.notices import variant_notices
+from headrace.control.model.resources import read_requirements, read_strategy
+from headrace.control.model.workload import (
+    DOWNLOAD_TIMEOUT_S,
+    HEALTH_TIMEOUT_S,
+    DesiredCapacity,
+    Progress,
+    Revision,
+    State,
+    Workload,
+    check_progress,
+    is_updatable,
+    ready_key,
+    serving_revision,
+    visible_state,
+)
+from headrace.state.records import Json, Kind, Record, RecordPart, StoredRecord, Unreadable
+from headrace.wire.aws.errors import AwsError, validation_error
+
+MAX_COPIES: Final = 100
+"""Copies of a component: a mistyped count must not fill the machine with processes."""
+_STATUSES: Final = {State.ROLLING_BACK: "Updating", State.UPDATE_ROLLBACK_FAILED: "Failed"}
+"""InferenceComponentStatus has fewer values than EndpointStatus. Source: botocore, sagemaker 2017-07-24."""
+
+
+class ComponentRevision(Revision, frozen=True, kw_only=True, dict=True):
+    """An inference component's specification and model as they were when it was asked for."""
+
+    variant: str
+    """The endpoint's production variant whose instances it is placed on."""
+    instance_type: str
+    specification: Json
+    """`InferenceComponentSpecification`, the one for the instance type if there are several."""
+    specifications: list[Json] = msgspec.field(default_factory=list)
+    """All of `Specifications`, if they were given."""
+    model: Json
+    """CreateModel's members; those of the specification's own container have the component's name."""
+    copies: int
+
+    def with_desired(self, desired: Mapping[str, DesiredCapacity]) -> Self:
+        """Return the same revision with another number of copies."""
+        return msgspec.structs.replace(self, copies=desired[self.variant].count)
+
+    def _read_workloads(self) -> tuple[Workload, ...]:
+        requirements: Json = self.specification.get("ComputeResourceRequirements") or {}
+        startup: Json = self.specification.get("StartupParameters") or {}
+        max_mb = requirements.get("MaxMemoryRequiredInMb")
+        workload = Workload(
+            variant=self.variant,
+            weight=1.0,
+            count=self.copies,
+            model=self.model,
+            instance_type=self.instance_type,
+            download_timeout_s=float(startup.get("ModelDataDownloadTimeoutInSeconds", DOWNLOAD_TIMEOUT_S)),
+            health_timeout_s=float(startup.get("ContainerStartupHealthCheckTimeoutInSeconds", HEALTH_TIMEOUT_S)),
+            need=read_requirements(requirements),
+            max_memory_mb=None if max_mb is None else float(max_mb),
+            placement=read_strategy(self.specification),
+            notices=variant_notices({}, {}, self.model),
+        )
+        return (workload,)
+
+
+class Density(RecordPart, frozen=True, kw_only=True):
+    """
+    A number of copies that was declared for a number of instances of the variant.
+
+    While the variant is scaled by Application Auto Scaling, the copies follow its instances by this ratio: an instance
+    without copies would take no load.
+    """
+
+    copies: int
+    instances: int
+
+    def __post_init__(self) -> None:
+        """Refuse a ratio without copies or instances."""
+        if self.copies < 1 or self.instances < 1:
+            raise ValueError(f"density is {self.copies} to {self.instances}; expected at least one of each")
+
+    def copies_on(self, instances: int) -> int:
+        """Return the copies for a number of instances, rounded up."""
+        return -(-self.copies * instances // self.instances)
+
+
+class ComponentOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a component's spec that says where it belongs; see `Unreadable.salvage`."""
+
+    endpoint: str
+    endpoint_uid: str
+
+
+class ComponentSpec(RecordPart, frozen=True, kw_only=True):
+    """The desired state of an inference component."""
+
+    endpoint: str
+    endpoint_uid: str
+    generation: int
+    """Number of requests so far; the first is the creation."""
+    revision: ComponentRevision
+    density: Density | None = None
+    """None: its copies do not follow the instances of its variant."""
+
+
+class ComponentStatus(RecordPart, frozen=True, kw_only=True):
+    """The observed state of an inference component."""
+
+    progress: Progress | None = None
+    revisions: dict[int, ComponentRevision] = msgspec.field(default_factory=dict)
+    ready: dict[str, int] = msgspec.field(default_factory=dict)
+    """Copies that serve, by `ready_key`."""
+    notices: dict[str, list[str]] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a progress without its revisions."""
+        check_progress(self.progress, self.revisions)
+
+
+ComponentRecord = Record[ComponentSpec, ComponentStatus]
+
+
+def _in_revisions(spec: Json, status: Json) -> tuple[Json, Json]:
+    """From version 1, in which a component was stored as an endpoint with one synthetic production variant."""
+    progress = {"progress": progress_in_revisions(status["progress"])} if status.get("progress") else {}
+    revisions = {number: _as_revision(version) for number, version in status.get("versions", {}).items()}
+    kept: Json = {name: status[name] for name in ("ready", "notices") if name in status}
+    return (
+        {
+            "endpoint": spec["endpoint"],
+            "endpoint_uid": spec["endpoint_uid"],
+            "generation": spec["asked"],
+            "revision": _as_revision(spec["version"]),
+            "density": spec.get("density"),
+        },
+        {**kept, **progress, "revisions": revisions} if status else {},
+    )
+
+
+def _as_revision(version: Json) -> Json:
+    config = version["config"]
+    (variant,) = config["ProductionVariants"]
+    (desired,) = version["desired"].values()
+    (model,) = version["models"].values()
+    return {
+        "number": version["generation"],
+        "variant": variant["VariantName"],
+        "instance_type": variant["InstanceType"],
+        "specification": config["Specification"],
+        "specifications": config.get("Specifications") or [],
+        "model": model,
+        "copies": desired["count"],
+        "deployment": version.get("deployment") or {},
+    }
+
+
+INFERENCE_COMPONENT: Final[Kind[ComponentSpec, ComponentStatus]] = Kind(
+    "inference-component", ComponentSpec, ComponentStatus, migrations=(_in_revisions,)
+)
+
+
+def owner_of(record: ComponentRecord | Unreadable) -> ComponentOwner | None:
+    """Return the endpoint that a component belongs to; None if its record does not say."""
+    if isinstance(record, Unreadable):
+        return record.salvage(ComponentOwner)
+    return ComponentOwner(endpoint=record.spec.endpoint, endpoint_uid=record.spec.endpoint_uid)
+
+
+def is_component(record: StoredRecord) -> TypeGuard[ComponentRecord]:
+    """Return whether it is the readable record of a component."""
+    return isinstance(record, Record) and isinstance(record.spec, ComponentSpec)
+
+
+def endpoint_name(record: ComponentRecord | Unreadable) -> str:
+    """Return the name of a component's endpoint; empty if its record does not say."""
+    owner = owner_of(record)
+    return owner.endpoint if owner is not None else ""
+
+
+def variant_name(record: ComponentRecord | Unreadable) -> str:
+    """Return the name of the variant that a component is placed on; empty if its record cannot be read."""
+    return "" if isinstance(record, Unreadable) else record.spec.revision.variant
+
+
+def component_status(record: ComponentRecord) -> str:
+    """Return the `InferenceComponentStatus`."""
+    state = visible_state(record)
+    return _STATUSES.get(state, state.value)
+
+
+def current_copies(record: ComponentRecord) -> int:
+    """Return how many copies serve."""
+    keys = (ready_key(revision.variant, number) for number, revision in record.status.revisions.items())
+    return sum(record.status.ready.get(key, 0) for key in keys)
+
+
+def with_copies(record: ComponentRecord, copies: int, *, arn: str, density: Density | None = None) -> ComponentSpec:
+    """
+    Return the component's spec with another number of copies.
+
+    These copies are declared for the instances that there are now: an older ratio is dropped.
+
+    Args:
+        record: of the component.
+        copies: 0 or more.
+        arn: of the component, for the error's text.
+        density: the ratio that its copies follow from now on.
+
+    Raises:
+        AwsError: the component is being changed, has failed, or would have too many copies.
+    """
+    refuse_many(copies)
+    refuse_busy(record, arn)
+    current = serving_revision(record)
+    return msgspec.structs.replace(
+        record.spec,
+        density=density,
+        generation=record.spec.generation + 1,
+        revision=msgspec.structs.replace(current, copies=copies),
+    )
+
+
+def refuse_busy(record: ComponentRecord, arn: str) -> None:
+    """
+    Refuse to change a component that is being changed, or has failed.
+
+    Raises:
+        AwsError: ValidationException.
+    """
+    if is_updatable(record):
+        return
+    if visible_state(record) is State.FAILED:
+        raise validation_error(f'Cannot update failed inference component "{arn}". Delete it, and create it again.')
+    raise validation_error(f'Cannot update in-progress inference component "{arn}".')
+
+
+def refuse_many(copies: int) -> None:
+    """
+    Refuse more copies than a component may have.
+
+    Raises:
+        AwsError: ResourceLimitExceeded.
+    """
+    if copies > MAX_COPIES:
+        raise AwsError(
+            "ResourceLimitExceeded",
+            f"The limit for the number of copies of an inference component is {MAX_COPIES}, and {copies} were asked "
+            "for. Ask for fewer.",
+        )

@@ -1,0 +1,49 @@
+"""The container of a model: its image and where its files come from."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.cluster.launcher import ArtifactSource
+from headrace.control.model.images import ImageProfile, OwnImage, profile
+from headrace.state.records import Json
+
+_ARCHIVES: Final = (".tar.gz", ".tgz")
+
+
+def container_of(model: Json) -> Json:
+    """Return the only container of a model."""
+    containers: list[Json] = model.get("Containers") or []
+    container: Json = model.get("PrimaryContainer") or (containers[0] if containers else {})
+    return container
+
+
+def image_profile(container: Json, *, own_images: Mapping[str, OwnImage], is_strict: bool) -> ImageProfile:
+    """Return how the container's image is run here."""
+    environment: dict[str, str] = container.get("Environment") or {}
+    return profile(container.get("Image", ""), environment, own_images=own_images, is_strict=is_strict)
+
+
+def artifacts_of(container: Json) -> tuple[ArtifactSource, ...]:
+    """Return where the container's files come from."""
+    sources = []
+    if url := container.get("ModelDataUrl"):
+        is_archive = url.endswith(_ARCHIVES) or not (url.endswith("/") or _is_local(url))
+        sources.append(ArtifactSource(uri=url, is_prefix=url.endswith("/"), is_archive=is_archive))
+    if data := (container.get("ModelDataSource") or {}).get("S3DataSource"):
+        sources.append(_s3_source(data, channel=None))
+    additional = container.get("AdditionalModelDataSources") or []
+    sources.extend(_s3_source(source["S3DataSource"], channel=source["ChannelName"]) for source in additional)
+    return tuple(sources)
+
+
+def _s3_source(data: Json, *, channel: str | None) -> ArtifactSource:
+    return ArtifactSource(
+        uri=data["S3Uri"],
+        is_prefix=data["S3DataType"] == "S3Prefix",
+        is_archive=data["CompressionType"] == "Gzip",
+        channel=channel,
+    )
+
+
+def _is_local(url: str) -> bool:
+    return "://" not in url or url.startswith("file://")

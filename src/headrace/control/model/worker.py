@@ -1,0 +1,327 @@
+"""Workers: what the store keeps of one, how it changes as the worker is seen, and how the planners see it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from headrace.cluster.launcher import Handle, Observation, WorkerPhase
+from headrace.control.model.component import ComponentRecord
+from headrace.control.model.names import component_log_group_of, log_group_of, log_stream_of
+from headrace.control.model.resources import Resources, read_requirements
+from headrace.state.records import Json, Kind, Record, RecordPart, StoredRecord
+
+FleetKey = tuple[str, int]
+"""Variant and revision."""
+_MAX_REASON_CHARACTERS = 1024
+"""Of `FailureReason`."""
+_PING_FAILED = (
+    "The primary container for production variant {variant} did not pass the ping health check. "
+    "Please check CloudWatch logs for this endpoint."
+)
+_NO_ROOM = (
+    "Unable to provision requested ML compute capacity due to InsufficientInstanceCapacity error. "
+    "Please retry using a different ML instance type or after some time."
+)
+_DOWNLOAD_FAILED = (
+    "Failed to download model data for the primary container of production variant {variant}. "
+    "Please ensure that there is an object at the location of the model and that it can be read."
+)
+
+
+class CopySpec(RecordPart, frozen=True, kw_only=True):
+    """The inference component that a worker is a copy of, and its place."""
+
+    component: str
+    component_uid: str
+    instance: str
+    """Id of the virtual instance that it is placed on."""
+    requirements: Json
+    """`ComputeResourceRequirements` of its revision."""
+
+    @property
+    def need(self) -> Resources:
+        """What it takes of its instance."""
+        return read_requirements(self.requirements)
+
+
+class ReplicaSpec(RecordPart, frozen=True, kw_only=True):
+    """The purpose of a worker; fixed when its record is made."""
+
+    endpoint: str
+    endpoint_uid: str
+    variant: str
+    revision: int
+    log_group: str
+    log_stream: str
+    copy: CopySpec | None = None
+    """None: it is a worker of the endpoint's own model."""
+
+    def __post_init__(self) -> None:
+        """Refuse requirements that cannot be understood."""
+        _ = self.copy is not None and self.copy.need
+
+    @property
+    def fleet(self) -> FleetKey:
+        """The fleet that it belongs to."""
+        return self.variant, self.revision
+
+
+class ReplicaStatus(RecordPart, frozen=True, kw_only=True):
+    """The observed state of a worker."""
+
+    handle: Handle | None = None
+    """How to find its process; None before it was started."""
+    phase: WorkerPhase | None = None
+    """None before it was started."""
+    phase_since_s: float | None = None
+    ready_s: float | None = None
+    """When it was ready for the first time."""
+    stopping_s: float | None = None
+    """When it was told to stop."""
+    failed_s: float | None = None
+    """When it was lost or given up."""
+    failure: str = ""
+    """Why, as a FailureReason."""
+    waiting: str = ""
+    """What it waits for while it cannot be started."""
+    is_permanent: bool = False
+    """Another worker would fail for the same reason."""
+    notices: list[str] = msgspec.field(default_factory=list)
+    """What could not be honoured."""
+
+
+WorkerRecord = Record[ReplicaSpec, ReplicaStatus]
+
+
+def _with_copy(spec: Json, status: Json) -> tuple[Json, Json]:
+    """From version 1, in which the members of a copy stood beside those of every worker."""
+    members = ("component", "component_uid", "instance", "requirements")
+    kept = {name: value for name, value in spec.items() if name not in (*members, "generation")}
+    copy = {name: spec[name] for name in members} if "component" in spec else None
+    return {**kept, "revision": spec["generation"], "copy": copy}, status
+
+
+WORKER: Final[Kind[ReplicaSpec, ReplicaStatus]] = Kind("worker", ReplicaSpec, ReplicaStatus, migrations=(_with_copy,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """A worker as the planners see it."""
+
+    name: str
+    variant: str
+    revision: int
+    created_s: float
+    phase: WorkerPhase | None = None
+    """None: it has not been started."""
+    phase_since_s: float = 0.0
+    url: str = ""
+    token: str = field(default="", repr=False)
+    """Bearer token that it asks for; empty: none."""
+    ready_s: float | None = None
+    """When it was ready for the first time."""
+    draining_s: float | None = None
+    """Since when it gets no more requests."""
+    stopping_s: float | None = None
+    """When it was told to stop."""
+    failed_s: float | None = None
+    """When it was lost or given up."""
+    failure: str = ""
+    """Why, as a FailureReason."""
+    waiting: str = ""
+    """What it waits for while it cannot be started."""
+    is_permanent: bool = False
+    """Another worker would fail for the same reason."""
+    num_requests: int = 0
+    """Requests in flight, as far as is known."""
+    is_leaving: bool = False
+    """Its instance is being emptied: it goes once another copy serves in its place."""
+
+    @property
+    def fleet(self) -> FleetKey:
+        """The fleet that it belongs to."""
+        return self.variant, self.revision
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it serves, or is starting."""
+        return self.draining_s is None and self.failed_s is None and self.phase is not WorkerPhase.EXITED
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether it takes requests now."""
+        return self.is_wanted and self.phase is WorkerPhase.READY
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its process has ended."""
+        return self.phase is WorkerPhase.EXITED
+
+
+def variant_replica(endpoint: StoredRecord, fleet: FleetKey, instance_id: str) -> ReplicaSpec:
+    """Return the spec of a worker of an endpoint's own model."""
+    variant, revision = fleet
+    return ReplicaSpec(
+        endpoint=endpoint.name,
+        endpoint_uid=endpoint.uid,
+        variant=variant,
+        revision=revision,
+        log_group=log_group_of(endpoint.name),
+        log_stream=log_stream_of(variant, instance_id),
+    )
+
+
+def component_replica(component: ComponentRecord, fleet: FleetKey, copy_id: str, *, instance: str) -> ReplicaSpec:
+    """Return the spec of a copy of an inference component."""
+    variant, number = fleet
+    asked = component.spec.revision
+    revision = asked if asked.number == number else component.status.revisions[number]
+    return ReplicaSpec(
+        endpoint=component.spec.endpoint,
+        endpoint_uid=component.spec.endpoint_uid,
+        variant=variant,
+        revision=number,
+        log_group=component_log_group_of(component.name),
+        log_stream=log_stream_of(variant, copy_id),
+        copy=CopySpec(
+            component=component.name,
+            component_uid=component.uid,
+            instance=instance,
+            requirements=revision.specification.get("ComputeResourceRequirements") or {},
+        ),
+    )
+
+
+def view_worker(record: WorkerRecord, *, num_requests: int = 0) -> WorkerView:
+    """Return a worker as the planners see it; `num_requests` are running on it."""
+    status, handle = record.status, record.status.handle
+    return WorkerView(
+        name=record.name,
+        variant=record.spec.variant,
+        revision=record.spec.revision,
+        created_s=record.created_s,
+        phase=status.phase,
+        phase_since_s=record.created_s if status.phase_since_s is None else status.phase_since_s,
+        url=handle.url if handle is not None else "",
+        token=handle.token if handle is not None else "",
+        ready_s=status.ready_s,
+        draining_s=record.deleting_s,
+        stopping_s=status.stopping_s,
+        failed_s=status.failed_s,
+        failure=status.failure,
+        waiting=status.waiting,
+        is_permanent=status.is_permanent,
+        num_requests=num_requests,
+    )
+
+
+def notices_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
+    """Return what could not be honoured for wanted workers, and what they wait for, by variant."""
+    notices: dict[str, list[str]] = {}
+    for record in records:
+        if record.deleting_s is None:
+            texts = notices.setdefault(record.spec.variant, [])
+            found = [*record.status.notices, *filter(None, [record.status.waiting])]
+            texts.extend(text for text in found if text not in texts)
+    return notices
+
+
+def changed(status: ReplicaStatus, **changes: Any) -> ReplicaStatus:
+    """Return the status with other values."""
+    return msgspec.structs.replace(status, **changes)
+
+
+def waiting_status(status: ReplicaStatus, *, why: str) -> ReplicaStatus:
+    """Return the status while the launcher has no room: the first reason stays, as its numbers change all the time."""
+    return changed(status, waiting=status.waiting or why)
+
+
+def given_up_status(status: ReplicaStatus, *, now_s: float) -> ReplicaStatus:
+    """Return the status of a worker that is given up: one that was never started has ended with it."""
+    if status.handle is not None:
+        return status
+    return changed(status, phase=WorkerPhase.EXITED, phase_since_s=now_s)
+
+
+def launched_status(status: ReplicaStatus, handle: Handle, *, notices: Sequence[str], now_s: float) -> ReplicaStatus:
+    """Return the status after the launcher has started the worker, or has found it alive."""
+    return changed(
+        status,
+        handle=handle,
+        phase=WorkerPhase.FETCHING,
+        phase_since_s=now_s,
+        notices=list(notices),
+        waiting="",
+    )
+
+
+def observed_status(status: ReplicaStatus, seen: Observation, *, now_s: float) -> ReplicaStatus:
+    """Return the status after an observation; the same one if nothing has changed."""
+    if seen.phase is not status.phase:
+        status = changed(status, phase=seen.phase, phase_since_s=now_s)
+    if seen.phase is WorkerPhase.READY and status.ready_s is None:
+        status = changed(status, ready_s=now_s)
+    notices = list(dict.fromkeys([*status.notices, *seen.notices]))
+    return changed(status, notices=notices) if notices != status.notices else status
+
+
+def failed_status(
+    record: WorkerRecord,
+    status: ReplicaStatus,
+    *,
+    now_s: float,
+    why: str,
+    is_permanent: bool,
+    ended_in: WorkerPhase | None,
+    lacks_room: bool,
+    log_tail: Sequence[str],
+) -> ReplicaStatus:
+    """
+    Return the status after the worker was lost or given up.
+
+    Args:
+        record: of the worker.
+        status: as it would be without the failure.
+        now_s: seconds since 1970.
+        why: a few words, or the worker's own message.
+        is_permanent: another worker would fail for the same reason.
+        ended_in: the phase in which it failed.
+        lacks_room: the launcher had no room for it.
+        log_tail: the last lines of its log.
+    """
+    was_fetching = ended_in is WorkerPhase.FETCHING
+    template = _NO_ROOM if lacks_room else _DOWNLOAD_FAILED if was_fetching else _PING_FAILED
+    reason = failure_text(template.format(variant=record.spec.variant), why=why, log_tail=log_tail)
+    return changed(status, failed_s=now_s, failure=reason, is_permanent=is_permanent)
+
+
+def failure_text(opening: str, *, why: str, log_tail: Sequence[str]) -> str:
+    """Return AWS's sentence, our reason, and as many of the last lines of the log as fit, the newest kept."""
+    text = f"{opening} Reason: {why}" if why else opening
+    text = _cut(text, _MAX_REASON_CHARACTERS)
+    lines: list[str] = []
+    room = _MAX_REASON_CHARACTERS - len(text) - len("\nLast lines of its log:")
+    for line in reversed([text.strip() for text in log_tail if text.strip()]):
+        short = _cut(line, 300)
+        if len(short) + 1 > room:
+            break
+        room -= len(short) + 1
+        lines.insert(0, short)
+    return "\n".join([f"{text}\nLast lines of its log:", *lines]) if lines else text
+
+
+def exit_reason(seen: Observation) -> str:
+    """Return why a worker ended, as far as can be known."""
+    if seen.message:
+        return seen.message
+    if seen.exit_code is None:
+        return "it ended, and left no exit status."
+    if seen.exit_code < 0:
+        return f"it was ended by signal {-seen.exit_code}."
+    return f"it ended with exit status {seen.exit_code}."
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."

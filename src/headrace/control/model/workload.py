@@ -1,0 +1,296 @@
+"""
+What endpoints and inference components have in common: revisions of workloads, and the progress of rolling them out.
+
+A revision is one version of what a user asked to run; its workloads are what runs. An endpoint's revision has one
+workload for each production variant, an inference component's has one. The planners know nothing but these.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Final, Protocol, Self, TypeVar
+
+import msgspec
+
+from headrace.control.model.resources import Resources, Strategy
+from headrace.control.model.rollout_config import Rollout, read_rollout
+from headrace.state.records import Json, Record, RecordPart, Unreadable
+from headrace.state.routes import AsyncOutput, RoutingStrategy
+
+DOWNLOAD_TIMEOUT_S: Final = 1200.0
+"""Default of `ModelDataDownloadTimeoutInSeconds`."""
+HEALTH_TIMEOUT_S: Final = 240.0
+"""Default of `ContainerStartupHealthCheckTimeoutInSeconds`."""
+
+
+class DesiredCapacity(RecordPart, frozen=True, kw_only=True):
+    """Weight and size that were asked for a workload."""
+
+    weight: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """
+    Equal workers of one model: a production variant, or an inference component on the instances of one.
+
+    A production variant without a model is a workload without workers: its instances host components.
+    """
+
+    variant: str
+    """Name of the production variant that it is, or that it is placed on."""
+    weight: float
+    count: int
+    """Workers; instances, if it hosts components."""
+    model: Json | None = field(repr=False)
+    """CreateModel's members, which may hold secrets; None: it hosts inference components."""
+    instance_type: str
+    strategy: RoutingStrategy = "RANDOM"
+    download_timeout_s: float = DOWNLOAD_TIMEOUT_S
+    health_timeout_s: float = HEALTH_TIMEOUT_S
+    need: Resources | None = None
+    """Resources of each worker on its instance; None: it has the instance for itself."""
+    max_memory_mb: float | None = None
+    """`MaxMemoryRequiredInMb`, the memory limit of a component's worker."""
+    placement: Strategy = "SPREAD"
+    managed_scaling: Json = field(default_factory=dict)
+    """`ManagedInstanceScaling` of a host."""
+    notices: tuple[str, ...] = ()
+    """Settings that are accepted and have no effect."""
+
+    @property
+    def is_host(self) -> bool:
+        """Whether its instances host inference components."""
+        return self.model is None
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of its own."""
+        return 0 if self.is_host else self.count
+
+
+class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
+    """One version of an endpoint or an inference component: a base class."""
+
+    number: int
+    deployment: Json = msgspec.field(default_factory=dict)
+    """`DeploymentConfig`: how the rollout to this revision is done."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be understood."""
+        _ = self.workloads, self.rollout, self.rollback_alarms
+
+    @cached_property
+    def workloads(self) -> tuple[Workload, ...]:
+        """What it runs."""
+        return self._read_workloads()
+
+    @cached_property
+    def rollout(self) -> Rollout:
+        """How traffic and workers pass to it from the revision before."""
+        return read_rollout(self.deployment, num_workers=self.num_workers)
+
+    @cached_property
+    def rollback_alarms(self) -> tuple[str, ...]:
+        """Names of the alarms of `AutoRollbackConfiguration`."""
+        configuration = self.deployment.get("AutoRollbackConfiguration") or {}
+        return tuple(alarm["AlarmName"] for alarm in configuration.get("Alarms") or [] if "AlarmName" in alarm)
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of all its workloads."""
+        return sum(workload.num_workers for workload in self.workloads)
+
+    @property
+    def desired(self) -> dict[str, DesiredCapacity]:
+        """Weights and counts by variant."""
+        return {one.variant: DesiredCapacity(weight=one.weight, count=one.count) for one in self.workloads}
+
+    @property
+    def startup_bound_s(self) -> float:
+        """The longest that one of its workers may take from its start until it serves."""
+        return max((one.download_timeout_s + one.health_timeout_s for one in self.workloads), default=0.0)
+
+    @property
+    def async_output(self) -> AsyncOutput | None:
+        """Where answers of asynchronous invocations go."""
+        return None
+
+    def workload(self, variant: str) -> Workload | None:
+        """Return the workload of a variant."""
+        return next((workload for workload in self.workloads if workload.variant == variant), None)
+
+    def with_desired(self, desired: Mapping[str, DesiredCapacity]) -> Self:
+        """Return the same revision with other weights and counts."""
+        raise NotImplementedError
+
+    def _read_workloads(self) -> tuple[Workload, ...]:
+        raise NotImplementedError
+
+
+class State(StrEnum):
+    """EndpointStatus. Source: botocore, sagemaker 2017-07-24."""
+
+    CREATING = "Creating"
+    IN_SERVICE = "InService"
+    UPDATING = "Updating"
+    ROLLING_BACK = "RollingBack"
+    UPDATE_ROLLBACK_FAILED = "UpdateRollbackFailed"
+    FAILED = "Failed"
+    DELETING = "Deleting"
+
+
+TRANSIENT: Final = frozenset({State.CREATING, State.UPDATING, State.ROLLING_BACK, State.DELETING})
+"""These end by themselves, or by their deadline."""
+UPDATABLE: Final = frozenset({State.IN_SERVICE, State.UPDATE_ROLLBACK_FAILED})
+
+
+class Stage(StrEnum):
+    """Stage within a step of a rollout."""
+
+    PROVISIONING = "provisioning"
+    """The new workers that the step needs are not all ready; it has no traffic yet."""
+    BAKING = "baking"
+    """The step's traffic is on."""
+    TERMINATING = "terminating"
+    """All traffic is on the new revision; the old workers are kept for a while."""
+
+
+class Progress(RecordPart, frozen=True, kw_only=True):
+    """The reconciler's memory of a rollout between two passes."""
+
+    observed_generation: int
+    """The newest `spec.generation` that was started."""
+    state: State
+    since_s: float
+    """When `state` began."""
+    stable: int | None = None
+    """Revision that serves; None if none ever did."""
+    target: int | None = None
+    """Revision that is being deployed, or was and failed."""
+    stage: Stage = Stage.PROVISIONING
+    stage_since_s: float = 0.0
+    step: int = 0
+    """Index in the rollout's steps."""
+    fallback: dict[str, DesiredCapacity] | None = None
+    """Weights and counts to go back to when new ones cannot be had."""
+    failure_reason: str = ""
+    num_unplaced: int = 0
+    """Copies of a component that have no room; they start when there is some."""
+
+
+RevisionT = TypeVar("RevisionT", bound=Revision)
+RevisionT_co = TypeVar("RevisionT_co", bound=Revision, covariant=True)
+
+
+class DeployableSpec(Protocol[RevisionT_co]):
+    """The spec of an endpoint or an inference component."""
+
+    @property
+    def generation(self) -> int:
+        """Number of requests so far; the first is the creation."""
+        ...
+
+    @property
+    def revision(self) -> RevisionT_co:
+        """The revision that was asked for last."""
+        ...
+
+
+class DeployableStatus(Protocol[RevisionT_co]):
+    """The status of an endpoint or an inference component."""
+
+    @property
+    def progress(self) -> Progress | None:
+        """None before the reconciler's first pass."""
+        ...
+
+    @property
+    def revisions(self) -> Mapping[int, RevisionT_co]:
+        """The revisions that `progress` names."""
+        ...
+
+    @property
+    def ready(self) -> Mapping[str, int]:
+        """Workers that serve, by `ready_key`."""
+        ...
+
+
+Deployable = Record[DeployableSpec[Revision], DeployableStatus[Revision]]
+"""The record of an endpoint or of an inference component."""
+
+
+def ready_key(variant: str, revision: int) -> str:
+    """Return the key of a fleet in `status.ready`."""
+    return f"{variant}/{revision}"
+
+
+def check_progress(progress: Progress | None, revisions: Mapping[int, Any]) -> None:
+    """Raise ValueError unless the status has the revisions that the progress names."""
+    for number in (progress.stable, progress.target) if progress is not None else ():
+        if number is not None and number not in revisions:
+            raise ValueError(f"revision {number} is not in the status; expected one of {sorted(revisions)}")
+
+
+def is_observed(record: Deployable) -> bool:
+    """Return whether the reconciler has started what was asked for last."""
+    progress = record.status.progress
+    return progress is not None and progress.observed_generation == record.spec.generation
+
+
+def visible_state(record: Deployable) -> State:
+    """Return the state to show: a new request shows at once, before the reconciler has acted."""
+    if record.deleting_s is not None:
+        return State.DELETING
+    if record.status.progress is None:
+        return State.CREATING
+    return record.status.progress.state if is_observed(record) else State.UPDATING
+
+
+def unreadable_state(record: Unreadable) -> State:
+    """Return the state to show for a record that cannot be decoded."""
+    return State.FAILED if record.deleting_s is None else State.DELETING
+
+
+def serving_revision(record: Record[DeployableSpec[RevisionT], DeployableStatus[RevisionT]]) -> RevisionT:
+    """Return the revision that serves, or the first one while it is being deployed."""
+    progress = record.status.progress
+    if progress is None:
+        return record.spec.revision
+    number = progress.stable if progress.stable is not None else progress.target
+    return record.status.revisions[number] if number is not None else record.spec.revision
+
+
+def settled_revision(record: Record[DeployableSpec[RevisionT], DeployableStatus[RevisionT]]) -> RevisionT:
+    """Return the revision that was asked for last or, if it was rolled back, the one that serves instead."""
+    progress = record.status.progress
+    if progress is None or not is_observed(record) or progress.target is not None:
+        return record.spec.revision
+    if progress.stable is None or progress.state is State.UPDATING:
+        return record.spec.revision
+    return record.status.revisions[progress.stable]
+
+
+def is_updatable(record: Deployable) -> bool:
+    """Return whether another revision or capacity may be asked for now."""
+    has_served = record.status.progress is not None and record.status.progress.stable is not None
+    return has_served and visible_state(record) in UPDATABLE
+
+
+def failure_reason(record: Deployable) -> str:
+    """Return why the last request failed; empty if it did not, or has not been started."""
+    progress = record.status.progress
+    if progress is None or record.deleting_s is not None or not is_observed(record):
+        return ""
+    return progress.failure_reason
+
+
+def changed_s(record: Deployable) -> float:
+    """Return when the state changed last, or a change was asked for."""
+    if record.deleting_s is not None:
+        return record.deleting_s
+    if record.status.progress is None or not is_observed(record):
+        return record.modified_s
+    return max(record.created_s, record.status.progress.since_s)

@@ -1,0 +1,137 @@
+"""How the worker of a workload is started: its files, environment, options and resources."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headrace.cluster.instance_types import find_instance_type
+from headrace.cluster.launcher import ResourceRequest, WorkerSpec
+from headrace.control.model.containers import artifacts_of, container_of, image_profile
+from headrace.control.model.images import OwnImage
+from headrace.control.model.workload import Workload
+from headrace.state.records import Json
+
+_MIB = 1 << 20
+
+
+class HostShare(Protocol):
+    """The share of this host that stands for an instance type."""
+
+    @property
+    def threads(self) -> int | None:
+        """CPU threads; None: all."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """None: as much as there is."""
+        ...
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Resources of the type that this host lacks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDefaults:
+    """Settings that all workers of a platform share."""
+
+    share_of: Callable[[str], HostShare]
+    """By instance type."""
+    own_images: Mapping[str, OwnImage] = field(default_factory=dict)
+    is_strict: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that SageMaker sets in every container: AWS_REGION, ..."""
+    s3: Json = field(default_factory=dict)
+    """Endpoint and keys with which artifacts are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltWorker:
+    """A worker to start, and what could not be honoured for it."""
+
+    spec: WorkerSpec
+    notices: tuple[str, ...]
+
+
+def build_worker(name: str, workload: Workload, defaults: WorkerDefaults) -> BuiltWorker:
+    """
+    Decide how a worker of a workload is run.
+
+    Raises:
+        AwsError: in strict mode, when the image is not known.
+    """
+    assert workload.model is not None
+    container = container_of(workload.model)
+    image = image_profile(container, own_images=defaults.own_images, is_strict=defaults.is_strict)
+    share = defaults.share_of(workload.instance_type)
+    resources = resources_of(workload, share)
+    spec = WorkerSpec(
+        name=name,
+        artifacts=artifacts_of(container),
+        environment={**defaults.environment, **image.environment},
+        options=image.options,
+        command=image.command,
+        artifact_timeout_s=workload.download_timeout_s,
+        threads=resources.threads,
+        memory_bytes=resources.memory_bytes,
+        resources=room_of(workload),
+        s3=defaults.s3,
+    )
+    notices = [*image.notices, *share.notices, *workload.notices]
+    if image.command and resources.is_asked:
+        notices.append("The memory of an own image's command is not bounded; it finds its cores in OMP_NUM_THREADS.")
+    return BuiltWorker(spec=spec, notices=tuple(notices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerResources:
+    """Threads and memory of a worker on its machine."""
+
+    threads: int | None
+    """None: decided where it starts."""
+    memory_bytes: int | None
+    """None: what is free there."""
+    is_asked: bool = False
+    """By its inference component; otherwise it is the share of an instance."""
+
+
+def resources_of(workload: Workload, share: HostShare) -> WorkerResources:
+    """
+    Return the threads and the memory of a worker: those of its inference component, at most those of its instance.
+
+    `MaxMemoryRequiredInMb` is the limit, `MinMemoryRequiredInMb` without it. With accelerators the latter is none: it
+    is the memory of the host then, and on AWS the model lies in that of the accelerators.
+    """
+    need = workload.need
+    if need is None:
+        return WorkerResources(threads=share.threads, memory_bytes=share.memory_bytes)
+    asked_mb = workload.max_memory_mb or (0 if need.accelerators else need.memory_mb)
+    return WorkerResources(
+        threads=_least(share.threads, math.ceil(need.cpus)),
+        memory_bytes=_least(share.memory_bytes, round(asked_mb * _MIB)),
+        is_asked=bool(need.cpus or asked_mb),
+    )
+
+
+def _least(whole: int | None, asked: int) -> int | None:
+    """The smaller of a share and what is asked for; 0 asks for nothing less than the share."""
+    return min(whole or asked, asked) if asked else whole
+
+
+def room_of(workload: Workload) -> ResourceRequest | None:
+    """Return the room that a worker needs: what its component needs, or a share as large as the instance type."""
+    need = workload.need
+    if need is not None:
+        return ResourceRequest(
+            num_cpus=need.cpus or 1.0,
+            num_accelerators=need.accelerators,
+            memory_bytes=round(need.memory_mb * _MIB),
+            is_at_most=False,
+        )
+    kind = find_instance_type(workload.instance_type)
+    if kind is None:
+        return None
+    return ResourceRequest(num_cpus=kind.vcpus, num_accelerators=kind.num_gpus, memory_bytes=kind.memory_bytes)

@@ -1,0 +1,47 @@
+"""Records that another program wrote: edits behind the store's back."""
+
+import json
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from headrace.state.records import AnyKind, Json
+from headrace.state.sql import SqlStore
+
+Edit = Callable[[Json], Json]
+
+
+def edit_record(
+    store: SqlStore, kind: AnyKind, name: str, *, spec: Edit | None = None, status: Edit | None = None
+) -> None:
+    """Change a record's JSON in the database, so that the store reads it as a new revision."""
+    query = sa.text("SELECT uid, spec, status FROM headrace_records WHERE kind = :kind AND name = :name")
+    with store._engine.begin() as connection:
+        row = connection.execute(query, {"kind": kind.name, "name": name}).one()
+        changed = {
+            "spec": row.spec if spec is None else json.dumps(spec(json.loads(row.spec))),
+            "status": row.status if status is None else json.dumps(status(json.loads(row.status))),
+        }
+        number = connection.execute(sa.text("UPDATE headrace_store SET revision = revision + 1 RETURNING revision"))
+        update = sa.text(
+            "UPDATE headrace_records SET spec = :spec, status = :status, revision = :revision WHERE uid = :uid"
+        )
+        connection.execute(update, {**changed, "revision": number.scalar_one(), "uid": row.uid})
+    store._tell()
+
+
+def insert_record(store: SqlStore, kind: AnyKind, name: str, spec: Json) -> None:
+    """Add a record of the current schema version with any spec."""
+    values = {
+        "uid": f"{kind}-{name}",
+        "kind": kind.name,
+        "name": name,
+        "spec": json.dumps(spec),
+        "version": kind.version,
+    }
+    insert = sa.text(
+        "INSERT INTO headrace_records VALUES (:uid, :kind, :name, 0, :spec, '{}', '{}', 0, 0, NULL, :version)"
+    )
+    with store._engine.begin() as connection:
+        connection.execute(insert, values)
+    store._tell()
