@@ -209,10 +209,11 @@ class LocalLauncher:
     def _look(self, name: str, handle: Handle) -> Observation | _LivingWorker:
         files, facts = self._files(name), _facts(handle)
         self._logs.trim(name)
-        if (code := reap(facts.process)) is not None:
+        has_ended = not is_running(facts.process)
+        if has_ended and (code := reap(facts.process)) is not None:
             self._exit_codes[facts.process] = code
         report = read_value(files.report, Report) or Report(phase=WorkerPhase.STARTING)
-        if is_running(facts.process):
+        if not has_ended:
             return _LivingWorker(report, files.ready.exists())
         if facts.process not in self._swept:
             self._swept.add(facts.process)
