@@ -133,11 +133,6 @@ class Unreadable(StoredRecord):
             return None
 
 
-RawKind = Kind[Json, Json]
-RawRecord = Record[Json, Json]
-"""A record of a kind whose parts are plain JSON."""
-
-
 def readable(records: Iterable[Record[SpecT, StatusT] | Unreadable]) -> list[Record[SpecT, StatusT]]:
     """Return the records that could be decoded."""
     return [record for record in records if isinstance(record, Record)]

@@ -135,10 +135,6 @@ class SqlStore:
                 raise AlreadyExists(f"A {kind} called {name!r} already exists.") from error
         return record
 
-    @overload
-    def get(self, kind: Kind[Json, Json], name: str) -> Record[Json, Json] | None: ...
-    @overload
-    def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None: ...
     def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
         """Return the living record of that name."""
         wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.name, _RECORDS.c.name == name)
@@ -146,10 +142,6 @@ class SqlStore:
             row = connection.execute(wanted).one_or_none()
         return None if row is None else _decode(kind, row)
 
-    @overload
-    def list(self, kind: Kind[Json, Json]) -> Sequence[Record[Json, Json]]: ...
-    @overload
-    def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]: ...
     def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]:
         """Return all living records of a kind, by time of creation, then name."""
         wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.name)

@@ -8,7 +8,7 @@ Every method is a transaction, which is durable when the method returns.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar, overload
 
-from headrace.state.records import Json, Kind, Record, StoredRecord, Unreadable
+from headrace.state.records import Kind, Record, StoredRecord, Unreadable
 
 SpecT = TypeVar("SpecT")
 StatusT = TypeVar("StatusT")
@@ -29,18 +29,10 @@ class Store(Protocol):
         """Add a record. Raises `AlreadyExists`."""
         ...
 
-    @overload
-    def get(self, kind: Kind[Json, Json], name: str) -> Record[Json, Json] | None: ...
-    @overload
-    def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None: ...
     def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
         """Return the living record of that name."""
         ...
 
-    @overload
-    def list(self, kind: Kind[Json, Json]) -> Sequence[Record[Json, Json]]: ...
-    @overload
-    def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]: ...
     def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]:
         """Return all living records of a kind, by time of creation, then name."""
         ...
