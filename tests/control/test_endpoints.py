@@ -104,11 +104,11 @@ def test_an_endpoint_that_is_not_there_could_not_be_found(still_platform: Platfo
     client = still_platform.client("sagemaker")
     expected = (
         "ValidationException",
-        'Could not find endpoint "arn:aws:sagemaker:us-east-1:123456789012:endpoint/nobody".',
+        'Could not find endpoint "arn:aws:sagemaker:us-east-1:123456789012:endpoint/missing".',
     )
     for call in (client.describe_endpoint, client.delete_endpoint):
         with pytest.raises(ClientError) as caught:
-            call(EndpointName="nobody")
+            call(EndpointName="missing")
         assert error_of(caught) == expected
 
 
@@ -223,7 +223,7 @@ def test_weights_of_a_variant_that_is_not_there_are_refused(platform: Platform) 
                 "WaitIntervalInSeconds": 0,
                 "LinearStepSize": {"Type": "CAPACITY_PERCENT", "Value": 60},
             },
-            "wanted: 10 to 50 %",
+            "expected 10 to 50 %",
         ),
         (
             {

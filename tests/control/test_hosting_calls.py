@@ -109,7 +109,7 @@ def test_both_variants_change_together(platform: Platform) -> None:
     assert described(platform, client) == [("one", 1.5, 2), ("two", 0.5, 1)]
 
 
-@pytest.mark.parametrize("names", [("one", "nobody"), ("one", "one")])
+@pytest.mark.parametrize("names", [("one", "missing"), ("one", "one")])
 def test_a_change_that_is_partly_wrong_changes_nothing(platform: Platform, names: tuple[str, ...]) -> None:
     client = platform.client("sagemaker")
     make_config(client)

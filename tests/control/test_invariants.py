@@ -48,7 +48,7 @@ BEHAVIOURS = st.builds(
 
 
 class Endpoint(RuleBasedStateMachine):
-    """Somebody asks for things, workers misbehave, time passes."""
+    """Requests arrive, workers misbehave, time passes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Endpoint(RuleBasedStateMachine):
 
     @invariant()
     def route_is_sound(self) -> None:
-        """Shares add up; whoever gets traffic is there to take it, if anybody is."""
+        """Shares add up to 1, and traffic goes to replicas that serve, if there are any."""
         if self.world.route is None:
             return
         for variant in self.world.route.variants:
@@ -129,7 +129,7 @@ class Endpoint(RuleBasedStateMachine):
         assert len(world.wanted()) <= needed
 
     def check_service(self) -> None:
-        """An endpoint that was in service answers, as long as nobody harms the version that serves."""
+        """An endpoint that was in service answers, unless the revision that serves is harmed."""
         world = self.world
         if world.stable is not None and world.behaviours[world.stable].crash_s is not None:
             self.is_disturbed = True

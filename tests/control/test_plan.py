@@ -10,7 +10,7 @@ from headrace.control.planning.fleet import Limits
 from tests.control.world import BROKEN, DUMB, GOOD, Behaviour, World, config, served
 
 
-def test_an_endpoint_is_creating_before_anybody_has_looked() -> None:
+def test_an_endpoint_is_creating_before_the_first_pass() -> None:
     world = World()
     world.create(config())
     assert world.state is State.CREATING
@@ -245,7 +245,7 @@ def test_a_worker_that_will_not_die_does_not_keep_its_endpoint() -> None:
     assert world.record is None
 
 
-def test_time_in_which_nobody_looked_counts_for_no_deadline() -> None:
+def test_time_without_a_reconciler_counts_for_no_deadline() -> None:
     world = World()
     world.create(config(), Behaviour(ready_s=200_010.0, fetch_s=5.0))
     world.settle(10)

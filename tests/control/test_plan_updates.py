@@ -162,7 +162,7 @@ def test_variants_come_and_go_with_the_traffic() -> None:
     assert [one.name for one in world.route.variants] == ["b", "c"]
 
 
-def test_a_variant_that_nobody_serves_leaves_its_traffic_to_the_others_during_an_update() -> None:
+def test_a_variant_without_replicas_leaves_its_traffic_to_the_others_during_an_update() -> None:
     world = served(a=1, b=1)
     world.update(config("c2", b=1, c=1), deployment=CANARY)
     world.settle(10)

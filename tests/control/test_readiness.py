@@ -11,7 +11,7 @@ from headrace.control.model.worker import WORKER, ReplicaSpec, ReplicaStatus
 from headrace.state.records import Record
 from tests.waiting import WAIT_S
 
-NOBODY = Starting("http://127.0.0.1:1", 0.0)
+UNREACHABLE = Starting("http://127.0.0.1:1", 0.0)
 
 
 def worker(phase: WorkerPhase | None, *, deleting_s: float | None = None) -> Record:
@@ -52,7 +52,7 @@ def test_only_who_starts_and_is_wanted_is_asked() -> None:
 
 async def test_it_returns_when_one_of_them_answers() -> None:
     async with server() as up, asyncio.timeout(WAIT_S):
-        await until_one_answers((NOBODY, up), clock=time.time)
+        await until_one_answers((UNREACHABLE, up), clock=time.time)
 
 
 async def test_a_worker_that_is_not_well_yet_is_asked_again_later_and_later() -> None:
@@ -86,7 +86,7 @@ async def test_what_ends_a_rest_and_that_it_leaves_no_task() -> None:
         changed.clear()
         assert asyncio.all_tasks() == before
 
-    rest.starting = (NOBODY,)
+    rest.starting = (UNREACHABLE,)
     await taken(changed.set)
     await taken(rest.end)
     await taken(lambda: None, pause_s=0.01)
@@ -95,7 +95,7 @@ async def test_what_ends_a_rest_and_that_it_leaves_no_task() -> None:
         await rest.wait(changed, 3600.0)
 
 
-async def test_somebody_who_speaks_during_a_look_is_heard_after_it() -> None:
+async def test_a_worker_that_answers_during_a_pass_starts_another_pass() -> None:
     rest = WakeUp(clock=time.time)
     rest.end()
     async with asyncio.timeout(WAIT_S):
@@ -104,7 +104,7 @@ async def test_somebody_who_speaks_during_a_look_is_heard_after_it() -> None:
 
 async def test_a_rest_that_is_given_up_leaves_no_task() -> None:
     before, rest = asyncio.all_tasks(), WakeUp(clock=time.time)
-    rest.starting = (NOBODY,)
+    rest.starting = (UNREACHABLE,)
     resting = asyncio.ensure_future(rest.wait(asyncio.Event(), 3600.0))
     await asyncio.sleep(0)
     resting.cancel()

@@ -142,7 +142,7 @@ def test_tags_are_added_listed_and_taken_away(still_platform: Platform) -> None:
     assert "at most 50" in refusal(client.add_tags, ResourceArn=arn, Tags=many)
 
 
-def test_everybody_is_an_assumed_role(still_platform: Platform) -> None:
+def test_every_caller_is_an_assumed_role(still_platform: Platform) -> None:
     identity = still_platform.client("sts").get_caller_identity()
     assert identity["Account"] == "123456789012"
     assert identity["Arn"] == "arn:aws:sts::123456789012:assumed-role/HeadraceRole/headrace"
@@ -154,7 +154,7 @@ def test_everybody_is_an_assumed_role(still_platform: Platform) -> None:
     decisions = [(one["EvalActionName"], one["EvalDecision"]) for one in simulated["EvaluationResults"]]
     assert decisions == [("sagemaker:CreateModel", "allowed"), ("s3:GetObject", "allowed")]
     with pytest.raises(iam.exceptions.NoSuchEntityException):
-        iam.get_user(UserName="somebody")
+        iam.get_user(UserName="alice")
 
 
 def test_unsupported_operations_are_refused_by_name(still_platform: Platform) -> None:

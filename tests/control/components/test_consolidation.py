@@ -1,4 +1,4 @@
-"""Copies move to fewer instances when others have room for them, and nobody notices."""
+"""Copies move to fewer instances when others have room for them, without a failed request."""
 
 from collections import Counter
 
@@ -100,7 +100,7 @@ def test_never_fewer_than_the_least_remain() -> None:
     assert len(world.instances) == 2
 
 
-def test_what_somebody_asks_for_meanwhile_comes_first() -> None:
+def test_a_change_during_consolidation_takes_precedence() -> None:
     world = thinned(HostWorld())
     while not any(one.leaving_s is not None for one in world.instances):
         world.step(1.0)
@@ -223,14 +223,14 @@ def test_what_is_emptied_has_a_place_elsewhere(tenants: list[Tenant], limit: int
 
 
 class Host(RuleBasedStateMachine):
-    """Somebody makes, scales, updates and deletes components, copies crash, time passes."""
+    """Components are created, scaled, updated and deleted, copies crash, time passes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.world = HostWorld(variant=managed(most=3, step=2))
         self.names = 0
         self.promised: dict[str, int] = {}
-        """Copies that a component has had, and that nobody has taken from it."""
+        """Copies that a component has had, and that have not been removed."""
 
     @precondition(lambda self: len(self.world.components) < 4)
     @rule(
@@ -335,10 +335,10 @@ class Host(RuleBasedStateMachine):
             self.world.step(seconds)
         after = self.world.status, {name: one.num_made for name, one in self.world.components.items()}
         assert after == before
-        self.nobody_lacks_what_has_room()
+        self.no_copy_with_room_is_missing()
 
-    def nobody_lacks_what_has_room(self) -> None:
-        """Unless somebody has lost a copy, which comes first."""
+    def no_copy_with_room_is_missing(self) -> None:
+        """Holds unless a copy was lost, which is replaced first."""
         world = self.world
         if sorted(self.settled()) != sorted(world.components):
             return

@@ -239,7 +239,7 @@ async def test_one_that_crashes_can_be_deleted_meanwhile_but_not_where_strict(*,
 @pytest.mark.parametrize("is_woken", [False, True])
 @pytest.mark.parametrize("crash_s", [30.0, None])
 def test_one_that_does_not_start_can_be_repaired_after_its_deadline(crash_s: float | None, *, is_woken: bool) -> None:
-    """The second crash, or the time for the health check, ends an update; whoever asks again is not refused then."""
+    """The second crash, or the time for the health check, ends an update; a new request is accepted then."""
     world = HostWorld(variant={})
     slow = Behaviour(ready_s=None, crash_s=crash_s)
     told = world.add("c", 0, behaviour=slow) if is_woken else world.add("c", 1)

@@ -37,7 +37,7 @@ def test_copies_are_shown_on_their_instances(platform: Platform) -> None:
     assert all(copy["need"] == need and copy["log_stream"].startswith("AllTraffic/") for copy in copies)
 
 
-def test_an_instance_type_that_nobody_knows_has_no_bounds(platform: Platform) -> None:
+def test_an_unknown_instance_type_has_no_bounds(platform: Platform) -> None:
     client = platform.client("sagemaker")
     model(client, "m")
     host(client)
@@ -85,4 +85,4 @@ def test_an_endpoint_that_is_no_host_or_not_there_has_none(platform: Platform) -
     model(client, "m")
     host(client, ModelName="m")
     assert read_overview(platform.store, "ep") == EMPTY
-    assert read_overview(platform.store, "nobody") == EMPTY
+    assert read_overview(platform.store, "missing") == EMPTY

@@ -246,13 +246,13 @@ async def test_deletions_that_meet_leave_nothing(scene: Scene) -> None:
         scene.create("a")
     endpoint = scene.store.get(ENDPOINT, "ep")
     assert endpoint is not None
-    scene.store.update(endpoint, is_deleting=True)  # as by somebody who read it before `b` was made
+    scene.store.update(endpoint, is_deleting=True)  # as by a writer that read it before `b` was created
     await scene.settle(40)
     assert [scene.store.list(kind) for kind in (ENDPOINT, INFERENCE_COMPONENT, WORKER)] == [[], [], []]
     assert not scene.machine.workers
 
 
-async def test_strict_lets_nobody_delete_what_is_under_way() -> None:
+async def test_strict_mode_refuses_to_delete_a_component_in_progress() -> None:
     scene = Scene(is_strict=True)
     try:
         await scene.host()

@@ -59,7 +59,7 @@ class HostWorld:
     unreadable: list[Placed] = field(default_factory=list)
     status: EndpointStatus = field(default_factory=EndpointStatus)
     since_s: float = 1000.0
-    """When somebody changed the host last."""
+    """Time of the last change of the host."""
     num_instances: int = 0
     plan: HostPlan | None = None
 

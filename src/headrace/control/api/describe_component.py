@@ -66,8 +66,8 @@ def _specifications(revision: ComponentRevision, resolved_s: float) -> dict[str,
     kind = revision.instance_type
     return {
         "Specifications": [
-            _summary(one, revision if one.get("InstanceType", kind) == kind else None, resolved_s)
-            for one in revision.specifications
+            _summary(specification, revision if specification.get("InstanceType", kind) == kind else None, resolved_s)
+            for specification in revision.specifications
         ]
     }
 

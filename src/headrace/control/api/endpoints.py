@@ -103,7 +103,7 @@ def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, An
 def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DeleteEndpoint, in every state, but not before its inference components; asking again does no harm."""
     record = context.find(ENDPOINT, params["EndpointName"])
-    hosted = [one.name for one in _hosted(context, record)]
+    hosted = [component.name for component in _hosted(context, record)]
     if hosted:
         named = "" if context.is_strict else f" It has: {', '.join(hosted)}."
         raise validation_error(f"{_HAS_COMPONENTS}{named}")
@@ -141,7 +141,11 @@ def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, J
 def _hosted(context: CallContext, record: EndpointRecord | Unreadable) -> list[ComponentRecord | Unreadable]:
     """Return the inference components on an endpoint."""
     components = context.store.list(INFERENCE_COMPONENT)
-    return [one for one in components if (owner := owner_of(one)) is not None and owner.endpoint_uid == record.uid]
+    return [
+        component
+        for component in components
+        if (owner := owner_of(component)) is not None and owner.endpoint_uid == record.uid
+    ]
 
 
 def _refuse_homeless(context: CallContext, record: EndpointRecord, config: Json) -> None:
@@ -151,7 +155,7 @@ def _refuse_homeless(context: CallContext, record: EndpointRecord, config: Json)
     Raises:
         AwsError: ValidationException; names the components.
     """
-    hosts = {one["VariantName"] for one in config["ProductionVariants"] if model_name_of(one) is None}
+    hosts = {variant["VariantName"] for variant in config["ProductionVariants"] if model_name_of(variant) is None}
     for component in _hosted(context, record):
         if isinstance(component, Unreadable):
             continue

@@ -1,8 +1,8 @@
 """
-The streams of a log group, of ended workers too, and their lines in the order of time.
+The streams of a log group, including those of ended workers, and their lines ordered by time.
 
-A group may have thousands of streams of ended workers. One that ended before another one began is read before that, so
-that few are open at a time, and the token of a long answer names only those that are not done.
+A group may have thousands of streams of ended workers. Streams that do not overlap in time are read one after another,
+so that few are open at a time and the token of a long answer names only unfinished ones.
 """
 
 import base64
@@ -23,7 +23,7 @@ _BLOCK = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStream:
-    """What one worker wrote, or writes. All times are milliseconds since 1970."""
+    """The log of a running or ended worker. All times are milliseconds since 1970."""
 
     worker: str
     group: str
@@ -31,16 +31,16 @@ class LogStream:
     created_ms: int
     is_ended: bool = False
     times_ms: tuple[int, int] | None = None
-    """Of the first and of the last line, if the worker has ended."""
+    """Times of the first and the last line, if the worker has ended."""
     ended_ms: int = 0
 
     @property
     def order(self) -> tuple[int, str]:
-        """When it began, and its worker. Not its creation alone: another machine's clock may be slow."""
+        """Sort key: start time and worker. The start may precede the creation: the worker's clock may be slow."""
         return (self.created_ms if self.times_ms is None else min(self.times_ms[0], self.created_ms)), self.worker
 
     def may_have(self, start_ms: int | None, end_ms: int | None) -> bool:
-        """Whether lines of these times may be in it."""
+        """Return whether the stream may have lines in this time range."""
         if self.times_ms is None:
             return True
         first_ms, last_ms = self.order[0], max(self.times_ms[1], self.ended_ms)
@@ -49,23 +49,23 @@ class LogStream:
 
 @dataclass(slots=True)
 class Reading:
-    """How far several streams have been read."""
+    """The read positions in several streams."""
 
     positions: dict[str, int] = field(default_factory=dict)
-    """By worker: where the next line of a stream begins that was begun and may have more."""
+    """By worker: the position of the next line in a stream that was started and may have more."""
     begun: tuple[int, str] = (-1, "")
-    """`order` of the last ended stream that was begun; one that is not after it and has no position is done."""
+    """`order` of the last ended stream that was started; streams up to it without a position are done."""
 
     def token(self) -> str:
-        """It as text."""
+        """Encode the positions as a token."""
         return base64.urlsafe_b64encode(json.dumps([self.positions, *self.begun]).encode()).decode()
 
     def is_done(self, stream: LogStream) -> bool:
-        """Whether nothing more is to be read of a stream."""
+        """Return whether a stream has been read to its end."""
         return stream.is_ended and stream.order <= self.begun and stream.worker not in self.positions
 
     def begin(self, stream: LogStream) -> int:
-        """Where to go on in a stream."""
+        """Start or resume a stream, and return its read position."""
         if stream.is_ended:
             self.begun = max(self.begun, stream.order)
         return self.positions.setdefault(stream.worker, 0)
@@ -73,10 +73,10 @@ class Reading:
 
 def read_token(token: str) -> Reading:
     """
-    What `Reading.token` made.
+    Decode a token of `Reading.token`.
 
     Raises:
-        ValueError: it made something else.
+        ValueError: the token is invalid.
     """
     try:
         positions, created_ms, worker = json.loads(base64.urlsafe_b64decode(token.encode()))
@@ -89,7 +89,7 @@ def read_token(token: str) -> Reading:
 
 
 def all_streams(context: CallContext) -> list[LogStream]:
-    """The streams of the workers that there are, and of those that were; the oldest first."""
+    """Return the streams of all running and ended workers, oldest first."""
     found = {
         record.name: LogStream(
             worker=record.name,
@@ -100,7 +100,7 @@ def all_streams(context: CallContext) -> list[LogStream]:
         for record in context.store.list(WORKER)
         if isinstance(record, Record)
     }
-    for ended in context.logs.ended():  # after the records, or one that ends meanwhile would be in neither
+    for ended in context.logs.ended():  # after the records: a worker that ends meanwhile would be in neither
         found.setdefault(
             ended.worker,
             LogStream(
@@ -120,9 +120,9 @@ def lines_of(
     context: CallContext, streams: Sequence[LogStream], params: dict[str, Any], reading: Reading
 ) -> Iterator[tuple[LogEvent, LogStream]]:
     """
-    The lines of streams in the order of their times, from where `reading` says.
+    Yield the lines of streams ordered by time, starting at the positions of `reading`.
 
-    Whoever takes a line writes down in `reading` where the next one begins, before asking for another one.
+    The caller stores the position of the next line in `reading` before it takes another line.
     """
     start_ms, end_ms = params.get("startTime"), params.get("endTime")
 
@@ -135,16 +135,16 @@ def lines_of(
         if stream.is_ended:
             del reading.positions[stream.worker]
 
-    wanted = [one for one in streams if one.may_have(start_ms, end_ms) and not reading.is_done(one)]
-    later = [one for one in wanted if one.is_ended and one.worker not in reading.positions]
-    now = [one for one in wanted if not one.is_ended or one.worker in reading.positions]
+    unread = [stream for stream in streams if stream.may_have(start_ms, end_ms) and not reading.is_done(stream)]
+    later = [stream for stream in unread if stream.is_ended and stream.worker not in reading.positions]
+    now = [stream for stream in unread if not stream.is_ended or stream.worker in reading.positions]
     return _merged(now, sorted(later, key=lambda stream: stream.order), lines)
 
 
 def _merged(
     now: Sequence[LogStream], later: Sequence[LogStream], lines: Callable[[LogStream], Iterator[LogEvent]]
 ) -> Iterator[tuple[LogEvent, LogStream]]:
-    """Lines in the order of time; the streams of `later` are begun when their times have come."""
+    """Merge lines by time; a stream of `later` is opened when its start time is reached."""
     waiting, heads = deque(later), list[tuple[int, str, LogEvent, LogStream, Iterator[LogEvent]]]()
 
     def put(stream: LogStream, rest: Iterator[LogEvent]) -> None:

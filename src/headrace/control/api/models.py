@@ -67,5 +67,5 @@ def _check_container(context: CallContext, container: dict[str, Any]) -> None:
 
 def _s3_sources(container: dict[str, Any]) -> list[dict[str, Any]]:
     primary = (container.get("ModelDataSource") or {}).get("S3DataSource")
-    additional = [one["S3DataSource"] for one in container.get("AdditionalModelDataSources") or []]
+    additional = [source["S3DataSource"] for source in container.get("AdditionalModelDataSources") or []]
     return [*([primary] if primary else []), *additional]

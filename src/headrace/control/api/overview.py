@@ -31,16 +31,16 @@ def read_overview(store: Store, endpoint: str) -> Json:
     record = store.get(ENDPOINT, endpoint)
     if record is None:
         return {"components": [], "hosts": []}
-    components = [one for one in store.list(INFERENCE_COMPONENT) if _is_on(one, record)]
+    components = [component for component in store.list(INFERENCE_COMPONENT) if _is_on(component, record)]
     workers = [
-        one
-        for one in store.list(WORKER)
-        if isinstance(one, Record)
-        and one.spec.copy is not None
-        and one.spec.endpoint_uid == record.uid
-        and not view_worker(one).is_gone
+        worker
+        for worker in store.list(WORKER)
+        if isinstance(worker, Record)
+        and worker.spec.copy is not None
+        and worker.spec.endpoint_uid == record.uid
+        and not view_worker(worker).is_gone
     ]
-    return {"components": [component_json(one) for one in components], "hosts": hosts_json(record, workers)}
+    return {"components": [component_json(component) for component in components], "hosts": hosts_json(record, workers)}
 
 
 def _is_on(component: ComponentRecord | Unreadable, endpoint: StoredRecord) -> bool:
@@ -108,7 +108,7 @@ def _instances_json(ids: Sequence[str], workers: Sequence[WorkerRecord]) -> list
     for worker in workers:
         if worker.spec.copy is not None:
             copies[worker.spec.copy.instance].append(_copy_json(worker, worker.spec.copy))
-    return [{"id": one, "copies": copies.get(one, [])} for one in dict.fromkeys([*ids, *copies])]
+    return [{"id": instance, "copies": copies.get(instance, [])} for instance in dict.fromkeys([*ids, *copies])]
 
 
 def _copy_json(worker: WorkerRecord, copy: CopySpec) -> Json:

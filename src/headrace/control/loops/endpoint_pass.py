@@ -173,7 +173,8 @@ class EndpointPass:
         """Remove components that are being deleted; everything else of an unreadable endpoint is left alone."""
         self._failures.note_unreadable(record)
         return min(
-            [await self._remove_unreadable(one, copies.get(one.uid, [])) for one in components] or [IDLE_PAUSE_S]
+            [await self._remove_unreadable(component, copies.get(component.uid, [])) for component in components]
+            or [IDLE_PAUSE_S]
         )
 
     async def _remove_unreadable(
@@ -220,7 +221,7 @@ class EndpointPass:
             revisions=cast("dict[int, EndpointRevision]", deployment.revisions),
             ready=self._ready(deployment, workers),
             notices=notices_of(workers),
-            instances={variant: list(one) for variant, one in instances.items()},
+            instances={variant: list(hosts) for variant, hosts in instances.items()},
         )
         return await store_access.write(self._store, record, status=status)
 

@@ -54,9 +54,9 @@ def starting_among(workers: Iterable[WorkerRecord]) -> tuple[Starting, ...]:
 async def until_one_answers(starting: Sequence[Starting], *, clock: Callable[[], float]) -> None:
     """Return as soon as a worker answers; never if there are none."""
     while starting:
-        youngest_s = clock() - max(one.since_s for one in starting)
+        youngest_s = clock() - max(worker.since_s for worker in starting)
         await asyncio.sleep(max(SHORTEST_S, PART * youngest_s, EACH_S * len(starting)))
-        if any(await asyncio.gather(*(ping(one.url, _PATIENCE_S) for one in starting))):
+        if any(await asyncio.gather(*(ping(worker.url, _PATIENCE_S) for worker in starting))):
             return
     await asyncio.get_running_loop().create_future()
 
@@ -76,13 +76,13 @@ class WakeUp:
 
     async def wait(self, changed: asyncio.Event, pause_s: float) -> None:
         """Wait until `changed` is set, a worker answers, `end` is called, or `pause_s` is over."""
-        waiting: set[asyncio.Future[Any]] = {asyncio.ensure_future(one.wait()) for one in (changed, self._ended)}
+        waiting: set[asyncio.Future[Any]] = {asyncio.ensure_future(event.wait()) for event in (changed, self._ended)}
         if self.starting:
             waiting.add(asyncio.ensure_future(until_one_answers(self.starting, clock=self._clock)))
         try:
             await asyncio.wait(waiting, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waiting:
-                one.cancel()
+            for future in waiting:
+                future.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
             self._ended.clear()

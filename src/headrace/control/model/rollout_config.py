@@ -12,7 +12,7 @@ _WHERE = "DeploymentConfig"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """How traffic and workers pass from one revision to the next."""
+    """The steps by which traffic and workers move from one revision to the next."""
 
     kind: Literal["blue-green", "rolling"] = "blue-green"
     """blue-green: the whole new fleet first. rolling: workers come and go with the traffic."""
@@ -49,13 +49,13 @@ def check_deployment_config(config: dict[str, Any]) -> None:
 def _check_routing(routing: dict[str, Any]) -> None:
     sizes = {"CANARY": ("CanarySize", 1), "LINEAR": ("LinearStepSize", 10)}
     kind = routing["Type"]
-    for one, (member, least) in sizes.items():
+    for size, (member, least) in sizes.items():
         where = f"TrafficRoutingConfiguration.{member}"
-        if kind == one and member not in routing:
+        if kind == size and member not in routing:
             raise validation_error(f"{where} is missing; traffic routing of Type {kind} needs it.")
-        if kind != one and member in routing:
+        if kind != size and member in routing:
             raise validation_error(f"{where} does not go with traffic routing of Type {kind}. Leave it out.")
-        if kind == one:
+        if kind == size:
             _check_size(routing[member], where, least=least, most=50)
 
 

@@ -42,7 +42,7 @@ class CopySpec(RecordPart, frozen=True, kw_only=True):
 
     @property
     def need(self) -> Resources:
-        """What it takes of its instance."""
+        """The resources that it takes of its instance."""
         return read_requirements(self.requirements)
 
 
@@ -146,17 +146,17 @@ class WorkerView:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it serves, or is starting."""
+        """True while it serves or is starting."""
         return self.draining_s is None and self.failed_s is None and self.phase is not WorkerPhase.EXITED
 
     @property
     def can_serve(self) -> bool:
-        """Whether it takes requests now."""
+        """True while it accepts requests."""
         return self.is_wanted and self.phase is WorkerPhase.READY
 
     @property
     def is_gone(self) -> bool:
-        """Whether its process has ended."""
+        """True once its process has ended."""
         return self.phase is WorkerPhase.EXITED
 
 

@@ -1,5 +1,5 @@
 """
-What endpoints and inference components have in common: revisions of workloads, and the progress of rolling them out.
+The concepts that endpoints and inference components share: revisions of workloads, and the progress of their rollout.
 
 A revision is one version of what a user asked to run; its workloads are what runs. An endpoint's revision has one
 workload for each production variant, an inference component's has one. The planners know nothing but these.
@@ -62,7 +62,7 @@ class Workload:
 
     @property
     def is_host(self) -> bool:
-        """Whether its instances host inference components."""
+        """True if its instances host inference components."""
         return self.model is None
 
     @property
@@ -72,7 +72,7 @@ class Workload:
 
 
 class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
-    """One version of an endpoint or an inference component: a base class."""
+    """Base class of the versions of endpoints and inference components."""
 
     number: int
     deployment: Json = msgspec.field(default_factory=dict)
@@ -84,12 +84,12 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
-        """What it runs."""
+        """The workloads of the revision."""
         return self._read_workloads()
 
     @cached_property
     def rollout(self) -> Rollout:
-        """How traffic and workers pass to it from the revision before."""
+        """The rollout from the previous revision to this one."""
         return read_rollout(self.deployment, num_workers=self.num_workers)
 
     @cached_property
@@ -106,16 +106,21 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
     @property
     def desired(self) -> dict[str, DesiredCapacity]:
         """Weights and counts by variant."""
-        return {one.variant: DesiredCapacity(weight=one.weight, count=one.count) for one in self.workloads}
+        return {
+            workload.variant: DesiredCapacity(weight=workload.weight, count=workload.count)
+            for workload in self.workloads
+        }
 
     @property
     def startup_bound_s(self) -> float:
         """The longest that one of its workers may take from its start until it serves."""
-        return max((one.download_timeout_s + one.health_timeout_s for one in self.workloads), default=0.0)
+        return max(
+            (workload.download_timeout_s + workload.health_timeout_s for workload in self.workloads), default=0.0
+        )
 
     @property
     def async_output(self) -> AsyncOutput | None:
-        """Where answers of asynchronous invocations go."""
+        """The S3 location of the answers of asynchronous invocations."""
         return None
 
     def workload(self, variant: str) -> Workload | None:

@@ -32,7 +32,7 @@ class Tenant:
 
     def placed(self) -> list[Placed]:
         """Return its copies."""
-        return [Placed(component=self.name, instance=one, need=self.need) for one in self.instances]
+        return [Placed(component=self.name, instance=instance, need=self.need) for instance in self.instances]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,25 +69,25 @@ def with_leaving(
         window: whether anything may be moved.
         now_s: seconds since 1970.
     """
-    if any(one.leaving_s is not None for one in instances):
+    if any(instance.leaving_s is not None for instance in instances):
         return list(instances) if window.may_go_on else all_staying(instances, now_s)
     limit = _how_many(instances, rules, window, now_s) if window.may_begin else 0
     if limit <= 0:
         return list(instances)
-    chosen = instances_to_empty([one.id for one in instances], tenants, fixed=fixed, whole=whole, limit=limit)
-    return [replace(one, leaving_s=now_s) if one.id in chosen else one for one in instances]
+    chosen = instances_to_empty([instance.id for instance in instances], tenants, fixed=fixed, whole=whole, limit=limit)
+    return [replace(instance, leaving_s=now_s) if instance.id in chosen else instance for instance in instances]
 
 
 def all_staying(instances: Sequence[HostInstance], now_s: float) -> list[HostInstance]:
     """Stop emptying instances until another cooldown has passed."""
-    return [replace(one, leaving_s=None, changed_s=now_s) for one in instances]
+    return [replace(instance, leaving_s=None, changed_s=now_s) for instance in instances]
 
 
 def _how_many(instances: Sequence[HostInstance], rules: PoolRules, window: ConsolidationWindow, now_s: float) -> int:
     """Return how many instances may be emptied."""
     if len(instances) > rules.most:
         return len(instances) - rules.most
-    quiet_s = now_s - max([window.since_s, *(one.changed_s for one in instances)])
+    quiet_s = now_s - max([window.since_s, *(instance.changed_s for instance in instances)])
     return min(rules.step, len(instances) - rules.least) if quiet_s >= rules.cooldown_s else 0
 
 
@@ -106,13 +106,13 @@ def instances_to_empty(
     """
     copies = [*fixed, *(copy for tenant in tenants for copy in tenant.placed())]
     numbers = Counter(copy.instance for copy in copies)
-    age: Mapping[str, int] = {one: number for number, one in enumerate(instances)}
+    age: Mapping[str, int] = {instance: number for number, instance in enumerate(instances)}
     chosen: frozenset[str] = frozenset()
-    for one in sorted(instances, key=lambda one: (numbers[one], -age[one])):
+    for instance in sorted(instances, key=lambda instance: (numbers[instance], -age[instance])):
         if len(chosen) == limit:
             break
-        if _can_be_emptied(chosen | {one}, instances, tenants, fixed, whole):
-            chosen |= {one}
+        if _can_be_emptied(chosen | {instance}, instances, tenants, fixed, whole):
+            chosen |= {instance}
     return chosen
 
 
@@ -126,10 +126,10 @@ def _can_be_emptied(
     """Return whether each copy on them fits on the others, and no component is spread less evenly for it."""
     if any(copy.instance in leaving for copy in fixed):
         return False
-    kept = [one for one in instances if one not in leaving]
+    kept = [instance for instance in instances if instance not in leaving]
     placed = [*fixed, *(copy for tenant in tenants for copy in tenant.placed())]
     for tenant in tenants:
-        own = [one for one in tenant.instances if one not in leaving]
+        own = [instance for instance in tenant.instances if instance not in leaving]
         for _ in range(len(tenant.instances) - len(own)):
             instance = choose_instance(
                 tenant.name, tenant.need, whole=whole, instances=kept, placed=placed, strategy=tenant.strategy
@@ -149,4 +149,6 @@ def _can_be_emptied(
 def _imbalance(standing: Sequence[str], instances: Sequence[str]) -> int:
     """Return the copies on the instance that has the most, less those on the one that has the fewest."""
     numbers = Counter(standing)
-    return max((numbers[one] for one in instances), default=0) - min((numbers[one] for one in instances), default=0)
+    return max((numbers[instance] for instance in instances), default=0) - min(
+        (numbers[instance] for instance in instances), default=0
+    )

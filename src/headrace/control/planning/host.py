@@ -46,12 +46,12 @@ class Component:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was asked for is done."""
+        """True if the observed state has reached the desired one."""
         return visible_state(self.record) not in TRANSIENT
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether it is being deleted, or is settled and misses no copy that had a place."""
+        """True if it is being deleted, or is settled and lacks no copy that had a place."""
         if self.record.deleting_s is not None:
             return True
         progress = self.record.status.progress
@@ -112,8 +112,10 @@ def plan_host(
     moment = _Moment(now_s=now_s, limits=limits, new_id=new_id)
     states = _states(host, components, instances, unreadable, moment)
     plans = {
-        one.record.name: _plan(one, states.get(one.variant), endpoint_arn=endpoint_arn, now_s=now_s, limits=limits)
-        for one in components
+        component.record.name: _plan(
+            component, states.get(component.variant), endpoint_arn=endpoint_arn, now_s=now_s, limits=limits
+        )
+        for component in components
     }
     return HostPlan(
         plans=plans,
@@ -137,7 +139,7 @@ def _routes(plans: Mapping[str, Plan], states: Mapping[str, PlacementState]) -> 
 
 def with_components(route: Route, plan: HostPlan) -> Route:
     """Return the route of an endpoint with its components, and the instances that they share."""
-    variants = [replace(one, instances=len(plan.instances.get(one.name, ()))) for one in route.variants]
+    variants = [replace(variant, instances=len(plan.instances.get(variant.name, ()))) for variant in route.variants]
     return replace(route, variants=tuple(variants), components=plan.routes)
 
 
@@ -158,7 +160,7 @@ def _states(
         rules, known = pool_rules(variant), instances.get(variant.variant)
         if known is None:
             known = first_instances(rules, variant.count, now_s=moment.now_s, new_id=moment.new_id)
-        here = [one for one in components if one.variant == variant.variant]
+        here = [component for component in components if component.variant == variant.variant]
         states[variant.variant] = _state(variant, rules, known, here, unreadable, host.progress, moment)
     return states
 
@@ -173,7 +175,7 @@ def _state(
     moment: _Moment,
 ) -> PlacementState:
     """Return the state of the instances of one variant, with the decision which of them are emptied."""
-    ids = {one.id for one in instances}
+    ids = {instance.id for instance in instances}
     fixed = [copy for copy in unreadable if copy.instance in ids]
     whole = resources_of_type(variant.instance_type)
     return PlacementState(
@@ -184,19 +186,19 @@ def _state(
         instances=with_leaving(
             instances,
             rules,
-            [_tenant(one) for one in components],
+            [_tenant(component) for component in components],
             fixed=fixed,
             whole=whole,
             window=_window(host, components, instances, moment),
             now_s=moment.now_s,
         ),
-        placed=[*fixed, *(copy for one in components for copy in one.placed.values())],
+        placed=[*fixed, *(copy for component in components for copy in component.placed.values())],
         is_freeing=any(
-            not worker.is_wanted and not worker.is_gone and worker.name in one.placed
-            for one in components
-            for worker in one.workers
+            not worker.is_wanted and not worker.is_gone and worker.name in component.placed
+            for component in components
+            for worker in component.workers
         ),
-        may_grow=all(one.is_at_rest for one in components),
+        may_grow=all(component.is_at_rest for component in components),
         new_id=moment.new_id,
     )
 
@@ -205,7 +207,9 @@ def _tenant(component: Component) -> Tenant:
     """Return a component whose copies may be moved; all of them are of one revision then."""
     workload = component.workload
     standing = [
-        component.placed[one.name] for one in component.workers if one.is_wanted and one.name in component.placed
+        component.placed[worker.name]
+        for worker in component.workers
+        if worker.is_wanted and worker.name in component.placed
     ]
     assert workload.need is not None
     return Tenant(
@@ -220,17 +224,22 @@ def _window(
     host: Progress, components: Sequence[Component], instances: Sequence[HostInstance], moment: _Moment
 ) -> ConsolidationWindow:
     """Return whether copies may be moved from one instance to another now."""
-    begun_s = max((one.leaving_s for one in instances if one.leaving_s is not None), default=None)
-    failed_s = [one.failed_s for component in components for one in component.workers if one.failed_s is not None]
+    begun_s = max((instance.leaving_s for instance in instances if instance.leaving_s is not None), default=None)
+    failed_s = [
+        worker.failed_s for component in components for worker in component.workers if worker.failed_s is not None
+    ]
     since_s = max(
-        [host.since_s, *(one.record.status.progress.since_s for one in components if one.record.status.progress)]
+        [
+            host.since_s,
+            *(component.record.status.progress.since_s for component in components if component.record.status.progress),
+        ]
     )
-    is_settled = host.state not in TRANSIENT and all(one.is_settled for one in components)
-    living = [worker for one in components for worker in one.workers if not worker.is_gone]
-    is_sound = all(moment.now_s - one >= moment.limits.crash_window_s for one in failed_s)
+    is_settled = host.state not in TRANSIENT and all(component.is_settled for component in components)
+    living = [worker for component in components for worker in component.workers if not worker.is_gone]
+    is_sound = all(moment.now_s - time_s >= moment.limits.crash_window_s for time_s in failed_s)
     return ConsolidationWindow(
         may_begin=is_settled and is_sound and all(worker.can_serve for worker in living),
-        may_go_on=is_settled and all(begun_s is not None and one < begun_s for one in failed_s),
+        may_go_on=is_settled and all(begun_s is not None and time_s < begun_s for time_s in failed_s),
         since_s=since_s,
     )
 
@@ -261,7 +270,9 @@ def _plan(
         if plan.deployment is not None and plan.deployment.stable and plan.deployment.target:
             no_room += _NO_SPARE_ROOM
         state.trial.clear()
-        plan = planned(ExternalConditions(no_room=no_room, num_fitting=sum(isinstance(one, Start) for one in actions)))
+        plan = planned(
+            ExternalConditions(no_room=no_room, num_fitting=sum(isinstance(action, Start) for action in actions))
+        )
         actions, _ = _placed_actions(plan, component, state)
     state.placed += state.trial
     state.trial.clear()

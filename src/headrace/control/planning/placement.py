@@ -41,20 +41,22 @@ def choose_instance(
         placed: the copies on them, leaving ones included.
         strategy: of the component.
     """
-    used = {one: Resources() for one in instances}
+    used = {instance: Resources() for instance in instances}
     own, total = dict.fromkeys(instances, 0), dict.fromkeys(instances, 0)
     for copy in placed:
         if copy.instance in used:
             used[copy.instance] += copy.need
             total[copy.instance] += 1
             own[copy.instance] += copy.component == component
-    able = [one for one in instances if (used[one] + need).fits_in(whole)]
+    able = [instance for instance in instances if (used[instance] + need).fits_in(whole)]
     if not able:
         return None
-    order: Mapping[str, int] = {one: number for number, one in enumerate(instances)}
+    order: Mapping[str, int] = {instance: number for number, instance in enumerate(instances)}
     if strategy == "BINPACK":
-        return max(able, key=lambda one: (_fullness(used[one], whole), total[one], -order[one]))
-    return min(able, key=lambda one: (own[one], total[one], _fullness(used[one], whole), order[one]))
+        return max(able, key=lambda instance: (_fullness(used[instance], whole), total[instance], -order[instance]))
+    return min(
+        able, key=lambda instance: (own[instance], total[instance], _fullness(used[instance], whole), order[instance])
+    )
 
 
 def _fullness(used: Resources, whole: Resources) -> float:

@@ -41,7 +41,7 @@ class PlacementState:
     @property
     def leaving(self) -> frozenset[str]:
         """Instances that are being emptied."""
-        return frozenset(one.id for one in self.instances if one.leaving_s is not None)
+        return frozenset(instance.id for instance in self.instances if instance.leaving_s is not None)
 
     def place(self, component: str, need: Resources, strategy: Strategy) -> str | None:
         """Place a copy on an instance, a new one if there may be one; return its id, or None if it fits nowhere."""
@@ -60,7 +60,7 @@ class PlacementState:
             component,
             need,
             whole=self.whole,
-            instances=[one.id for one in self.instances if one.leaving_s is None],
+            instances=[instance.id for instance in self.instances if instance.leaving_s is None],
             placed=[*self.placed, *self.trial],
             strategy=strategy,
         )

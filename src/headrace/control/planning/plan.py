@@ -64,7 +64,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End a worker's process."""
+    """End the process of a worker."""
 
     worker: str
     grace_s: float
@@ -193,7 +193,9 @@ def _release(wanted: Mapping[FleetKey, int], workers: Sequence[WorkerView], give
     """Drain workers that are more than wanted."""
     drains: list[Drain] = []
     for fleet in sorted({worker.fleet for worker in workers}):
-        alive = [one for one in workers if one.fleet == fleet and one.is_wanted and one.name not in given_up]
+        alive = [
+            worker for worker in workers if worker.fleet == fleet and worker.is_wanted and worker.name not in given_up
+        ]
         drains.extend(Drain(worker=worker.name) for worker in surplus(alive, wanted.get(fleet, 0)))
     return drains
 
@@ -209,7 +211,7 @@ def _start(
     unwanted = deployment.progress.target if is_rolling_back(deployment) else None
     starts: list[Start] = []
     for fleet, count in sorted(wanted.items()):
-        missing = count - sum(one.is_wanted and not one.is_leaving for one in workers if one.fleet == fleet)
+        missing = count - sum(worker.is_wanted and not worker.is_leaving for worker in workers if worker.fleet == fleet)
         if fleet[1] != unwanted and missing > 0 and now_s >= restarts_s[fleet]:
             starts.extend([Start(fleet=fleet)] * missing)
     return starts
@@ -263,7 +265,11 @@ def _counting_failures(
         enough += 1
     counting: set[str] = set()
     for fleet in wanted:
-        recent = [one for one in failed if one.fleet == fleet and now_s - (one.failed_s or 0.0) < limits.crash_window_s]
+        recent = [
+            worker
+            for worker in failed
+            if worker.fleet == fleet and now_s - (worker.failed_s or 0.0) < limits.crash_window_s
+        ]
         counting |= {worker.name for worker in recent[:enough]}
     return counting
 

@@ -22,7 +22,7 @@ CONSOLIDATION_COOLDOWN_S = 1200.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRules:
-    """How many instances a variant may have."""
+    """The bounds on the number of instances of a variant."""
 
     least: int
     most: int
@@ -77,22 +77,24 @@ def kept_instances(
         now_s: seconds since 1970.
         new_id: makes the id of an instance.
     """
-    seen = [_with_copies(one, copies.get(one.id, 0), now_s) for one in instances]
-    empty = [one for one in reversed(seen) if one.idle_s is not None]
-    emptied = [one for one in empty if one.leaving_s is not None]
-    ripe = [one for one in empty if not rules.step and now_s - (one.idle_s or 0.0) >= rules.cooldown_s]
+    seen = [_with_copies(instance, copies.get(instance.id, 0), now_s) for instance in instances]
+    empty = [instance for instance in reversed(seen) if instance.idle_s is not None]
+    emptied = [instance for instance in empty if instance.leaving_s is not None]
+    ripe = [instance for instance in empty if not rules.step and now_s - (instance.idle_s or 0.0) >= rules.cooldown_s]
     above_most = empty[: max(0, len(seen) - rules.most)]
-    leaving = list(dict.fromkeys(one.id for one in (*emptied, *above_most, *ripe)))[: max(0, len(seen) - rules.least)]
-    kept = [one for one in seen if one.id not in leaving]
-    if any(one.id in leaving for one in emptied):
-        kept = [replace(one, changed_s=now_s) for one in kept]  # the next ones go after another cooldown
+    leaving = list(dict.fromkeys(instance.id for instance in (*emptied, *above_most, *ripe)))[
+        : max(0, len(seen) - rules.least)
+    ]
+    kept = [instance for instance in seen if instance.id not in leaving]
+    if any(instance.id in leaving for instance in emptied):
+        kept = [replace(instance, changed_s=now_s) for instance in kept]  # the next ones go after another cooldown
     missing = max(0, rules.least - len(kept))
     return [*kept, *(HostInstance(id=new_id(), idle_s=now_s, changed_s=now_s) for _ in range(missing))]
 
 
-def _with_copies(one: HostInstance, num_copies: int, now_s: float) -> HostInstance:
-    idle_s = None if num_copies else one.idle_s if one.idle_s is not None else now_s
-    if num_copies == one.num_copies and one.idle_s == idle_s:
-        return one
-    changed_s = now_s if num_copies != one.num_copies else one.changed_s
-    return replace(one, idle_s=idle_s, num_copies=num_copies, changed_s=changed_s)
+def _with_copies(instance: HostInstance, num_copies: int, now_s: float) -> HostInstance:
+    idle_s = None if num_copies else instance.idle_s if instance.idle_s is not None else now_s
+    if num_copies == instance.num_copies and instance.idle_s == idle_s:
+        return instance
+    changed_s = now_s if num_copies != instance.num_copies else instance.changed_s
+    return replace(instance, idle_s=idle_s, num_copies=num_copies, changed_s=changed_s)

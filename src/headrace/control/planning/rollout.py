@@ -148,11 +148,13 @@ def wanted_workers(deployment: Deployment) -> dict[FleetKey, int]:
         return {}
     wanted: dict[FleetKey, int] = {}
     if stable is not None:
-        wanted |= {(one.variant, stable.number): one.num_workers for one in stable.workloads}
+        wanted |= {(workload.variant, stable.number): workload.num_workers for workload in stable.workloads}
     if target is not None and is_rolling_back(deployment):
         kept = _passed_fraction(progress, target)
         wanted = _without_part(wanted, _fraction_at(target, _step_back(progress, target)))
-        return wanted | {(one.variant, target.number): _part_of(one.num_workers, kept) for one in target.workloads}
+        return wanted | {
+            (workload.variant, target.number): _part_of(workload.num_workers, kept) for workload in target.workloads
+        }
     if target is None or progress.state not in (State.CREATING, State.UPDATING):
         return wanted
     if stable is not None and target.rollout.kind == "rolling":
@@ -197,7 +199,7 @@ def _target_capacity(deployment: Deployment, target: Revision) -> dict[FleetKey,
     part = 1.0
     if deployment.stable is not None and target.rollout.kind == "rolling":
         part = target.rollout.steps[deployment.progress.step]
-    return {(one.variant, target.number): _part_of(one.num_workers, part) for one in target.workloads}
+    return {(workload.variant, target.number): _part_of(workload.num_workers, part) for workload in target.workloads}
 
 
 def _advance_once(
@@ -264,7 +266,7 @@ def _cut_down(
 ) -> Deployment:
     """Go on with the copies that run or have a place; the others are unplaced."""
     fleet = (stable.workloads[0].variant, stable.number)
-    standing = sum(one.is_wanted and not one.is_leaving for one in workers if one.fleet == fleet)
+    standing = sum(worker.is_wanted and not worker.is_leaving for worker in workers if worker.fleet == fleet)
     granted = min(stable.num_workers, standing + conditions.num_fitting)
     num_unplaced = deployment.progress.num_unplaced + stable.num_workers - granted
     return _granted(deployment, stable, granted, num_unplaced=num_unplaced, no_room=conditions.no_room)

@@ -22,7 +22,7 @@ def plan_route(
     starting: Collection[str] = (),
 ) -> Route:
     """
-    Return who serves which part of the traffic; there are no replicas while the endpoint is not in service.
+    Return the route of an endpoint; it has no replicas while the endpoint is not in service.
 
     Args:
         record: of the endpoint or the component.
@@ -62,7 +62,7 @@ def _variants(deployment: Deployment, serving: Sequence[WorkerView]) -> tuple[Va
     is_old_alone = old.number in revisions and new.number not in revisions
     fraction = 0.0 if is_old_alone else traffic_fraction(deployment)
     routes = []
-    for name in dict.fromkeys(one.variant for one in (*old.workloads, *new.workloads)):
+    for name in dict.fromkeys(workload.variant for workload in (*old.workloads, *new.workloads)):
         route = _mixed_variant(name, old, new, fraction, serving)
         if route is not None:
             routes.append(route)
@@ -78,10 +78,10 @@ def _on_standby(route: VariantRoute, *, is_awaited: bool) -> VariantRoute:
 
 def _without_empty(routes: Sequence[VariantRoute]) -> tuple[VariantRoute, ...]:
     """Take the weight from variants without replicas during an update, if others have some."""
-    empty = {one.name for one in routes if not any(fleet.replicas for fleet in one.fleets)}
+    empty = {route.name for route in routes if not any(fleet.replicas for fleet in route.fleets)}
     if len(empty) == len(routes):
         return tuple(routes)
-    return tuple(replace(one, weight=0.0) if one.name in empty else one for one in routes)
+    return tuple(replace(route, weight=0.0) if route.name in empty else route for route in routes)
 
 
 def _plain_variant(workload: Workload, revision: Revision, serving: Sequence[WorkerView]) -> VariantRoute:
@@ -142,7 +142,7 @@ def _weight(workload: Workload | None, revision: Revision, *, is_normalised: boo
         return 0.0
     if not is_normalised:
         return workload.weight
-    total = sum(one.weight for one in revision.workloads)
+    total = sum(workload.weight for workload in revision.workloads)
     return workload.weight / total if total > 0 else 1 / len(revision.workloads)
 
 
@@ -157,5 +157,7 @@ def _route(workload: Workload, weight: float, fleets: tuple[Fleet, ...]) -> Vari
 
 
 def _replicas(serving: Sequence[WorkerView], variant: str, revision: int) -> tuple[Replica, ...]:
-    found = sorted((one for one in serving if one.fleet == (variant, revision)), key=lambda worker: worker.name)
+    found = sorted(
+        (worker for worker in serving if worker.fleet == (variant, revision)), key=lambda worker: worker.name
+    )
     return tuple(Replica(worker=worker.name, url=worker.url, token=worker.token) for worker in found)

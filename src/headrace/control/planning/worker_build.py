@@ -1,4 +1,4 @@
-"""How the worker of a workload is started: its files, environment, options and resources."""
+"""Build the worker of a workload: its files, environment, options and resources."""
 
 import math
 from collections.abc import Callable, Mapping

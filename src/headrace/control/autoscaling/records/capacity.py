@@ -49,7 +49,7 @@ def read_capacity(store: Store, key: TargetKey) -> Capacity | None:
         return None
     progress = record.status.progress
     keys = (ready_key(workload.variant, number) for number in record.status.revisions)
-    serving = sum(record.status.ready.get(one, 0) for one in keys)
+    serving = sum(record.status.ready.get(key, 0) for key in keys)
     return Capacity(
         desired=workload.count,
         in_service=num_hosts(record, key.variant) if workload.is_host else serving,
