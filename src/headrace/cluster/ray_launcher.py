@@ -146,8 +146,11 @@ class RayLauncher:
         started: dict[str, Any] = await self._link.call("known", self._known_s)
         handles = {name: _handle(facts) for name, facts in started.items()}
         seen = await asyncio.gather(*(self.poll(name, handle) for name, handle in handles.items()))
-        alive = zip(handles.items(), seen, strict=True)
-        return {name: handle for (name, handle), observed in alive if observed.phase is not WorkerPhase.EXITED}
+        observed = zip(handles.items(), seen, strict=True)
+        alive = {name: handle for (name, handle), seen_as in observed if seen_as.phase is not WorkerPhase.EXITED}
+        for name, handle in alive.items():  # one that started after `start` gave up waiting has no handle here yet
+            await asyncio.to_thread(self._store_handle, self._files(name), handle)
+        return alive
 
     async def forget(self, name: str) -> None:
         """Remove the folder of an exited worker with its log; a running worker keeps it."""
