@@ -174,6 +174,7 @@ def test_a_model_that_does_not_fit_into_its_components_memory_fails_with_the_sum
         )
     finally:
         sagemaker.delete_inference_component(InferenceComponentName="tight")
+        until(lambda: len(sagemaker.list_inference_components()["InferenceComponents"]) == 1, "it is gone")
 
 
 def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> None:
@@ -203,11 +204,11 @@ def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> Non
 
 def test_the_console_and_cloudwatch_show_a_component(napper: Running) -> None:
     """Where its copy is, which no operation of AWS tells; and how many there were."""
-    told = httpx.get(
+    shown = httpx.get(
         f"{napper.url}/console/api/components", params={"endpoint": "naps"}, trust_env=False, timeout=WAIT_S
     ).json()
-    assert [one["name"] for one in told["components"]] == ["napper"]
-    [host] = told["hosts"]
+    assert [component["name"] for component in shown["components"]] == ["napper"]
+    [host] = shown["hosts"]
     assert (host["variant"], host["instance_type"], len(host["instances"])) == ("v", "ml.g5.2xlarge", 1)
     assert {copy["component"] for copy in host["instances"][0]["copies"]} <= {"napper"}
     cloudwatch = napper.client("cloudwatch")
