@@ -291,7 +291,7 @@ class _GrammarVocabulary:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         special_ids = tokenizer.special_ids | tokenizer.eos_token_ids
-        self.eos_token_id = next(iter(tokenizer.eos_token_ids), 0)
+        self.eos_token_id = min(tokenizer.eos_token_ids, default=0)
         self.special_token_ids = sorted(special_ids)
         self.tokens = [
             b"" if index in special_ids else tokenizer.token_bytes(index) for index in range(tokenizer.vocab_size)

@@ -75,15 +75,7 @@ def assemble(
     env: Mapping[str, str] = os.environ,
 ) -> Parts:
     """
-    Assemble all parts.
-
-    Args:
-        settings: of the platform.
-        folder: its data folder.
-        store: the opened store.
-        storage: the object storage, started so that its address is known.
-        url: of the platform.
-        env: of this process.
+    Assemble all parts of the platform at `url`; `storage` has been started, so that its address is known.
 
     Raises:
         SettingsError: the file with own images cannot be read, or a package for the cluster is not installed.
