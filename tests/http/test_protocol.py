@@ -5,7 +5,6 @@ import socket
 
 import pytest
 
-from headrace.http.protocol import HttpLimits
 from headrace.testing.echo import EchoBackend, EchoScript
 from tests.http_cases import GET, HOST, MALFORMED, answers_in, exchange
 from tests.server.conftest import serving
@@ -128,7 +127,7 @@ def test_a_client_that_waits_for_100_continue_is_told_that_its_body_is_too_large
     ids=["head", "body", "none", "head 2"],
 )
 def test_a_request_that_does_not_arrive_in_time_is_answered_408_and_closed(request_part):
-    with serving(limits=HttpLimits(receive_timeout_s=0.2), timeout_keep_alive=1) as echo:
+    with serving(receive_timeout_s=0.2, timeout_keep_alive=1) as echo:
         answers = answers_in(exchange(echo.url, request_part))
         assert echo.service.limiter.in_flight == 0
     assert [answer.status for answer in answers] == ([408] if request_part else [])
@@ -146,7 +145,7 @@ def test_a_reader_that_stops_is_dropped_and_its_request_aborted():
     backend = EchoBackend(max_model_len=200_000, script=EchoScript())
     body = {"model": "echo", "prompt": "w " * 100, "max_tokens": 150_000, "ignore_eos": True, "stream": True}
     content = json.dumps(body).encode()
-    with serving(backend, limits=HttpLimits(send_timeout_s=0.5)) as echo, _connected(echo) as lazy:
+    with serving(backend, send_timeout_s=0.5) as echo, _connected(echo) as lazy:
         lazy.sendall(
             b"POST /v1/completions HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(content) + content
         )
@@ -156,7 +155,7 @@ def test_a_reader_that_stops_is_dropped_and_its_request_aborted():
 
 
 def test_one_connection_too_many_is_told_to_come_again():
-    with serving(limits=HttpLimits(max_connections=2)) as echo, _connected(echo), _connected(echo) as second:
+    with serving(max_connections=2) as echo, _connected(echo), _connected(echo) as second:
         second.sendall(GET + HOST + b"\r\n")
         assert second.recv(100).startswith(b"HTTP/1.1 200")
         (answer,) = answers_in(exchange(echo.url))

@@ -24,9 +24,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp
 
 from headrace.gateway.traffic_history import TrafficHistory
+from headrace.http.asgi import ASGIApp
 from headrace.http.listener import bind, url_of
 from headrace.platform.console import console_app, needs_key
 from tests.prompt_server import PromptServer

@@ -15,10 +15,10 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
 
 from headrace.control.access_keys import ACCESS_KEY, AccessKeySpec
 from headrace.gateway.app import Gateway
+from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.body import read_body
 from headrace.platform.access import Authenticator
 from headrace.platform.app import Apps, PlatformApp

@@ -7,7 +7,7 @@ from importlib.resources import files
 import httpx
 import pytest
 
-from headrace.core.pages import SHARED
+from headrace.http.pages import SHARED
 from headrace.platform.console import MAX_RATES, is_console, needs_key
 from tests.waiting import WAIT_S
 
@@ -54,7 +54,7 @@ def test_every_file_that_the_page_or_a_script_names_is_served(client: httpx.Clie
         seen.add(path)
         names |= set(re.findall(r"""["'](/console/web/[^"']+)["']""", answer.text))
         names |= {f"/console/web/{name}" for name in re.findall(r"""from "\./([^"]+)\"""", answer.text)}
-    for package, own in (("headrace.platform", True), ("headrace.core", False)):
+    for package, own in (("headrace.platform", True), ("headrace.http", False)):
         for file in files(package).joinpath("web").iterdir():
             path = "/console" if file.name == "index.html" else f"/console/web/{file.name}"
             assert path in seen, "a file that no page uses"

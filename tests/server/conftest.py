@@ -14,11 +14,12 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
 
 from headrace.core.telemetry import setup_logging
+from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.listener import bind, url_of
-from headrace.http.protocol import DEFAULT_LIMITS, HttpLimits, StreamingProtocol
+from headrace.http.protocol import StreamingProtocol
+from headrace.http.server import http_limits
 from headrace.server.app import create_app
 from headrace.server.service import Service
 from headrace.settings.server_settings import ServerSettings
@@ -69,7 +70,6 @@ def serving(
     ready: bool = True,
     http: str = "headrace",
     watch_scope: Callable[[Scope], None] = lambda _: None,
-    limits: HttpLimits = DEFAULT_LIMITS,
     timeout_keep_alive: int = 75,
     **settings: Any,
 ) -> Iterator[Echo]:
@@ -77,7 +77,8 @@ def serving(
     backend = backend or EchoBackend(max_model_len=512)
     log = io.StringIO()
     setup_logging(format="json", level="info", stream=log)
-    app = create_app(ServerSettings(**{"model": "echo", "dialect": "tgi-3", **settings}), backend if ready else None)
+    resolved = ServerSettings(**{"model": "echo", "dialect": "tgi-3", **settings})
+    app = create_app(resolved, backend if ready else None)
 
     open_calls: set[int] = set()
 
@@ -89,7 +90,7 @@ def serving(
         finally:
             open_calls.discard(id(scope))
 
-    protocol: Any = partial(StreamingProtocol, limits=limits) if http == "headrace" else http
+    protocol: Any = partial(StreamingProtocol, limits=http_limits(resolved)) if http == "headrace" else http
     config = uvicorn.Config(
         watched,
         http=protocol,

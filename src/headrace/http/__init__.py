@@ -1,1 +1,1 @@
-"""HTTP/1.1 for all servers and clients here: listener, protocol, request bodies, responses, a client for workers."""
+"""HTTP/1.1 for servers and clients: listener, protocol, bodies, responses, shared page files, a client for workers."""

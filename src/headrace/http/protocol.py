@@ -31,22 +31,19 @@ ALLOWED = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """Limits on the connections of a server and on the time of its clients."""
+    """Limits on the connections of a server and on the time of its clients; the settings have the defaults."""
 
-    max_connections: int = 4096
-    receive_timeout_s: float = 120.0
+    max_connections: int
+    receive_timeout_s: float
     """For the head of a request, and again for its body, plus a second per `MIN_BYTES_A_SECOND` of body."""
-    send_timeout_s: float = 120.0
+    send_timeout_s: float
     """Seconds that a client may leave a response unread before its connection is dropped."""
-
-
-DEFAULT_LIMITS = HttpLimits()
 
 
 class StreamingProtocol(HttpToolsProtocol):
     """A client's connection: uvicorn's protocol with checks, limits and timers."""
 
-    def __init__(self, *args: Any, limits: HttpLimits = DEFAULT_LIMITS, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limits: HttpLimits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits = limits
         self._is_in_head = False

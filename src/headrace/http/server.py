@@ -9,7 +9,7 @@ from typing import Any, cast
 import uvicorn
 
 from headrace.http.asgi import ASGIApp
-from headrace.http.protocol import DEFAULT_LIMITS, HttpLimits, StreamingProtocol
+from headrace.http.protocol import HttpLimits, StreamingProtocol
 from headrace.settings.platform_settings import PlatformSettings
 from headrace.settings.server_settings import ServerSettings
 
@@ -45,7 +45,7 @@ def http_limits(settings: ServerSettings | PlatformSettings) -> HttpLimits:
     )
 
 
-def http_server(app: ASGIApp, *, limits: HttpLimits = DEFAULT_LIMITS) -> HttpServer:
+def http_server(app: ASGIApp, *, limits: HttpLimits) -> HttpServer:
     """Return a server for an application; `serve(sockets=[...])` runs it."""
     _allow_descriptors(limits.max_connections + _OTHER_DESCRIPTORS)
     config = uvicorn.Config(

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from headrace.core.pages import PAGE_HEADERS, SHARED, media_type, read_page
 from headrace.gateway.traffic_history import TrafficHistory
+from headrace.http.pages import PAGE_HEADERS, SHARED, media_type, read_page
 from headrace.state.records import Json
 
 CONSOLE_PATH = "/console"

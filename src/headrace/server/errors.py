@@ -1,9 +1,10 @@
 """Errors before the first byte as HTTP responses, in the dialect of the path."""
 
+from collections.abc import Awaitable, Callable
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ExceptionHandler
 
 from headrace.core.client_text import shortened
 from headrace.core.errors import HeadraceError, MethodNotAllowed
@@ -53,7 +54,7 @@ async def _client_gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=CLIENT_GONE_STATUS)
 
 
-EXCEPTION_HANDLERS: dict[object, ExceptionHandler] = {
+EXCEPTION_HANDLERS: dict[object, Callable[[Request, Exception], Awaitable[Response]]] = {
     ClientGone: _client_gone,
     HeadraceError: _headrace_error,
     HTTPException: _http_error,

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.core.pages import PAGE_HEADERS, SHARED, media_type, read_page
+from headrace.http.pages import PAGE_HEADERS, SHARED, media_type, read_page
 
 _FILES = ("chat.js", "style.css", *SHARED)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.http.listener import bind, url_of
-from headrace.http.server import http_server
+from headrace.http.server import http_limits, http_server
 from headrace.server.app import create_app
 from headrace.server.main import run_server
 from headrace.settings.server_settings import load_settings
@@ -44,7 +44,7 @@ def echo_server(backend: EchoBackend | None = None, **settings: Any) -> Iterator
     """
     backend = backend or EchoBackend()
     resolved, _ = load_settings({"model": MODEL, **settings}, {})
-    server = http_server(create_app(resolved, backend))
+    server = http_server(create_app(resolved, backend), limits=http_limits(resolved))
     with bind("127.0.0.1", 0) as listener:
         thread = threading.Thread(
             target=lambda: asyncio.run(server.serve(sockets=[listener])), name="echo-server", daemon=True

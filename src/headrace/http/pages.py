@@ -2,7 +2,7 @@
 Files and security headers that the chat page and the console share.
 
 The chat page of the model server and the console of the platform are static files without a build step. What both
-need (colours, streaming, Markdown, rendering of an answer) is in `core/web`.
+need (colours, streaming, Markdown, rendering of an answer) is in `http/web`.
 """
 
 from functools import cache
@@ -19,7 +19,7 @@ PAGE_HEADERS = {
 }
 """A page may load nothing from other sites, and no site may frame it."""
 SHARED = ("base.css", "conversation.js", "dom.js", "events.js", "markdown.js", "messages.css")
-"""The files of `core/web`, served next to a page's own files."""
+"""The files of `http/web`, served next to a page's own files."""
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 
 
@@ -31,5 +31,5 @@ def media_type(name: str) -> str:
 @cache
 def read_page(package: str, name: str) -> bytes:
     """Read a file from the `web` folder of a package, or a shared file."""
-    home = "headrace.core" if name in SHARED else package
+    home = "headrace.http" if name in SHARED else package
     return files(home).joinpath("web", name).read_bytes()
