@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.control.api.test_endpoints import make_config
 from tests.control.support import ROLE, Platform
-from tests.control.test_endpoints import make_config
 
 RESOURCE = "endpoint/e/variant/AllTraffic"
 IDENTITY = {

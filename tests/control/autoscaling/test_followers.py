@@ -27,7 +27,7 @@ from headrace.state.routes import ROUTE, Route
 from headrace.state.signals import WakeTarget
 from headrace.testing.fake_launcher import fails_after, ready_after
 from tests.control.components.scene import NEED, Scene
-from tests.control.components.world import managed
+from tests.control.planning.host_world import managed
 from tests.control.support import AWS_SCOPE
 
 from .test_autoscaler import steps

@@ -13,8 +13,8 @@ from headrace.control.model.workload import HEALTH_TIMEOUT_S, State
 from headrace.core.telemetry import setup_logging
 from headrace.wire.aws.errors import AwsError
 from tests.control.components.scene import NEED, Scene
-from tests.control.components.world import HostWorld, component_config, managed
-from tests.control.world import BROKEN, Behaviour
+from tests.control.planning.host_world import HostWorld, component_config, managed
+from tests.control.planning.world import BROKEN, Behaviour
 
 
 def counts(scene: Scene, name: str) -> tuple[str, int, int]:

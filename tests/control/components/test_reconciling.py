@@ -15,7 +15,7 @@ from headrace.state.routes import ROUTE
 from headrace.wire.aws.errors import AwsError
 from tests.cloudwatch.samples import create_alarm
 from tests.control.components.scene import NEED, TYPE, Scene
-from tests.control.components.world import managed
+from tests.control.planning.host_world import managed
 from tests.control.support import IMAGE, reconciler_of
 
 

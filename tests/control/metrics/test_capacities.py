@@ -9,8 +9,8 @@ from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.metrics.capacities import CapacityRecorder, of_component
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.state.sql import open_store
+from tests.control.api.test_components import component, host, model, until
 from tests.control.broken_records import insert_record
-from tests.control.components.test_api import component, host, model, until
 from tests.control.support import Platform
 
 NOW_S = 1_800_000_000.0

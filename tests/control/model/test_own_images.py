@@ -12,7 +12,7 @@ from headrace.control.model.images import OwnImage
 from headrace.control.model.own_images import read_own_images
 from headrace.core.errors import SettingsError
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "images.md"
+PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "images.md"
 
 
 def read(text):

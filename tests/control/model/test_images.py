@@ -15,7 +15,7 @@ from headrace.settings.server_settings import load_settings
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.registry import DIALECT_NAMES
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 PAGE = ROOT / "docs" / "images.md"
 SCRIPT = ROOT / "scripts" / "image_uris.py"
 REGISTRY = "763104351884.dkr.ecr.us-east-1.amazonaws.com/"

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.control.model.workload import State
-from tests.control.world import BROKEN, Behaviour, config, served
+from tests.control.planning.world import BROKEN, Behaviour, config, served
 
 CANARY = {
     "BlueGreenUpdatePolicy": {

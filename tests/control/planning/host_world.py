@@ -17,7 +17,7 @@ from headrace.control.planning.host import Component, HostPlan, plan_host
 from headrace.control.planning.placement import Placed
 from headrace.control.planning.rollout import Deployment
 from headrace.state.records import copy_part
-from tests.control.world import ARN, GOOD, Behaviour, World
+from tests.control.planning.world import ARN, GOOD, Behaviour, World
 
 TYPE = "ml.p3.8xlarge"
 """32 vCPUs, 4 accelerators, 244 GiB."""

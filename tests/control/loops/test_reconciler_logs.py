@@ -6,7 +6,7 @@ import pytest
 
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
-from tests.control.reconciler_scene import Scene
+from tests.control.loops.reconciler_scene import Scene
 
 
 @pytest.fixture

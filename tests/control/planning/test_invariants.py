@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.workload import TRANSIENT, State
 from headrace.control.planning.rollout import rollout_bound_s
-from tests.control.world import GOOD, Behaviour, World, config
+from tests.control.planning.world import GOOD, Behaviour, World, config
 
 SIZES = st.fixed_dictionaries(
     {"Type": st.sampled_from(["CAPACITY_PERCENT", "INSTANCE_COUNT"]), "Value": st.sampled_from([1, 2, 10, 25, 33, 50])}

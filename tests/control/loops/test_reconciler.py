@@ -15,7 +15,7 @@ from headrace.state.routes import ROUTE
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine, Script, fails_after, ready_after
 from tests.cloudwatch.samples import create_alarm
 from tests.control.broken_records import insert_record
-from tests.control.reconciler_scene import Scene
+from tests.control.loops.reconciler_scene import Scene
 from tests.waiting import WAIT_S
 
 

@@ -7,7 +7,7 @@ import pytest
 from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.workload import State
 from headrace.control.planning.fleet import Limits
-from tests.control.world import BROKEN, DUMB, GOOD, Behaviour, World, config, served
+from tests.control.planning.world import BROKEN, DUMB, GOOD, Behaviour, World, config, served
 
 
 def test_an_endpoint_is_creating_before_the_first_pass() -> None:

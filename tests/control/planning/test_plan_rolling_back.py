@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.control.model.workload import State
-from tests.control.world import BROKEN, DUMB, Behaviour, World, config, served
+from tests.control.planning.world import BROKEN, DUMB, Behaviour, World, config, served
 
 ALARM = "The alarm errors is in ALARM."
 

@@ -10,8 +10,8 @@ from headrace.control.model.workload import State, Workload
 from headrace.control.planning.consolidation import Tenant, instances_to_empty
 from headrace.control.planning.placement import Placed, Resources, Strategy, choose_instance
 from headrace.control.planning.pool import PoolRules, pool_rules
-from tests.control.components.world import COOLDOWN_MIN, WHOLE, HostWorld, component_config, managed, placed_of
-from tests.control.world import BROKEN, GOOD, Behaviour
+from tests.control.planning.host_world import COOLDOWN_MIN, WHOLE, HostWorld, component_config, managed, placed_of
+from tests.control.planning.world import BROKEN, GOOD, Behaviour
 
 COOLDOWN_S = 60.0 * COOLDOWN_MIN
 

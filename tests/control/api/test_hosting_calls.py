@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.control.api.test_endpoints import VARIANT, make_config
 from tests.control.support import IMAGE, ROLE, Platform
-
-from .test_endpoints import VARIANT, make_config
 
 TAGS = [{"Key": "team", "Value": "rivers"}, {"Key": "tier", "Value": "test"}]
 LONG_AGO = dt.datetime(2021, 1, 1, tzinfo=dt.UTC)

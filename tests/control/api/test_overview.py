@@ -8,8 +8,8 @@ from headrace.control.api.overview import hosts_json, read_overview
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
+from tests.control.api.test_components import NEED, component, host, model, until
 from tests.control.broken_records import insert_record
-from tests.control.components.test_api import NEED, component, host, model, until
 from tests.control.support import Platform
 
 EMPTY = {"components": [], "hosts": []}
