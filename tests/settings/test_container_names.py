@@ -64,7 +64,7 @@ def test_every_foreign_name_is_obeyed_or_told_about(kind, name, key, meaning):
         overrides = overrides | {"dtype": "smoothquant"} if meaning.field == "smoothquant_alpha" else overrides
         settings, notices = load_one(kind, name, text, **overrides)
         assert getattr(settings, meaning.field) == wanted
-        assert [notice.kind for notice in notices] == ["obeyed"]
+        assert [notice.kind for notice in notices] == ["applied"]
     elif isinstance(meaning, Requires):
         with pytest.raises(SettingsError) as refused:
             load_one(kind, name, "surprise", **MODEL)
@@ -139,7 +139,7 @@ def test_lmis_smoothquant_is_obeyed_with_its_strength():
     }
     settings, notices = load_settings(MODEL, {}, properties)
     assert (settings.dtype, settings.smoothquant_alpha) == ("smoothquant", 0.8)
-    assert {notice.kind for notice in notices} == {"obeyed"}
+    assert {notice.kind for notice in notices} == {"applied"}
 
 
 @pytest.mark.parametrize("part", ["token", "channel"])
@@ -188,7 +188,7 @@ def test_the_serving_properties_of_the_articles_work_unchanged():
     settings, notices = load_settings({}, {}, parse_properties(text))
     assert settings.model == "TheBloke/Llama-2-7b-chat-fp16"
     assert (settings.max_num_seqs, settings.rolling_batch, settings.dialect) == (32, "auto", "lmi-17")
-    assert {notice.kind for notice in notices} == {"obeyed"}
+    assert {notice.kind for notice in notices} == {"applied"}
 
 
 def test_the_model_config_of_the_torchserve_article_works_unchanged():
@@ -216,7 +216,7 @@ def test_the_model_config_of_the_torchserve_article_works_unchanged():
     settings, notices = load_settings({}, {"TS_INSTALL_PY_DEP_PER_MODEL": "true"}, {}, parse_model_config(text))
     assert (settings.model, settings.default_max_new_tokens) == ("llama-2-13b-split", 100)
     assert settings.dialect == "torchserve"
-    assert {notice.kind for notice in notices} == {"obeyed", "ignored"}
+    assert {notice.kind for notice in notices} == {"applied", "ignored"}
     assert {notice.name for notice in notices} >= {"handler.tp_degree", "micro_batching", "batchSize"}
 
 
@@ -226,7 +226,7 @@ def test_what_else_a_handler_is_told_is_for_code_that_is_not_run():
     assert settings.max_model_len == 64
     assert {notice.name: notice.kind for notice in notices} == {
         "handler.prompt_prefix": "ignored",
-        "handler.vllm_engine_config.max_model_len": "obeyed",
+        "handler.vllm_engine_config.max_model_len": "applied",
         "minWorker": "unknown",
     }
     assert "Did you mean minWorkers?" in "".join(notice.message for notice in notices)
@@ -275,7 +275,7 @@ def test_every_rolling_batch_that_lmi_took_is_served(form, value):
     assert settings.rolling_batch in ("auto", "native")
     assert settings.max_num_seqs == ServerSettings().max_num_seqs
     is_disabled = value.lower().startswith("disable")
-    assert notice.kind == ("ignored" if is_disabled else "obeyed")
+    assert notice.kind == ("ignored" if is_disabled else "applied")
     assert ("max_num_seqs=1 runs one at a time" in notice.message) == is_disabled
 
 

@@ -42,7 +42,7 @@ def serve_model(prepared: "PreparedWorker") -> int:
     from headrace.server.main import run_server
 
     settings, notices = worker_settings(prepared, os.environ)
-    prepared.report_notices([notice.message for notice in notices if notice.kind != "obeyed"])
+    prepared.report_notices([notice.message for notice in notices if notice.kind != "applied"])
     with showing_progress() as progress:
         return run_server(settings, notices=notices, progress=progress)
 

@@ -77,7 +77,7 @@ def run_server(
     """
     setup_logging(format=settings.log_format, level=settings.log_level)
     for notice in notices:
-        log = get_logger().info if notice.kind == "obeyed" else get_logger().warning
+        log = get_logger().info if notice.kind == "applied" else get_logger().warning
         log(f"setting.{notice.kind}", name=notice.name, message=notice.message)
     try:
         with bind(settings.host, settings.port) as listener:

@@ -95,18 +95,18 @@ ENVIRONMENT: dict[str, Meaning] = {
     **dict.fromkeys(
         ("SAGEMAKER_NUM_MODEL_WORKERS", "SAGEMAKER_MODEL_SERVER_WORKERS", "VALIDATION_WORKERS"), NO_WORKERS
     ),
-    "SAGEMAKER_MULTI_MODEL": NoEffect("one model is served", ("false",)),
-    "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT": NoEffect("the dialect determines the form of the answer"),
+    "SAGEMAKER_MULTI_MODEL": NoEffect("the server serves one model", ("false",)),
+    "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT": NoEffect("the dialect determines the format of the response"),
     "SAGEMAKER_MAX_RESPONSE_SIZE": OPTIONS["max_output_size"],
     **dict.fromkeys(
         ("SAGEMAKER_SECURE_MODE", "SAGEMAKER_SECURITY_CONTROLS", "SAGEMAKER_UNTRUSTED_CHANNELS"),
-        NoEffect("code, pickles and requirements of a model folder are never run, as this variable demands"),
+        NoEffect("code, pickles and requirements of a model folder are never run, with or without it"),
     ),
     **dict.fromkeys(
         ("SAGEMAKER_ENABLE_STATEFUL_SESSIONS", "SAGEMAKER_SESSIONS_EXPIRATION", "SAGEMAKER_SESSIONS_PATH"),
         NO_SESSIONS,
     ),
-    "SAGEMAKER_ENABLE_LOAD_AWARE": NoEffect("load is on /metrics"),
+    "SAGEMAKER_ENABLE_LOAD_AWARE": NoEffect("the load is reported on /metrics"),
     **dict.fromkeys(
         (
             "SAGEMAKER_PROGRAM",
@@ -139,8 +139,10 @@ ENVIRONMENT: dict[str, Meaning] = {
     "PROMETHEUS_PORT": NoEffect("metrics are on /metrics of the same port"),
     "WEIGHTS_CACHE_OVERRIDE": NoEffect("see cache_dir"),
     **dict.fromkeys(("OTLP_ENDPOINT", "OTLP_SERVICE_NAME"), TRACING),
-    **dict.fromkeys(("WATERMARK_GAMMA", "WATERMARK_DELTA"), NoEffect("answers are not watermarked")),
-    **dict.fromkeys(("NGROK", "NGROK_AUTHTOKEN", "NGROK_EDGE"), NoEffect("tunnels are not opened", ("false",))),
+    **dict.fromkeys(("WATERMARK_GAMMA", "WATERMARK_DELTA"), NoEffect("watermarking is not supported")),
+    **dict.fromkeys(
+        ("NGROK", "NGROK_AUTHTOKEN", "NGROK_EDGE"), NoEffect("ngrok tunnels are not supported", ("false",))
+    ),
     "TS_JOB_QUEUE_SIZE": Fills("max_concurrent_requests"),
     "TS_MAX_REQUEST_SIZE": Fills("max_body_bytes", read_bytes),
     "TS_MAX_RESPONSE_SIZE": OPTIONS["max_output_size"],
@@ -154,7 +156,7 @@ ENVIRONMENT: dict[str, Meaning] = {
     "DISABLE_GRAMMAR_SUPPORT": NoEffect("grammars are always supported", ("false", "0")),
     "MAX_CLIENT_BATCH_SIZE": NoEffect("a request has one prompt"),
     "LORA_ADAPTERS": NO_LORA,
-    "USAGE_STATS": NoEffect("no usage is reported", ("off",)),
+    "USAGE_STATS": NoEffect("usage statistics are never sent", ("off",)),
     "ENABLE_PREFILL_LOGPROBS": ALWAYS,
     **dict.fromkeys(
         ("AIP_HTTP_PORT", "AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE"), NoEffect("Vertex AI's routes are not served")

@@ -60,10 +60,10 @@ def by_value(expected: str, values: Mapping[str, Converted]) -> Callable[[str], 
     """Return a converter that looks up the value; its error for an unknown one is `expected`."""
 
     def convert(raw: str) -> Converted:
-        found = values.get(raw.lower())
-        if found is None:
+        converted = values.get(raw.lower())
+        if converted is None:
             raise ValueError(expected)
-        return found
+        return converted
 
     return convert
 

@@ -37,7 +37,7 @@ class Notice:
 
     name: str
     """The name as the user wrote it: `SM_NUM_GPUS`, `option.dtype`."""
-    kind: Literal["obeyed", "ignored", "unknown"]
+    kind: Literal["applied", "ignored", "unknown"]
     message: str
 
 
@@ -49,7 +49,7 @@ class ContainerSettings:
     """Field of `ServerSettings` → the name that sets it, and the text to parse."""
     notices: tuple[Notice, ...]
     is_lmi: bool
-    """Whether some names are in LMI's form."""
+    """True if some names have LMI's form."""
 
 
 def read_container_names(
@@ -71,30 +71,32 @@ def read_container_names(
     values: dict[str, tuple[str, str]] = {}
     notices: list[Notice] = []
     is_lmi = False
-    for found in [
+    for setting in [
         *_exact_first(_properties(properties)),
         *_model_config(model_config or {}),
         *_exact_first(_environment(env, container=container)),
     ]:
-        is_lmi |= found.is_lmi
-        if not found.raw.strip() or isinstance(found.meaning, UsedElsewhere):
+        is_lmi |= setting.is_lmi
+        if not setting.raw.strip() or isinstance(setting.meaning, UsedElsewhere):
             continue
-        if found.meaning is None:
-            notices.append(_unknown(found))
-        elif isinstance(found.meaning, Requires):
-            _check_value(found, found.meaning)
-        elif isinstance(found.meaning, NoEffect):
-            if found.raw.strip().lower() not in found.meaning.quiet:
-                notices.append(Notice(found.name, "ignored", f"{found.name} has no effect: {found.meaning.why}."))
-        elif found.meaning.field in values:
-            winner = values[found.meaning.field][0]
+        if setting.meaning is None:
+            notices.append(_unknown(setting))
+        elif isinstance(setting.meaning, Requires):
+            _check_value(setting, setting.meaning)
+        elif isinstance(setting.meaning, NoEffect):
+            if setting.raw.strip().lower() not in setting.meaning.quiet:
+                notices.append(Notice(setting.name, "ignored", f"{setting.name} has no effect: {setting.meaning.why}."))
+        elif setting.meaning.field in values:
+            winner = values[setting.meaning.field][0]
             notices.append(
                 Notice(
-                    found.name, "ignored", f"{found.name} has no effect: {winner} sets {found.meaning.field} already."
+                    setting.name,
+                    "ignored",
+                    f"{setting.name} has no effect: {winner} sets {setting.meaning.field} already.",
                 )
             )
         else:
-            _obey(found, found.meaning, values, notices)
+            _apply(setting, setting.meaning, values, notices)
     return ContainerSettings(values, tuple(notices), is_lmi)
 
 
@@ -130,7 +132,7 @@ def _split_property(line: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _ForeignSetting:
     """A foreign name with a value and its meaning (None: unknown)."""
 
     name: str
@@ -143,81 +145,83 @@ class _Found:
     """The format of a key of `family` in its source."""
 
 
-def _properties(properties: Mapping[str, str]) -> Iterator[_Found]:
+def _properties(properties: Mapping[str, str]) -> Iterator[_ForeignSetting]:
     for name, raw in properties.items():
         key = name.strip().lower()
         if key.startswith("option."):
             option = key.removeprefix("option.")
-            yield _Found(name, raw, OPTIONS.get(option), True, OPTIONS, "option.{}")
+            yield _ForeignSetting(name, raw, OPTIONS.get(option), True, OPTIONS, "option.{}")
         elif key.startswith("env."):
-            yield _Found(name, raw, NoEffect("set the variable in the environment of the server"), True)
+            yield _ForeignSetting(name, raw, NoEffect("set the variable in the environment of the server"), True)
         else:
-            yield _Found(name, raw, PROPERTIES.get(key), True, PROPERTIES)
+            yield _ForeignSetting(name, raw, PROPERTIES.get(key), True, PROPERTIES)
 
 
-def _model_config(config: Mapping[str, str]) -> Iterator[_Found]:
+def _model_config(config: Mapping[str, str]) -> Iterator[_ForeignSetting]:
     """Yield the names in the table's order; unknown keys of `handler` are for custom code."""
     known = [name for name in MODEL_CONFIG if name in config]
     for name in (*known, *(name for name in config if name not in MODEL_CONFIG)):
         raw = config[name]
         option = name.removeprefix("handler.vllm_engine_config.")
         if option != name:
-            yield _Found(name, raw, OPTIONS.get(option), False, OPTIONS, "handler.vllm_engine_config.{}")
+            yield _ForeignSetting(name, raw, OPTIONS.get(option), False, OPTIONS, "handler.vllm_engine_config.{}")
         elif name.startswith("handler."):
-            yield _Found(name, raw, MODEL_CONFIG.get(name, NO_CUSTOM_CODE))
+            yield _ForeignSetting(name, raw, MODEL_CONFIG.get(name, NO_CUSTOM_CODE))
         else:
-            yield _Found(name, raw, MODEL_CONFIG.get(name), False, MODEL_CONFIG)
+            yield _ForeignSetting(name, raw, MODEL_CONFIG.get(name), False, MODEL_CONFIG)
 
 
-def _environment(env: Mapping[str, str], *, container: bool) -> Iterator[_Found]:
+def _environment(env: Mapping[str, str], *, container: bool) -> Iterator[_ForeignSetting]:
     """Yield prefixed names first, which are more specific, then the short names in order."""
     for name in sorted(env):
         if name.startswith("OPTION_"):
             key = name.removeprefix("OPTION_").lower()
-            yield _Found(name, env[name], OPTIONS.get(key), True, OPTIONS, "OPTION_{}")
+            yield _ForeignSetting(name, env[name], OPTIONS.get(key), True, OPTIONS, "OPTION_{}")
         elif name.startswith("SM_VLLM_"):
             key = name.removeprefix("SM_VLLM_").lower()
-            yield _Found(name, env[name], VLLM.get(key), False, VLLM, "SM_VLLM_{}")
+            yield _ForeignSetting(name, env[name], VLLM.get(key), False, VLLM, "SM_VLLM_{}")
         elif name.startswith("SERVING_") and name not in ENVIRONMENT:
             key = name.removeprefix("SERVING_").lower()
             known = {key.lower(): meaning for key, meaning in PROPERTIES.items()}
-            yield _Found(name, env[name], known.get(key), True, known, "SERVING_{}")
+            yield _ForeignSetting(name, env[name], known.get(key), True, known, "SERVING_{}")
         elif name.startswith("NEURON_"):
-            yield _Found(name, env[name], NO_NEURON)
+            yield _ForeignSetting(name, env[name], NO_NEURON)
     for name, meaning in ENVIRONMENT.items():
         if name in env and (container or name not in GENERAL_NAMES):
-            yield _Found(name, env[name], meaning)
+            yield _ForeignSetting(name, env[name], meaning)
 
 
-def _exact_first(found: Iterable[_Found]) -> list[_Found]:
-    """Put quantisers first: they describe the weights more exactly than a dtype."""
-    return sorted(found, key=lambda name: name.meaning is not QUANTIZE)
+def _exact_first(settings: Iterable[_ForeignSetting]) -> list[_ForeignSetting]:
+    """Put quantization methods first: they describe the weights more exactly than a dtype."""
+    return sorted(settings, key=lambda setting: setting.meaning is not QUANTIZE)
 
 
-def _check_value(found: _Found, meaning: Requires) -> None:
-    if found.raw.strip().lower() not in meaning.values:
+def _check_value(setting: _ForeignSetting, meaning: Requires) -> None:
+    if setting.raw.strip().lower() not in meaning.values:
         expected = f"expected {'one of ' if len(meaning.values) > 1 else ''}{', '.join(meaning.values)}"
-        raise SettingsError(f"{found.name} is {found.raw.strip()!r}; {expected}. {meaning.why}", name=found.name)
+        raise SettingsError(f"{setting.name} is {setting.raw.strip()!r}; {expected}. {meaning.why}", name=setting.name)
 
 
-def _obey(found: _Found, meaning: Fills, values: dict[str, tuple[str, str]], notices: list[Notice]) -> None:
+def _apply(setting: _ForeignSetting, meaning: Fills, values: dict[str, tuple[str, str]], notices: list[Notice]) -> None:
     try:
-        text, remark = meaning.convert(found.raw.strip())
+        text, remark = meaning.convert(setting.raw.strip())
     except ValueError as error:
-        raise SettingsError(f"{found.name} is {found.raw!r}; expected {error}.", name=found.name) from None
+        raise SettingsError(f"{setting.name} is {setting.raw!r}; expected {error}.", name=setting.name) from None
     if text is not None:
-        values[meaning.field] = (found.name, text)
+        values[meaning.field] = (setting.name, text)
         is_secret = meaning.field == "api_key"
-        effect = f"{found.name} sets {meaning.field}" + ("" if is_secret else f" to {text}")
-        notices.append(Notice(found.name, "obeyed", f"{effect}{f': {remark}' if remark else ''}."))
+        effect = f"{setting.name} sets {meaning.field}" + ("" if is_secret else f" to {text}")
+        notices.append(Notice(setting.name, "applied", f"{effect}{f': {remark}' if remark else ''}."))
     elif remark:
-        notices.append(Notice(found.name, "ignored", f"{found.name}={found.raw.strip()} has no effect: {remark}."))
+        notices.append(
+            Notice(setting.name, "ignored", f"{setting.name}={setting.raw.strip()} has no effect: {remark}.")
+        )
 
 
-def _unknown(found: _Found) -> Notice:
-    family = found.family or {}
-    style = str.upper if found.name.isupper() else str
-    key = found.name[len(found.spelling.removesuffix("{}")) :]
+def _unknown(setting: _ForeignSetting) -> Notice:
+    family = setting.family or {}
+    style = str.upper if setting.name.isupper() else str
+    key = setting.name[len(setting.spelling.removesuffix("{}")) :]
     near = near_name(key, family)
-    hint = f" Did you mean {found.spelling.format(style(near))}?" if near else ""
-    return Notice(found.name, "unknown", f"{found.name} is unknown and has no effect.{hint}")
+    hint = f" Did you mean {setting.spelling.format(style(near))}?" if near else ""
+    return Notice(setting.name, "unknown", f"{setting.name} is unknown and has no effect.{hint}")

@@ -231,9 +231,9 @@ PROPERTIES: dict[str, Meaning] = {
         ("log_model_metric", "log_request_metric", "metrics_aggregation", "prometheus"),
         NoEffect("metrics are on /metrics", ("true",)),
     ),
-    **dict.fromkeys(("load_models", "model_store", "model_url_pattern"), NoEffect("one model is served")),
-    "wait_model_loading": NoEffect("/ping answers while the model loads, and is 200 when it is ready"),
-    "allow_multi_status": NoEffect("one model is served: /ping is 200 or 503"),
+    **dict.fromkeys(("load_models", "model_store", "model_url_pattern"), NoEffect("the server serves one model")),
+    "wait_model_loading": NoEffect("/ping answers 503 while the model loads and 200 when it is ready"),
+    "allow_multi_status": NoEffect("the server serves one model, so /ping answers 200 or 503"),
     **dict.fromkeys(
         ("inference_address", "management_address", "cluster_address"), NoEffect("use host and port instead")
     ),

@@ -66,13 +66,13 @@ def _field_docstrings(kind: type) -> dict[str, str]:
     (body,) = [
         node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == kind.__name__
     ]
-    found = {}
+    docstrings = {}
     for statement, following in itertools.pairwise(body):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             assert isinstance(following, ast.Expr), f"{statement.target.id} has no docstring"
             assert isinstance(following.value, ast.Constant), f"{statement.target.id} has no docstring"
-            found[statement.target.id] = " ".join(textwrap.dedent(str(following.value.value)).split())
-    return found
+            docstrings[statement.target.id] = " ".join(textwrap.dedent(str(following.value.value)).split())
+    return docstrings
 
 
 def _default_text(name: str, default: object) -> str:

@@ -18,7 +18,7 @@ from headrace.settings.container_model_config import MODEL_KEYS
 from headrace.settings.container_names import Notice, parse_properties
 
 MODEL_FOLDER = Path("/opt/ml/model")
-"""Where SageMaker puts a model. Source: SageMaker developer guide, "Use Your Own Inference Code"."""
+"""The folder where SageMaker puts a model. Source: SageMaker developer guide, "Use Your Own Inference Code"."""
 
 PROPERTIES_FILE = "serving.properties"
 MODEL_CONFIG_FILE = "model-config.yaml"
@@ -128,20 +128,20 @@ def _flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 def _with_one_model(config: dict[str, str], *, root: Path, folder: Path) -> dict[str, str]:
     """Return the configuration with the resolved model name first, and without keys that do not name a model."""
-    given = {key: config[key].strip() for key in MODEL_KEYS if config.get(key, "").strip()}
-    named = {key: in_folder(name, root=root, folder=folder) for key, name in given.items()}
+    names = {key: config[key].strip() for key in MODEL_KEYS if config.get(key, "").strip()}
+    resolved = {key: in_folder(name, root=root, folder=folder) for key, name in names.items()}
     rest = {key: value for key, value in config.items() if key not in MODEL_KEYS}
-    present = (key for key, name in named.items() if _is_here(name, given[key]))
-    elsewhere = (key for key, name in named.items() if key != MODEL_KEYS[0] and _is_elsewhere(name))
-    as_it_is = (key for key in named if key != "handler.model_name")
+    present = (key for key, path in resolved.items() if _is_in_folder(path, names[key]))
+    elsewhere = (key for key, name in resolved.items() if key != MODEL_KEYS[0] and _is_elsewhere(name))
+    unresolved = (key for key in resolved if key != "handler.model_name")
     chosen = next(present, None) or next(elsewhere, None)
     if chosen is None and not _has(root, _WEIGHTS):
-        chosen = next(as_it_is, None)
-    return rest if chosen is None else {chosen: named[chosen], **rest}
+        chosen = next(unresolved, None)
+    return rest if chosen is None else {chosen: resolved[chosen], **rest}
 
 
-def _is_here(name: str, given: str) -> bool:
-    return (name != given or name.startswith("/")) and _exists(Path(name))
+def _is_in_folder(resolved: str, name: str) -> bool:
+    return (resolved != name or resolved.startswith("/")) and _exists(Path(resolved))
 
 
 def _is_elsewhere(name: str) -> bool:

@@ -28,7 +28,7 @@ class Rule:
     is_flag: bool = False
     """A command line flag without a value: `--name / --no-name`."""
     is_secret: bool = False
-    """Whether the value must never be shown or logged."""
+    """True for a value that must never be shown or logged."""
 
 
 def setting(rule: Rule, default: Any) -> Any:

@@ -42,19 +42,19 @@ def gather_settings(
     container = (moved is not None or named is None) and place.is_dir()
     where = str(named or env.get("HF_MODEL_ID") or "")
     folder = place if container else Path(where)
-    found = read_model_folder(folder) if (container or where) and is_folder(folder) else ModelFolder(root=folder)
+    files = read_model_folder(folder) if (container or where) and is_folder(folder) else ModelFolder(root=folder)
     if container and named is not None:
-        found = _without_model(found)
-    elif found.names_model:
+        files = _without_model(files)
+    elif files.names_model:
         overrides.pop("model", None)
         for name in ("HEADRACE_MODEL", *_MODEL_VARIABLES):
             env.pop(name, None)
     elif container:
-        _name_root(found.root, folder, overrides, env)
-    elif found.root != folder:
-        overrides["model"] = str(found.root)
-    settings, notices = load_settings(overrides, env, found.properties, found.model_config, container=container)
-    return settings, [*found.notices, *notices]
+        _name_root(files.root, folder, overrides, env)
+    elif files.root != folder:
+        overrides["model"] = str(files.root)
+    settings, notices = load_settings(overrides, env, files.properties, files.model_config, container=container)
+    return settings, [*files.notices, *notices]
 
 
 def names_model(env: Mapping[str, str]) -> bool:
@@ -70,11 +70,11 @@ def _moved_folder(env: Mapping[str, str]) -> Path | None:
     return Path(moved) if moved else None
 
 
-def _without_model(found: ModelFolder) -> ModelFolder:
+def _without_model(files: ModelFolder) -> ModelFolder:
     """Return the folder's settings for a model that another source names."""
-    properties = {name: value for name, value in found.properties.items() if name.strip().lower() != MODEL_ID}
-    config = {key: value for key, value in found.model_config.items() if key not in MODEL_KEYS}
-    return replace(found, properties=properties, model_config=config)
+    properties = {name: value for name, value in files.properties.items() if name.strip().lower() != MODEL_ID}
+    config = {key: value for key, value in files.model_config.items() if key not in MODEL_KEYS}
+    return replace(files, properties=properties, model_config=config)
 
 
 def _name_root(root: Path, folder: Path, overrides: dict[str, object], env: dict[str, str]) -> None:
