@@ -193,7 +193,7 @@ def test_response_formats_become_grammars(response_format, grammar):
     ("fields", "param", "text"),
     [
         ({"messages": []}, "messages", "empty array"),
-        ({"chat_template": "{{ messages }}"}, "chat_template", "not supported: a template is a program"),
+        ({"chat_template": "{{ messages }}"}, "chat_template", "not supported: clients may not run templates"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "needs content"),
         ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role", "invalid enum value 'king'"),
         (
@@ -207,7 +207,7 @@ def test_response_formats_become_grammars(response_format, grammar):
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid enum value 'xml'"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "Missing required"),
         ({"tool_choice": "required"}, "tool_choice", "only allowed when 'tools' are given"),
-        ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name", "is there twice"),
+        ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name", "is defined twice"),
         ({"tools": [{"function": {"name": "a b"}}]}, "tools[0].function.name", "got 'a b'"),
         (
             {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "time"}}},

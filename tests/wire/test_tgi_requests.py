@@ -152,7 +152,7 @@ def test_routes_decide_whether_it_streams():
             {"grammar": {"type": "json", "value": 3}},
             "grammar is not valid: Invalid 'parameters.grammar.value': a JSON schema must be an object.",
         ),
-        ({"watermark": True}, "'parameters.watermark' is not supported: text is not watermarked. Leave it out."),
+        ({"watermark": True}, "'parameters.watermark' is not supported: watermarking is not supported. Leave it out."),
         ({"max_new_tokens": "3"}, "`parameters.max_new_tokens`: expected `int | null`, got `str`."),
     ],
 )

@@ -128,22 +128,22 @@ def refuse_two(first: str, second: str) -> InvalidRequest:
 
 
 def _only_one(fields: msgspec.Struct, readers: "Mapping[str, _Reader]", prefix: str) -> Grammar | None:
-    found: list[tuple[str, Grammar]] = []
+    constraints: list[tuple[str, Grammar]] = []
     for name, read in readers.items():
         value = getattr(fields, name)
         grammar = None if value is None else read(value, f"{prefix}{name}")
         if grammar is not None:
-            found.append((f"{prefix}{name}", grammar))
-    if len(found) > 1:
-        raise refuse_two(found[0][0], found[1][0])
-    return found[0][1] if found else None
+            constraints.append((f"{prefix}{name}", grammar))
+    if len(constraints) > 1:
+        raise refuse_two(constraints[0][0], constraints[1][0])
+    return constraints[0][1] if constraints else None
 
 
 def _with_white_space(grammar: Grammar | None, pattern: str | None, *, param: str) -> Grammar | None:
     if pattern is None:
         return grammar
     if grammar is None or grammar.kind not in _JSON_KINDS:
-        raise _invalid(param, "it is for JSON, but no JSON schema is given")
+        raise _invalid(param, "it applies only to JSON, but the request has no JSON schema")
     if grammar.whitespace_pattern is not None:
         raise refuse_two(grammar.param, param)
     return replace(grammar, whitespace_pattern=pattern)
@@ -175,19 +175,19 @@ def _response_format(value: ResponseFormat, param: str) -> Grammar | None:
 
 
 def _payload(value: ResponseFormat, param: str) -> tuple[str, object] | None:
-    """Return the path and content of what accompanies the type."""
+    """Return the path and content of the constraint that accompanies the type."""
     nested = None if value.json_schema is None else value.json_schema.schema
     places = {f"{param}.json_schema.schema": nested, f"{param}.schema": value.schema, f"{param}.value": value.value}
-    given = [(where, content) for where, content in places.items() if content is not None]
-    if len(given) > 1:
-        raise refuse_two(given[0][0], given[1][0])
-    return given[0] if given else None
+    present = [(where, content) for where, content in places.items() if content is not None]
+    if len(present) > 1:
+        raise refuse_two(present[0][0], present[1][0])
+    return present[0] if present else None
 
 
 def _structured_outputs(value: StructuredOutputs, param: str) -> Grammar:
     grammar = _only_one(value, _STRUCTURED_OUTPUTS, f"{param}.")
     if grammar is None:
-        raise _invalid(param, f"it holds no constraint. Expected one of {', '.join(_STRUCTURED_OUTPUTS)}")
+        raise _invalid(param, f"it contains no constraint. Expected one of {', '.join(_STRUCTURED_OUTPUTS)}")
     pattern = value.whitespace_pattern
     if value.disable_any_whitespace and grammar.kind in _JSON_KINDS:
         if pattern is not None:

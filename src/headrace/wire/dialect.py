@@ -86,7 +86,7 @@ class StreamRenderer(Protocol):
 
 
 class Reply(Protocol):
-    """Renders the answer to one parsed request."""
+    """Renders the response to one parsed request."""
 
     @property
     def content_type(self) -> str:

@@ -16,7 +16,7 @@ from headrace.wire.framing import raw_fields, shortened_names
 
 _decode = msgspec.json.Decoder().decode
 _MEANS_NOTHING: tuple[object, ...] = (None, False, [], {}, "")
-"""Values that leave off a field that is off by default."""
+"""Values that keep a field off that is off by default."""
 
 LEAVE_IT_OUT = "Leave it out."
 _LONGEST_NEUTRAL_BYTES = 64
@@ -89,14 +89,16 @@ NO_BEAM_SEARCH = "beam search is not available, only sampling and greedy decodin
 SAMPLING_REFUSED: Mapping[str, Refused] = {
     "use_beam_search": Refused(NO_BEAM_SEARCH),
     "allowed_token_ids": Refused("the vocabulary cannot be restricted", "Use 'structured_outputs' or 'logit_bias'."),
-    "bad_words": Refused("words cannot be excluded", "Use 'logit_bias'."),
-    "bad_sequences": Refused("sequences cannot be excluded", "Use 'logit_bias'."),
-    "logits_processors": Refused("requests cannot bring logits processors"),
-    "repetition_detection": Refused("repetition does not end an answer", "Use 'repetition_penalty'."),
+    "bad_words": Refused("excluding words is not supported", "Use 'logit_bias'."),
+    "bad_sequences": Refused("excluding sequences is not supported", "Use 'logit_bias'."),
+    "logits_processors": Refused("custom logits processors are not supported"),
+    "repetition_detection": Refused("repetition does not stop generation", "Use 'repetition_penalty'."),
     "thinking_token_budget": Refused("reasoning tokens are not counted separately", "Use 'max_tokens'.", neutral=-1),
-    "watermarking": Refused("text is not watermarked"),
-    "truncation_side": Refused("prompts are truncated at their start", neutral="left"),
-    "logprob_token_ids": Refused("logprobs are those of the most likely tokens", "Use 'top_logprobs' or 'logprobs'."),
+    "watermarking": Refused("watermarking is not supported"),
+    "truncation_side": Refused("prompts are always truncated on the left", neutral="left"),
+    "logprob_token_ids": Refused(
+        "logprobs are reported for the most likely tokens only", "Use 'top_logprobs' or 'logprobs'."
+    ),
 }
 """Sampling fields of vLLM and TensorRT-LLM, which LMI accepts too."""
 

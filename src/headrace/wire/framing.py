@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_WHERE = re.compile(r"^(?P<what>.*) - at `\$(?P<path>.*)`$")
+_WHERE = re.compile(r"^(?P<problem>.*) - at `\$(?P<path>.*)`$")
 
 
 class MalformedBody(InvalidRequest):
@@ -131,13 +131,13 @@ def _malformed(body: bytes, error: Exception) -> MalformedBody:
 
 
 def _wrong_field(message: str) -> InvalidRequest:
-    found = _WHERE.match(message)
-    path = "" if found is None else shortened(found["path"].lstrip("."))
-    what = shortened(message if found is None else found["what"])
-    missing = re.match(r"^Object missing required field `(\w+)`$", what)
+    match = _WHERE.match(message)
+    path = "" if match is None else shortened(match["path"].lstrip("."))
+    problem = shortened(message if match is None else match["problem"])
+    missing = re.match(r"^Object missing required field `(\w+)`$", problem)
     if missing is not None:
         path = f"{path}.{missing[1]}".lstrip(".")
         return InvalidRequest(f"`{path}` is missing.", param=path)
     if not path:
-        return InvalidRequest(f"{what}.")
-    return InvalidRequest(f"`{path}`: {what[:1].lower()}{what[1:]}.", param=path)
+        return InvalidRequest(f"{problem}.")
+    return InvalidRequest(f"`{path}`: {problem[:1].lower()}{problem[1:]}.", param=path)

@@ -44,5 +44,5 @@ class ClosingStream(ABC):
         """Render the error event."""
 
     def _end(self) -> Sequence[bytes]:
-        """Render the end; nothing where the last chunk has it."""
+        """Render the end; empty if the last chunk contains it."""
         return ()

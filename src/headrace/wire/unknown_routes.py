@@ -1,5 +1,5 @@
 """
-Errors for paths that are not served: what to use instead, in the error format of the clients that request them.
+Errors for paths that are not served: they name the route to use instead, in the error format of the path's clients.
 
 The model server and the platform share one table. On the platform every other path is a bucket's, so a request counts
 as one for another API only if no S3 client would send it.
@@ -94,7 +94,7 @@ _FOREIGN: Sequence[_Foreign] = (
     _Foreign(
         _paths(r"/api/(?:chat|generate)"),
         _plain,
-        f"Ollama's API is not served; {_USE_CHAT}, which clients of Ollama speak too with the base URL .../v1.",
+        f"Ollama's API is not served; {_USE_CHAT}, which Ollama's clients also support with the base URL .../v1.",
     ),
     _Foreign(
         _paths(r"/api/(?:tags|ps|version)"),
@@ -145,9 +145,9 @@ _FOREIGN: Sequence[_Foreign] = (
 
 def render_error_for(path: str, error: HeadraceError, *, default: Render = tgi_errors.render_error) -> ErrorReply:
     """Render an error in the format of the clients that request such a path; below `/v1` that is OpenAI's."""
-    found = _foreign(path)
-    if found is not None:
-        return found.render(error)
+    foreign = _foreign(path)
+    if foreign is not None:
+        return foreign.render(error)
     return _OPENAI(error) if path.startswith("/v1/") else default(error)
 
 
@@ -164,9 +164,9 @@ def unknown_route(
         invocations: the path of a model's own dialect.
     """
     route = f"{method} {shortened(path)}"
-    found = _foreign(path)
-    if found is not None:
-        return NotFound(f"{route}: {found.hint.format(invocations=invocations)}")
+    foreign = _foreign(path)
+    if foreign is not None:
+        return NotFound(f"{route}: {foreign.hint.format(invocations=invocations)}")
     if allowed:
         return MethodNotAllowed(f"{route} is not served; use {' or '.join(allowed)}.", allowed=tuple(allowed))
     near = _nearest(path)
@@ -177,8 +177,8 @@ def unknown_route(
 
 def is_foreign(method: str, path: str) -> bool:
     """Return whether an unsigned request on the platform is for another server's API, not for S3."""
-    found = _foreign(path)
-    return found is not None and (method == "POST" or (found.is_read and method in {"GET", "HEAD"}))
+    foreign = _foreign(path)
+    return foreign is not None and (method == "POST" or (foreign.is_read and method in {"GET", "HEAD"}))
 
 
 def _foreign(path: str) -> _Foreign | None:

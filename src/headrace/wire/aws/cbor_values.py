@@ -25,7 +25,7 @@ def _refuse(*_: Any) -> Any:
 
 def _as_number(value: Any, *_: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("Tag 1 stands before a number.")  # noqa: TRY004 -- as of any other wrong byte
+        raise ValueError("Tag 1 must be followed by a number.")  # noqa: TRY004 -- as of any other wrong byte
     return value
 
 

@@ -15,7 +15,7 @@ def inflated(request: HttpRequest, *, max_bytes: int) -> HttpRequest:
 
     Args:
         request: the request with its whole body.
-        max_bytes: the most bytes of the decompressed body.
+        max_bytes: the largest decompressed body.
 
     Raises:
         AwsError: the body is not gzip, has another encoding, or is too large.
@@ -34,10 +34,10 @@ def _gunzipped(body: bytes, max_bytes: int) -> bytes:
     try:
         plain = decoder.decompress(body, max_bytes + 1)
     except zlib.error as error:
-        raise malformed("The body is not gzip, though Content-Encoding says so.") from error
+        raise malformed("Content-Encoding is gzip, but the body is not gzip.") from error
     if len(plain) > max_bytes:
-        message = f"The body of the request has more than {max_bytes} bytes when it is inflated."
+        message = f"The decompressed body has more than {max_bytes} bytes."
         raise AwsError("RequestEntityTooLargeException", message, status=413)
     if not decoder.eof:
-        raise malformed("The gzip of the body ends too early.")
+        raise malformed("The gzip data of the body is truncated.")
     return plain

@@ -31,9 +31,9 @@ def markdown(handled: Handled, *, documented: Sequence[str] = services.MODELLED)
 
 def _check(handled: Handled, documented: Sequence[str]) -> None:
     known = {(service, name) for service in documented for name in services.operation_names(service)}
-    strange = sorted(set(handled) - known)
-    if strange:
-        raise ValueError(f"No model has these operations: {', '.join('.'.join(pair) for pair in strange)}")
+    unknown = sorted(set(handled) - known)
+    if unknown:
+        raise ValueError(f"No model has these operations: {', '.join('.'.join(pair) for pair in unknown)}")
 
 
 def _handled_of(service: str, handled: Handled) -> set[str]:
@@ -53,10 +53,10 @@ def _service(service: str, handled: set[str]) -> str:
     others = sorted(services.operation_names(service) - handled)
     lines = [f"## {service} ({services.model(service).metadata['apiVersion']})"]
     if handled:
-        lines += ["", "| operation | takes | answers |", "|---|---|---|"]
+        lines += ["", "| operation | request members | response members |", "|---|---|---|"]
         lines += [_row(service, name) for name in sorted(handled)]
     if others:
-        lines += ["", f"Answered with an error that says they are not supported ({len(others)}):", ""]
+        lines += ["", f"Not supported; a call returns an error that says so ({len(others)}):", ""]
         lines += [", ".join(f"`{name}`" for name in others[at : at + _PER_LINE]) + "," for at in _starts(others)]
         lines[-1] = lines[-1].rstrip(",") + "."
     return "\n".join(lines)

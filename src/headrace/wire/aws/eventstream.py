@@ -61,7 +61,7 @@ def _headers(fields: dict[str, str]) -> bytes:
 
 def _frame(headers: bytes, payload: bytes) -> bytes:
     if len(payload) > MAX_PAYLOAD_BYTES:
-        raise ValueError(f"A payload of {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} go into one frame.")
+        raise ValueError(f"The payload has {len(payload)} bytes; expected at most {MAX_PAYLOAD_BYTES} in one frame.")
     prelude = _PRELUDE.pack(16 + len(headers) + len(payload), len(headers))
     head = b"".join((prelude, _CRC.pack(zlib.crc32(prelude)), headers))
     return b"".join((head, payload, _CRC.pack(zlib.crc32(payload, zlib.crc32(head)))))

@@ -45,12 +45,12 @@ def compiled(pattern: str) -> re.Pattern[str] | None:
 def _with_properties(pattern: str) -> str:
     r"""Replace `\p{L}` by its ranges of characters, in brackets unless it is inside brackets."""
     parts, last = [], 0
-    for found in _PROPERTY.finditer(pattern):
-        before = pattern[: found.start()]
-        ranges = _ASCII_CLASSES.get(found["name"]) or _category(found["name"])
+    for match in _PROPERTY.finditer(pattern):
+        before = pattern[: match.start()]
+        ranges = _ASCII_CLASSES.get(match["name"]) or _category(match["name"])
         is_in_brackets = before.rfind("[") > before.rfind("]")
-        parts += [pattern[last : found.start()], ranges if is_in_brackets else f"[{ranges}]"]
-        last = found.end()
+        parts += [pattern[last : match.start()], ranges if is_in_brackets else f"[{ranges}]"]
+        last = match.end()
     return "".join([*parts, pattern[last:]])
 
 

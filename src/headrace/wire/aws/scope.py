@@ -1,4 +1,4 @@
-"""The account and region that a platform answers for, as they appear in ARNs."""
+"""The account and region of a platform, as they appear in ARNs."""
 
 from dataclasses import dataclass
 

@@ -43,11 +43,11 @@ def check(operation: OperationModel, params: dict[str, Any], *, free_shapes: Abs
         return
     payload = shape.serialization.get("payload")
     free = free_shapes | {shape.members[payload].name} if payload else free_shapes
-    found = list(violations(params, shape, free_shapes=free))
-    if found:
-        listed = "; ".join(found[:_MAX_LISTED])
-        plural = "" if len(found) == 1 else "s"
-        message = f"{len(found)} validation error{plural} detected: {listed}"
+    messages = list(violations(params, shape, free_shapes=free))
+    if messages:
+        listed = "; ".join(messages[:_MAX_LISTED])
+        plural = "" if len(messages) == 1 else "s"
+        message = f"{len(messages)} validation error{plural} detected: {listed}"
         raise constraint_error(operation.service_model.service_name, message)
 
 
@@ -135,23 +135,23 @@ def _broken_form(value: Any, shape: Shape) -> Iterator[str]:
         yield _enum_constraint(shape)
 
 
-def _broken_size(size: float, shape: Shape, what: str) -> Iterator[str]:
+def _broken_size(size: float, shape: Shape, quantity: str) -> Iterator[str]:
     metadata = shape.metadata
     if "max" in metadata and size > metadata["max"]:
-        yield _max_constraint(shape, what)
+        yield _max_constraint(shape, quantity)
     if "min" in metadata and size < metadata["min"]:
-        yield _min_constraint(shape, what)
+        yield _min_constraint(shape, quantity)
 
 
 def _all_constraints(shape: Shape) -> str:
     """Return all constraints on a member of a list or map, as AWS lists them."""
     metadata = shape.metadata
-    what = "value" if shape.type_name in _NUMBERS else "length"
+    quantity = "value" if shape.type_name in _NUMBERS else "length"
     constraints = []
     if "max" in metadata:
-        constraints.append(_max_constraint(shape, what))
+        constraints.append(_max_constraint(shape, quantity))
     if "min" in metadata:
-        constraints.append(_min_constraint(shape, what))
+        constraints.append(_min_constraint(shape, quantity))
     if "pattern" in metadata:
         constraints.append(_pattern_constraint(shape))
     if metadata.get("enum"):
@@ -159,12 +159,12 @@ def _all_constraints(shape: Shape) -> str:
     return ", ".join(constraints)
 
 
-def _max_constraint(shape: Shape, what: str) -> str:
-    return f"Member must have {what} less than or equal to {shape.metadata['max']}"
+def _max_constraint(shape: Shape, quantity: str) -> str:
+    return f"Member must have {quantity} less than or equal to {shape.metadata['max']}"
 
 
-def _min_constraint(shape: Shape, what: str) -> str:
-    return f"Member must have {what} greater than or equal to {shape.metadata['min']}"
+def _min_constraint(shape: Shape, quantity: str) -> str:
+    return f"Member must have {quantity} greater than or equal to {shape.metadata['min']}"
 
 
 def _pattern_constraint(shape: Shape) -> str:

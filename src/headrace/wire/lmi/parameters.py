@@ -68,7 +68,7 @@ class LmiParameters(ConstraintFields):
 
     @property
     def num_candidates(self) -> int:
-        """Candidates, of which the best one is the answer and the others are listed."""
+        """Number of candidates; the best one is the answer and the others are listed."""
         return max(self.n or 1, self.best_of or 1)
 
     @property
@@ -90,7 +90,7 @@ class LmiBody(msgspec.Struct):
 BODY_FIELDS = FieldTable(applied=struct_fields(LmiBody), refused=MISPLACED_CONSTRAINTS)
 PARAMETER_FIELDS = FieldTable(
     applied=struct_fields(LmiParameters),
-    refused={**SAMPLING_REFUSED, "watermark": Refused("text is not watermarked")},
+    refused={**SAMPLING_REFUSED, "watermark": Refused("watermarking is not supported")},
     no_effect=SAMPLING_NO_EFFECT | {"len_penalty"},
 )
 
@@ -127,11 +127,11 @@ def sampling_params(
     """
     _check(parameters, context)
     seed = parameters.random_seed if parameters.seed is None else parameters.seed
-    given = parameters.max_new_tokens
+    max_new_tokens = parameters.max_new_tokens
     wants_tokens = shows_tokens or parameters.num_candidates > 1
     stop = parameters.stop if isinstance(parameters.stop, list) else ()
     return SamplingParams(
-        max_new_tokens=DEFAULT_MAX_NEW_TOKENS if given is None else given,
+        max_new_tokens=DEFAULT_MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens,
         min_new_tokens=parameters.min_new_tokens or parameters.min_length or 0,
         temperature=_temperature(parameters, version),
         top_k=clamp_count(max(0, parameters.top_k or 0)),
@@ -209,7 +209,7 @@ def _check(parameters: LmiParameters, context: RequestContext) -> None:
         _check_range("stop_token_ids", token_id, 0, context.model.vocab_size - 1)
     stops = [*(parameters.stop_sequences or ()), *(parameters.stop if isinstance(parameters.stop, list) else ())]
     if "" in stops:
-        raise InvalidRequest("`stop_sequences` must not hold an empty string.", param="stop_sequences")
+        raise InvalidRequest("`stop_sequences` must not contain an empty string.", param="stop_sequences")
 
 
 def _check_range(name: str, value: float | None, low: float, high: float | None) -> None:

@@ -25,9 +25,9 @@ class LmiOptions:
     """The formatter: json, jsonlines or sse."""
     stream: bool
     is_batch: bool
-    """Whether `inputs` was a list."""
+    """True if `inputs` was a list."""
     in_array: bool
-    """Whether `tgi_compat` is on: a list of one object, and TGI's names in tokens."""
+    """True if `tgi_compat` is on: a list of one object, and TGI's names in tokens."""
     details: bool
     top_tokens: bool
     with_special: bool

@@ -6,7 +6,7 @@ import msgspec
 
 _SPACE = " \t\r\n"
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
-"""Key of the arguments: the first for Hermes, Qwen and Mistral, the second for Llama 3."""
+"""Keys of the arguments: the first for Hermes, Qwen and Mistral, the second for Llama 3."""
 _OTHER_KEYS = frozenset({"name", "type", "id"})
 
 

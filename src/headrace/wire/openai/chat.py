@@ -141,8 +141,8 @@ def _sampling(fields: ChatBody, context: RequestContext, plan: ToolPlan) -> Samp
     if fields.top_logprobs and not fields.logprobs:
         text = "Invalid 'top_logprobs': it is only allowed when 'logprobs' is true."
         raise InvalidRequest(text, param="top_logprobs")
-    given = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
-    sampling = sampling_params(fields, context, max_new_tokens=given)
+    max_tokens = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens
+    sampling = sampling_params(fields, context, max_new_tokens=max_tokens)
     if plan.grammar is not None and sampling.grammar is not None:
         raise refuse_two(sampling.grammar.param.split(".")[0], "tool_choice")
     return replace(

@@ -11,53 +11,57 @@ from headrace.wire.fields import SAMPLING_NO_EFFECT, SAMPLING_REFUSED, Refused
 
 _COMMON: Mapping[str, Refused] = {
     **SAMPLING_REFUSED,
-    "prompt_logprobs": Refused("it has no place in answers", "Completions give them with 'echo' and 'logprobs'."),
-    "return_token_ids": Refused("answers hold no token ids", "TGI's '/generate' gives them with 'details'."),
-    "return_tokens_as_token_ids": Refused("logprobs name tokens by their text"),
-    "return_hidden_states": Refused("hidden states are not kept"),
-    "return_routed_experts": Refused("routing of experts is not kept"),
-    "return_cached_tokens_details": Refused("answers hold their number only", "See 'usage.prompt_tokens_details'."),
-    "kv_transfer_params": Refused("the KV cache is not transferred between servers"),
-    "ec_transfer_params": Refused("the encoder cache is not transferred between servers"),
-    "vllm_xargs": Refused("there are no custom extensions"),
-    "custom_params": Refused("there are no custom logit processors"),
-    "custom_logit_processor": Refused("requests cannot bring logit processors"),
-    "stop_regex": Refused("answers stop at strings and token ids", "Use 'stop'."),
-    "lora_path": Refused("there are no LoRA adapters"),
-    "session_params": Refused("there are no stateful sessions"),
+    "prompt_logprobs": Refused(
+        "responses have no field for them", "Completions return them with 'echo' and 'logprobs'."
+    ),
+    "return_token_ids": Refused("responses contain no token ids", "TGI's '/generate' returns them with 'details'."),
+    "return_tokens_as_token_ids": Refused("logprobs identify tokens by their text"),
+    "return_hidden_states": Refused("hidden states are not available"),
+    "return_routed_experts": Refused("mixture-of-experts models are not supported"),
+    "return_cached_tokens_details": Refused(
+        "only the number of cached tokens is reported", "See 'usage.prompt_tokens_details'."
+    ),
+    "kv_transfer_params": Refused("KV cache transfer between servers is not supported"),
+    "ec_transfer_params": Refused("encoder cache transfer between servers is not supported"),
+    "vllm_xargs": Refused("the server has no custom extensions"),
+    "custom_params": Refused("custom logits processors are not supported"),
+    "custom_logit_processor": Refused("custom logits processors are not supported"),
+    "stop_regex": Refused("stop conditions are strings and token ids", "Use 'stop'."),
+    "lora_path": Refused("LoRA adapters are not supported"),
+    "session_params": Refused("stateful sessions are not supported"),
 }
 
 CHAT_REFUSED: Mapping[str, Refused] = {
     **_COMMON,
     "functions": Refused("it was replaced by 'tools'", "Send 'tools'."),
     "function_call": Refused("it was replaced by 'tool_choice'", "Send 'tool_choice'.", neutral="none"),
-    "modalities": Refused("answers are text", neutral=["text"]),
-    "audio": Refused("answers are text"),
-    "web_search_options": Refused("there is no web search"),
-    "moderation": Refused("there is no moderation"),
+    "modalities": Refused("the model generates only text", neutral=["text"]),
+    "audio": Refused("the model generates only text"),
+    "web_search_options": Refused("the server has no web search"),
+    "moderation": Refused("the server has no moderation"),
     "verbosity": Refused(
-        "the length of answers cannot be asked for", "Use the prompt or 'max_tokens'.", neutral="medium"
+        "models here have no verbosity setting", "Ask for it in the prompt, or set 'max_tokens'.", neutral="medium"
     ),
-    "echo": Refused("the last message is not repeated"),
-    "continue_final_message": Refused("the last message is not continued, a new one is begun"),
-    "chat_template": Refused("a template is a program", "Start the server with --chat-template."),
-    "add_special_tokens": Refused("the chat template writes the special tokens"),
-    "documents": Refused("documents are not given to the chat template", "Write them into a message."),
-    "include_reasoning": Refused("reasoning is not told apart from the answer", neutral=True),
-    "reasoning": Refused("it is not OpenAI's name", "Use 'reasoning_effort' or 'chat_template_kwargs'."),
-    "task": Refused("no chat template has quick tasks"),
-    "input_ids": Refused("a chat is messages", "Send token ids as the 'prompt' of /v1/completions."),
-    "tool_prompt": Refused("the chat template writes the tools"),
-    "return_prompt_text": Refused("answers do not repeat the prompt", "'/chat_tokenize' gives its text."),
-    "return_prompt_token_ids": Refused("answers do not repeat the prompt", "'/chat_tokenize' gives its tokens."),
-    "return_meta_info": Refused("answers hold OpenAI's fields"),
+    "echo": Refused("responses do not repeat the last message"),
+    "continue_final_message": Refused("generation always starts a new message"),
+    "chat_template": Refused("clients may not run templates on the server", "Start the server with --chat-template."),
+    "add_special_tokens": Refused("the chat template adds the special tokens"),
+    "documents": Refused("documents are not passed to the chat template", "Put them into a message."),
+    "include_reasoning": Refused("reasoning is not separated from the answer", neutral=True),
+    "reasoning": Refused("OpenAI names it differently", "Use 'reasoning_effort' or 'chat_template_kwargs'."),
+    "task": Refused("no supported chat template has quick tasks"),
+    "input_ids": Refused("a chat is sent as messages", "Send token ids as the 'prompt' of /v1/completions."),
+    "tool_prompt": Refused("the chat template determines how tools are described"),
+    "return_prompt_text": Refused("responses do not repeat the prompt", "'/chat_tokenize' returns its text."),
+    "return_prompt_token_ids": Refused("responses do not repeat the prompt", "'/chat_tokenize' returns its tokens."),
+    "return_meta_info": Refused("responses contain only OpenAI's fields"),
 }
 
 COMPLETIONS_REFUSED: Mapping[str, Refused] = {
     **_COMMON,
-    "suffix": Refused("text is not filled in before a suffix"),
+    "suffix": Refused("fill-in-the-middle is not supported"),
     "prompt_embeds": Refused("prompts are text or token ids"),
-    "add_special_tokens": Refused("special tokens are added as the tokenizer does", "Send token ids.", neutral=True),
+    "add_special_tokens": Refused("the tokenizer always adds its special tokens", "Send token ids.", neutral=True),
 }
 
 NO_EFFECT = SAMPLING_NO_EFFECT | frozenset(
@@ -85,7 +89,7 @@ NO_EFFECT = SAMPLING_NO_EFFECT | frozenset(
         "disagg_prefill_dp_rank",
         "routed_dp_rank",
         "ngram_corpus_id",
-        # parts of requests or answers that are not there
+        # options of inputs and outputs that are not supported
         "images_config",
         "max_dynamic_patch",
         "min_dynamic_patch",

@@ -132,9 +132,9 @@ class ToolStream:
             if start[0] == "{" or (start[0] == "[" and start[1:].lstrip().startswith("{")):
                 self._open_block("")
                 return
-        found = [(place, marker) for marker in _MARKERS if (place := self._buffer.find(marker)) >= 0]
-        if found:
-            place, marker = min(found)
+        markers = [(place, marker) for marker in _MARKERS if (place := self._buffer.find(marker)) >= 0]
+        if markers:
+            place, marker = min(markers)
             yield from self._text(self._take(place))
             self._open_block(self._take(len(marker)))
         else:

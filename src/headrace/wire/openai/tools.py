@@ -1,5 +1,5 @@
 """
-Tools: which functions the model may call, and the grammar that enforces a call.
+Tools: the functions that the model may call, and the grammar that enforces a call.
 
 With `required` the answer is a JSON array of `{"name", "arguments"}` objects; with a named function it is the arguments
 alone. A JSON schema enforces both, so they always parse. With `auto` the model writes calls in the format of its
@@ -61,7 +61,7 @@ class ToolChoice(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan:
-    """The tools that a request may use, and how."""
+    """The tools that a request may use, and the mode of their use."""
 
     mode: Literal["none", "auto", "required", "named"]
     names: frozenset[str] = frozenset()
@@ -82,7 +82,7 @@ def plan_tools(tools: Sequence[Tool] | None, choice: str | ToolChoice | None, *,
     Args:
         tools: the functions that the model may call.
         choice: `none`, `auto`, `required`, the name of a function (TGI's form) or an object.
-        parallel: whether one answer may have several calls.
+        parallel: allow several calls in one answer.
 
     Raises:
         InvalidRequest: a name is invalid or repeated, or the choice is not among the tools.
@@ -162,7 +162,7 @@ def _checked_names(tools: Sequence[Tool]) -> frozenset[str]:
             expected = "Expected 1 to 64 letters, digits, '_', '-' or '.'"
             raise InvalidRequest(f"Invalid '{param}': {expected}, but got '{name[:80]}'.", param=param)
         if name in names:
-            raise InvalidRequest(f"Invalid '{param}': '{name}' is there twice.", param=param)
+            raise InvalidRequest(f"Invalid '{param}': '{name}' is defined twice.", param=param)
         names.add(name)
     return frozenset(names)
 

@@ -97,7 +97,7 @@ def render_info(
 
 
 def _own_facts(model: ModelInfo) -> dict[str, object]:
-    """Return facts that TGI's `/info` has not; the chat page starts with the recommended sampling."""
+    """Return the fields that TGI's `/info` does not have; the chat page starts with the recommended sampling."""
     return {
         "dtype": model.dtype,
         "kv_dtype": model.kv_dtype,

@@ -54,7 +54,7 @@ class GenerateBody(msgspec.Struct):
 BODY_FIELDS = FieldTable(applied=struct_fields(GenerateBody), refused=MISPLACED_CONSTRAINTS)
 PARAMETER_FIELDS = FieldTable(
     applied=struct_fields(GenerateParameters),
-    refused={**SAMPLING_REFUSED, "watermark": Refused("text is not watermarked")},
+    refused={**SAMPLING_REFUSED, "watermark": Refused("watermarking is not supported")},
 )
 
 
@@ -76,9 +76,9 @@ def sampling_params(
         raise NotFound(f"The adapter `{name}` is not loaded: this server has no LoRA adapters.")
     wants_tokens = stream or bool(parameters.details or parameters.decoder_input_details) or best_of > 1
     top_n = parameters.top_n_tokens or 0
-    given = parameters.max_new_tokens
+    max_new_tokens = parameters.max_new_tokens
     return SamplingParams(
-        max_new_tokens=DEFAULT_MAX_NEW_TOKENS[version] if given is None else given,
+        max_new_tokens=DEFAULT_MAX_NEW_TOKENS[version] if max_new_tokens is None else max_new_tokens,
         temperature=_temperature(parameters),
         top_k=clamp_count(parameters.top_k or 0),
         top_p=1.0 if parameters.top_p is None else parameters.top_p,
@@ -152,7 +152,7 @@ def _check_counts(parameters: GenerateParameters, *, limits: RequestLimits, max_
         text = f"`stop` supports up to {limits.max_stop_sequences} stop sequences. Given: {num_stops}"
         raise _wrong("stop", text)
     if "" in (parameters.stop or ()):
-        raise _wrong("stop", "`stop` must not hold an empty string")
+        raise _wrong("stop", "`stop` must not contain an empty string")
     if parameters.seed is not None and not 0 <= parameters.seed <= LARGEST_SEED:
         raise _wrong("seed", f"`seed` must be >= 0 and <= {LARGEST_SEED}. Given: {parameters.seed}")
     top_n = parameters.top_n_tokens

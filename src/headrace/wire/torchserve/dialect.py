@@ -42,7 +42,7 @@ class TorchServeParameters(ConstraintFields):
     seed: int | None = None
     stop: list[str] | None = None
     return_full_text: bool | None = None
-    """Whether the prompt precedes its continuation; null is true."""
+    """True (or null) if the prompt precedes its continuation."""
 
 
 class TorchServeBody(msgspec.Struct):
@@ -60,13 +60,15 @@ PARAMETER_FIELDS = FieldTable(
     refused={
         **SAMPLING_REFUSED,
         "num_beams": Refused(NO_BEAM_SEARCH, neutral=1),
-        "num_return_sequences": Refused("there is one answer", neutral=1),
-        "no_repeat_ngram_size": Refused("repetition is not forbidden", "Use 'repetition_penalty'.", neutral=0),
-        "bad_words_ids": Refused("words cannot be excluded"),
-        "max_length": Refused("the prompt is not counted", "Use 'max_new_tokens'."),
-        "typical_p": Refused("it is not applied", "Use 'top_p'.", neutral=1),
-        "min_p": Refused("it is not applied", "Use 'top_p'.", neutral=0),
-        "penalty_alpha": Refused("there is no contrastive search", neutral=0),
+        "num_return_sequences": Refused("a response contains one answer", neutral=1),
+        "no_repeat_ngram_size": Refused(
+            "blocking repeated n-grams is not supported", "Use 'repetition_penalty'.", neutral=0
+        ),
+        "bad_words_ids": Refused("excluding words is not supported"),
+        "max_length": Refused("limits do not count the prompt", "Use 'max_new_tokens'."),
+        "typical_p": Refused("this dialect does not apply it", "Use 'top_p'.", neutral=1),
+        "min_p": Refused("this dialect does not apply it", "Use 'top_p'.", neutral=0),
+        "penalty_alpha": Refused("contrastive search is not supported", neutral=0),
     },
     no_effect=SAMPLING_NO_EFFECT,
 )

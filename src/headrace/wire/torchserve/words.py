@@ -34,7 +34,7 @@ class WordReply:
     """Renders one answer as plain text."""
 
     prefix: str
-    """The text before the generated text: the prompt."""
+    """The prompt, which precedes the generated text, or nothing."""
 
     @property
     def content_type(self) -> str:
