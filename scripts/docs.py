@@ -21,13 +21,13 @@ import botocore
 from prometheus_client import Metric
 
 from headrace.cli.reference import cli_page
-from headrace.control.registry import OPERATIONS
 from headrace.core import errors
 from headrace.core.exposition import families
 from headrace.core.generation import EngineStats, ModelInfo
 from headrace.core.metrics import Metrics
 from headrace.gateway.exposition import families as gateway_families
 from headrace.gateway.metrics import GatewayMetrics
+from headrace.platform.operations import OPERATIONS
 from headrace.settings.container_env import ENVIRONMENT, GENERAL_NAMES
 from headrace.settings.container_meanings import Fills, Meaning, NoEffect, Requires
 from headrace.settings.container_model_config import MODEL_CONFIG
@@ -216,7 +216,7 @@ def packages_block() -> Iterator[str]:
     """Yield one line per top-level package, for the README."""
     yield "```text"
     for package in sorted(PACKAGE.glob("*/__init__.py")):
-        yield f"{package.parent.name + '/':12}{first_sentence(package)}"
+        yield f"{package.parent.name + '/':13}{first_sentence(package)}"
     yield "```\n"
 
 

@@ -18,6 +18,7 @@ from headrace.control.loops.reconciler import Reconciler
 from headrace.control.planning.fleet import Limits
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.http.listener import bind, url_of
+from headrace.platform.operations import OPERATIONS
 from headrace.state.sql import open_store
 from headrace.state.store import Store
 from headrace.testing.fake_launcher import FakeLauncher, FakeMachine
@@ -181,7 +182,7 @@ class Platform:
 def running_platform(*, is_strict: bool = False, reconciles: bool = True) -> Iterator[Platform]:
     """Serve until the end of the block."""
     store, logs, machine = open_store("sqlite://"), ListedLogs(), FakeMachine(clock=time.time)
-    app = ControlApp(store, aws_scope=AWS_SCOPE, logs=logs, own_images={}, is_strict=is_strict)
+    app = ControlApp(store, OPERATIONS, aws_scope=AWS_SCOPE, logs=logs, own_images={}, is_strict=is_strict)
     listener = bind("127.0.0.1", 0)
     server = PromptServer(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
     reconciler = reconciler_of(store, machine, logs=logs)

@@ -9,9 +9,9 @@ from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 
-from headrace.control.autoscaling.planning.schedule import utc_s
-from headrace.control.autoscaling.simulation.fleet import STEP_S
-from headrace.control.autoscaling.simulation.simulator import SimulationResult
+from headrace.autoscaling.planning.schedule import utc_s
+from headrace.autoscaling.simulation.fleet import STEP_S
+from headrace.autoscaling.simulation.simulator import SimulationResult
 from headrace.core.errors import InvalidRequest
 
 MAX_STEPS = 32 * 86_400 // STEP_S

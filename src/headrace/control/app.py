@@ -12,11 +12,10 @@ from typing import Any
 
 from headrace.cloudwatch.metrics.metric import SeriesStore
 from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.control.api.context import CallContext
+from headrace.control.api.context import CallContext, Handler
 from headrace.control.api.identity import assumed_role_arn
 from headrace.control.model.images import OwnImage
 from headrace.control.model.log_reader import LogReader
-from headrace.control.registry import handler_of
 from headrace.core.errors import Unavailable
 from headrace.core.telemetry import get_logger
 from headrace.http.asgi import Receive, Scope, Send, content_length, request_of
@@ -43,6 +42,7 @@ class ControlApp:
     def __init__(
         self,
         store: Store,
+        operations: Mapping[tuple[str, str], Handler],
         *,
         aws_scope: AwsScope,
         logs: LogReader,
@@ -52,6 +52,7 @@ class ControlApp:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self._operations = operations
         self._aws_scope = aws_scope
         self._logs = logs
         self._own_images = own_images
@@ -81,7 +82,8 @@ class ControlApp:
             request = compression.inflated(request, max_bytes=MAX_BODY_BYTES)
             spoken = identify(request)  # a form names its operation only in its body
             if spoken.operation in services.operation_names(spoken.service):
-                handler_of(spoken.service, spoken.operation)  # report unsupported operations before validation errors
+                # report unsupported operations before validation errors
+                self._handler_of(spoken.service, spoken.operation)
             free = frozenset() if self._is_strict else FREE_IN_FRIENDLY_MODE
             call = calls.parse(request, free_shapes=free)
             result = await asyncio.to_thread(self._handle, call, request_id)
@@ -94,7 +96,7 @@ class ControlApp:
         return response
 
     def _handle(self, call: AwsCall, request_id: str) -> dict[str, Any]:
-        handler = handler_of(call.service, call.operation)
+        handler = self._handler_of(call.service, call.operation)
         context = CallContext(
             store=self._store,
             logs=self._logs,
@@ -120,6 +122,15 @@ class ControlApp:
             self._log.exception("call.failed", service=call.service, operation=call.operation, request_id=request_id)
             raise AwsError("InternalFailure", f"Headrace failed; its log says why, at {request_id}.") from error
         raise throttled(f"{call.operation}: other calls keep writing to the same resource. Try again.")
+
+    def _handler_of(self, service: str, operation: str) -> Handler:
+        handler = self._operations.get((service, operation))
+        if handler is None:
+            raise AwsError(
+                "UnknownOperationException",
+                f"{service} {operation} is not supported by Headrace: docs/coverage.md lists what is.",
+            )
+        return handler
 
     def _log_call(
         self,

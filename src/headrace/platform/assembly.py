@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from headrace import __version__
+from headrace.autoscaling.loops.autoscaler import Autoscaler
+from headrace.autoscaling.loops.waker import Waker
 from headrace.cloudwatch.series.file import FileSeries
 from headrace.cluster.platform_logs import PlatformLogs
 from headrace.cluster.this_host import this_host
 from headrace.control.access_keys import ACCESS_KEY
 from headrace.control.api.overview import read_overview
 from headrace.control.app import ControlApp
-from headrace.control.autoscaling.loops.autoscaler import Autoscaler
-from headrace.control.autoscaling.loops.waker import Waker
 from headrace.control.loops.reconciler import Reconciler
 from headrace.control.metrics.capacities import CapacityRecorder
 from headrace.control.metrics.scraper import Scraper
@@ -36,6 +36,7 @@ from headrace.platform.console import console_app
 from headrace.platform.folders import DataFolder
 from headrace.platform.key_ring import KeyRing
 from headrace.platform.object_storage import ObjectStorage
+from headrace.platform.operations import OPERATIONS
 from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_proxy import S3Proxy
 from headrace.settings.platform_settings import PlatformSettings
@@ -101,7 +102,13 @@ def assemble(
     )
     gateway.on_quarantine(reconciler.wake_up.end)
     control = ControlApp(
-        store, aws_scope=aws_scope, logs=logs, own_images=own_images, is_strict=settings.strict, series=series
+        store,
+        OPERATIONS,
+        aws_scope=aws_scope,
+        logs=logs,
+        own_images=own_images,
+        is_strict=settings.strict,
+        series=series,
     )
     s3 = S3Proxy(storage)
     apps = _apps(gateway, control, s3, health=_health(settings, storage), components=partial(read_overview, store))

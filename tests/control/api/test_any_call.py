@@ -19,7 +19,7 @@ from headrace.control.planning.fleet import Limits
 from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
 from headrace.control.planning.worker_build import WorkerDefaults, build_worker
-from headrace.control.registry import OPERATIONS, handler_of
+from headrace.platform.operations import OPERATIONS
 from headrace.state.records import copy_part
 from headrace.state.routes import Route
 from headrace.state.sql import SqlStore, open_store
@@ -181,7 +181,7 @@ def answer(store: SqlStore, call: AwsCall) -> None:
     )
     try:
         validation.check(model, call.params)
-        result = handler_of(call.service, call.operation)(context, call.params)
+        result = OPERATIONS[call.service, call.operation](context, call.params)
     except AwsError as error:
         if error.http_status < 500:
             return

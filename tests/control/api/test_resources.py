@@ -6,7 +6,7 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.control.registry import OPERATIONS
+from headrace.platform.operations import OPERATIONS
 from headrace.wire.aws import services
 from tests.control.support import IMAGE, ROLE, Platform
 from tests.waiting import WAIT_S

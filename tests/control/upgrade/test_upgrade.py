@@ -12,7 +12,7 @@ import pytest
 
 from headrace.cluster.launcher import Handle, WorkerSpec
 from headrace.control.api.context import CallContext
-from headrace.control.registry import handler_of
+from headrace.platform.operations import OPERATIONS
 from headrace.state.routes import ROUTE
 from headrace.state.sql import SqlStore, open_store
 from headrace.testing.fake_launcher import FakeMachine, FakeWorker, ManualClock, ready_after
@@ -47,7 +47,7 @@ def ask(store: SqlStore, now_s: float, call: str) -> dict[str, Any]:
     context = CallContext(
         store=store, logs=ListedLogs(), aws_scope=AWS_SCOPE, identity_arn="", now_s=now_s, request_id="r"
     )
-    return handler_of(service, operation)(context, json.loads(params))
+    return OPERATIONS[service, operation](context, json.loads(params))
 
 
 @pytest.mark.parametrize("call", DESCRIBED)

@@ -16,11 +16,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from headrace.autoscaling.planning.targets import read_key
+from headrace.autoscaling.records.copies import keep_copies
 from headrace.control.access_keys import AccessKeys
 from headrace.control.api.context import CallContext
-from headrace.control.autoscaling.planning.targets import read_key
-from headrace.control.autoscaling.records.copies import keep_copies
-from headrace.control.registry import handler_of
+from headrace.platform.operations import OPERATIONS
 from headrace.state.sql import open_store
 from headrace.testing.fake_launcher import FakeMachine, ManualClock, fails_after, ready_after
 from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, reconciler_of
@@ -46,7 +46,7 @@ async def main(path: str) -> None:  # noqa: PLR0915 -- a list of calls
         )
 
     def call(service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        return handler_of(service, operation)(context(), params)
+        return OPERATIONS[service, operation](context(), params)
 
     async def settle(seconds: float) -> None:
         for _ in range(int(seconds * 2)):

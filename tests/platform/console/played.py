@@ -8,7 +8,8 @@ from typing import Any
 
 from headrace.control.app import ControlApp
 from headrace.control.metrics.capacities import CapacityRecorder
-from tests.control.autoscaling.support import World
+from headrace.platform.operations import OPERATIONS
+from tests.autoscaling.support import World
 from tests.control.support import AWS_SCOPE, ListedLogs
 from tests.platform.fake_platform import NOW_S, FakePlatform
 
@@ -93,6 +94,7 @@ def show(platform: FakePlatform, world: World) -> None:
     platform.add(world.endpoint)
     platform.control = ControlApp(
         world.store,
+        OPERATIONS,
         aws_scope=AWS_SCOPE,
         logs=ListedLogs(),
         own_images={},

@@ -7,7 +7,7 @@ from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from tests.control.autoscaling.support import World
+from tests.autoscaling.support import World
 from tests.platform.fake_platform import FakePlatform
 
 from .page import Console

@@ -1,0 +1,133 @@
+"""Handlers of RegisterScalableTarget, DeregisterScalableTarget and DescribeScalableTargets."""
+
+from functools import partial
+
+import msgspec
+
+from headrace.autoscaling.api.pages import page
+from headrace.autoscaling.planning.targets import (
+    NAMESPACE,
+    SCALABLE_TARGET,
+    SuspendedState,
+    TargetKey,
+    TargetRecord,
+    TargetSpec,
+    object_not_found,
+    read_key,
+    require_readable,
+    service_role_arn,
+    target_arn,
+)
+from headrace.autoscaling.records.capacity import read_capacity
+from headrace.autoscaling.records.policies import remove_target
+from headrace.control.api.context import CallContext
+from headrace.state.records import AlreadyExists, Conflict, Json, readable
+from headrace.wire.aws.errors import AwsError, validation_error
+
+_MAX_TARGETS = 500
+"""Source: Application Auto Scaling user guide, "Quotas"."""
+_MAX_TAGS = 50
+
+
+def register_scalable_target(context: CallContext, params: Json) -> Json:
+    """RegisterScalableTarget: register a target, or change one; members that are not given keep their values."""
+    key = read_key(params)
+    record = context.store.get(SCALABLE_TARGET, key.name)
+    old: TargetRecord | None = None if record is None else require_readable(record)
+    spec = _parse(key, params, None if old is None else old.spec)
+    _check_bounds(spec)
+    if read_capacity(context.store, key) is None:
+        title = "SageMaker inference component" if key.component else "SageMaker endpoint or variant"
+        raise validation_error(f"{title} does not exist: {key.resource_id}")
+    if old is None:
+        old = _create(context, key, spec, params)
+    elif params.get("Tags"):
+        raise validation_error("Tags are only for a new scalable target. Use TagResource on a registered one.")
+    else:
+        old = context.store.update(old, spec=spec)
+    return {"ScalableTargetARN": target_arn(context.aws_scope, old)}
+
+
+def deregister_scalable_target(context: CallContext, params: Json) -> Json:
+    """DeregisterScalableTarget: delete a target with its policies, their alarms and its scheduled actions."""
+    key = read_key(params)
+    record = context.store.get(SCALABLE_TARGET, key.name)
+    if record is None:
+        raise object_not_found("No scalable target found for", key)
+    remove_target(context.store, context.aws_scope, record, key)
+    return {}
+
+
+def describe_scalable_targets(context: CallContext, params: Json) -> Json:
+    """DescribeScalableTargets."""
+    ids, dimension = params.get("ResourceIds"), params.get("ScalableDimension")
+    if dimension and not ids:
+        raise validation_error("ScalableDimension is given without ResourceIds. Give both, or neither.")
+    found = [
+        record
+        for record in readable(context.store.list(SCALABLE_TARGET))
+        if params["ServiceNamespace"] == NAMESPACE
+        and (not ids or record.spec.resource_id in ids)
+        and (not dimension or record.spec.scalable_dimension == dimension)
+    ]
+    return page(found, params, member="ScalableTargets", render=partial(_render, context))
+
+
+def _render(context: CallContext, record: TargetRecord) -> Json:
+    spec = record.spec
+    return {
+        **spec.key.members,
+        "MinCapacity": spec.min_capacity,
+        "MaxCapacity": spec.max_capacity,
+        "RoleARN": service_role_arn(context.aws_scope),
+        "CreationTime": record.created_s,
+        "SuspendedState": msgspec.to_builtins(spec.suspended_state),
+        "ScalableTargetARN": target_arn(context.aws_scope, record),
+    }
+
+
+def _parse(key: TargetKey, params: Json, old: TargetSpec | None) -> TargetSpec:
+    """
+    Merge the given members into the old ones.
+
+    Raises:
+        AwsError: A new target has no bounds.
+    """
+    given: Json = {
+        "MinCapacity": params.get("MinCapacity", old.min_capacity if old else None),
+        "MaxCapacity": params.get("MaxCapacity", old.max_capacity if old else None),
+    }
+    for member, value in given.items():
+        if value is None:
+            raise validation_error(f"{member} cannot be null when a new scalable target is registered.")
+    suspended = msgspec.to_builtins(old.suspended_state) if old else {}
+    return TargetSpec(
+        resource_id=key.resource_id,
+        scalable_dimension=key.dimension,
+        min_capacity=given["MinCapacity"],
+        max_capacity=given["MaxCapacity"],
+        suspended_state=msgspec.convert({**suspended, **params.get("SuspendedState", {})}, SuspendedState),
+        generation=old.generation + 1 if old else 1,
+    )
+
+
+def _check_bounds(spec: TargetSpec) -> None:
+    if spec.min_capacity < 0:
+        raise validation_error(f"Minimum capacity cannot be less than 0; it is {spec.min_capacity}.")
+    if spec.max_capacity < spec.min_capacity:
+        raise validation_error(
+            "Maximum capacity cannot be less than minimum capacity: "
+            f"{spec.max_capacity} is less than {spec.min_capacity}."
+        )
+
+
+def _create(context: CallContext, key: TargetKey, spec: TargetSpec, params: Json) -> TargetRecord:
+    tags = dict(params.get("Tags") or {})
+    if len(tags) > _MAX_TAGS:
+        raise validation_error(f"The scalable target would have {len(tags)} tags; expected at most {_MAX_TAGS}.")
+    if len(context.store.list(SCALABLE_TARGET)) >= _MAX_TARGETS:
+        raise AwsError("LimitExceededException", f"There are {_MAX_TARGETS} scalable targets already, the maximum.")
+    try:
+        return context.store.create(SCALABLE_TARGET, key.name, spec=spec, tags=tags)
+    except AlreadyExists:
+        raise Conflict(key.name) from None

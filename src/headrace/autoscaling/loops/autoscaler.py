@@ -1,0 +1,177 @@
+"""
+The autoscaler: evaluates alarms and scales targets every ten seconds, and at once after a write to the store.
+
+Level-triggered like the reconciler: a pass decides by the store and the metrics alone, and may be interrupted anywhere.
+Without alarms and targets it sleeps until the next write.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from headrace.autoscaling.loops.target_pass import TargetContext, TargetPass
+from headrace.autoscaling.planning.policies import PolicyRecord
+from headrace.autoscaling.planning.targets import TargetMembers, TargetRecord
+from headrace.autoscaling.records.activities import SCALING_ACTIVITY, drop_old
+from headrace.autoscaling.records.policies import (
+    AutoscalingRecords,
+    ensure_alarms,
+    read_records,
+    remove_orphans,
+)
+from headrace.cloudwatch.alarms.records import AlarmRecord, EvaluatedAlarm
+from headrace.cloudwatch.evaluator import AlarmEvaluator
+from headrace.cloudwatch.metrics.metric import SeriesReader
+from headrace.control.loops.store_access import changes
+from headrace.core.telemetry import get_logger
+from headrace.state.records import Conflict, Record, Unreadable, readable
+from headrace.state.store import Store
+from headrace.wire.aws.scope import AwsScope
+
+RecordT = TypeVar("RecordT", bound=Record[Any, Any])
+
+PERIOD_S = 10.0
+"""Seconds between two passes, at multiples of it since 1970 ..."""
+_OFFSET_S = 1.0
+"""... and a moment later, so that the latest measurements have arrived."""
+_BURST_S = 0.1
+"""Writes within this time are handled by one pass."""
+_RETRY_S = 0.2
+"""Seconds before the next pass after a write conflict."""
+
+
+class Autoscaler:
+    """A task that scales all targets; `run` until cancelled."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        series: SeriesReader,
+        aws_scope: AwsScope,
+        is_strict: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._aws_scope = aws_scope
+        self._is_strict = is_strict
+        self._clock = clock
+        self._awake_since_s = clock()
+        """No earlier measurements: the platform was down."""
+        self._alarms = AlarmEvaluator(store, series)
+        self._faults: dict[str, str] = {}
+        """The fault of the last pass by the uid of a target or policy; "" for the pass itself."""
+        self._log = get_logger()
+
+    async def run(self) -> None:
+        """Run passes until cancelled."""
+        with changes(self._store) as changed:
+            while True:
+                changed.clear()
+                pause_s = await self._guarded_pass()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await changed.wait()
+                await asyncio.sleep(_BURST_S)
+
+    async def pass_once(self) -> float | None:
+        """Run one pass; return the seconds until the next one, or None to wait for a write."""
+        return await asyncio.to_thread(self.run_pass)
+
+    def run_pass(self) -> float | None:
+        """Run one pass in this thread; blocks for a moment (the store)."""
+        now_s = self._clock()
+        records = read_records(self._store)
+        if remove_orphans(self._store, self._aws_scope, records):
+            return _RETRY_S
+        self._note_unreadable([*records.policies, *records.actions, *records.targets])
+        alarms_by_name = {alarm.name: alarm for alarm in records.alarms}
+        for policy in readable(records.policies):
+            self._ensure_alarms(policy, alarms_by_name, now_s)
+        alarms = self._alarms.evaluate_all(now_s=now_s)
+        if not self._scale_all(records, alarms, now_s):
+            return _RETRY_S
+        if not records.targets and not alarms:
+            return None
+        return PERIOD_S - (now_s - _OFFSET_S) % PERIOD_S
+
+    def _note_unreadable(self, records: Iterable[Record[Any, Any] | Unreadable]) -> None:
+        for record in records:
+            if isinstance(record, Unreadable):
+                self._note_fault(record.uid, ValueError(f"{record.name} cannot be read: {record.reason}"))
+
+    def _ensure_alarms(
+        self, policy: PolicyRecord, alarms: Mapping[str, AlarmRecord | Unreadable], now_s: float
+    ) -> None:
+        """Bring the alarms of one policy up to date; its faults do not affect other policies."""
+        try:
+            ensure_alarms(self._store, self._aws_scope, policy, find=alarms.get, now_s=now_s)
+        except Conflict:
+            return
+        except Exception as error:  # noqa: BLE001 -- an edge: logged and retried
+            self._note_fault(policy.uid, error)
+            return
+        self._faults.pop(policy.uid, None)
+
+    async def _guarded_pass(self) -> float | None:
+        try:
+            pause_s = await self.pass_once()
+        except Conflict:
+            return _RETRY_S
+        except Exception as error:  # noqa: BLE001 -- an edge: logged and retried
+            self._note_fault("", error)
+            return PERIOD_S
+        self._faults.pop("", None)
+        return pause_s
+
+    def _scale_all(self, records: AutoscalingRecords, alarms: Sequence[EvaluatedAlarm], now_s: float) -> bool:
+        """Run a pass over each target; False if one met a write conflict."""
+        if not records.targets:
+            return True
+        policies_of, actions_of = _by_target(readable(records.policies)), _by_target(readable(records.actions))
+        activities_of = _by_target(readable(self._store.list(SCALING_ACTIVITY)))
+        is_done = True
+        for target in readable(records.targets):
+            context = TargetContext(
+                policies=policies_of[target.name],
+                actions=actions_of[target.name],
+                activities=activities_of[target.name],
+                alarms=alarms,
+                awake_since_s=self._awake_since_s,
+                copies_follow=not self._is_strict,
+            )
+            target_pass = TargetPass(self._store, self._aws_scope, target, context, now_s=now_s)
+            is_done = self._guarded(target_pass, target) and is_done
+        for activities in activities_of.values():
+            drop_old(self._store, activities, now_s=now_s)
+        return is_done
+
+    def _guarded(self, target_pass: TargetPass, target: TargetRecord) -> bool:
+        """Run a pass over one target, whose faults do not affect other targets; False on a write conflict."""
+        try:
+            target_pass.run()
+        except Conflict:
+            return False
+        except Exception as error:  # noqa: BLE001 -- an edge: logged and retried
+            self._note_fault(target.uid, error)
+            return True
+        self._faults.pop(target.uid, None)
+        return True
+
+    def _note_fault(self, uid: str, error: Exception) -> None:
+        """Log a fault once until it changes."""
+        if self._faults.get(uid) != repr(error):
+            self._faults[uid] = repr(error)
+            self._log.error("autoscaler.failed", target=uid, exc_info=error)
+
+
+def _by_target(records: Sequence[RecordT]) -> dict[str, list[RecordT]]:
+    """Group records by the name of their target's record, in the order of their creation."""
+    grouped: dict[str, list[RecordT]] = defaultdict(list)
+    for record in records:
+        members: TargetMembers = record.spec
+        grouped[members.key.name].append(record)
+    return grouped

@@ -1,0 +1,224 @@
+"""
+Scalable targets: their identity, their records, and the names that AWS gives to them. Pure.
+
+The record of a target is named `<ResourceId>|<ScalableDimension>`; its policies and scheduled actions add `|<name>`.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from headrace.autoscaling.planning.decision import Code, Scaling, Suspensions
+from headrace.state.records import Json, Kind, Record, RecordPart, StoredRecord, Unreadable
+from headrace.wire.aws.errors import AwsError, validation_error
+from headrace.wire.aws.scope import AwsScope, partition_of
+
+NAMESPACE = "sagemaker"
+VARIANT_DIMENSION = "sagemaker:variant:DesiredInstanceCount"
+COMPONENT_DIMENSION = "sagemaker:inference-component:DesiredCopyCount"
+_CONCURRENCY_DIMENSION = "sagemaker:variant:DesiredProvisionedConcurrency"
+_NAME = "[a-zA-Z0-9](?:-*[a-zA-Z0-9]){0,62}"
+_VARIANT_ID = re.compile(rf"endpoint/(?P<endpoint>{_NAME})/variant/(?P<variant>{_NAME})", re.ASCII)
+_COMPONENT_ID = re.compile(rf"inference-component/(?P<component>{_NAME})", re.ASCII)
+_ROLE = (
+    "role/aws-service-role/sagemaker.application-autoscaling.amazonaws.com/"
+    "AWSServiceRoleForApplicationAutoScaling_SageMakerEndpoint"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetKey:
+    """The number that is scaled: the instances of a variant, or the copies of a component."""
+
+    resource_id: str
+    dimension: str
+    endpoint: str = ""
+    variant: str = ""
+    component: str = ""
+
+    @classmethod
+    def parse(cls, resource_id: str, dimension: str) -> "TargetKey | None":
+        """Return the target that AWS's identifiers name; None if Headrace does not scale it."""
+        if dimension == VARIANT_DIMENSION and (match := _VARIANT_ID.fullmatch(resource_id)):
+            return cls.of_variant(match["endpoint"], match["variant"])
+        if dimension == COMPONENT_DIMENSION and (match := _COMPONENT_ID.fullmatch(resource_id)):
+            return cls.of_component(match["component"])
+        return None
+
+    @classmethod
+    def of_variant(cls, endpoint: str, variant: str) -> "TargetKey":
+        """Return the key of a variant's instances."""
+        resource_id = f"endpoint/{endpoint}/variant/{variant}"
+        return cls(resource_id=resource_id, dimension=VARIANT_DIMENSION, endpoint=endpoint, variant=variant)
+
+    @classmethod
+    def of_component(cls, component: str) -> "TargetKey":
+        """Return the key of a component's copies."""
+        resource_id = f"inference-component/{component}"
+        return cls(resource_id=resource_id, dimension=COMPONENT_DIMENSION, component=component)
+
+    @property
+    def name(self) -> str:
+        """The name of the target's record."""
+        return f"{self.resource_id}|{self.dimension}"
+
+    @property
+    def quantity(self) -> str:
+        """The number's name in the texts of AWS's activities."""
+        return "desired copy count" if self.component else "desired instance count"
+
+    @property
+    def members(self) -> Json:
+        """The three members that identify the target in AWS's answers."""
+        return {"ServiceNamespace": NAMESPACE, "ResourceId": self.resource_id, "ScalableDimension": self.dimension}
+
+
+class TargetMembers(RecordPart, frozen=True, kw_only=True, rename="pascal"):
+    """The members that identify the target of a record."""
+
+    service_namespace: str = NAMESPACE
+    resource_id: str
+    scalable_dimension: str
+
+    def __post_init__(self) -> None:
+        """Check the identity; a ValueError makes the record unreadable."""
+        if TargetKey.parse(self.resource_id, self.scalable_dimension) is None:
+            raise ValueError(f"{self.resource_id!r} with {self.scalable_dimension!r} is not a scalable target")
+
+    @property
+    def key(self) -> TargetKey:
+        """The target."""
+        key = TargetKey.parse(self.resource_id, self.scalable_dimension)
+        assert key is not None  # see __post_init__
+        return key
+
+
+class SuspendedState(RecordPart, frozen=True, kw_only=True, rename="pascal"):
+    """The suspensions set by RegisterScalableTarget."""
+
+    dynamic_scaling_in_suspended: bool = False
+    dynamic_scaling_out_suspended: bool = False
+    scheduled_scaling_suspended: bool = False
+
+
+class TargetSpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
+    """A scalable target as it was registered."""
+
+    min_capacity: int
+    max_capacity: int
+    suspended_state: SuspendedState = SuspendedState()
+    generation: int = msgspec.field(default=0, name="asked")
+    """Grows whenever the bounds are set; the capacity is then brought within them once."""
+
+    @property
+    def suspensions(self) -> Suspensions:
+        """The suspensions as decisions see them."""
+        state = self.suspended_state
+        return Suspensions(
+            is_in=state.dynamic_scaling_in_suspended,
+            is_out=state.dynamic_scaling_out_suspended,
+            is_scheduled=state.scheduled_scaling_suspended,
+        )
+
+
+class TargetStatus(RecordPart, frozen=True, kw_only=True):
+    """The autoscaler's memory of a target from one pass to the next."""
+
+    observed_generation: int | None = msgspec.field(default=None, name="observed")
+    last: Scaling | None = None
+    """The last scaling by a policy, for cooldowns."""
+    not_scaled: dict[str, Code] = msgspec.field(default_factory=dict)
+    """Policy → why it changed nothing, so that this is reported once and not in every pass."""
+
+
+SCALABLE_TARGET: Final = Kind("scalable-target", TargetSpec, TargetStatus)
+
+TargetRecord = Record[TargetSpec, TargetStatus]
+
+
+def read_key(params: Json) -> TargetKey:
+    """
+    Return the target that a request names.
+
+    Raises:
+        AwsError: Headrace does not scale it.
+    """
+    resource_id, dimension = params["ResourceId"], params["ScalableDimension"]
+    if dimension == _CONCURRENCY_DIMENSION:
+        raise validation_error(
+            f"{dimension} is not supported by Headrace: a serverless variant is one worker that always runs. "
+            f"Use {VARIANT_DIMENSION} on a variant with instances."
+        )
+    key = TargetKey.parse(resource_id, dimension)
+    if key is None or params.get("ServiceNamespace", NAMESPACE) != NAMESPACE:
+        raise validation_error(
+            "Unsupported service namespace, resource type or scalable dimension. Headrace scales "
+            f"endpoint/NAME/variant/NAME by {VARIANT_DIMENSION} and inference-component/NAME by {COMPONENT_DIMENSION}, "
+            "both of the namespace sagemaker."
+        )
+    return key
+
+
+def selects(params: Json, spec: TargetMembers) -> bool:
+    """Return whether ServiceNamespace, ResourceId and ScalableDimension of a Describe request select a record."""
+    return (
+        params["ServiceNamespace"] == spec.service_namespace
+        and params.get("ResourceId") in (None, spec.resource_id)
+        and params.get("ScalableDimension") in (None, spec.scalable_dimension)
+    )
+
+
+def child_name(key: TargetKey, name: str) -> str:
+    """Return the name of the record of a target's policy or scheduled action."""
+    return f"{key.name}|{name}"
+
+
+def target_arn(aws_scope: AwsScope, record: StoredRecord) -> str:
+    """Return the ARN of a target; `uid` distinguishes it from an earlier one of the same resource."""
+    start = f"arn:{partition_of(aws_scope.region)}:application-autoscaling:{aws_scope.region}:{aws_scope.account}"
+    return f"{start}:scalable-target/{record.uid}"
+
+
+def child_arn(aws_scope: AwsScope, record: StoredRecord, key: TargetKey, *, kind: str, title: str, name: str) -> str:
+    """
+    Return the ARN of a target's policy or scheduled action.
+
+    Args:
+        aws_scope: Account and region.
+        record: The policy or action.
+        key: Its target.
+        kind: `scalingPolicy` or `scheduledAction`.
+        title: What precedes the name: `policyName` or `scheduledActionName`.
+        name: Its name.
+    """
+    start = f"arn:{partition_of(aws_scope.region)}:autoscaling:{aws_scope.region}:{aws_scope.account}"
+    uid = record.uid
+    dashed = f"{uid[:8]}-{uid[8:12]}-{uid[12:16]}-{uid[16:20]}-{uid[20:]}"
+    return f"{start}:{kind}:{dashed}:resource/{NAMESPACE}/{key.resource_id}:{title}/{name}"
+
+
+def service_role_arn(aws_scope: AwsScope) -> str:
+    """Return the service-linked role that AWS creates and uses, whatever role is given."""
+    return f"arn:{partition_of(aws_scope.region)}:iam::{aws_scope.account}:{_ROLE}"
+
+
+def object_not_found(what: str, key: TargetKey, more: str = "") -> AwsError:
+    """Return AWS's error for a missing target, policy or scheduled action; `what` ends with "for"."""
+    where = f"service namespace: {NAMESPACE}, resource ID: {key.resource_id}, scalable dimension: {key.dimension}"
+    return AwsError("ObjectNotFoundException", f"{what} {where}{more}")
+
+
+def require_readable(record: Record[Any, Any] | Unreadable) -> Record[Any, Any]:
+    """
+    Return a record that could be decoded.
+
+    Raises:
+        AwsError: It could not.
+    """
+    if isinstance(record, Unreadable):
+        raise validation_error(
+            f"The record of {record.name} cannot be read ({record.reason}). Delete it, and create it again."
+        )
+    return record

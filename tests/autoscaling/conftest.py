@@ -1,0 +1,14 @@
+"""A running control plane."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.control.support import Platform, running_platform
+
+
+@pytest.fixture
+def still_platform() -> Iterator[Platform]:
+    """A control plane without a reconciler: endpoints stay as they are written."""
+    with running_platform(reconciles=False) as running:
+        yield running

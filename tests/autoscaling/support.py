@@ -1,0 +1,147 @@
+"""A simulated variant whose time passes when a test says so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.autoscaling.loops.autoscaler import Autoscaler
+from headrace.autoscaling.planning.targets import VARIANT_DIMENSION, read_key
+from headrace.autoscaling.records.capacity import read_capacity
+from headrace.cloudwatch.metrics.metric import Metric
+from headrace.cloudwatch.series.memory import MemorySeries
+from headrace.cluster.launcher import WorkerPhase
+from headrace.control.api.context import CallContext
+from headrace.control.api.identity import assumed_role_arn
+from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointSpec, EndpointStatus
+from headrace.control.model.worker import WorkerView
+from headrace.control.model.workload import ready_key
+from headrace.control.planning.fleet import Limits
+from headrace.control.planning.plan import plan_deployable
+from headrace.control.planning.rollout import wanted_workers
+from headrace.platform.operations import OPERATIONS
+from headrace.state.records import Record
+from headrace.state.sql import SqlStore, open_store
+from tests.control.support import AWS_SCOPE, ListedLogs
+
+START_S = 1_700_000_040.0
+RESOURCE = "endpoint/e/variant/a"
+IDENTITY = {"ServiceNamespace": "sagemaker", "ResourceId": RESOURCE, "ScalableDimension": VARIANT_DIMENSION}
+DIMENSIONS = (("EndpointName", "e"), ("VariantName", "a"))
+CONCURRENCY = Metric(namespace="AWS/SageMaker", name="ConcurrentRequestsPerModel", dimensions=DIMENSIONS)
+INVOCATIONS = Metric(namespace="AWS/SageMaker", name="InvocationsPerInstance", dimensions=DIMENSIONS)
+
+
+@dataclass
+class World:
+    """An endpoint with one variant; its workers come as soon as time passes."""
+
+    count: int = 1
+    endpoint: str = "e"
+    variant: str = "a"
+    now_s: float = START_S
+    room: int = 1000
+    """Workers that find a place."""
+    load: Callable[[int], float | None] = lambda _serving: None
+    """Requests at a time per instance, given how many serve; None: nothing is measured."""
+    capacities: list[int] = field(default_factory=list)
+    """What was wanted, each time that it changed."""
+    store: SqlStore = field(init=False)
+    series: MemorySeries = field(default_factory=MemorySeries)
+
+    def __post_init__(self) -> None:
+        self.store = open_store("sqlite://", now_s=lambda: self.now_s)
+        self.scaler = Autoscaler(store=self.store, series=self.series, aws_scope=AWS_SCOPE, clock=lambda: self.now_s)
+        variant = {
+            "VariantName": self.variant,
+            "ModelName": "m",
+            "InstanceType": "ml.m5.large",
+            "InitialInstanceCount": self.count,
+        }
+        config = {"EndpointConfigName": "c", "ProductionVariants": [variant]}
+        revision = EndpointRevision(number=1, config=config, models={"m": {}})
+        self.store.create(ENDPOINT, self.endpoint, spec=EndpointSpec(generation=1, revision=revision))
+        self.reconcile()
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What names the variant where it is scaled."""
+        return {**IDENTITY, "ResourceId": f"endpoint/{self.endpoint}/variant/{self.variant}"}
+
+    def metric(self, name: str) -> Metric:
+        """One of the variant."""
+        dimensions = (("EndpointName", self.endpoint), ("VariantName", self.variant))
+        return Metric(namespace=CONCURRENCY.namespace, name=name, dimensions=dimensions)
+
+    def call(self, operation: str, service: str = "application-autoscaling", **params: Any) -> dict[str, Any]:
+        """Ask as a client does."""
+        context = CallContext(
+            store=self.store,
+            logs=ListedLogs(),
+            aws_scope=AWS_SCOPE,
+            identity_arn=assumed_role_arn(AWS_SCOPE),
+            now_s=self.now_s,
+            request_id="r",
+        )
+        return OPERATIONS[service, operation](context, params)
+
+    def register(self, minimum: int = 1, maximum: int = 10, **more: Any) -> None:
+        self.call("RegisterScalableTarget", **self.identity, MinCapacity=minimum, MaxCapacity=maximum, **more)
+
+    def put_policy(self, name: str = "p", **config: Any) -> dict[str, Any]:
+        return self.call("PutScalingPolicy", **self.identity, PolicyName=name, **config)
+
+    def activities(self, *, with_not_scaled: bool = False) -> list[dict[str, Any]]:
+        """Oldest first."""
+        found = self.call(
+            "DescribeScalingActivities", ServiceNamespace="sagemaker", IncludeNotScaledActivities=with_not_scaled
+        )
+        return list(reversed(found["ScalingActivities"]))
+
+    def reconcile(self) -> None:
+        """Give the endpoint all workers that it wants."""
+        record = self.store.get(ENDPOINT, self.endpoint)
+        if not isinstance(record, Record):
+            return
+        for _ in range(3):
+            workers = self._workers(record)
+            plan = plan_deployable(record, workers, endpoint_arn="arn", now_s=self.now_s, limits=Limits())
+            assert plan.deployment is not None
+            ready = {ready_key(*fleet): count for fleet, count in wanted_workers(plan.deployment).items()}
+            status = EndpointStatus(
+                progress=plan.deployment.progress, revisions=dict(plan.deployment.revisions), ready=ready
+            )
+            record = self.store.update(record, status=status)
+
+    def pass_time(self, seconds: float) -> None:
+        """Measure, scale, reconcile, every ten seconds."""
+        key = read_key(self.identity)
+        for _ in range(int(seconds // 10)):
+            self.now_s += 10
+            capacity = read_capacity(self.store, key)
+            value = self.load(capacity.in_service if capacity is not None else 0)
+            if value is not None:
+                self.series.put(self.metric(CONCURRENCY.name), value, now_s=self.now_s - 5)
+            self.scaler.run_pass()
+            self.reconcile()
+            after = read_capacity(self.store, key)
+            if after is not None and self.capacities[-1:] != [after.desired]:
+                self.capacities.append(after.desired)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def _workers(self, record: EndpointRecord) -> list[WorkerView]:
+        revision = record.spec.revision
+        (asked,) = revision.workloads
+        return [
+            WorkerView(
+                name=f"w{number}",
+                variant=self.variant,
+                revision=revision.number,
+                created_s=START_S,
+                phase=WorkerPhase.READY,
+                ready_s=START_S,
+                url="http://x",
+            )
+            for number in range(min(asked.count, self.room))
+        ]
