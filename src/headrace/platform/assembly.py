@@ -16,9 +16,9 @@ from headrace.cluster.this_host import this_host
 from headrace.control.access_keys import ACCESS_KEY
 from headrace.control.api.overview import read_overview
 from headrace.control.app import ControlApp
+from headrace.control.loops.capacity_recorder import CapacityRecorder
 from headrace.control.loops.reconciler import Reconciler
-from headrace.control.metrics.capacities import CapacityRecorder
-from headrace.control.metrics.scraper import Scraper
+from headrace.control.loops.scraper import Scraper
 from headrace.control.model.images import OwnImage
 from headrace.control.model.own_images import read_own_images
 from headrace.control.planning.worker_build import WorkerDefaults

@@ -1,1 +1,1 @@
-"""Loops that make the observed state follow the desired one: the reconciler and what it acts through."""
+"""Loops that make the observed state follow the desired one, and those that publish metrics of it."""

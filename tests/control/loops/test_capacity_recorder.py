@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.series.memory import MemorySeries
-from headrace.control.metrics.capacities import CapacityRecorder, of_component
+from headrace.control.loops.capacity_recorder import CapacityRecorder, of_component
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.state.sql import open_store
 from tests.control.api.test_components import component, host, model, until

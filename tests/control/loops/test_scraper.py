@@ -10,7 +10,7 @@ from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.metrics.worker_page import WorkerMetric, metrics_between, read_page
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.cluster.launcher import Handle, WorkerPhase
-from headrace.control.metrics.scraper import MAX_PAGE_BYTES, Scraper, fetch, series_of
+from headrace.control.loops.scraper import MAX_PAGE_BYTES, Scraper, fetch, series_of
 from headrace.control.model.worker import WORKER, CopySpec, ReplicaSpec, ReplicaStatus
 from headrace.core.exposition import render
 from headrace.core.generation import EngineStats

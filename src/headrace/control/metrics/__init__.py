@@ -1,1 +1,0 @@
-"""CloudWatch: measurements that are put and read, and alarms. Who evaluates alarms is `autoscaling`, not here."""
