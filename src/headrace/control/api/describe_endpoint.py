@@ -24,7 +24,8 @@ from headrace.control.model.workload import (
     unreadable_state,
     visible_state,
 )
-from headrace.control.planning.rollout import Deployment, traffic_fraction
+from headrace.control.planning.deployment import Deployment
+from headrace.control.planning.rollout import traffic_fraction
 from headrace.state.records import Json, Unreadable
 
 _MAX_MESSAGE_CHARACTERS = 1024

@@ -1,7 +1,6 @@
 """One pass of the reconciler over one endpoint and the inference components on it: see, plan, record, act."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from headrace.control.loops import store_access
@@ -10,16 +9,21 @@ from headrace.control.loops.garbage_collection import GarbageCollector
 from headrace.control.loops.store_access import Snapshot
 from headrace.control.loops.wake_up import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAUSE_S
 from headrace.control.loops.worker_manager import WorkerManager, WorkerSet, new_instance_id
-from headrace.control.model.component import ComponentRecord, ComponentRevision, ComponentStatus
+from headrace.control.model.component import (
+    ComponentRecord,
+    ComponentRevision,
+    ComponentStatus,
+)
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointStatus, HostInstance
 from headrace.control.model.names import arn_of
-from headrace.control.model.worker import WorkerRecord, WorkerView, notices_of, view_worker
-from headrace.control.model.workload import Deployable, Progress, ready_key
-from headrace.control.planning.fleet import Limits, num_ready
-from headrace.control.planning.host import Component, HostPlan, plan_host, with_components
-from headrace.control.planning.placement import Placed
-from headrace.control.planning.plan import Action, Plan, RemoveRecord, is_settled, plan_deployable, plan_removal
-from headrace.control.planning.rollout import Deployment, ExternalConditions
+from headrace.control.model.worker import WorkerRecord, WorkerView, notices_of
+from headrace.control.model.workload import Progress, ready_key
+from headrace.control.planning.config import PassContext, ReconcilerConfig
+from headrace.control.planning.deployment import Deployment
+from headrace.control.planning.endpoint import plan_endpoint, view_endpoint, view_workers
+from headrace.control.planning.plan import Plan, is_settled, plan_removal
+from headrace.control.planning.rollout import num_ready
+from headrace.control.planning.worker_actions import RemoveRecord
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict, Record, Unreadable
 from headrace.state.signals import ReadLoads
@@ -42,7 +46,7 @@ class EndpointPass:
         failures: FailureLog,
         *,
         aws_scope: AwsScope,
-        limits: Limits,
+        config: ReconcilerConfig,
         loads: ReadLoads,
         clock: Callable[[], float],
     ) -> None:
@@ -51,7 +55,7 @@ class EndpointPass:
         self._garbage = garbage
         self._failures = failures
         self._aws_scope = aws_scope
-        self._limits = limits
+        self._config = config
         self._loads = loads
         self._clock = clock
         self._log = get_logger()
@@ -67,86 +71,39 @@ class EndpointPass:
         """
         components = snapshot.components_by_endpoint().get(record.uid, [])
         copies = copies_by_component(workers)
-        own = copies.pop("", [])
-        if isinstance(record, Unreadable):
-            if record.deleting_s is None:
-                return await self._run_unreadable(record, components, copies)
-            plan = plan_removal(record.deleting_s, self._see(own), now_s=self._clock(), limits=self._limits)
-        else:
-            plan = self._plan(record, own, snapshot.alarms)
-        hosted = self._plan_hosted(record, plan, components, copies, snapshot.alarms)
+        if isinstance(record, Unreadable) and record.deleting_s is None:
+            self._failures.note_unreadable(record)
+            return await self._remove_deleted(components, copies)
+        self._note_failures(components)
+        view = view_endpoint(record, components, copies, alarms=snapshot.alarms, loads=self._loads())
+        plan = plan_endpoint(view, self._context(record))
         # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
-        route = with_components(plan.route, hosted) if plan.route is not None else None
-        await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, route)
-        if plan.deployment is not None and isinstance(record, Record):
-            record = await self._record_endpoint(record, plan.deployment, own, hosted.instances)
-        is_last = not components and not any(copies.values())
-        pause_s = await self._act(record, plan if is_last else _without_removal(plan), own)
-        return min(pause_s, *await self._act_hosted(record.deleting_s, hosted, components, copies), IDLE_PAUSE_S)
+        await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, plan.own.route)
+        own = copies.pop("", [])
+        if plan.own.deployment is not None and isinstance(record, Record):
+            record = await self._record_endpoint(record, plan.own.deployment, own, plan.instances)
+        pause_s = await self._act(record, plan.own, own)
+        pauses_s = await self._act_on_components(record.deleting_s, plan.components, components, copies)
+        return min(pause_s, *pauses_s, IDLE_PAUSE_S)
 
-    def _see(self, workers: Sequence[WorkerRecord]) -> list[WorkerView]:
-        loads = self._loads()
-        return [view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers]
-
-    def _plan(self, record: EndpointRecord, workers: Sequence[WorkerRecord], alarms: Collection[str]) -> Plan:
-        return plan_deployable(
-            record,
-            self._see(workers),
-            endpoint_arn=arn_of(self._aws_scope, ENDPOINT, record.name),
-            now_s=self._clock(),
-            limits=self._limits,
-            conditions=ExternalConditions(alarm=alarm_reason(record, alarms)),
-        )
-
-    def _plan_hosted(
-        self,
-        record: EndpointRecord | Unreadable,
-        plan: Plan,
-        components: Sequence[AnyComponent],
-        copies: Copies,
-        alarms: Collection[str],
-    ) -> HostPlan:
-        """Plan the components; copies of one that cannot be read stay where they are."""
-        seen: list[Component] = []
-        unreadable: list[Placed] = []
+    def _note_failures(self, components: Sequence[AnyComponent]) -> None:
+        """Log components that cannot be decoded, and forget the failures of those that can."""
         for component in components:
-            own = copies.get(component.uid, [])
             if isinstance(component, Unreadable):
                 self._failures.note_unreadable(component)
-                unreadable += placed_copies(component.uid, own).values()
             else:
                 self._failures.clear(component)
-                seen.append(self._see_component(component, own, alarms, endpoint_deleting_s=record.deleting_s))
-        return plan_host(
-            plan.deployment,
-            seen,
-            instances=record.status.instances if isinstance(record, Record) and plan.deployment is not None else {},
+
+    def _context(self, record: EndpointRecord | Unreadable) -> PassContext:
+        return PassContext(
             endpoint_arn=arn_of(self._aws_scope, ENDPOINT, record.name),
             now_s=self._clock(),
-            limits=self._limits,
+            config=self._config,
             new_id=new_instance_id,
-            unreadable=unreadable,
         )
 
-    def _see_component(
-        self,
-        record: ComponentRecord,
-        copies: Sequence[WorkerRecord],
-        alarms: Collection[str],
-        *,
-        endpoint_deleting_s: float | None,
-    ) -> Component:
-        if record.deleting_s is None and endpoint_deleting_s is not None:
-            record = replace(record, deleting_s=endpoint_deleting_s)
-        return Component(
-            record=record,
-            workers=self._see(copies),
-            placed=placed_copies(record.name, copies),
-            alarm=alarm_reason(record, alarms),
-        )
-
-    async def _act_hosted(
-        self, deleting_s: float | None, hosted: HostPlan, components: Sequence[AnyComponent], copies: Copies
+    async def _act_on_components(
+        self, deleting_s: float | None, plans: Mapping[str, Plan], components: Sequence[AnyComponent], copies: Copies
     ) -> list[float]:
         """Record and act for each component; end the copies of components that are gone."""
         pauses = []
@@ -155,12 +112,12 @@ class EndpointPass:
             if isinstance(component, Unreadable):
                 pauses.append(await self._remove_unreadable(component, own, endpoint_deleting_s=deleting_s))
             else:
-                pauses.append(await self._act_component(component, hosted.plans[component.name], own))
+                pauses.append(await self._act_on_component(component, plans[component.name], own))
         known = {component.uid for component in components}
         orphaned = [workers for uid, workers in copies.items() if uid not in known]
         return [*pauses, *[await self._garbage.end_workers(workers) for workers in orphaned]]
 
-    async def _act_component(self, record: ComponentRecord, plan: Plan, copies: Sequence[WorkerRecord]) -> float:
+    async def _act_on_component(self, record: ComponentRecord, plan: Plan, copies: Sequence[WorkerRecord]) -> float:
         """Record and act for one component; its conflict does not delay the others."""
         try:
             if plan.deployment is not None:
@@ -169,9 +126,8 @@ class EndpointPass:
         except Conflict:
             return BUSY_PAUSE_S
 
-    async def _run_unreadable(self, record: Unreadable, components: Sequence[AnyComponent], copies: Copies) -> float:
+    async def _remove_deleted(self, components: Sequence[AnyComponent], copies: Copies) -> float:
         """Remove components that are being deleted; everything else of an unreadable endpoint is left alone."""
-        self._failures.note_unreadable(record)
         return min(
             [await self._remove_unreadable(component, copies.get(component.uid, [])) for component in components]
             or [IDLE_PAUSE_S]
@@ -184,7 +140,7 @@ class EndpointPass:
         deleting_s = record.deleting_s if record.deleting_s is not None else endpoint_deleting_s
         if deleting_s is None:
             return IDLE_PAUSE_S
-        removal = plan_removal(deleting_s, self._see(copies), now_s=self._clock(), limits=self._limits)
+        removal = plan_removal(deleting_s, self._view(copies), now_s=self._clock(), config=self._config)
         try:
             return await self._act(record, removal, copies)
         except Conflict:
@@ -204,7 +160,7 @@ class EndpointPass:
                 self._log.info(f"{name}.removed", **{name: record.name})
             else:
                 await self._workers.act(owned, action)
-        if is_settled(plan, self._see(workers)):
+        if is_settled(plan, self._view(workers)):
             return WATCH_PAUSE_S if workers else IDLE_PAUSE_S
         return BUSY_PAUSE_S
 
@@ -237,8 +193,11 @@ class EndpointPass:
         )
         return await store_access.write(self._store, record, status=status)
 
+    def _view(self, workers: Sequence[WorkerRecord]) -> list[WorkerView]:
+        return view_workers(workers, self._loads())
+
     def _ready(self, deployment: Deployment, workers: Sequence[WorkerRecord]) -> dict[str, int]:
-        seen = self._see(workers)
+        seen = self._view(workers)
         return {
             ready_key(workload.variant, number): num_ready(seen, (workload.variant, number))
             for number, revision in deployment.revisions.items()
@@ -265,27 +224,3 @@ def copies_by_component(workers: Sequence[WorkerRecord]) -> dict[str, list[Worke
         copy = worker.spec.copy
         grouped.setdefault(copy.component_uid if copy is not None else "", []).append(worker)
     return grouped
-
-
-def placed_copies(component: str, workers: Sequence[WorkerRecord]) -> dict[str, Placed]:
-    """Return the places of a component's copies that have not ended, by their names."""
-    return {
-        worker.name: Placed(component=component, instance=worker.spec.copy.instance, need=worker.spec.copy.need)
-        for worker in workers
-        if worker.spec.copy is not None and not view_worker(worker).is_gone
-    }
-
-
-def alarm_reason(record: Deployable, alarms: Collection[str]) -> str:
-    """Return why an update is rolled back, if one of its alarms demands it; else empty."""
-    progress = record.status.progress
-    number = progress.target if progress is not None else None
-    revision = record.spec.revision if number is None else record.status.revisions[number]
-    names = [name for name in revision.rollback_alarms if name in alarms]
-    return f"Alarm {', '.join(names)} of AutoRollbackConfiguration is in ALARM." if names else ""
-
-
-def _without_removal(plan: Plan) -> Plan:
-    """Return the plan of an endpoint that waits for its components to go."""
-    actions: tuple[Action, ...] = tuple(action for action in plan.actions if not isinstance(action, RemoveRecord))
-    return replace(plan, actions=actions)

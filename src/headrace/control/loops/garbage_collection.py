@@ -10,7 +10,7 @@ from headrace.control.loops.wake_up import BUSY_PAUSE_S, IDLE_PAUSE_S, WATCH_PAU
 from headrace.control.loops.worker_manager import WorkerManager, WorkerSet
 from headrace.control.model.component import owner_of
 from headrace.control.model.worker import ReplicaStatus, WorkerRecord, view_worker
-from headrace.control.planning.fleet import Limits
+from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.plan import plan_orphans
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict
@@ -23,10 +23,12 @@ SWEEP_S = 30.0
 class GarbageCollector:
     """Ends workers and removes records that belong to nothing."""
 
-    def __init__(self, store: Store, workers: WorkerManager, *, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, workers: WorkerManager, *, config: ReconcilerConfig, clock: Callable[[], float]
+    ) -> None:
         self._store = store
         self._workers = workers
-        self._limits = limits
+        self._config = config
         self._clock = clock
         self._swept_s: float | None = None
         self._orphans: dict[str, Handle] = {}
@@ -37,7 +39,7 @@ class GarbageCollector:
         orphans = WorkerSet(records={worker.name: worker for worker in workers})
         seen = [view_worker(worker) for worker in workers]
         try:
-            for action in plan_orphans(seen, now_s=self._clock(), limits=self._limits):
+            for action in plan_orphans(seen, now_s=self._clock(), config=self._config):
                 await self._workers.act(orphans, action)
         except Exception:  # noqa: BLE001 -- an edge: logged, and tried again
             self._log.exception("reconciler.orphan_failed", workers=sorted(orphans.records))

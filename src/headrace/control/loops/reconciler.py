@@ -24,7 +24,7 @@ from headrace.control.loops.worker_manager import WorkerManager
 from headrace.control.model.endpoint import EndpointRecord
 from headrace.control.model.log_reader import LogKeeper
 from headrace.control.model.worker import WorkerRecord
-from headrace.control.planning.fleet import Limits
+from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.core.telemetry import get_logger
 from headrace.state.records import Conflict, Unreadable
@@ -47,7 +47,7 @@ class Reconciler:
         logs: LogKeeper,
         aws_scope: AwsScope,
         defaults: WorkerDefaults,
-        limits: Limits | None = None,
+        config: ReconcilerConfig | None = None,
         loads: ReadLoads = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -60,16 +60,16 @@ class Reconciler:
             logs: for the reasons of failures; they outlive their workers.
             aws_scope: account and region.
             defaults: of workers.
-            limits: time limits.
+            config: time limits.
             loads: in-flight requests by worker; workers without any may be left out.
             clock: seconds since 1970.
         """
-        limits = replace(limits or Limits(), awake_since_s=clock())
+        config = replace(config or ReconcilerConfig(), awake_since_s=clock())
         self._store = store
         self._workers = WorkerManager(
-            store=store, launcher=launcher, logs=logs, defaults=defaults, limits=limits, clock=clock
+            store=store, launcher=launcher, logs=logs, defaults=defaults, config=config, clock=clock
         )
-        self._garbage = GarbageCollector(store, self._workers, limits=limits, clock=clock)
+        self._garbage = GarbageCollector(store, self._workers, config=config, clock=clock)
         self._failures = FailureLog()
         self._endpoints = EndpointPass(
             store,
@@ -77,7 +77,7 @@ class Reconciler:
             self._garbage,
             self._failures,
             aws_scope=aws_scope,
-            limits=limits,
+            config=config,
             loads=loads,
             clock=clock,
         )

@@ -41,8 +41,8 @@ from headrace.control.model.worker import (
     waiting_status,
 )
 from headrace.control.model.workload import Revision
-from headrace.control.planning.fleet import Limits
-from headrace.control.planning.plan import Action, Drain, Forget, GiveUp, Launch, RemoveRecord, Start, Stop
+from headrace.control.planning.config import ReconcilerConfig
+from headrace.control.planning.worker_actions import Action, Drain, Forget, GiveUp, Launch, RemoveRecord, Start, Stop
 from headrace.control.planning.worker_build import WorkerDefaults, build_worker
 from headrace.core.telemetry import get_logger
 from headrace.state.store import Store
@@ -79,14 +79,14 @@ class WorkerManager:
         launcher: Launcher,
         logs: LogKeeper,
         defaults: WorkerDefaults,
-        limits: Limits,
+        config: ReconcilerConfig,
         clock: Callable[[], float],
     ) -> None:
         self._store = store
         self._launcher = launcher
         self._logs = logs
         self._defaults = defaults
-        self._limits = limits
+        self._config = config
         self._clock = clock
         self._log = get_logger()
 
@@ -151,7 +151,7 @@ class WorkerManager:
         if seen is not None and seen.phase is WorkerPhase.EXITED:
             await self._launcher.forget(name)
             return True
-        await self._launcher.stop(name, handle, grace_s=self._limits.stop_grace_s)
+        await self._launcher.stop(name, handle, grace_s=self._config.stop_grace_s)
         return False
 
     async def _look(self, name: str, handle: Handle) -> Observation | None:

@@ -5,60 +5,29 @@ The life of an endpoint or a component as a state machine: the spec, the workers
        └──hopeless──> Failed                      └──hopeless──> RollingBack ──> InService | UpdateRollbackFailed
 
 An update walks through the rollout's steps, each PROVISIONING then BAKING, and ends with TERMINATING. Every transient
-state has a deadline. Nothing here decides about single workers: see `plan`.
-
-Copies of a component for which there is no room when it is scaled fail nothing: its revision counts those that have a
-place, `Progress.num_unplaced` the others, and it is scaled again when there is room for some of them.
+state has a deadline. Actions on single workers are decided in `worker_actions`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from headrace.control.model.rollout_config import Rollout
 from headrace.control.model.worker import FleetKey, WorkerView
-from headrace.control.model.workload import Deployable, DesiredCapacity, Progress, Revision, Stage, State
-from headrace.control.planning.fleet import Limits, hopeless_reason, num_ready
+from headrace.control.model.workload import Deployable, Progress, Revision, Stage, State
+from headrace.control.planning.config import ReconcilerConfig
+from headrace.control.planning.deployment import (
+    NO_CONDITIONS,
+    Deployment,
+    DesiredState,
+    ExternalConditions,
+    cut_down,
+    grow,
+    with_count,
+)
 
 _EPSILON = 1e-9
-
-
-class ExternalConditions(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions that workers do not show: reasons against the deployment, empty where there is none."""
-
-    no_room: str = ""
-    """Why missing workers have no place."""
-    num_fitting: int = 0
-    """Missing workers that have a place."""
-    growth: int = 0
-    """Unplaced copies (`Progress.num_unplaced`) that have a place now."""
-    alarm: str = ""
-    """An alarm of `AutoRollbackConfiguration` is in ALARM; matters once the new revision has traffic."""
-
-
-NO_CONDITIONS: Final = ExternalConditions()
-
-
-class Deployment(msgspec.Struct, frozen=True, kw_only=True):
-    """A progress, and the revisions that it names."""
-
-    progress: Progress
-    revisions: Mapping[int, Revision]
-
-    @property
-    def stable(self) -> Revision | None:
-        """The revision that serves."""
-        number = self.progress.stable
-        return None if number is None else self.revisions[number]
-
-    @property
-    def target(self) -> Revision | None:
-        """The revision that is being deployed."""
-        number = self.progress.target
-        return None if number is None else self.revisions[number]
 
 
 def start_rollout(record: Deployable, now_s: float) -> Deployment:
@@ -94,7 +63,7 @@ def start_rollout(record: Deployable, now_s: float) -> Deployment:
 def _start_update(begun: Progress, stable: Revision, asked: Revision) -> Deployment:
     """Start with as many copies as have a place, if some of the stable revision's have none."""
     num_placed = min(asked.num_workers, stable.num_workers) if begun.num_unplaced else asked.num_workers
-    target = _with_count(asked, num_placed) if begun.num_unplaced else asked
+    target = with_count(asked, num_placed) if begun.num_unplaced else asked
     progress = replace(
         begun,
         target=asked.number,
@@ -111,17 +80,31 @@ def advance(
     workers: Sequence[WorkerView],
     *,
     now_s: float,
-    limits: Limits,
+    config: ReconcilerConfig,
     conditions: ExternalConditions = NO_CONDITIONS,
 ) -> Deployment:
     """Return how far the deployment is now."""
     num_steps = max(len(revision.rollout.steps) for revision in deployment.revisions.values())
     for _ in range(2 * num_steps + 4):
-        following = _advance_once(deployment, workers, now_s, limits, conditions)
+        following = _advance_once(deployment, workers, now_s, config, conditions)
         if following == deployment:
             break
         deployment = following
     return deployment
+
+
+def desired_state(deployment: Deployment) -> DesiredState:
+    """Return the workers and the traffic that the deployment needs now."""
+    return DesiredState(
+        num_workers=wanted_workers(deployment),
+        workloads={
+            (workload.variant, number): workload
+            for number, revision in deployment.revisions.items()
+            for workload in revision.workloads
+        },
+        halted_revision=deployment.progress.target if is_rolling_back(deployment) else None,
+        traffic_fraction=traffic_fraction(deployment),
+    )
 
 
 def traffic_fraction(deployment: Deployment) -> float:
@@ -203,32 +186,40 @@ def _target_capacity(deployment: Deployment, target: Revision) -> dict[FleetKey,
 
 
 def _advance_once(
-    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, conditions: ExternalConditions
+    deployment: Deployment,
+    workers: Sequence[WorkerView],
+    now_s: float,
+    config: ReconcilerConfig,
+    conditions: ExternalConditions,
 ) -> Deployment:
     match deployment.progress.state:
         case State.CREATING:
-            return _create(deployment, workers, now_s, limits, conditions)
+            return _create(deployment, workers, now_s, config, conditions)
         case State.UPDATING if deployment.progress.target is None:
-            return _scale(deployment, workers, now_s, limits, conditions)
+            return _scale(deployment, workers, now_s, config, conditions)
         case State.UPDATING:
-            return _roll_out(deployment, workers, now_s, limits, conditions)
+            return _roll_out(deployment, workers, now_s, config, conditions)
         case State.ROLLING_BACK:
-            return _roll_back(deployment, workers, now_s, limits, conditions)
+            return _roll_back(deployment, workers, now_s, config, conditions)
         case State.IN_SERVICE if deployment.progress.num_unplaced:
-            return _grow(deployment, now_s, conditions)
+            return grow(deployment, now_s, conditions)
         case _:
             return deployment
 
 
 def _create(
-    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, conditions: ExternalConditions
+    deployment: Deployment,
+    workers: Sequence[WorkerView],
+    now_s: float,
+    config: ReconcilerConfig,
+    conditions: ExternalConditions,
 ) -> Deployment:
     progress, target = deployment.progress, deployment.target
     assert target is not None
-    reason = hopeless_reason(workers, target.number, since_s=progress.since_s, limits=limits)
+    reason = hopeless_reason(workers, target.number, since_s=progress.since_s, config=config)
     reason = reason or conditions.no_room or None
-    waited_s = limits.waited_s(progress.since_s, now_s)
-    if reason is None and waited_s > 2 * target.startup_bound_s + limits.slack_s:
+    waited_s = config.waited_s(progress.since_s, now_s)
+    if reason is None and waited_s > 2 * target.startup_bound_s + config.slack_s:
         reason = f"The endpoint was not ready after {waited_s:.0f} s."
     if reason is not None:
         failed = replace(progress, state=State.FAILED, since_s=now_s, failure_reason=reason)
@@ -239,18 +230,22 @@ def _create(
 
 
 def _scale(
-    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, conditions: ExternalConditions
+    deployment: Deployment,
+    workers: Sequence[WorkerView],
+    now_s: float,
+    config: ReconcilerConfig,
+    conditions: ExternalConditions,
 ) -> Deployment:
     """Apply new weights and counts of the revision that serves."""
     progress, stable = deployment.progress, deployment.stable
     assert stable is not None
     if _has_capacity(wanted_workers(deployment), workers):
         return _settled(deployment, stable, now_s, failure_reason=progress.failure_reason)
-    reason = hopeless_reason(workers, stable.number, since_s=progress.since_s, limits=limits)
+    reason = hopeless_reason(workers, stable.number, since_s=progress.since_s, config=config)
     if reason is None and conditions.no_room:
-        return _cut_down(deployment, stable, workers, conditions)
-    waited_s = limits.waited_s(progress.since_s, now_s)
-    if reason is None and waited_s > 2 * stable.startup_bound_s + limits.slack_s:
+        return cut_down(deployment, stable, workers, conditions)
+    waited_s = config.waited_s(progress.since_s, now_s)
+    if reason is None and waited_s > 2 * stable.startup_bound_s + config.slack_s:
         reason = f"The workers that were asked for were not ready after {waited_s:.0f} s."
     if reason is None:
         return deployment
@@ -261,62 +256,21 @@ def _scale(
     return _rolling_back(reverted, reason, now_s)
 
 
-def _cut_down(
-    deployment: Deployment, stable: Revision, workers: Sequence[WorkerView], conditions: ExternalConditions
-) -> Deployment:
-    """Go on with the copies that run or have a place; the others are unplaced."""
-    fleet = (stable.workloads[0].variant, stable.number)
-    standing = sum(worker.is_wanted and not worker.is_leaving for worker in workers if worker.fleet == fleet)
-    granted = min(stable.num_workers, standing + conditions.num_fitting)
-    num_unplaced = deployment.progress.num_unplaced + stable.num_workers - granted
-    return _granted(deployment, stable, granted, num_unplaced=num_unplaced, no_room=conditions.no_room)
-
-
-def _grow(deployment: Deployment, now_s: float, conditions: ExternalConditions) -> Deployment:
-    """Scale a component by those of its unplaced copies that have room now; else record why there are none."""
-    progress, stable = deployment.progress, deployment.stable
-    assert stable is not None
-    if conditions.growth:
-        begun = replace(progress, state=State.UPDATING, since_s=now_s, stage_since_s=now_s, fallback=stable.desired)
-        num_unplaced, granted = progress.num_unplaced - conditions.growth, stable.num_workers + conditions.growth
-        scaling = replace(deployment, progress=begun)
-        return _granted(scaling, stable, granted, num_unplaced=num_unplaced, no_room=conditions.no_room)
-    if progress.failure_reason or not conditions.no_room:
-        return deployment
-    return _granted(
-        deployment, stable, stable.num_workers, num_unplaced=progress.num_unplaced, no_room=conditions.no_room
-    )
-
-
-def _granted(deployment: Deployment, stable: Revision, count: int, *, num_unplaced: int, no_room: str) -> Deployment:
-    """Return the deployment with this number of copies that have a place, and `num_unplaced` that have none."""
-    reason = ""
-    if num_unplaced:
-        missing = f"{num_unplaced} of {count + num_unplaced} copies are missing"
-        reason = f"{no_room} {missing}; they start when there is room for them."
-    return Deployment(
-        progress=replace(deployment.progress, num_unplaced=num_unplaced, failure_reason=reason),
-        revisions={**deployment.revisions, stable.number: _with_count(stable, count)},
-    )
-
-
-def _with_count(revision: Revision, count: int) -> Revision:
-    """Return a component's revision with another number of copies."""
-    (workload,) = revision.workloads
-    return revision.with_desired({workload.variant: DesiredCapacity(weight=workload.weight, count=count)})
-
-
 def _roll_out(
-    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, conditions: ExternalConditions
+    deployment: Deployment,
+    workers: Sequence[WorkerView],
+    now_s: float,
+    config: ReconcilerConfig,
+    conditions: ExternalConditions,
 ) -> Deployment:
     progress, target = deployment.progress, deployment.target
     assert target is not None
     rollout, in_stage_s = target.rollout, now_s - progress.stage_since_s
     is_terminating = progress.stage is Stage.TERMINATING
-    reason = hopeless_reason(workers, target.number, since_s=progress.since_s, limits=limits)
+    reason = hopeless_reason(workers, target.number, since_s=progress.since_s, config=config)
     reason = reason or conditions.no_room or (conditions.alarm if traffic_fraction(deployment) > 0 else "") or None
-    waited_s = limits.waited_s(progress.since_s, now_s)
-    if reason is None and not is_terminating and waited_s > rollout_bound_s(target, limits):
+    waited_s = config.waited_s(progress.since_s, now_s)
+    if reason is None and not is_terminating and waited_s > rollout_bound_s(target, config):
         reason = f"The update was not done after {waited_s:.0f} s."
     if reason is not None:
         return _rolling_back(deployment, reason, now_s)
@@ -340,7 +294,11 @@ def _next_stage(deployment: Deployment, rollout: Rollout, now_s: float) -> Deplo
 
 
 def _roll_back(
-    deployment: Deployment, workers: Sequence[WorkerView], now_s: float, limits: Limits, conditions: ExternalConditions
+    deployment: Deployment,
+    workers: Sequence[WorkerView],
+    now_s: float,
+    config: ReconcilerConfig,
+    conditions: ExternalConditions,
 ) -> Deployment:
     """Bring back the old fleet: in batches if the new one came in batches and there is room for both meanwhile."""
     progress, stable, target = deployment.progress, deployment.stable, deployment.target
@@ -352,19 +310,19 @@ def _roll_back(
         if target is not None and progress.step:
             return _in_stage(deployment, Stage.PROVISIONING, _step_back(progress, target), now_s)
         return _settled(deployment, stable, now_s, failure_reason=progress.failure_reason)
-    if limits.waited_s(progress.stage_since_s, now_s) <= 2 * stable.startup_bound_s + limits.slack_s:
+    if config.waited_s(progress.stage_since_s, now_s) <= 2 * stable.startup_bound_s + config.slack_s:
         return deployment
     stuck = replace(progress, state=State.UPDATE_ROLLBACK_FAILED, since_s=now_s, target=None)
     return Deployment(progress=stuck, revisions={stable.number: stable})
 
 
-def rollout_bound_s(target: Revision, limits: Limits) -> float:
+def rollout_bound_s(target: Revision, config: ReconcilerConfig) -> float:
     """Return the longest that an update may take until its last step has baked."""
     rollout = target.rollout
     if rollout.max_s is not None:
         return rollout.max_s
     num_fleets = len(rollout.steps) if rollout.kind == "rolling" else 1
-    return num_fleets * 2 * target.startup_bound_s + len(rollout.steps) * rollout.wait_s + limits.slack_s
+    return num_fleets * 2 * target.startup_bound_s + len(rollout.steps) * rollout.wait_s + config.slack_s
 
 
 def _has_capacity(wanted: Mapping[FleetKey, int], workers: Sequence[WorkerView]) -> bool:
@@ -395,3 +353,29 @@ def _settled(deployment: Deployment, revision: Revision, now_s: float, *, failur
         num_unplaced=deployment.progress.num_unplaced,
     )
     return Deployment(progress=settled, revisions={revision.number: revision})
+
+
+def num_ready(workers: Iterable[WorkerView], fleet: FleetKey) -> int:
+    """Return how many workers of a fleet serve."""
+    return sum(worker.can_serve for worker in workers if worker.fleet == fleet)
+
+
+def failures_since(workers: Iterable[WorkerView], revision: int, since_s: float) -> list[WorkerView]:
+    """Return the failed workers of a revision, oldest failure first."""
+    failed = [
+        worker
+        for worker in workers
+        if worker.revision == revision and worker.failed_s is not None and worker.failed_s >= since_s
+    ]
+    return sorted(failed, key=lambda worker: (worker.failed_s or 0.0, worker.name))
+
+
+def hopeless_reason(
+    workers: Iterable[WorkerView], revision: int, *, since_s: float, config: ReconcilerConfig
+) -> str | None:
+    """Return why a revision that is being deployed cannot come up, or None if it still may."""
+    failed = failures_since(workers, revision, since_s)
+    permanent = next((worker for worker in failed if worker.is_permanent), None)
+    if permanent is not None:
+        return permanent.failure
+    return failed[-1].failure if len(failed) > config.num_allowed_failures else None

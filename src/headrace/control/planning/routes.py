@@ -1,12 +1,12 @@
 """The route of an endpoint: its progress and its workers give the replicas and their shares of the traffic."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from headrace.control.model.component import INFERENCE_COMPONENT
-from headrace.control.model.worker import FleetKey, WorkerView
+from headrace.control.model.worker import WorkerView
 from headrace.control.model.workload import Deployable, Revision, State, Workload
-from headrace.control.planning.rollout import Deployment, traffic_fraction
+from headrace.control.planning.deployment import Deployment, DesiredState
 from headrace.state.routes import Fleet, Replica, Route, VariantRoute
 
 _SERVING = frozenset({State.IN_SERVICE, State.UPDATING, State.ROLLING_BACK, State.UPDATE_ROLLBACK_FAILED})
@@ -15,7 +15,7 @@ _SERVING = frozenset({State.IN_SERVICE, State.UPDATING, State.ROLLING_BACK, Stat
 def plan_route(
     record: Deployable,
     deployment: Deployment,
-    wanted: Mapping[FleetKey, int],
+    desired: DesiredState,
     workers: Sequence[WorkerView],
     *,
     endpoint_arn: str,
@@ -27,7 +27,7 @@ def plan_route(
     Args:
         record: of the endpoint or the component.
         deployment: how far it is.
-        wanted: workers by fleet.
+        desired: the workers and the traffic that it needs.
         workers: all that stay.
         endpoint_arn: for the route.
         starting: variants of which a worker is started now or soon.
@@ -36,7 +36,7 @@ def plan_route(
     serving = [worker for worker in workers if worker.can_serve] if progress.state in _SERVING else []
     is_first = record.kind is INFERENCE_COMPONENT and progress.state is State.CREATING
     is_up = is_first or progress.state in _SERVING
-    awake = {variant for (variant, _), count in wanted.items() if count}
+    awake = {variant for (variant, _), count in desired.num_workers.items() if count}
     coming = {worker.variant for worker in workers if worker.is_wanted} | set(starting)
     return Route(
         endpoint=record.name,
@@ -46,13 +46,15 @@ def plan_route(
         status=progress.state.value,
         variants=tuple(
             _on_standby(route, is_awaited=route.name not in awake or route.name in coming) if is_up else route
-            for route in _variants(deployment, serving)
+            for route in _variants(deployment, desired.traffic_fraction, serving)
         ),
         async_output=(deployment.stable or record.spec.revision).async_output,
     )
 
 
-def _variants(deployment: Deployment, serving: Sequence[WorkerView]) -> tuple[VariantRoute, ...]:
+def _variants(
+    deployment: Deployment, traffic_fraction: float, serving: Sequence[WorkerView]
+) -> tuple[VariantRoute, ...]:
     old = deployment.stable or deployment.target
     new = deployment.target
     assert old is not None
@@ -60,7 +62,7 @@ def _variants(deployment: Deployment, serving: Sequence[WorkerView]) -> tuple[Va
         return tuple(_plain_variant(variant, old, serving) for variant in old.workloads)
     revisions = {worker.revision for worker in serving}
     is_old_alone = old.number in revisions and new.number not in revisions
-    fraction = 0.0 if is_old_alone else traffic_fraction(deployment)
+    fraction = 0.0 if is_old_alone else traffic_fraction
     routes = []
     for name in dict.fromkeys(workload.variant for workload in (*old.workloads, *new.workloads)):
         route = _mixed_variant(name, old, new, fraction, serving)

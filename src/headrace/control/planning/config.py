@@ -1,0 +1,52 @@
+"""The configuration of the reconciler, and what is fixed during one of its passes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcilerConfig:
+    """Time limits and bounds of the reconciler; times are seconds."""
+
+    drain_s: float = 1.0
+    """Least time between the end of a worker's traffic and SIGTERM: every gateway must have read the route."""
+    max_drain_s: float = 480.0
+    """Longest such time while requests run on it: the gateway's limit for a stream."""
+    stop_grace_s: float = 30.0
+    """Between SIGTERM and SIGKILL, for requests that run; the same as SageMaker's."""
+    unhealthy_s: float = 30.0
+    """A worker whose `/ping` fails for this long is replaced."""
+    num_allowed_failures: int = 1
+    """Worker failures tolerated before the deployment fails."""
+    backoff_s: float = 1.0
+    """Before the second replacement of a crashed worker; doubles with each crash. The first starts at once."""
+    max_backoff_s: float = 60.0
+    crash_window_s: float = 600.0
+    """Older crashes do not count."""
+    slack_s: float = 60.0
+    """Added to the time that a transient state may take by its own settings."""
+    num_kept_logs: int = 3
+    """Failed workers of an endpoint whose logs are kept."""
+    awake_since_s: float = 0.0
+    """When this process of the platform began: time before it does not count for deadlines."""
+
+    def waited_s(self, since_s: float, now_s: float) -> float:
+        """Return how long something has been waited for."""
+        return now_s - max(since_s, self.awake_since_s)
+
+    @property
+    def stop_bound_s(self) -> float:
+        """After this time a worker that was told to stop is dead, or cannot be reached."""
+        return self.drain_s + self.stop_grace_s + self.slack_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassContext:
+    """The values that are fixed while the reconciler plans one endpoint."""
+
+    endpoint_arn: str
+    now_s: float
+    """Seconds since 1970."""
+    config: ReconcilerConfig
+    new_id: Callable[[], str]
+    """Makes the id of an instance."""

@@ -1,0 +1,290 @@
+"""
+The plan of one endpoint: its own workers, its inference components, and the instances of its variants.
+
+Each component is planned as an endpoint is; this module decides where its missing copies are placed. A copy that fits
+nowhere waits for copies that are leaving; if there are none, its deployment has failed, or goes on without it
+(`rollout`). It is then tried again at each pass, while all other components have what they had.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from msgspec.structs import replace as evolve
+
+from headrace.control.model.component import ComponentRecord
+from headrace.control.model.endpoint import EndpointRecord, HostInstance
+from headrace.control.model.worker import WorkerRecord, WorkerView, view_worker
+from headrace.control.model.workload import Deployable, State
+from headrace.control.planning.config import PassContext
+from headrace.control.planning.deployment import NO_CONDITIONS, Deployment, ExternalConditions
+from headrace.control.planning.instances import ComponentView, VariantInstances, variant_instances
+from headrace.control.planning.placement import Placed
+from headrace.control.planning.plan import Plan, plan_deployable, plan_removal
+from headrace.control.planning.worker_actions import Action, Drain, GiveUp, RemoveRecord, Start
+from headrace.state.records import Record, Unreadable
+from headrace.state.routes import ComponentRoute, Route
+
+_NO_SPARE_ROOM = " An update needs room for a batch of new copies (MaximumBatchSize) beside those that serve."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointView:
+    """An endpoint with all of its workers and components, as the planner sees it."""
+
+    record: EndpointRecord | Unreadable
+    workers: Sequence[WorkerView]
+    """Workers of its own models."""
+    alarm: str
+    """Why its update is rolled back, if an alarm demands it; else empty."""
+    components: Sequence[ComponentView]
+    """Readable components, oldest first."""
+    unreadable: Sequence[Placed]
+    """Copies of components that cannot be read: they stay where they are."""
+    is_last: bool
+    """True if it has neither components nor copies of any: nothing else has to be removed before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointPlan:
+    """The plan of an endpoint with its components."""
+
+    own: Plan
+    """Of the endpoint's record and the workers of its own models; `route` includes the components."""
+    components: Mapping[str, Plan]
+    """By name."""
+    instances: Mapping[str, Sequence[HostInstance]]
+    """By variant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentPlans:
+    """The plans of all components of an endpoint."""
+
+    plans: Mapping[str, Plan]
+    """By component."""
+    routes: tuple[ComponentRoute, ...]
+    instances: Mapping[str, Sequence[HostInstance]]
+    """By variant."""
+
+
+def view_endpoint(
+    record: EndpointRecord | Unreadable,
+    components: Sequence[ComponentRecord | Unreadable],
+    workers: Mapping[str, Sequence[WorkerRecord]],
+    *,
+    alarms: Collection[str],
+    loads: Mapping[str, int],
+) -> EndpointView:
+    """
+    Return what the planner has to know.
+
+    Args:
+        record: of the endpoint.
+        components: all components on it, oldest first.
+        workers: by the uid of their component; those of the endpoint's own models by an empty one.
+        alarms: names of the alarms that are in ALARM.
+        loads: requests in flight by worker.
+    """
+    readable = [component for component in components if isinstance(component, Record)]
+    return EndpointView(
+        record=record,
+        workers=view_workers(workers.get("", ()), loads),
+        alarm=_alarm_reason(record, alarms) if isinstance(record, Record) else "",
+        components=[
+            ComponentView(
+                record=_deleted_with(component, record),
+                workers=view_workers(workers.get(component.uid, ()), loads),
+                placed=_placed_copies(component.name, workers.get(component.uid, ())),
+                alarm=_alarm_reason(component, alarms),
+            )
+            for component in readable
+        ],
+        unreadable=[
+            copy
+            for component in components
+            if isinstance(component, Unreadable)
+            for copy in _placed_copies(component.uid, workers.get(component.uid, ())).values()
+        ],
+        is_last=not components and not any(copies for uid, copies in workers.items() if uid),
+    )
+
+
+def view_workers(workers: Sequence[WorkerRecord], loads: Mapping[str, int]) -> list[WorkerView]:
+    """Return workers with the requests that run on them."""
+    return [view_worker(worker, num_requests=loads.get(worker.name, 0)) for worker in workers]
+
+
+def _deleted_with(component: ComponentRecord, endpoint: EndpointRecord | Unreadable) -> ComponentRecord:
+    """Return a component that is being deleted if its endpoint is."""
+    return component if component.deleting_s is not None else replace(component, deleting_s=endpoint.deleting_s)
+
+
+def _placed_copies(component: str, workers: Sequence[WorkerRecord]) -> dict[str, Placed]:
+    """Return the places of a component's copies that have not ended, by their names."""
+    return {
+        worker.name: Placed(component=component, instance=worker.spec.copy.instance, need=worker.spec.copy.need)
+        for worker in workers
+        if worker.spec.copy is not None and not view_worker(worker).is_gone
+    }
+
+
+def _alarm_reason(record: Deployable, alarms: Collection[str]) -> str:
+    """Return why an update is rolled back, if one of its alarms demands it; else empty."""
+    progress = record.status.progress
+    number = progress.target if progress is not None else None
+    revision = record.spec.revision if number is None else record.status.revisions[number]
+    names = [name for name in revision.rollback_alarms if name in alarms]
+    return f"Alarm {', '.join(names)} of AutoRollbackConfiguration is in ALARM." if names else ""
+
+
+def plan_endpoint(view: EndpointView, context: PassContext) -> EndpointPlan:
+    """Plan an endpoint with its components. One that cannot be read is planned only while it is being deleted."""
+    own, instances = _plan_own(view, context), {}
+    if own.deployment is not None and isinstance(view.record, Record):
+        instances = view.record.status.instances
+    hosted = plan_components(own.deployment, view.components, context, instances=instances, unreadable=view.unreadable)
+    route = own.route if own.route is None else _with_components(own.route, hosted)
+    actions = own.actions if view.is_last else _without_removal(own.actions)
+    return EndpointPlan(
+        own=replace(own, route=route, actions=actions), components=hosted.plans, instances=hosted.instances
+    )
+
+
+def _plan_own(view: EndpointView, context: PassContext) -> Plan:
+    record, now_s, config = view.record, context.now_s, context.config
+    if isinstance(record, Unreadable):
+        assert record.deleting_s is not None
+        return plan_removal(record.deleting_s, view.workers, now_s=now_s, config=config)
+    conditions = ExternalConditions(alarm=view.alarm)
+    return plan_deployable(record, view.workers, context, conditions=conditions)
+
+
+def _with_components(route: Route, hosted: ComponentPlans) -> Route:
+    """Return the route of an endpoint with its components, and the instances that they share."""
+    variants = [replace(variant, instances=len(hosted.instances.get(variant.name, ()))) for variant in route.variants]
+    return replace(route, variants=tuple(variants), components=hosted.routes)
+
+
+def _without_removal(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """Return the actions of an endpoint whose components are not yet removed."""
+    return tuple(action for action in actions if not isinstance(action, RemoveRecord))
+
+
+def plan_components(
+    host: Deployment | None,
+    components: Sequence[ComponentView],
+    context: PassContext,
+    *,
+    instances: Mapping[str, Sequence[HostInstance]],
+    unreadable: Sequence[Placed] = (),
+) -> ComponentPlans:
+    """
+    Plan the components of one endpoint.
+
+    Args:
+        host: the endpoint's deployment; None: it is being deleted.
+        components: oldest first.
+        context: of the pass.
+        instances: by variant, as they were after the last pass; a variant that is missing has none yet.
+        unreadable: copies of components that cannot be read: they stay where they are.
+    """
+    variants = variant_instances(host, components, instances, unreadable, context)
+    plans = {
+        component.record.name: _plan_component(component, variants.get(component.variant), context)
+        for component in components
+    }
+    return ComponentPlans(
+        plans=plans,
+        routes=_component_routes(plans, variants),
+        instances={name: variant.kept(context.now_s) for name, variant in variants.items()},
+    )
+
+
+def _component_routes(
+    plans: Mapping[str, Plan], variants: Mapping[str, VariantInstances]
+) -> tuple[ComponentRoute, ...]:
+    """Return the routes of the components, with the routing strategy of their variant."""
+    routes = []
+    for name, plan in sorted(plans.items()):
+        if plan.route is None or not plan.route.variants:
+            continue
+        route = plan.route.variants[0]
+        if (variant := variants.get(route.name)) is not None:
+            route = replace(route, strategy=variant.strategy)
+        routes.append(ComponentRoute(name=name, variant=route.name, route=route))
+    return tuple(routes)
+
+
+def _plan_component(component: ComponentView, state: VariantInstances | None, context: PassContext) -> Plan:
+    """Plan a component, and once more if a copy has no place."""
+    workers = [_marked(worker, component, state) for worker in component.workers]
+
+    def planned(conditions: ExternalConditions) -> Plan:
+        return plan_deployable(component.record, workers, context, conditions=evolve(conditions, alarm=component.alarm))
+
+    plan = planned(_growth(component, state))
+    if state is None:
+        no_start = tuple(action for action in plan.actions if not isinstance(action, Start))
+        return replace(plan, actions=no_start)
+    actions, no_room = _placed_actions(plan, component, state)
+    is_freeing = state.is_freeing or any(isinstance(action, Drain | GiveUp) for action in plan.actions)
+    if no_room and not is_freeing:
+        if plan.deployment is not None and plan.deployment.stable and plan.deployment.target:
+            no_room += _NO_SPARE_ROOM
+        state.trial.clear()
+        plan = planned(
+            ExternalConditions(no_room=no_room, num_fitting=sum(isinstance(action, Start) for action in actions))
+        )
+        actions, _ = _placed_actions(plan, component, state)
+    state.placed += state.trial
+    state.trial.clear()
+    state.is_freeing = is_freeing
+    return replace(plan, actions=actions)
+
+
+def _growth(component: ComponentView, state: VariantInstances | None) -> ExternalConditions:
+    """Return how many of the unplaced copies have room now."""
+    progress, workload = component.record.status.progress, component.workload
+    num_unplaced = 0 if progress is None or progress.state is not State.IN_SERVICE else progress.num_unplaced
+    if (
+        state is None
+        or workload.need is None
+        or not num_unplaced
+        or not component.is_settled
+        or not state.may_grow
+        or state.leaving
+    ):
+        return NO_CONDITIONS
+    need, name = workload.need, component.record.name
+    num_fitting = 0
+    while num_fitting < num_unplaced and state.place(name, need, workload.placement) is not None:
+        num_fitting += 1
+    no_room = "" if num_fitting == num_unplaced else state.no_room_reason(need)
+    state.trial.clear()
+    return ExternalConditions(no_room=no_room, num_fitting=num_fitting, growth=num_fitting)
+
+
+def _marked(worker: WorkerView, component: ComponentView, state: VariantInstances | None) -> WorkerView:
+    """Return the copy, marked as leaving if its instance is being emptied."""
+    copy = component.placed.get(worker.name)
+    is_leaving = state is not None and copy is not None and worker.is_wanted and copy.instance in state.leaving
+    return replace(worker, is_leaving=True) if is_leaving else worker
+
+
+def _placed_actions(plan: Plan, component: ComponentView, state: VariantInstances) -> tuple[tuple[Action, ...], str]:
+    """Return the actions, with an instance for each start; and why there was none for one."""
+    actions: list[Action] = []
+    no_room = ""
+    for action in plan.actions:
+        if not isinstance(action, Start):
+            actions.append(action)
+            continue
+        assert plan.deployment is not None
+        (workload,) = plan.deployment.revisions[action.fleet[1]].workloads
+        assert workload.need is not None
+        instance = state.place(component.record.name, workload.need, workload.placement)
+        if instance is None:
+            no_room = no_room or state.no_room_reason(workload.need)
+        else:
+            actions.append(replace(action, instance=instance))
+    return tuple(actions), no_room

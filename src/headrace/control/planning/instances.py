@@ -1,0 +1,238 @@
+"""The instances of a variant while its components are planned: copies are placed on them one by one."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.control.model.component import ComponentRecord
+from headrace.control.model.endpoint import HostInstance
+from headrace.control.model.resources import Resources, Strategy, resources_of_type, too_large_message
+from headrace.control.model.worker import WorkerView
+from headrace.control.model.workload import TRANSIENT, Progress, Workload, serving_revision, visible_state
+from headrace.control.planning.config import PassContext
+from headrace.control.planning.deployment import Deployment
+from headrace.control.planning.placement import Placed, choose_instance
+from headrace.control.planning.pool import (
+    ConsolidationWindow,
+    PoolRules,
+    Tenant,
+    all_staying,
+    first_instances,
+    kept_instances,
+    pool_rules,
+    with_leaving,
+)
+from headrace.state.routes import RoutingStrategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentView:
+    """An inference component and its copies, as the planner sees them."""
+
+    record: ComponentRecord
+    workers: Sequence[WorkerView]
+    placed: Mapping[str, Placed]
+    """By worker: the places of its copies that have not ended."""
+    alarm: str = ""
+    """Why its update is rolled back, if an alarm demands it."""
+
+    @property
+    def variant(self) -> str:
+        """The endpoint's variant whose instances it is on."""
+        return self.record.spec.revision.variant
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the observed state has reached the desired one."""
+        return visible_state(self.record) not in TRANSIENT
+
+    @property
+    def is_at_rest(self) -> bool:
+        """True if it is being deleted, or is settled and lacks no copy that had a place."""
+        if self.record.deleting_s is not None:
+            return True
+        progress = self.record.status.progress
+        if not self.is_settled or progress is None:
+            return False
+        num_standing = sum(worker.is_wanted for worker in self.workers)
+        return progress.stable is None or num_standing >= self.record.status.revisions[progress.stable].copies
+
+    @property
+    def workload(self) -> Workload:
+        """The workload that serves."""
+        (workload,) = serving_revision(self.record).workloads
+        return workload
+
+
+_NO_ROOM = (
+    "There is not enough hardware resources on the instances for this endpoint to create a copy of the inference "
+    "component."
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class VariantInstances:
+    """The copies on each instance, and the copies that are placed in this pass."""
+
+    whole: Resources
+    instance_type: str
+    strategy: RoutingStrategy
+    """How the gateway chooses one of a component's copies for a request."""
+    rules: PoolRules
+    instances: list[HostInstance]
+    placed: list[Placed]
+    is_freeing: bool
+    """Copies are leaving: there will be more room."""
+    may_grow: bool
+    """No component is being changed or lacks a placed copy: free resources are for copies without a place."""
+    new_id: Callable[[], str]
+    trial: list[Placed] = field(default_factory=list)
+    """Copies placed for the component that is being planned."""
+    is_stuck: bool = False
+    """A copy has no place while an instance is being emptied."""
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Instances that are being emptied."""
+        return frozenset(instance.id for instance in self.instances if instance.leaving_s is not None)
+
+    def place(self, component: str, need: Resources, strategy: Strategy) -> str | None:
+        """Place a copy on an instance, a new one if there may be one; return its id, or None if it fits nowhere."""
+        chosen = self._choose(component, need, strategy)
+        if chosen is None and self.leaving:
+            self.is_stuck = True
+        elif chosen is None and need.fits_in(self.whole) and len(self.instances) < self.rules.most:
+            self.instances.append(HostInstance(id=self.new_id()))
+            chosen = self._choose(component, need, strategy)
+        if chosen is not None:
+            self.trial.append(Placed(component=component, instance=chosen, need=need))
+        return chosen
+
+    def _choose(self, component: str, need: Resources, strategy: Strategy) -> str | None:
+        return choose_instance(
+            component,
+            need,
+            whole=self.whole,
+            instances=[instance.id for instance in self.instances if instance.leaving_s is None],
+            placed=[*self.placed, *self.trial],
+            strategy=strategy,
+        )
+
+    def no_room_reason(self, need: Resources) -> str:
+        """Return the FailureReason of a copy that has no place."""
+        if not need.fits_in(self.whole):
+            return f"{_NO_ROOM} {too_large_message(need, self.instance_type)}"
+        return (
+            f"{_NO_ROOM} One more copy needs {need}; no instance has that left. There are "
+            f"{len(self.instances)} of at most {self.rules.most} instances of type {self.instance_type}, with "
+            f"{self.whole} each; together they have room for {len(self.placed) + len(self.trial)} copies, those "
+            "of other components counted. Ask for fewer or smaller copies, or for more instances."
+        )
+
+    def kept(self, now_s: float) -> list[HostInstance]:
+        """Return the instances after all copies have been placed."""
+        instances = all_staying(self.instances, now_s) if self.is_stuck else self.instances
+        copies = Counter(copy.instance for copy in self.placed)
+        return kept_instances(instances, self.rules, copies=copies, now_s=now_s, new_id=self.new_id)
+
+
+def variant_instances(
+    host: Deployment | None,
+    components: Sequence[ComponentView],
+    instances: Mapping[str, Sequence[HostInstance]],
+    unreadable: Sequence[Placed],
+    context: PassContext,
+) -> dict[str, VariantInstances]:
+    """Return the instances of each variant that hosts components; none while the endpoint is being deleted."""
+    revision = None if host is None else host.stable or host.target
+    if host is None or revision is None:
+        return {}
+    states: dict[str, VariantInstances] = {}
+    for variant in revision.workloads:
+        if not variant.is_host:
+            continue
+        rules, known = pool_rules(variant), instances.get(variant.variant)
+        if known is None:
+            known = first_instances(rules, variant.count, now_s=context.now_s, new_id=context.new_id)
+        here = [component for component in components if component.variant == variant.variant]
+        states[variant.variant] = _state(variant, rules, known, here, unreadable, host.progress, context)
+    return states
+
+
+def _state(
+    variant: Workload,
+    rules: PoolRules,
+    instances: Sequence[HostInstance],
+    components: Sequence[ComponentView],
+    unreadable: Sequence[Placed],
+    host: Progress,
+    context: PassContext,
+) -> VariantInstances:
+    """Return the state of the instances of one variant, with the decision which of them are emptied."""
+    ids = {instance.id for instance in instances}
+    fixed = [copy for copy in unreadable if copy.instance in ids]
+    whole = resources_of_type(variant.instance_type)
+    return VariantInstances(
+        whole=whole,
+        instance_type=variant.instance_type,
+        strategy=variant.strategy,
+        rules=rules,
+        instances=with_leaving(
+            instances,
+            rules,
+            [_tenant(component) for component in components],
+            fixed=fixed,
+            whole=whole,
+            window=_window(host, components, instances, context),
+            now_s=context.now_s,
+        ),
+        placed=[*fixed, *(copy for component in components for copy in component.placed.values())],
+        is_freeing=any(
+            not worker.is_wanted and not worker.is_gone and worker.name in component.placed
+            for component in components
+            for worker in component.workers
+        ),
+        may_grow=all(component.is_at_rest for component in components),
+        new_id=context.new_id,
+    )
+
+
+def _tenant(component: ComponentView) -> Tenant:
+    """Return a component whose copies may be moved; all of them are of one revision then."""
+    workload = component.workload
+    standing = [
+        component.placed[worker.name]
+        for worker in component.workers
+        if worker.is_wanted and worker.name in component.placed
+    ]
+    assert workload.need is not None
+    return Tenant(
+        name=component.record.name,
+        need=standing[0].need if standing else workload.need,
+        strategy=workload.placement,
+        instances=tuple(copy.instance for copy in standing),
+    )
+
+
+def _window(
+    host: Progress, components: Sequence[ComponentView], instances: Sequence[HostInstance], context: PassContext
+) -> ConsolidationWindow:
+    """Return whether copies may be moved from one instance to another now."""
+    begun_s = max((instance.leaving_s for instance in instances if instance.leaving_s is not None), default=None)
+    failed_s = [
+        worker.failed_s for component in components for worker in component.workers if worker.failed_s is not None
+    ]
+    since_s = max(
+        [
+            host.since_s,
+            *(component.record.status.progress.since_s for component in components if component.record.status.progress),
+        ]
+    )
+    is_settled = host.state not in TRANSIENT and all(component.is_settled for component in components)
+    living = [worker for component in components for worker in component.workers if not worker.is_gone]
+    is_sound = all(context.now_s - time_s >= context.config.crash_window_s for time_s in failed_s)
+    return ConsolidationWindow(
+        may_begin=is_settled and is_sound and all(worker.can_serve for worker in living),
+        may_go_on=is_settled and all(begun_s is not None and time_s < begun_s for time_s in failed_s),
+        since_s=since_s,
+    )
