@@ -15,12 +15,12 @@ from headrace.control.api.identity import assumed_role_arn
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointSpec, EndpointStatus
 from headrace.control.model.worker import WorkerView
 from headrace.control.model.workload import ready_key
-from headrace.control.planning.fleet import Limits
 from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
 from headrace.platform.operations import OPERATIONS
 from headrace.state.records import Record
 from headrace.state.sql import SqlStore, open_store
+from tests.control.planning.world import pass_context
 from tests.control.support import AWS_SCOPE, ListedLogs
 
 START_S = 1_700_000_040.0
@@ -104,7 +104,7 @@ class World:
             return
         for _ in range(3):
             workers = self._workers(record)
-            plan = plan_deployable(record, workers, endpoint_arn="arn", now_s=self.now_s, limits=Limits())
+            plan = plan_deployable(record, workers, pass_context(self.now_s))
             assert plan.deployment is not None
             ready = {ready_key(*fleet): count for fleet, count in wanted_workers(plan.deployment).items()}
             status = EndpointStatus(

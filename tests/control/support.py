@@ -15,7 +15,7 @@ from botocore.config import Config
 from headrace.cluster.platform_logs import EndedLog
 from headrace.control.app import ControlApp
 from headrace.control.loops.reconciler import Reconciler
-from headrace.control.planning.fleet import Limits
+from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.worker_build import WorkerDefaults
 from headrace.http.listener import bind, url_of
 from headrace.platform.operations import OPERATIONS
@@ -128,7 +128,7 @@ def reconciler_of(
     *,
     logs: ListedLogs | None = None,
     clock: Callable[[], float] = time.time,
-    limits: Limits | None = None,
+    config: ReconcilerConfig | None = None,
     launcher: FakeLauncher | None = None,
 ) -> Reconciler:
     """A reconciler of played workers."""
@@ -138,7 +138,7 @@ def reconciler_of(
         logs=logs or ListedLogs(),
         aws_scope=AWS_SCOPE,
         defaults=WorkerDefaults(share_of=share_of),
-        limits=limits or Limits(drain_s=0.05),
+        config=config or ReconcilerConfig(drain_s=0.05),
         clock=clock,
     )
 

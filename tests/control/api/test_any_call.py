@@ -15,7 +15,6 @@ from headrace.control.model.definitions import MODEL
 from headrace.control.model.endpoint import ENDPOINT, EndpointStatus
 from headrace.control.model.names import arn_of
 from headrace.control.model.worker import WorkerView
-from headrace.control.planning.fleet import Limits
 from headrace.control.planning.plan import plan_deployable
 from headrace.control.planning.rollout import wanted_workers
 from headrace.control.planning.worker_build import WorkerDefaults, build_worker
@@ -26,6 +25,7 @@ from headrace.state.sql import SqlStore, open_store
 from headrace.wire.aws import calls, patterns, services, validation
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import AwsCall
+from tests.control.planning.world import pass_context
 from tests.control.support import AWS_SCOPE, IMAGE, ROLE, ListedLogs, share_of
 
 NOW_S = 1_700_000_000.0
@@ -197,7 +197,7 @@ def act(store: SqlStore) -> None:
     for record in store.list(ENDPOINT):
         workers: list[WorkerView] = []
         for _ in range(40):
-            plan = plan_deployable(record, workers, endpoint_arn="arn", now_s=NOW_S, limits=Limits())
+            plan = plan_deployable(record, workers, pass_context(NOW_S))
             if plan.deployment is None:
                 store.remove(record)
                 break

@@ -6,7 +6,7 @@ from typing import Any
 from headrace.control.loops.reconciler import Reconciler
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointSpec
 from headrace.control.model.workload import State, visible_state
-from headrace.control.planning.fleet import Limits
+from headrace.control.planning.config import ReconcilerConfig
 from headrace.state.records import Record
 from headrace.state.routes import ROUTE
 from headrace.state.sql import SqlStore, open_store
@@ -31,7 +31,7 @@ class Scene:
     def born(self, launcher: FakeLauncher | None = None) -> Reconciler:
         """Another life of the platform."""
         return reconciler_of(
-            self.store, self.machine, logs=self.logs, clock=self.clock, limits=Limits(), launcher=launcher
+            self.store, self.machine, logs=self.logs, clock=self.clock, config=ReconcilerConfig(), launcher=launcher
         )
 
     def ask(

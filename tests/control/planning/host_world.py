@@ -12,12 +12,13 @@ from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.endpoint import EndpointRevision, EndpointStatus, HostInstance
 from headrace.control.model.resources import Resources, resources_of_type
 from headrace.control.model.workload import Progress, State
-from headrace.control.planning.fleet import Limits
-from headrace.control.planning.host import Component, HostPlan, plan_host
+from headrace.control.planning.config import ReconcilerConfig
+from headrace.control.planning.deployment import Deployment
+from headrace.control.planning.endpoint import ComponentPlans, plan_components
+from headrace.control.planning.instances import ComponentView
 from headrace.control.planning.placement import Placed
-from headrace.control.planning.rollout import Deployment
 from headrace.state.records import copy_part
-from tests.control.planning.world import ARN, GOOD, Behaviour, World
+from tests.control.planning.world import GOOD, Behaviour, World, pass_context
 
 TYPE = "ml.p3.8xlarge"
 """32 vCPUs, 4 accelerators, 244 GiB."""
@@ -53,7 +54,7 @@ class HostWorld:
     """Of the endpoint's configuration, without its name and type."""
     count: int = 1
     """Instances that were asked for."""
-    limits: Limits = field(default_factory=Limits)
+    reconciler: ReconcilerConfig = field(default_factory=ReconcilerConfig)
     now_s: float = 1000.0
     components: dict[str, World] = field(default_factory=dict)
     unreadable: list[Placed] = field(default_factory=list)
@@ -61,13 +62,13 @@ class HostWorld:
     since_s: float = 1000.0
     """Time of the last change of the host."""
     num_instances: int = 0
-    plan: HostPlan | None = None
+    plan: ComponentPlans | None = None
 
     def add(
         self, name: str, count: int = 1, *, gpus: float = 1, strategy: str = "SPREAD", behaviour: Behaviour = GOOD
     ) -> World:
         """Ask for a component."""
-        world = World(name=name, kind=INFERENCE_COMPONENT, now_s=self.now_s, limits=self.limits)
+        world = World(name=name, kind=INFERENCE_COMPONENT, now_s=self.now_s, reconciler=self.reconciler)
         world.create(component_config(gpus, count=count, strategy=strategy), behaviour)
         self.components[name] = world
         return world
@@ -86,14 +87,11 @@ class HostWorld:
         for world in self.components.values():
             world.now_s = self.now_s
         seen = [self._seen(world) for world in self.components.values() if world.record is not None]
-        plan = plan_host(
+        plan = plan_components(
             self._host(),
             seen,
+            pass_context(self.now_s, self.reconciler, new_id=self._new_id),
             instances=self.status.instances,
-            endpoint_arn=ARN,
-            now_s=self.now_s,
-            limits=self.limits,
-            new_id=self._new_id,
             unreadable=self.unreadable,
         )
         self.plan = plan
@@ -133,9 +131,9 @@ class HostWorld:
     def _placed(self) -> list[Placed]:
         return [*self.unreadable, *(copy for world in self.components.values() for copy in placed_of(world).values())]
 
-    def _seen(self, world: World) -> Component:
+    def _seen(self, world: World) -> ComponentView:
         workers = world.look()
-        return Component(record=world.record, workers=workers, placed=placed_of(world), alarm=world.alarm)
+        return ComponentView(record=world.record, workers=workers, placed=placed_of(world), alarm=world.alarm)
 
     def _host(self) -> Deployment:
         config = {"VariantName": "v", "InstanceType": TYPE, "InitialInstanceCount": self.count, **self.variant}

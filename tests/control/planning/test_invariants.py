@@ -147,10 +147,10 @@ class Endpoint(RuleBasedStateMachine):
         if progress.state not in TRANSIENT:
             return
         revisions = world.record.status.revisions
-        bound_s = max(2 * revision.startup_bound_s for revision in revisions.values()) + world.limits.slack_s
+        bound_s = max(2 * revision.startup_bound_s for revision in revisions.values()) + world.reconciler.slack_s
         if progress.state is State.UPDATING and progress.target is not None:
             target = revisions[progress.target]
-            bound_s = rollout_bound_s(target, world.limits) + target.rollout.termination_wait_s
+            bound_s = rollout_bound_s(target, world.reconciler) + target.rollout.termination_wait_s
         assert world.now_s - progress.since_s <= bound_s
 
     def teardown(self) -> None:
@@ -158,7 +158,7 @@ class Endpoint(RuleBasedStateMachine):
         if self.world.record is None:
             return
         self.world.delete()
-        self.world.settle(self.world.limits.stop_bound_s + 10, pause_s=1.0)
+        self.world.settle(self.world.reconciler.stop_bound_s + 10, pause_s=1.0)
         assert self.world.record is None
         assert self.world.workers == {}
 

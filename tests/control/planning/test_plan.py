@@ -6,7 +6,7 @@ import pytest
 
 from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.workload import State
-from headrace.control.planning.fleet import Limits
+from headrace.control.planning.config import ReconcilerConfig
 from tests.control.planning.world import BROKEN, DUMB, GOOD, Behaviour, World, config, served
 
 
@@ -198,7 +198,7 @@ def test_a_worker_that_goes_is_not_waited_for_longer_than_a_stream_may_take() ->
     (name,) = world.workers
     world.busy[name] = 1
     world.scale(a=(1.0, 0))
-    world.settle(Limits().max_drain_s + 5)
+    world.settle(ReconcilerConfig().max_drain_s + 5)
     assert not world.workers
 
 
@@ -250,7 +250,7 @@ def test_time_without_a_reconciler_counts_for_no_deadline() -> None:
     world.create(config(), Behaviour(ready_s=200_010.0, fetch_s=5.0))
     world.settle(10)
     world.now_s += 200_000
-    world.limits = Limits(awake_since_s=world.now_s)
+    world.reconciler = ReconcilerConfig(awake_since_s=world.now_s)
     world.settle(20)
     assert world.state is State.IN_SERVICE
 

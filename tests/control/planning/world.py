@@ -4,7 +4,7 @@ An endpoint in a world of its own: what the planner decides is done at once, and
 The record is copied through JSON between two passes, as in the store; time moves when a test moves it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,20 +13,10 @@ from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRevis
 from headrace.control.model.endpoint import ENDPOINT, EndpointRevision
 from headrace.control.model.worker import WorkerView
 from headrace.control.model.workload import DesiredCapacity, Revision, State, visible_state
-from headrace.control.planning.fleet import Limits
-from headrace.control.planning.plan import (
-    Action,
-    Drain,
-    Forget,
-    GiveUp,
-    Launch,
-    Plan,
-    RemoveRecord,
-    Start,
-    Stop,
-    plan_deployable,
-)
-from headrace.control.planning.rollout import ExternalConditions
+from headrace.control.planning.config import PassContext, ReconcilerConfig
+from headrace.control.planning.deployment import ExternalConditions
+from headrace.control.planning.plan import Plan, plan_deployable
+from headrace.control.planning.worker_actions import Action, Drain, Forget, GiveUp, Launch, RemoveRecord, Start, Stop
 from headrace.state.records import AnyKind, Record, RecordPart, copy_part
 from headrace.state.routes import Route
 
@@ -68,6 +58,13 @@ class Played:
     """Where a copy of a component was placed."""
 
 
+def pass_context(
+    now_s: float, config: ReconcilerConfig | None = None, *, new_id: Callable[[], str] = lambda: "i1"
+) -> PassContext:
+    """Return the context of a pass at this time."""
+    return PassContext(endpoint_arn=ARN, now_s=now_s, config=config or ReconcilerConfig(), new_id=new_id)
+
+
 def config(name: str = "c1", **counts: int) -> dict[str, Any]:
     """A configuration with variants and their counts."""
     variants = [
@@ -83,7 +80,7 @@ class World:
 
     name: str = "e"
     kind: AnyKind = ENDPOINT
-    limits: Limits = field(default_factory=Limits)
+    reconciler: ReconcilerConfig = field(default_factory=ReconcilerConfig)
     now_s: float = 1000.0
     workers: dict[str, Played] = field(default_factory=dict)
     record: Any = None
@@ -147,9 +144,7 @@ class World:
         plan = plan_deployable(
             self.record,
             self.look(),
-            endpoint_arn=ARN,
-            now_s=self.now_s,
-            limits=self.limits,
+            pass_context(self.now_s, self.reconciler),
             conditions=ExternalConditions(alarm=self.alarm, no_room=self.no_room),
         )
         self.take(plan)
