@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.control.model.component import Density
 from headrace.control.model.resources import Resources
-from headrace.control.planning.placement import Placed, choose_instance
+from headrace.control.planning.pool import Placed, choose_instance
 from tests.control.planning.host_world import HostWorld
 
 densities = st.builds(Density, copies=st.integers(1, 100), instances=st.integers(1, 20))

@@ -19,8 +19,9 @@ from headrace.control.planning.plan import Plan, plan_deployable
 from headrace.control.planning.worker_actions import Action, Drain, Forget, GiveUp, Launch, RemoveRecord, Start, Stop
 from headrace.state.records import AnyKind, Record, RecordPart, copy_part
 from headrace.state.routes import Route
+from headrace.wire.aws.scope import AwsScope
 
-ARN = "arn:aws:sagemaker:us-east-1:123456789012:endpoint/e"
+AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ def pass_context(
     now_s: float, config: ReconcilerConfig | None = None, *, new_id: Callable[[], str] = lambda: "i1"
 ) -> PassContext:
     """Return the context of a pass at this time."""
-    return PassContext(endpoint_arn=ARN, now_s=now_s, config=config or ReconcilerConfig(), new_id=new_id)
+    return PassContext(aws_scope=AWS_SCOPE, now_s=now_s, config=config or ReconcilerConfig(), new_id=new_id)
 
 
 def config(name: str = "c1", **counts: int) -> dict[str, Any]:

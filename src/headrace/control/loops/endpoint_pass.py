@@ -14,14 +14,13 @@ from headrace.control.model.component import (
     ComponentRevision,
     ComponentStatus,
 )
-from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, EndpointRevision, EndpointStatus, HostInstance
-from headrace.control.model.names import arn_of
+from headrace.control.model.endpoint import EndpointRecord, EndpointRevision, EndpointStatus, HostInstance
 from headrace.control.model.worker import WorkerRecord, WorkerView, notices_of
 from headrace.control.model.workload import Progress, ready_key
 from headrace.control.planning.config import PassContext, ReconcilerConfig
 from headrace.control.planning.deployment import Deployment
 from headrace.control.planning.endpoint import plan_endpoint, view_endpoint, view_workers
-from headrace.control.planning.plan import Plan, is_settled, plan_removal
+from headrace.control.planning.plan import Plan, plan_removal
 from headrace.control.planning.rollout import num_ready
 from headrace.control.planning.worker_actions import RemoveRecord
 from headrace.core.telemetry import get_logger
@@ -76,7 +75,7 @@ class EndpointPass:
             return await self._remove_deleted(components, copies)
         self._note_failures(components)
         view = view_endpoint(record, components, copies, alarms=snapshot.alarms, loads=self._loads())
-        plan = plan_endpoint(view, self._context(record))
+        plan = plan_endpoint(view, self._context())
         # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
         await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, plan.own.route)
         own = copies.pop("", [])
@@ -94,9 +93,9 @@ class EndpointPass:
             else:
                 self._failures.clear(component)
 
-    def _context(self, record: EndpointRecord | Unreadable) -> PassContext:
+    def _context(self) -> PassContext:
         return PassContext(
-            endpoint_arn=arn_of(self._aws_scope, ENDPOINT, record.name),
+            aws_scope=self._aws_scope,
             now_s=self._clock(),
             config=self._config,
             new_id=new_instance_id,
@@ -160,7 +159,7 @@ class EndpointPass:
                 self._log.info(f"{name}.removed", **{name: record.name})
             else:
                 await self._workers.act(owned, action)
-        if is_settled(plan, self._view(workers)):
+        if plan.is_settled:
             return WATCH_PAUSE_S if workers else IDLE_PAUSE_S
         return BUSY_PAUSE_S
 

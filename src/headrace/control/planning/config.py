@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.wire.aws.scope import AwsScope
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcilerConfig:
@@ -42,9 +44,9 @@ class ReconcilerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassContext:
-    """The values that are fixed while the reconciler plans one endpoint."""
+    """The values that are fixed during one pass of the reconciler."""
 
-    endpoint_arn: str
+    aws_scope: AwsScope
     now_s: float
     """Seconds since 1970."""
     config: ReconcilerConfig

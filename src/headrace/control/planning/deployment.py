@@ -1,18 +1,21 @@
-"""
-A deployment as a value: a progress with the revisions that it names, and its transitions when copies have no place.
+"""A deployment as a value: a progress with the revisions that it names, how one starts, and what it needs."""
 
-Copies of a component for which there is no room when it is scaled fail nothing: its revision counts those that have a
-place, `Progress.num_unplaced` the others, and it is scaled again when there is room for some of them.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from headrace.control.model.worker import FleetKey, WorkerView
-from headrace.control.model.workload import DesiredCapacity, Progress, Revision, State, Workload
+from headrace.control.model.worker import FleetKey
+from headrace.control.model.workload import (
+    Deployable,
+    DesiredCapacity,
+    Progress,
+    Revision,
+    Stage,
+    State,
+    Workload,
+)
 
 
 class ExternalConditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,43 +66,49 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     """The target's part of the traffic, 0 to 1."""
 
 
-def cut_down(
-    deployment: Deployment, stable: Revision, workers: Sequence[WorkerView], conditions: ExternalConditions
-) -> Deployment:
-    """Go on with the copies that run or have a place; the others are unplaced."""
-    fleet = (stable.workloads[0].variant, stable.number)
-    standing = sum(worker.is_wanted and not worker.is_leaving for worker in workers if worker.fleet == fleet)
-    granted = min(stable.num_workers, standing + conditions.num_fitting)
-    num_unplaced = deployment.progress.num_unplaced + stable.num_workers - granted
-    return _granted(deployment, stable, granted, num_unplaced=num_unplaced, no_room=conditions.no_room)
-
-
-def grow(deployment: Deployment, now_s: float, conditions: ExternalConditions) -> Deployment:
-    """Scale a component by those of its unplaced copies that have room now; else record why there are none."""
-    progress, stable = deployment.progress, deployment.stable
-    assert stable is not None
-    if conditions.growth:
-        begun = replace(progress, state=State.UPDATING, since_s=now_s, stage_since_s=now_s, fallback=stable.desired)
-        num_unplaced, granted = progress.num_unplaced - conditions.growth, stable.num_workers + conditions.growth
-        scaling = replace(deployment, progress=begun)
-        return _granted(scaling, stable, granted, num_unplaced=num_unplaced, no_room=conditions.no_room)
-    if progress.failure_reason or not conditions.no_room:
-        return deployment
-    return _granted(
-        deployment, stable, stable.num_workers, num_unplaced=progress.num_unplaced, no_room=conditions.no_room
+def start_deployment(record: Deployable, now_s: float) -> Deployment:
+    """Return the deployment of a record; of a new one if it was asked for since the last pass."""
+    progress, asked, generation = record.status.progress, record.spec.revision, record.spec.generation
+    if progress is None:
+        first = Progress(
+            observed_generation=generation,
+            state=State.CREATING,
+            since_s=now_s,
+            target=asked.number,
+            stage_since_s=now_s,
+        )
+        return Deployment(progress=first, revisions={asked.number: asked})
+    current = Deployment(progress=progress, revisions=record.status.revisions)
+    stable = current.stable
+    if progress.observed_generation == generation or stable is None:
+        return current
+    begun = replace(
+        progress,
+        observed_generation=generation,
+        state=State.UPDATING,
+        since_s=now_s,
+        stage_since_s=now_s,
+        failure_reason="",
     )
+    if asked.number == stable.number:
+        scaling = replace(begun, target=None, fallback=stable.desired, num_unplaced=0)
+        return Deployment(progress=scaling, revisions={asked.number: asked})
+    return _start_update(begun, stable, asked)
 
 
-def _granted(deployment: Deployment, stable: Revision, count: int, *, num_unplaced: int, no_room: str) -> Deployment:
-    """Return the deployment with this number of copies that have a place, and `num_unplaced` that have none."""
-    reason = ""
-    if num_unplaced:
-        missing = f"{num_unplaced} of {count + num_unplaced} copies are missing"
-        reason = f"{no_room} {missing}; they start when there is room for them."
-    return Deployment(
-        progress=replace(deployment.progress, num_unplaced=num_unplaced, failure_reason=reason),
-        revisions={**deployment.revisions, stable.number: with_count(stable, count)},
+def _start_update(begun: Progress, stable: Revision, asked: Revision) -> Deployment:
+    """Start with as many copies as have a place, if some of the stable revision's have none."""
+    num_placed = min(asked.num_workers, stable.num_workers) if begun.num_unplaced else asked.num_workers
+    target = with_count(asked, num_placed) if begun.num_unplaced else asked
+    progress = replace(
+        begun,
+        target=asked.number,
+        stage=Stage.PROVISIONING,
+        step=0,
+        fallback=None,
+        num_unplaced=asked.num_workers - num_placed,
     )
+    return Deployment(progress=progress, revisions={stable.number: stable, asked.number: target})
 
 
 def with_count(revision: Revision, count: int) -> Revision:

@@ -14,12 +14,12 @@ from msgspec.structs import replace as evolve
 from headrace.control.model.component import ComponentRecord
 from headrace.control.model.endpoint import EndpointRecord, HostInstance
 from headrace.control.model.worker import WorkerRecord, WorkerView, view_worker
-from headrace.control.model.workload import Deployable, State
+from headrace.control.model.workload import Deployable
 from headrace.control.planning.config import PassContext
 from headrace.control.planning.deployment import NO_CONDITIONS, Deployment, ExternalConditions
 from headrace.control.planning.instances import ComponentView, VariantInstances, variant_instances
-from headrace.control.planning.placement import Placed
 from headrace.control.planning.plan import Plan, plan_deployable, plan_removal
+from headrace.control.planning.pool import Placed
 from headrace.control.planning.worker_actions import Action, Drain, GiveUp, RemoveRecord, Start
 from headrace.state.records import Record, Unreadable
 from headrace.state.routes import ComponentRoute, Route
@@ -215,76 +215,27 @@ def _component_routes(
     return tuple(routes)
 
 
-def _plan_component(component: ComponentView, state: VariantInstances | None, context: PassContext) -> Plan:
+def _plan_component(component: ComponentView, instances: VariantInstances | None, context: PassContext) -> Plan:
     """Plan a component, and once more if a copy has no place."""
-    workers = [_marked(worker, component, state) for worker in component.workers]
+    workers = instances.mark_leaving(component) if instances is not None else component.workers
 
     def planned(conditions: ExternalConditions) -> Plan:
         return plan_deployable(component.record, workers, context, conditions=evolve(conditions, alarm=component.alarm))
 
-    plan = planned(_growth(component, state))
-    if state is None:
+    plan = planned(instances.growth(component) if instances is not None else NO_CONDITIONS)
+    if instances is None:
         no_start = tuple(action for action in plan.actions if not isinstance(action, Start))
         return replace(plan, actions=no_start)
-    actions, no_room = _placed_actions(plan, component, state)
-    is_freeing = state.is_freeing or any(isinstance(action, Drain | GiveUp) for action in plan.actions)
+    actions, no_room = instances.place_starts(component, plan)
+    is_freeing = instances.is_freeing or any(isinstance(action, Drain | GiveUp) for action in plan.actions)
     if no_room and not is_freeing:
         if plan.deployment is not None and plan.deployment.stable and plan.deployment.target:
             no_room += _NO_SPARE_ROOM
-        state.trial.clear()
+        instances.discard_trial()
         plan = planned(
             ExternalConditions(no_room=no_room, num_fitting=sum(isinstance(action, Start) for action in actions))
         )
-        actions, _ = _placed_actions(plan, component, state)
-    state.placed += state.trial
-    state.trial.clear()
-    state.is_freeing = is_freeing
+        actions, _ = instances.place_starts(component, plan)
+    instances.accept_trial()
+    instances.is_freeing = is_freeing
     return replace(plan, actions=actions)
-
-
-def _growth(component: ComponentView, state: VariantInstances | None) -> ExternalConditions:
-    """Return how many of the unplaced copies have room now."""
-    progress, workload = component.record.status.progress, component.workload
-    num_unplaced = 0 if progress is None or progress.state is not State.IN_SERVICE else progress.num_unplaced
-    if (
-        state is None
-        or workload.need is None
-        or not num_unplaced
-        or not component.is_settled
-        or not state.may_grow
-        or state.leaving
-    ):
-        return NO_CONDITIONS
-    need, name = workload.need, component.record.name
-    num_fitting = 0
-    while num_fitting < num_unplaced and state.place(name, need, workload.placement) is not None:
-        num_fitting += 1
-    no_room = "" if num_fitting == num_unplaced else state.no_room_reason(need)
-    state.trial.clear()
-    return ExternalConditions(no_room=no_room, num_fitting=num_fitting, growth=num_fitting)
-
-
-def _marked(worker: WorkerView, component: ComponentView, state: VariantInstances | None) -> WorkerView:
-    """Return the copy, marked as leaving if its instance is being emptied."""
-    copy = component.placed.get(worker.name)
-    is_leaving = state is not None and copy is not None and worker.is_wanted and copy.instance in state.leaving
-    return replace(worker, is_leaving=True) if is_leaving else worker
-
-
-def _placed_actions(plan: Plan, component: ComponentView, state: VariantInstances) -> tuple[tuple[Action, ...], str]:
-    """Return the actions, with an instance for each start; and why there was none for one."""
-    actions: list[Action] = []
-    no_room = ""
-    for action in plan.actions:
-        if not isinstance(action, Start):
-            actions.append(action)
-            continue
-        assert plan.deployment is not None
-        (workload,) = plan.deployment.revisions[action.fleet[1]].workloads
-        assert workload.need is not None
-        instance = state.place(component.record.name, workload.need, workload.placement)
-        if instance is None:
-            no_room = no_room or state.no_room_reason(workload.need)
-        else:
-            actions.append(replace(action, instance=instance))
-    return tuple(actions), no_room

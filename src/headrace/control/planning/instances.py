@@ -2,26 +2,29 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.control.model.component import ComponentRecord
 from headrace.control.model.endpoint import HostInstance
 from headrace.control.model.resources import Resources, Strategy, resources_of_type, too_large_message
 from headrace.control.model.worker import WorkerView
-from headrace.control.model.workload import TRANSIENT, Progress, Workload, serving_revision, visible_state
+from headrace.control.model.workload import TRANSIENT, Progress, State, Workload, serving_revision, visible_state
 from headrace.control.planning.config import PassContext
-from headrace.control.planning.deployment import Deployment
-from headrace.control.planning.placement import Placed, choose_instance
+from headrace.control.planning.deployment import NO_CONDITIONS, Deployment, ExternalConditions
+from headrace.control.planning.plan import Plan
 from headrace.control.planning.pool import (
     ConsolidationWindow,
+    Placed,
     PoolRules,
     Tenant,
     all_staying,
+    choose_instance,
     first_instances,
     kept_instances,
     pool_rules,
     with_leaving,
 )
+from headrace.control.planning.worker_actions import Action, Start
 from headrace.state.routes import RoutingStrategy
 
 
@@ -128,6 +131,56 @@ class VariantInstances:
             f"{self.whole} each; together they have room for {len(self.placed) + len(self.trial)} copies, those "
             "of other components counted. Ask for fewer or smaller copies, or for more instances."
         )
+
+    def mark_leaving(self, component: ComponentView) -> list[WorkerView]:
+        """Return the copies of a component; those on an instance that is being emptied are marked as leaving."""
+        leaving = {name for name, copy in component.placed.items() if copy.instance in self.leaving}
+        return [
+            replace(worker, is_leaving=True) if worker.is_wanted and worker.name in leaving else worker
+            for worker in component.workers
+        ]
+
+    def growth(self, component: ComponentView) -> ExternalConditions:
+        """Return how many of the unplaced copies of a component have room now."""
+        progress, workload = component.record.status.progress, component.workload
+        num_unplaced = 0 if progress is None or progress.state is not State.IN_SERVICE else progress.num_unplaced
+        is_blocked = not component.is_settled or not self.may_grow or bool(self.leaving)
+        if workload.need is None or not num_unplaced or is_blocked:
+            return NO_CONDITIONS
+        need, name = workload.need, component.record.name
+        num_fitting = 0
+        while num_fitting < num_unplaced and self.place(name, need, workload.placement) is not None:
+            num_fitting += 1
+        no_room = "" if num_fitting == num_unplaced else self.no_room_reason(need)
+        self.discard_trial()
+        return ExternalConditions(no_room=no_room, num_fitting=num_fitting, growth=num_fitting)
+
+    def place_starts(self, component: ComponentView, plan: Plan) -> tuple[tuple[Action, ...], str]:
+        """Return the actions, with an instance for each start; and why there was none for one, or empty."""
+        actions: list[Action] = []
+        no_room = ""
+        for action in plan.actions:
+            if not isinstance(action, Start):
+                actions.append(action)
+                continue
+            assert plan.deployment is not None
+            (workload,) = plan.deployment.revisions[action.fleet[1]].workloads
+            assert workload.need is not None
+            instance = self.place(component.record.name, workload.need, workload.placement)
+            if instance is None:
+                no_room = no_room or self.no_room_reason(workload.need)
+            else:
+                actions.append(replace(action, instance=instance))
+        return tuple(actions), no_room
+
+    def accept_trial(self) -> None:
+        """Keep the copies that were placed for the component that is being planned."""
+        self.placed += self.trial
+        self.trial.clear()
+
+    def discard_trial(self) -> None:
+        """Forget the copies that were placed for the component that is being planned."""
+        self.trial.clear()
 
     def kept(self, now_s: float) -> list[HostInstance]:
         """Return the instances after all copies have been placed."""

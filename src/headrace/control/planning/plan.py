@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from headrace.cluster.launcher import WorkerPhase
 from headrace.control.model.worker import WorkerView
-from headrace.control.model.workload import Deployable, Progress, State
+from headrace.control.model.workload import Deployable, State
 from headrace.control.planning.config import PassContext, ReconcilerConfig
-from headrace.control.planning.deployment import NO_CONDITIONS, Deployment, ExternalConditions
-from headrace.control.planning.rollout import advance, desired_state, start_rollout
+from headrace.control.planning.deployment import NO_CONDITIONS, Deployment, ExternalConditions, start_deployment
+from headrace.control.planning.rollout import advance, desired_state
 from headrace.control.planning.routes import plan_route
 from headrace.control.planning.worker_actions import Action, end_workers, plan_workers, removal_actions
 from headrace.state.routes import Route
@@ -28,6 +28,13 @@ class Plan:
     route: Route | None
     """None: it is removed."""
     actions: tuple[Action, ...]
+    is_stable: bool = False
+    """The state is not transient, and each worker is ready or has ended."""
+
+    @property
+    def is_settled(self) -> bool:
+        """True if nothing is in progress, so that the next pass may come later."""
+        return self.is_stable and not self.actions
 
 
 def plan_deployable(
@@ -49,13 +56,13 @@ def plan_deployable(
     now_s, config = context.now_s, context.config
     if record.deleting_s is not None:
         return plan_removal(record.deleting_s, workers, now_s=now_s, config=config)
-    deployment = advance(start_rollout(record, now_s), workers, now_s=now_s, config=config, conditions=conditions)
+    deployment = advance(start_deployment(record, now_s), workers, now_s=now_s, config=config, conditions=conditions)
     desired = desired_state(deployment)
     changes = plan_workers(desired, workers, now_s=now_s, config=config)
     route = plan_route(
-        record, deployment, desired, changes.staying, endpoint_arn=context.endpoint_arn, starting=changes.starting
+        record, deployment, desired, changes.staying, aws_scope=context.aws_scope, starting=changes.starting
     )
-    return Plan(deployment=deployment, route=route, actions=changes.actions)
+    return Plan(deployment=deployment, route=route, actions=changes.actions, is_stable=_is_stable(deployment, workers))
 
 
 def plan_orphans(workers: Sequence[WorkerView], *, now_s: float, config: ReconcilerConfig) -> tuple[Action, ...]:
@@ -69,10 +76,6 @@ def plan_removal(deleting_s: float, workers: Sequence[WorkerView], *, now_s: flo
     return Plan(deployment=None, route=None, actions=actions)
 
 
-def is_settled(plan: Plan, workers: Sequence[WorkerView]) -> bool:
-    """Return whether nothing is in progress, so that the next pass may come later."""
-    if plan.deployment is None or plan.actions:
-        return False
-    progress: Progress = plan.deployment.progress
-    is_calm = progress.state in (State.IN_SERVICE, State.FAILED, State.UPDATE_ROLLBACK_FAILED)
+def _is_stable(deployment: Deployment, workers: Sequence[WorkerView]) -> bool:
+    is_calm = deployment.progress.state in (State.IN_SERVICE, State.FAILED, State.UPDATE_ROLLBACK_FAILED)
     return is_calm and all(worker.phase in (WorkerPhase.READY, WorkerPhase.EXITED) for worker in workers)

@@ -1,6 +1,7 @@
 """
-The pool of virtual instances of a variant that hosts components: how many there are, and which are emptied.
+The pool of virtual instances of a variant: how many there are, which are emptied, and which one gets a copy.
 
+An instance has the resources of its type on AWS, whatever this host has; a copy stays where it was placed.
 Without ManagedInstanceScaling there are as many as were asked for. With it one is added when a copy does not fit, up to
 the maximum, and instances are removed, down to the minimum: IDLE_RELEASE removes an instance that has been empty for
 the cooldown; CONSOLIDATION empties instances whose copies have room on others, once nothing has changed for the
@@ -21,7 +22,6 @@ from msgspec.structs import replace
 from headrace.control.model.endpoint import HostInstance
 from headrace.control.model.resources import Resources, Strategy
 from headrace.control.model.workload import Workload
-from headrace.control.planning.placement import Placed, choose_instance
 
 IDLE_COOLDOWN_S = 600.0
 """Default `CooldownInMinutes` of IDLE_RELEASE."""
@@ -107,6 +107,65 @@ def _with_copies(instance: HostInstance, num_copies: int, now_s: float) -> HostI
         return instance
     changed_s = now_s if num_copies != instance.num_copies else instance.changed_s
     return replace(instance, idle_s=idle_s, num_copies=num_copies, changed_s=changed_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A copy on an instance."""
+
+    component: str
+    instance: str
+    need: Resources
+
+
+def choose_instance(
+    component: str,
+    need: Resources,
+    *,
+    whole: Resources,
+    instances: Sequence[str],
+    placed: Sequence[Placed],
+    strategy: Strategy,
+) -> str | None:
+    """
+    Choose the instance for one more copy; None if it fits on none.
+
+    SPREAD: where the component has the fewest copies, then the fewest of all. BINPACK: where the least is left.
+
+    Args:
+        component: of the copy.
+        need: of the copy.
+        whole: resources of an empty instance.
+        instances: ids, oldest first.
+        placed: the copies on them, leaving ones included.
+        strategy: of the component.
+    """
+    used = {instance: Resources() for instance in instances}
+    own, total = dict.fromkeys(instances, 0), dict.fromkeys(instances, 0)
+    for copy in placed:
+        if copy.instance in used:
+            used[copy.instance] += copy.need
+            total[copy.instance] += 1
+            own[copy.instance] += copy.component == component
+    able = [instance for instance in instances if (used[instance] + need).fits_in(whole)]
+    if not able:
+        return None
+    order: Mapping[str, int] = {instance: number for number, instance in enumerate(instances)}
+    if strategy == "BINPACK":
+        return max(able, key=lambda instance: (_fullness(used[instance], whole), total[instance], -order[instance]))
+    return min(
+        able, key=lambda instance: (own[instance], total[instance], _fullness(used[instance], whole), order[instance])
+    )
+
+
+def _fullness(used: Resources, whole: Resources) -> float:
+    """Return the largest part that is used of any resource of an instance."""
+    pairs = (
+        (used.cpus, whole.cpus),
+        (used.accelerators, whole.accelerators),
+        (used.memory_mb, whole.memory_mb),
+    )
+    return max(some / all_ if all_ > 0 else 0.0 for some, all_ in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,9 @@ The life of an endpoint or a component as a state machine: the spec, the workers
 
 An update walks through the rollout's steps, each PROVISIONING then BAKING, and ends with TERMINATING. Every transient
 state has a deadline. Actions on single workers are decided in `worker_actions`.
+
+Copies of a component for which there is no room when it is scaled fail nothing: its revision counts those that have a
+place, `Progress.num_unplaced` the others, and it is scaled again when there is room for some of them.
 """
 
 import math
@@ -15,64 +18,17 @@ from msgspec.structs import replace
 
 from headrace.control.model.rollout_config import Rollout
 from headrace.control.model.worker import FleetKey, WorkerView
-from headrace.control.model.workload import Deployable, Progress, Revision, Stage, State
+from headrace.control.model.workload import Progress, Revision, Stage, State
 from headrace.control.planning.config import ReconcilerConfig
 from headrace.control.planning.deployment import (
     NO_CONDITIONS,
     Deployment,
     DesiredState,
     ExternalConditions,
-    cut_down,
-    grow,
     with_count,
 )
 
 _EPSILON = 1e-9
-
-
-def start_rollout(record: Deployable, now_s: float) -> Deployment:
-    """Return the deployment of a record; of a new one if it was asked for since the last pass."""
-    progress, asked, generation = record.status.progress, record.spec.revision, record.spec.generation
-    if progress is None:
-        first = Progress(
-            observed_generation=generation,
-            state=State.CREATING,
-            since_s=now_s,
-            target=asked.number,
-            stage_since_s=now_s,
-        )
-        return Deployment(progress=first, revisions={asked.number: asked})
-    current = Deployment(progress=progress, revisions=record.status.revisions)
-    stable = current.stable
-    if progress.observed_generation == generation or stable is None:
-        return current
-    begun = replace(
-        progress,
-        observed_generation=generation,
-        state=State.UPDATING,
-        since_s=now_s,
-        stage_since_s=now_s,
-        failure_reason="",
-    )
-    if asked.number == stable.number:
-        scaling = replace(begun, target=None, fallback=stable.desired, num_unplaced=0)
-        return Deployment(progress=scaling, revisions={asked.number: asked})
-    return _start_update(begun, stable, asked)
-
-
-def _start_update(begun: Progress, stable: Revision, asked: Revision) -> Deployment:
-    """Start with as many copies as have a place, if some of the stable revision's have none."""
-    num_placed = min(asked.num_workers, stable.num_workers) if begun.num_unplaced else asked.num_workers
-    target = with_count(asked, num_placed) if begun.num_unplaced else asked
-    progress = replace(
-        begun,
-        target=asked.number,
-        stage=Stage.PROVISIONING,
-        step=0,
-        fallback=None,
-        num_unplaced=asked.num_workers - num_placed,
-    )
-    return Deployment(progress=progress, revisions={stable.number: stable, asked.number: target})
 
 
 def advance(
@@ -202,7 +158,7 @@ def _advance_once(
         case State.ROLLING_BACK:
             return _roll_back(deployment, workers, now_s, config, conditions)
         case State.IN_SERVICE if deployment.progress.num_unplaced:
-            return grow(deployment, now_s, conditions)
+            return _grow(deployment, now_s, conditions)
         case _:
             return deployment
 
@@ -243,7 +199,7 @@ def _scale(
         return _settled(deployment, stable, now_s, failure_reason=progress.failure_reason)
     reason = hopeless_reason(workers, stable.number, since_s=progress.since_s, config=config)
     if reason is None and conditions.no_room:
-        return cut_down(deployment, stable, workers, conditions)
+        return _cut_down(deployment, stable, workers, conditions)
     waited_s = config.waited_s(progress.since_s, now_s)
     if reason is None and waited_s > 2 * stable.startup_bound_s + config.slack_s:
         reason = f"The workers that were asked for were not ready after {waited_s:.0f} s."
@@ -254,6 +210,45 @@ def _scale(
         progress=replace(progress, num_unplaced=0), revisions={**deployment.revisions, stable.number: earlier}
     )
     return _rolling_back(reverted, reason, now_s)
+
+
+def _cut_down(
+    deployment: Deployment, stable: Revision, workers: Sequence[WorkerView], conditions: ExternalConditions
+) -> Deployment:
+    """Go on with the copies that run or have a place; the others are unplaced."""
+    fleet = (stable.workloads[0].variant, stable.number)
+    standing = sum(worker.is_wanted and not worker.is_leaving for worker in workers if worker.fleet == fleet)
+    granted = min(stable.num_workers, standing + conditions.num_fitting)
+    num_unplaced = deployment.progress.num_unplaced + stable.num_workers - granted
+    return _granted(deployment, stable, granted, num_unplaced=num_unplaced, no_room=conditions.no_room)
+
+
+def _grow(deployment: Deployment, now_s: float, conditions: ExternalConditions) -> Deployment:
+    """Scale a component by those of its unplaced copies that have room now; else record why there are none."""
+    progress, stable = deployment.progress, deployment.stable
+    assert stable is not None
+    if conditions.growth:
+        begun = replace(progress, state=State.UPDATING, since_s=now_s, stage_since_s=now_s, fallback=stable.desired)
+        num_unplaced, granted = progress.num_unplaced - conditions.growth, stable.num_workers + conditions.growth
+        scaling = replace(deployment, progress=begun)
+        return _granted(scaling, stable, granted, num_unplaced=num_unplaced, no_room=conditions.no_room)
+    if progress.failure_reason or not conditions.no_room:
+        return deployment
+    return _granted(
+        deployment, stable, stable.num_workers, num_unplaced=progress.num_unplaced, no_room=conditions.no_room
+    )
+
+
+def _granted(deployment: Deployment, stable: Revision, count: int, *, num_unplaced: int, no_room: str) -> Deployment:
+    """Return the deployment with this number of copies that have a place, and `num_unplaced` that have none."""
+    reason = ""
+    if num_unplaced:
+        missing = f"{num_unplaced} of {count + num_unplaced} copies are missing"
+        reason = f"{no_room} {missing}; they start when there is room for them."
+    return Deployment(
+        progress=replace(deployment.progress, num_unplaced=num_unplaced, failure_reason=reason),
+        revisions={**deployment.revisions, stable.number: with_count(stable, count)},
+    )
 
 
 def _roll_out(

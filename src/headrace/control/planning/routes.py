@@ -3,11 +3,14 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from headrace.control.model.component import INFERENCE_COMPONENT
+from headrace.control.model.component import is_component
+from headrace.control.model.endpoint import ENDPOINT
+from headrace.control.model.names import arn_of
 from headrace.control.model.worker import WorkerView
 from headrace.control.model.workload import Deployable, Revision, State, Workload
 from headrace.control.planning.deployment import Deployment, DesiredState
 from headrace.state.routes import Fleet, Replica, Route, VariantRoute
+from headrace.wire.aws.scope import AwsScope
 
 _SERVING = frozenset({State.IN_SERVICE, State.UPDATING, State.ROLLING_BACK, State.UPDATE_ROLLBACK_FAILED})
 
@@ -18,7 +21,7 @@ def plan_route(
     desired: DesiredState,
     workers: Sequence[WorkerView],
     *,
-    endpoint_arn: str,
+    aws_scope: AwsScope,
     starting: Collection[str] = (),
 ) -> Route:
     """
@@ -29,18 +32,19 @@ def plan_route(
         deployment: how far it is.
         desired: the workers and the traffic that it needs.
         workers: all that stay.
-        endpoint_arn: for the route.
+        aws_scope: of the ARN of the endpoint.
         starting: variants of which a worker is started now or soon.
     """
     progress = deployment.progress
+    endpoint = record.spec.endpoint if is_component(record) else record.name
     serving = [worker for worker in workers if worker.can_serve] if progress.state in _SERVING else []
-    is_first = record.kind is INFERENCE_COMPONENT and progress.state is State.CREATING
+    is_first = is_component(record) and progress.state is State.CREATING
     is_up = is_first or progress.state in _SERVING
     awake = {variant for (variant, _), count in desired.num_workers.items() if count}
     coming = {worker.variant for worker in workers if worker.is_wanted} | set(starting)
     return Route(
         endpoint=record.name,
-        endpoint_arn=endpoint_arn,
+        endpoint_arn=arn_of(aws_scope, ENDPOINT, endpoint),
         endpoint_uid=record.uid,
         created_s=record.created_s,
         status=progress.state.value,
