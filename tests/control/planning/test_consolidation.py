@@ -7,8 +7,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.control.model.workload import State, Workload
-from headrace.control.planning.pool import Placed, Resources, Strategy, choose_instance
-from headrace.control.planning.pool import PoolRules, Tenant, instances_to_empty, pool_rules
+from headrace.control.planning.pool import (
+    Placed,
+    PoolRules,
+    Resources,
+    Strategy,
+    Tenant,
+    choose_instance,
+    instances_to_empty,
+    pool_rules,
+)
 from tests.control.planning.host_world import COOLDOWN_MIN, WHOLE, HostWorld, component_config, managed, placed_of
 from tests.control.planning.world import BROKEN, GOOD, Behaviour
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from headrace.control.model.endpoint import HostInstance
 from headrace.control.model.resources import UNBOUNDED, Resources, Strategy, resources_of_type
 from headrace.control.model.workload import Workload
-from headrace.control.planning.pool import Placed, choose_instance
-from headrace.control.planning.pool import PoolRules, kept_instances, pool_rules
+from headrace.control.planning.pool import Placed, PoolRules, choose_instance, kept_instances, pool_rules
 
 ARTICLE = Resources(cpus=6, accelerators=1, memory_mb=40 * 1024)
 
