@@ -1,4 +1,4 @@
-"""The access keys of a platform: pairs that sign requests; a secret is a bearer token, too."""
+"""The access keys of a platform: pairs of id and secret that sign requests; a secret also works as bearer token."""
 
 import secrets
 import string
@@ -16,7 +16,7 @@ class AccessKeySpec(RecordPart, frozen=True, kw_only=True):
     """The secret half of an access key; its id is the record's name."""
 
     secret: str
-    """Kept as it is: a signature cannot be verified with less."""
+    """Stored in clear text: verifying a signature takes the secret itself."""
     note: str = ""
 
 
@@ -30,7 +30,7 @@ class AccessKey:
     key_id: str
     """AWS_ACCESS_KEY_ID"""
     secret: str = field(repr=False)
-    """AWS_SECRET_ACCESS_KEY; kept as it is, because a signature cannot be verified with less."""
+    """AWS_SECRET_ACCESS_KEY"""
     created_s: float
     note: str = ""
 
@@ -49,7 +49,7 @@ class AccessKeys:
         return AccessKey(key_id=key_id, secret=secret, created_s=record.created_s, note=note)
 
     def list(self) -> list[AccessKey]:
-        """Return all keys, the oldest first."""
+        """Return all keys, oldest first."""
         return [
             AccessKey(
                 key_id=record.name,
@@ -62,7 +62,7 @@ class AccessKeys:
         ]
 
     def remove(self, key_id: str) -> bool:
-        """Remove a key; False if there is none of that id."""
+        """Remove a key; return False if no key has the id."""
         record = self._store.get(ACCESS_KEY, key_id)
         if record is None:
             return False

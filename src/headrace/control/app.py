@@ -1,7 +1,7 @@
 """
-The control plane as an ASGI application: parse a request to a call, run its handler in a thread, send the answer.
+The control plane as an ASGI application: parse a request into a call, run its handler in a thread, send the response.
 
-Requests are authenticated before they arrive here. A handler writes at most once; after a write conflict it runs again.
+Requests are already authenticated. A handler writes at most once; after a write conflict it runs again.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _BODY_TIMEOUT_S = 60.0
 
 
 class ControlApp:
-    """Answers the control plane operations of all AWS services, and refuses unsupported ones by name."""
+    """The application that answers operations of all AWS services, and refuses unsupported ones by name."""
 
     def __init__(
         self,

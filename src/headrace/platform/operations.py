@@ -6,36 +6,26 @@ from headrace.autoscaling.api import activities, policies, schedules, targets
 from headrace.autoscaling.api import tags as target_tags
 from headrace.cloudwatch.api import alarms, metric_data, metrics, put_metric_data
 from headrace.cloudwatch.api import tags as alarm_tags
-from headrace.control.api import (
-    components,
-    describe_component,
-    describe_endpoint,
-    endpoint_configs,
-    endpoints,
-    identity,
-    logs,
-    models,
-    tags,
-)
+from headrace.control.api import components, definitions, endpoints, identity, logs, tags
 from headrace.control.api.context import Handler
 
 OPERATIONS: Mapping[tuple[str, str], Handler] = {
-    ("sagemaker", "CreateModel"): models.create_model,
-    ("sagemaker", "DescribeModel"): models.MODELS.describe,
-    ("sagemaker", "ListModels"): models.MODELS.list,
-    ("sagemaker", "DeleteModel"): models.MODELS.delete,
-    ("sagemaker", "CreateEndpointConfig"): endpoint_configs.create_endpoint_config,
-    ("sagemaker", "DescribeEndpointConfig"): endpoint_configs.ENDPOINT_CONFIGS.describe,
-    ("sagemaker", "ListEndpointConfigs"): endpoint_configs.ENDPOINT_CONFIGS.list,
-    ("sagemaker", "DeleteEndpointConfig"): endpoint_configs.ENDPOINT_CONFIGS.delete,
+    ("sagemaker", "CreateModel"): definitions.create_model,
+    ("sagemaker", "DescribeModel"): definitions.MODELS.describe,
+    ("sagemaker", "ListModels"): definitions.MODELS.list,
+    ("sagemaker", "DeleteModel"): definitions.MODELS.delete,
+    ("sagemaker", "CreateEndpointConfig"): definitions.create_endpoint_config,
+    ("sagemaker", "DescribeEndpointConfig"): definitions.ENDPOINT_CONFIGS.describe,
+    ("sagemaker", "ListEndpointConfigs"): definitions.ENDPOINT_CONFIGS.list,
+    ("sagemaker", "DeleteEndpointConfig"): definitions.ENDPOINT_CONFIGS.delete,
     ("sagemaker", "CreateEndpoint"): endpoints.create_endpoint,
-    ("sagemaker", "DescribeEndpoint"): describe_endpoint.describe_endpoint,
+    ("sagemaker", "DescribeEndpoint"): endpoints.describe_endpoint,
     ("sagemaker", "ListEndpoints"): endpoints.list_endpoints,
     ("sagemaker", "UpdateEndpoint"): endpoints.update_endpoint,
     ("sagemaker", "UpdateEndpointWeightsAndCapacities"): endpoints.update_weights,
     ("sagemaker", "DeleteEndpoint"): endpoints.delete_endpoint,
     ("sagemaker", "CreateInferenceComponent"): components.create_inference_component,
-    ("sagemaker", "DescribeInferenceComponent"): describe_component.describe_inference_component,
+    ("sagemaker", "DescribeInferenceComponent"): components.describe_inference_component,
     ("sagemaker", "ListInferenceComponents"): components.list_inference_components,
     ("sagemaker", "UpdateInferenceComponent"): components.update_inference_component,
     ("sagemaker", "UpdateInferenceComponentRuntimeConfig"): components.update_runtime_config,

@@ -47,7 +47,7 @@ def is_sqlite(url: sa.URL) -> bool:
 
 
 def is_in_memory(url: sa.URL) -> bool:
-    """Return whether the database is lost when its only connection closes."""
+    """Return whether the database exists only in memory, and is lost when its only connection closes."""
     return is_sqlite(url) and url.database in (None, "", ":memory:")
 
 
@@ -95,7 +95,7 @@ def _sqlite(url: sa.URL) -> sa.Engine:
 
 
 def _make_file(path: Path) -> None:
-    """Create the file, and with it those of SQLite, readable by its owner only: records have secrets."""
+    """Create the database's file, readable by its owner only: records contain secrets."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))

@@ -1,7 +1,7 @@
 """
 The exclusive lease on a database: one platform holds it, and a second platform on the same database refuses to start.
 
-Two reconcilers on the same records would each take the other's workers for orphans. Reading, and writing specs (such as
+Two reconcilers on the same records would each treat the other's workers as orphans. Reading, and writing specs (such as
 access keys), needs no lease.
 
 In PostgreSQL it is a session-level advisory lock, which the server releases when the session ends; it does not work
@@ -24,7 +24,7 @@ from headrace.state.database import engine_of, first_line, is_in_memory, is_sqli
 
 _KEY: Final = 7_233_428_922
 PATIENCE_S: Final = 5.0
-"""Time for the server to notice that the session of a killed platform has ended."""
+"""Time for the PostgreSQL server to notice that the session of a killed platform has ended."""
 _POLL_S: Final = 0.1
 _KEEPALIVE: Final = "SET tcp_keepalives_idle = 15; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 """A lost machine keeps the lock for half a minute instead of the default two hours."""
@@ -53,8 +53,8 @@ def acquire_database_lease(where: str | Path, *, patience_s: float = PATIENCE_S)
     Acquire the lease on the database of a store.
 
     Args:
-        where: as for `open_store`.
-        patience_s: how long to retry in PostgreSQL.
+        where: a file or a URL, as for `open_store`.
+        patience_s: time to retry in PostgreSQL.
 
     Raises:
         SettingsError: another platform holds it, or the database cannot be opened.

@@ -1,5 +1,5 @@
 """
-Typed records: the one form in which the API handlers, the reconciler and the gateway share state.
+Typed records, in which the API handlers, the reconciler and the gateway share state.
 
 `spec` is the desired state and `status` the observed one. API handlers write specs, the reconciler writes statuses,
 the gateway reads routes; they meet only in the store. The module that owns a resource declares its kind:
@@ -40,7 +40,7 @@ StatusT = TypeVar("StatusT")
 PartT = TypeVar("PartT")
 
 Migration = Callable[[Json, Json], tuple[Json, Json]]
-"""Brings the spec and the status of one schema version to the next; pure."""
+"""Converts the spec and the status of one schema version to the next. Pure."""
 
 _MALFORMED: Final = (LookupError, TypeError, ValueError, AttributeError)
 """Raised when JSON of an unexpected form is read; msgspec's ValidationError is a ValueError."""
@@ -60,19 +60,19 @@ class NoStatus(RecordPart, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Kind(Generic[SpecT_co, StatusT_co]):
-    """A kind of record: the types of its two parts, and how older schema versions become the current one."""
+    """A kind of record: the types of spec and status, and the migrations from older schema versions."""
 
     name: str
-    """As stored; never changes."""
+    """The name in the database; it never changes."""
     spec: type[SpecT_co]
     status: type[StatusT_co]
-    """All its fields need defaults: a new record has `status()`."""
+    """All its fields need defaults: a new record has the status `status()`."""
     migrations: tuple[Migration, ...] = ()
-    """From version 1 to 2, from 2 to 3, ..."""
+    """The first converts version 1 to 2, the second 2 to 3."""
 
     @property
     def version(self) -> int:
-        """The schema version that is written."""
+        """The current schema version, in which records are written."""
         return 1 + len(self.migrations)
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class StoredRecord:
 
     name: str
     uid: str
-    """Never used again, whereas a name may be: (kind, name) is unique among living records only."""
+    """Unique forever; (kind, name) is unique among existing records only."""
     revision: int
     """Grows with every write to the store; a write names the revision that it read and conflicts with a later one."""
     tags: dict[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class StoredRecord:
     """Seconds since 1970."""
     modified_s: float
     deleting_s: float | None = None
-    """When deletion was requested; the record's owner removes it once it is cleaned up."""
+    """Time at which deletion was requested; the record's owner removes it after cleaning up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +119,14 @@ class Unreadable(StoredRecord):
 
     kind: AnyKind
     reason: str
-    """What is wrong with it, in a few words."""
+    """A short description of the error."""
     is_newer: bool = False
     """A newer version of Headrace wrote it, and will be able to read it again."""
     raw_spec: Any = field(default=None, repr=False)
-    """May hold secrets."""
+    """The JSON of the spec, which may contain secrets."""
 
     def salvage(self, part: type[PartT]) -> PartT | None:
-        """Return the named fields of the spec, if these at least are sound."""
+        """Return those fields of the spec that `part` declares, or None if they are invalid."""
         try:
             return msgspec.convert(self.raw_spec, part)
         except msgspec.ValidationError:
@@ -134,20 +134,20 @@ class Unreadable(StoredRecord):
 
 
 def readable(records: Iterable[Record[SpecT, StatusT] | Unreadable]) -> list[Record[SpecT, StatusT]]:
-    """Return the records that could be decoded."""
+    """Return only the decoded records."""
     return [record for record in records if isinstance(record, Record)]
 
 
 class Conflict(Exception):
-    """The record was written or removed since it was read. Read it again, then decide again."""
+    """Raised for a write to a record that was written or removed since it was read: read it and decide again."""
 
 
 MAX_WRITE_TRIES: Final = 10
-"""Attempts of a writer that reads, decides and writes, and meets a `Conflict` each time."""
+"""Attempts of a read-decide-write cycle that ends in a `Conflict` each time."""
 
 
 class AlreadyExists(Exception):
-    """A living record of that kind has the name."""
+    """Raised for a new record whose kind already has a record of that name."""
 
 
 def encode_part(part: object) -> str:
@@ -156,7 +156,7 @@ def encode_part(part: object) -> str:
 
 
 def copy_part(part: PartT, part_type: type[PartT]) -> PartT:
-    """Return the part as it will be read back, so that later changes by the caller do not leak in."""
+    """Return a copy of the part made through JSON, so that later changes by the caller do not leak in."""
     return msgspec.convert(json.loads(encode_part(part)), part_type, str_keys=True)
 
 
@@ -167,10 +167,10 @@ def decode_record(
     Decode a stored record.
 
     Args:
-        kind: of the record.
+        kind: the record's kind.
         version: the schema version in which it was written.
-        spec: JSON text.
-        status: JSON text.
+        spec: the spec as JSON text.
+        status: the status as JSON text.
         envelope: the fields of `StoredRecord`.
     """
     raw_spec: Any = None

@@ -1,7 +1,7 @@
 """
-Routes: which replicas serve an endpoint, and their shares of the traffic.
+Routes: the replicas that serve an endpoint, and their shares of the traffic.
 
-The reconciler derives them and writes them to the store, from which the gateway reads them.
+The reconciler derives routes and writes them to the store, from which the gateway reads them.
 """
 
 from dataclasses import dataclass, field
@@ -65,7 +65,7 @@ class AsyncOutput:
     """The S3 locations in an endpoint's `AsyncInferenceConfig`."""
 
     output_path: str
-    """s3://"""
+    """`s3://bucket/prefix`"""
     failure_path: str | None = None
     max_concurrent_per_replica: int = 4
 

@@ -136,14 +136,14 @@ class SqlStore:
         return record
 
     def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
-        """Return the living record of that name."""
+        """Return the record with a name, or None."""
         wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.name, _RECORDS.c.name == name)
         with self._reading() as connection:
             row = connection.execute(wanted).one_or_none()
         return None if row is None else _decode(kind, row)
 
     def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]:
-        """Return all living records of a kind, by time of creation, then name."""
+        """Return all records of a kind, ordered by time of creation, then by name."""
         wanted = sa.select(_RECORDS).where(_RECORDS.c.kind == kind.name)
         with self._reading() as connection:
             rows = connection.execute(wanted).all()
@@ -206,7 +206,7 @@ class SqlStore:
             return _decode(record.kind, written)
 
     def remove(self, record: StoredRecord) -> None:
-        """Remove a record; does nothing if its `uid` is gone already. Raises `Conflict` if it was written since."""
+        """Remove a record; do nothing if its `uid` does not exist. Raises `Conflict` if it was written since."""
         with self._writing() as write:
             old = write.read(record.uid)
             if old is None:
@@ -217,12 +217,12 @@ class SqlStore:
             write.execute(sa.delete(_RECORDS).where(_RECORDS.c.uid == record.uid))
 
     def revision(self) -> int:
-        """Read the newest revision of all: the same number means that nothing has changed."""
+        """Return the newest revision of the store: the same number means that nothing has changed."""
         with self._reading() as connection:
             return int(connection.execute(_NEWEST).scalar_one())
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after writes through this object, in the thread that wrote; returns how to end it."""
+        """Call `listener` after each write through this object, in the writing thread; return how to unsubscribe."""
         token = object()
         with self._lock:
             self._listeners[token] = listener
@@ -282,14 +282,14 @@ class _Write:
         self.is_written = False
 
     def next_revision(self) -> int:
-        """Count this write."""
+        """Increment the revision counter for this write."""
         self._newest += 1
         self.is_written = True
         self._connection.execute(sa.update(_COUNTER).values(revision=self._newest))
         return self._newest
 
     def read(self, uid: str) -> "sa.Row[Any] | None":
-        """Read a record as it is now."""
+        """Read the current row of a record."""
         return self._connection.execute(sa.select(_RECORDS).where(_RECORDS.c.uid == uid)).one_or_none()
 
     def execute(self, statement: sa.Executable) -> None:
@@ -298,7 +298,7 @@ class _Write:
 
 
 def _set_up(engine: sa.Engine, shown: str) -> None:
-    """Create or upgrade the tables, under a lock that lets in one process at a time."""
+    """Create or upgrade the tables, under a lock that excludes other processes."""
     with engine.connect() as connection:
         connection.execution_options(headrace_is_writing=True)
         with connection.begin():
@@ -318,7 +318,7 @@ def _set_up(engine: sa.Engine, shown: str) -> None:
 
 
 def _upgrade(connection: sa.Connection) -> None:
-    """Upgrade tables from version 1 to 2: records get a schema version, which is 1 for all existing ones."""
+    """Upgrade tables from version 1 to 2: add the schema version of records, which is 1 for existing ones."""
     connection.exec_driver_sql(f"ALTER TABLE {_RECORDS.name} ADD COLUMN schema_version INTEGER DEFAULT 1 NOT NULL")
     connection.execute(sa.update(_COUNTER).values(schema_version=SCHEMA_VERSION))
 

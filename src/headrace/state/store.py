@@ -1,8 +1,8 @@
 """
 The interface of the store: the seam between API handlers, the reconciler and the gateway.
 
-All methods block for a moment (SQL); call them from a thread (`asyncio.to_thread`) where an event loop runs.
-Every method is a transaction, which is durable when the method returns.
+All methods block on SQL: code on an event loop calls them in a thread (`asyncio.to_thread`).
+Every method is one transaction, which is durable when the method returns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +30,11 @@ class Store(Protocol):
         ...
 
     def get(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
-        """Return the living record of that name."""
+        """Return the record with a name, or None."""
         ...
 
     def list(self, kind: Kind[SpecT, StatusT]) -> Sequence[Record[SpecT, StatusT] | Unreadable]:
-        """Return all living records of a kind, by time of creation, then name."""
+        """Return all records of a kind, ordered by time of creation, then by name."""
         ...
 
     @overload
@@ -69,18 +69,20 @@ class Store(Protocol):
         ...
 
     def remove(self, record: StoredRecord) -> None:
-        """Remove a record; does nothing if its `uid` is gone already. Raises `Conflict` if it was written since."""
+        """Remove a record; do nothing if its `uid` does not exist. Raises `Conflict` if it was written since."""
         ...
 
     def revision(self) -> int:
-        """Return the newest revision of all: the same number means that nothing has changed."""
+        """Return the newest revision of the store: the same number means that nothing has changed."""
         ...
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """
-        Call `listener` (from any thread, it must be quick) after writes through this object; returns how to end it.
+        Call `listener` after writes through this object, from any thread; return a function that unsubscribes.
 
-        Writes of other processes to the same database are not reported: poll `revision` too where there may be some.
+        The listener must return quickly.
+
+        Writes of other processes to the same database are not reported: poll `revision` if there are such processes.
         """
         ...
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from headrace.control.api.log_filter import read_pattern
+from headrace.control.api.log_lines import read_pattern
 from headrace.control.model.worker import WORKER, ReplicaSpec
 from tests.control.support import Platform
 

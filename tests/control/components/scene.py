@@ -7,15 +7,13 @@ from headrace.cluster.launcher import WorkerSpec
 from headrace.control.api.components import (
     create_inference_component,
     delete_inference_component,
+    describe_inference_component,
     update_inference_component,
     update_runtime_config,
 )
 from headrace.control.api.context import CallContext
-from headrace.control.api.describe_component import describe_inference_component
-from headrace.control.api.describe_endpoint import describe_endpoint
-from headrace.control.api.endpoint_configs import create_endpoint_config
-from headrace.control.api.endpoints import create_endpoint
-from headrace.control.api.models import create_model
+from headrace.control.api.definitions import create_endpoint_config, create_model
+from headrace.control.api.endpoints import create_endpoint, describe_endpoint
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.state.records import Record
 from headrace.state.routes import ROUTE

@@ -6,8 +6,7 @@ import pytest
 
 from headrace.cloudwatch.alarms.records import AlarmStatus
 from headrace.control.api.components import update_inference_component
-from headrace.control.api.describe_endpoint import describe_endpoint
-from headrace.control.api.endpoints import delete_endpoint, update_endpoint
+from headrace.control.api.endpoints import delete_endpoint, describe_endpoint, update_endpoint
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER

@@ -6,8 +6,13 @@ import pytest
 
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.api.components import list_inference_components
-from headrace.control.api.describe_endpoint import describe_endpoint
-from headrace.control.api.endpoints import create_endpoint, delete_endpoint, list_endpoints, update_endpoint
+from headrace.control.api.endpoints import (
+    create_endpoint,
+    delete_endpoint,
+    describe_endpoint,
+    list_endpoints,
+    update_endpoint,
+)
 from headrace.control.api.overview import read_overview
 from headrace.control.loops.capacity_recorder import CapacityRecorder
 from headrace.control.model.component import INFERENCE_COMPONENT

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.cluster.instance_types import HostShare
 from headrace.cluster.launcher import ArtifactSource, ResourceRequest
 from headrace.control.model.component import ComponentRevision
-from headrace.control.model.containers import artifacts_of
+from headrace.control.model.definitions import artifacts_of
 from headrace.control.model.endpoint import EndpointRevision
 from headrace.control.model.images import OwnImage
 from headrace.control.model.rollout_config import read_rollout

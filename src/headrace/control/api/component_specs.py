@@ -1,5 +1,5 @@
 """
-Specifications of inference components: what is refused, and the revision that is made of one.
+Specifications of inference components: validation, and the revision that follows from one.
 
 A container in the specification itself becomes a model with the component's name.
 """
@@ -7,9 +7,8 @@ A container in the specification itself becomes a model with the component's nam
 from collections.abc import Sequence
 
 from headrace.control.api.context import CallContext
-from headrace.control.model.component import ComponentRevision, refuse_many
-from headrace.control.model.containers import image_profile
-from headrace.control.model.definitions import MODEL
+from headrace.control.model.component import ComponentRevision, check_num_copies
+from headrace.control.model.definitions import MODEL, image_profile
 from headrace.control.model.resources import read_requirements, resources_of_type, too_large_message
 from headrace.control.model.workload import Workload
 from headrace.state.records import Json
@@ -21,7 +20,7 @@ def chosen_specification(params: Json, instance_type: str) -> Json:
     Return the `Specification`, or that of `Specifications` for the host's instance type.
 
     Raises:
-        AwsError: there is none, there are both, or it is not clear for which instance type one is.
+        AwsError: neither or both are given, or the instance type of one is ambiguous.
     """
     single, several = params.get("Specification"), params.get("Specifications") or []
     if single and several:
@@ -52,10 +51,10 @@ def _refuse_ambiguous(specifications: Sequence[Json]) -> None:
 
 def check_specification(context: CallContext, specification: Json, host: Workload) -> None:
     """
-    Refuse what cannot be served, or placed on an empty instance.
+    Refuse a specification that cannot be served, or whose copy fits on no empty instance.
 
     Raises:
-        AwsError: ValidationException; names the member, and what is expected.
+        AwsError: ValidationException, which names the member and what is expected.
     """
     if base := specification.get("BaseInferenceComponentName"):
         raise validation_error(
@@ -88,18 +87,18 @@ def make_revision(
     Return a revision of a component.
 
     Args:
-        context: of the call; models are read from its store.
-        name: of the component.
-        params: of CreateInferenceComponent or UpdateInferenceComponent.
-        host: the variant that it is placed on.
-        number: of the revision.
-        copies: number of copies.
+        context: the call's context, from whose store models are read.
+        name: the component's name.
+        params: the parameters of CreateInferenceComponent or UpdateInferenceComponent.
+        host: the variant on which the component is placed.
+        number: the revision's number.
+        copies: the number of copies.
 
     Raises:
-        AwsError: it cannot be served or placed, there is no such model, its image is not known (strict), or there are
-            too many copies.
+        AwsError: the component cannot be served or placed, the model does not exist, the image is unknown (strict
+            mode), or there are too many copies.
     """
-    refuse_many(copies)
+    check_num_copies(copies)
     specification = chosen_specification(params, host.instance_type)
     check_specification(context, specification, host)
     return ComponentRevision(
@@ -117,9 +116,9 @@ def make_revision(
 def _model_of(context: CallContext, name: str, specification: Json) -> Json:
     if model_name := specification.get("ModelName"):
         return context.get(MODEL, model_name).spec.members
-    asked: Json = specification["Container"]
-    container: Json = {"Image": asked["Image"], "Environment": asked.get("Environment") or {}}
-    if url := asked.get("ArtifactUrl"):
+    given: Json = specification["Container"]
+    container: Json = {"Image": given["Image"], "Environment": given.get("Environment") or {}}
+    if url := given.get("ArtifactUrl"):
         container["ModelDataUrl"] = url
     image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
     return {"ModelName": name, "PrimaryContainer": container}

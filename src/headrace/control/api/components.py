@@ -1,7 +1,8 @@
 """
-Create-, List-, Update- and DeleteInferenceComponent, and UpdateInferenceComponentRuntimeConfig.
+Create-, Describe-, List-, Update- and DeleteInferenceComponent, and UpdateInferenceComponentRuntimeConfig.
 
-They write the desired state, nothing more; the reconciler reads it from the store.
+They only write the desired state; the reconciler reads it from the store. DescribeInferenceComponent reads only the
+component's own record: its model may be deleted.
 """
 
 from typing import Any
@@ -9,30 +10,34 @@ from typing import Any
 import msgspec
 
 from headrace.control.api.component_specs import make_revision
-from headrace.control.api.context import CallContext, already_exists, tags_of
+from headrace.control.api.context import CallContext
 from headrace.control.api.listing import Listed, list_page
 from headrace.control.model.component import (
     INFERENCE_COMPONENT,
     ComponentRecord,
+    ComponentRevision,
     ComponentSpec,
     component_status,
+    current_copies,
     endpoint_name,
     refuse_busy,
     variant_name,
     with_copies,
 )
+from headrace.control.model.definitions import container_of
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord
-from headrace.control.model.names import TITLES
+from headrace.control.model.names import unreadable_message
 from headrace.control.model.rollout_config import check_deployment_config
 from headrace.control.model.workload import (
     State,
     Workload,
     changed_s,
+    failure_reason,
     serving_revision,
     unreadable_state,
     visible_state,
 )
-from headrace.state.records import AlreadyExists, Record, Unreadable
+from headrace.state.records import Json, Record, Unreadable
 from headrace.wire.aws.errors import validation_error
 
 _NOT_A_HOST = (
@@ -45,7 +50,7 @@ _BUSY = (State.CREATING, State.UPDATING, State.ROLLING_BACK)
 
 
 def create_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """CreateInferenceComponent; DescribeInferenceComponent knows it when this returns."""
+    """Answer CreateInferenceComponent; DescribeInferenceComponent finds it as soon as this returns."""
     name = params["InferenceComponentName"]
     context.refuse_existing(INFERENCE_COMPONENT, name)
     endpoint = context.get(ENDPOINT, params["EndpointName"])
@@ -59,16 +64,11 @@ def create_inference_component(context: CallContext, params: dict[str, Any]) -> 
         generation=1,
         revision=make_revision(context, name, params, host=host, number=1, copies=copies),
     )
-    try:
-        context.store.create(INFERENCE_COMPONENT, name, spec=spec, tags=tags_of(params))
-    except AlreadyExists:
-        arn = context.arn(INFERENCE_COMPONENT, name)
-        raise already_exists(TITLES[INFERENCE_COMPONENT], arn) from None
-    return _arn_answer(context, name)
+    return {"InferenceComponentArn": context.create(INFERENCE_COMPONENT, name, spec=spec, params=params)}
 
 
 def update_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """UpdateInferenceComponent: another model or other needs, copy by copy; or only another number of copies."""
+    """Answer UpdateInferenceComponent: roll out another specification, or only change the number of copies."""
     record = context.get(INFERENCE_COMPONENT, params["InferenceComponentName"])
     refuse_busy(record, context.arn(INFERENCE_COMPONENT, record.name))
     check_deployment_config(params.get("DeploymentConfig") or {})
@@ -98,12 +98,33 @@ def update_inference_component(context: CallContext, params: dict[str, Any]) -> 
 
 
 def update_runtime_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """UpdateInferenceComponentRuntimeConfig: another number of copies, also none."""
+    """Answer UpdateInferenceComponentRuntimeConfig: change the number of copies; 0 is allowed."""
     return _scale(
         context,
         context.get(INFERENCE_COMPONENT, params["InferenceComponentName"]),
         int(params["DesiredRuntimeConfig"]["CopyCount"]),
     )
+
+
+def describe_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """DescribeInferenceComponent."""
+    record = context.find(INFERENCE_COMPONENT, params["InferenceComponentName"])
+    identity = {
+        "InferenceComponentName": record.name,
+        "InferenceComponentArn": context.arn(INFERENCE_COMPONENT, record.name),
+        "EndpointName": endpoint_name(record),
+        "EndpointArn": context.arn(ENDPOINT, endpoint_name(record)),
+        "VariantName": variant_name(record),
+        "CreationTime": record.created_s,
+    }
+    if isinstance(record, Unreadable):
+        return {
+            **identity,
+            "InferenceComponentStatus": unreadable_state(record).value,
+            "LastModifiedTime": record.modified_s,
+            "FailureReason": unreadable_message(record),
+        }
+    return {**identity, **_details(record)}
 
 
 def list_inference_components(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +140,7 @@ def list_inference_components(context: CallContext, params: dict[str, Any]) -> d
 
 
 def delete_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DeleteInferenceComponent; strict refuses it while the component is being made or changed, as AWS does."""
+    """Answer DeleteInferenceComponent; strict mode refuses it during a deployment of the component, as AWS does."""
     record = context.find(INFERENCE_COMPONENT, params["InferenceComponentName"])
     is_busy = isinstance(record, Record) and visible_state(record) in _BUSY
     if context.is_strict and is_busy:
@@ -144,7 +165,7 @@ def _host_of(context: CallContext, endpoint: EndpointRecord, wanted: str | None)
     Return the variant that a component is placed on.
 
     Raises:
-        AwsError: the endpoint is going, has failed, or has models of its own; or it has no such variant.
+        AwsError: the endpoint is being deleted, has failed, or serves models of its own; or it has no such variant.
     """
     arn = context.arn(ENDPOINT, endpoint.name)
     state = visible_state(endpoint)
@@ -185,3 +206,56 @@ def _listed(context: CallContext, record: ComponentRecord | Unreadable) -> Liste
             "LastModifiedTime": modified_s,
         },
     )
+
+
+def _details(record: ComponentRecord) -> dict[str, Any]:
+    current, num_serving = serving_revision(record), current_copies(record)
+    answer: dict[str, Any] = {
+        **_specifications(current, record.created_s),
+        "RuntimeConfig": {
+            "DesiredCopyCount": record.spec.revision.copies,
+            "CurrentCopyCount": num_serving,
+            "PlacementStatus": [{"InstanceType": current.instance_type, "CurrentCopyCount": num_serving}],
+        },
+        "InferenceComponentStatus": component_status(record),
+        "LastModifiedTime": changed_s(record),
+    }
+    if reason := failure_reason(record):
+        answer["FailureReason"] = reason
+    if current.deployment:
+        answer["LastDeploymentConfig"] = current.deployment
+    return answer
+
+
+def _specifications(revision: ComponentRevision, resolved_s: float) -> dict[str, Any]:
+    """Return the member `Specifications` if several were given, else `Specification`."""
+    if not revision.specifications:
+        return {"Specification": _specification_summary(revision.specification, revision, resolved_s)}
+    kind = revision.instance_type
+    return {
+        "Specifications": [
+            _specification_summary(
+                specification, revision if specification.get("InstanceType", kind) == kind else None, resolved_s
+            )
+            for specification in revision.specifications
+        ]
+    }
+
+
+def _specification_summary(
+    specification: Json, revision: ComponentRevision | None, resolved_s: float
+) -> dict[str, Any]:
+    """
+    Return an `InferenceComponentSpecificationSummary`: the given members, and the container's image.
+
+    `revision` is the one with this specification; None for a specification of another instance type.
+    """
+    summary = dict(specification)
+    if container := summary.get("Container"):
+        deployed: dict[str, Any] = {"SpecifiedImage": container.get("Image", "")}
+        if revision is not None:
+            image = container_of(revision.model)["Image"]
+            deployed = {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": resolved_s}
+        others = {member: value for member, value in container.items() if member != "Image"}
+        summary["Container"] = {"DeployedImage": deployed, **others}
+    return summary

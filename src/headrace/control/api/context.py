@@ -8,9 +8,8 @@ from headrace.cloudwatch.metrics.metric import SeriesStore
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.model.images import OwnImage
 from headrace.control.model.log_reader import LogReader
-from headrace.control.model.names import TITLES as _TITLES
-from headrace.control.model.names import arn_of, find, unreadable_message
-from headrace.state.records import AnyKind, Kind, Record, Unreadable
+from headrace.control.model.names import TITLES, arn_of, find, unreadable_message
+from headrace.state.records import AlreadyExists, AnyKind, Kind, Record, Unreadable
 from headrace.state.store import Store
 from headrace.wire.aws.errors import AwsError, not_found, validation_error
 from headrace.wire.aws.scope import AwsScope
@@ -27,11 +26,11 @@ class CallContext:
     logs: LogReader
     aws_scope: AwsScope
     identity_arn: str
-    """The caller: an assumed role."""
+    """The caller, an assumed role."""
     now_s: float
     request_id: str
     is_strict: bool = False
-    """Refuse what AWS refuses; otherwise what does no harm is accepted."""
+    """Refuse everything that AWS refuses; in friendly mode, harmless deviations are accepted."""
     own_images: Mapping[str, OwnImage] = field(default_factory=dict)
     series: SeriesStore = field(default_factory=MemorySeries)
     """CloudWatch's metrics."""
@@ -45,7 +44,7 @@ class CallContext:
         Read a record that the operation depends on.
 
         Raises:
-            AwsError: "Could not find ..."; waiters and SDKs read that text. Or it cannot be decoded.
+            AwsError: "Could not find ...", a text that waiters and SDKs match; or the record cannot be decoded.
         """
         record = self.find(kind, name)
         if isinstance(record, Unreadable):
@@ -54,42 +53,53 @@ class CallContext:
 
     def find(self, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable:
         """
-        Read a record that need not be readable.
+        Read a record, also one that cannot be decoded.
 
         Raises:
-            AwsError: "Could not find ..."; waiters and SDKs read that text.
+            AwsError: "Could not find ...", a text that waiters and SDKs match.
         """
         record = find(self.store, kind, name)
         if record is None:
-            raise not_found(_TITLES[kind], self.arn(kind, name))
+            raise not_found(TITLES[kind], self.arn(kind, name))
         return record
 
     def refuse_existing(self, kind: AnyKind, name: str) -> None:
         """
-        Refuse a name that is taken, in any case.
+        Refuse a name that is taken, ignoring case.
 
         Raises:
-            AwsError: "Cannot create already existing ..."; SDKs read that text.
+            AwsError: "Cannot create already existing ...", a text that SDKs match.
         """
         if find(self.store, kind, name) is not None:
-            raise already_exists(_TITLES[kind], self.arn(kind, name))
+            raise self._already_exists(kind, name)
+
+    def create(self, kind: Kind[SpecT, StatusT], name: str, *, spec: SpecT, params: dict[str, Any]) -> str:
+        """
+        Add a record with the inline `Tags` of the call's `params`, and return its ARN.
+
+        Raises:
+            AwsError: the name is taken, or a tag is invalid.
+        """
+        try:
+            self.store.create(kind, name, spec=spec, tags=tags_of(params))
+        except AlreadyExists:
+            raise self._already_exists(kind, name) from None
+        return self.arn(kind, name)
+
+    def _already_exists(self, kind: AnyKind, name: str) -> AwsError:
+        return validation_error(f'Cannot create already existing {TITLES[kind]} "{self.arn(kind, name)}".')
 
 
 Handler = Callable[[CallContext, dict[str, Any]], dict[str, Any]]
-"""Parameters by the model's names in, members of the result out; raises `AwsError`. Blocks for a moment (the store)."""
-
-
-def already_exists(title: str, arn: str) -> AwsError:
-    """Return SageMaker's error for a name that is taken."""
-    return validation_error(f'Cannot create already existing {title} "{arn}".')
+"""Takes the call's parameters and returns the members of the result, or raises `AwsError`. Blocks on the store."""
 
 
 def tags_of(params: dict[str, Any]) -> dict[str, str]:
     """
-    The inline `Tags` of a creation.
+    Read the inline `Tags` of a call.
 
     Raises:
-        AwsError: a key stands there twice, or begins with `aws:`.
+        AwsError: a key is given twice, or begins with `aws:`.
     """
     tags: dict[str, str] = {}
     for tag in params.get("Tags") or []:

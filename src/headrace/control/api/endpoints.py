@@ -1,55 +1,71 @@
 """
-CreateEndpoint, UpdateEndpoint, UpdateEndpointWeightsAndCapacities, ListEndpoints, DeleteEndpoint.
+CreateEndpoint, UpdateEndpoint, UpdateEndpointWeightsAndCapacities, DescribeEndpoint, ListEndpoints, DeleteEndpoint.
 
-They write the desired state, nothing more; the reconciler reads it from the store.
+They only write the desired state; the reconciler reads it from the store. DescribeEndpoint reads only the endpoint's
+own record: its configuration and models may be deleted.
 """
 
 from typing import Any
 
-from headrace.control.api.context import CallContext, already_exists, tags_of
+from headrace.control.api.context import CallContext
 from headrace.control.api.listing import Listed, list_page
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
-from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL
+from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL, container_of
 from headrace.control.model.endpoint import (
     ENDPOINT,
     EndpointRecord,
     EndpointRevision,
     EndpointSpec,
-    asked_capacity,
-    check_number,
+    check_num_workers,
+    desired_workload,
+    has_capacity,
+    initial_capacity,
     model_name_of,
     updatable_revision,
+    variant_counts,
     with_capacities,
 )
-from headrace.control.model.names import TITLES
+from headrace.control.model.names import unreadable_message
 from headrace.control.model.rollout_config import check_deployment_config
-from headrace.control.model.workload import DesiredCapacity, changed_s, unreadable_state, visible_state
-from headrace.state.records import AlreadyExists, Json, Unreadable
+from headrace.control.model.workload import (
+    DesiredCapacity,
+    Stage,
+    State,
+    Workload,
+    changed_s,
+    failure_reason,
+    is_observed,
+    serving_revision,
+    unreadable_state,
+    visible_state,
+)
+from headrace.control.planning.deployment import Deployment
+from headrace.control.planning.rollout import traffic_fraction
+from headrace.state.records import Json, Unreadable
 from headrace.wire.aws.errors import validation_error
 
+_MAX_MESSAGE_CHARACTERS = 1024
+"""Maximum length of a StatusMessage."""
 _HAS_COMPONENTS = (
     "Cannot delete endpoint with inference component associated. Please delete inference component and try it again."
 )
 
 
 def create_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """CreateEndpoint; DescribeEndpoint knows the endpoint when this returns."""
+    """Answer CreateEndpoint; DescribeEndpoint finds the endpoint as soon as this returns."""
     name, deployment = params["EndpointName"], params.get("DeploymentConfig") or {}
     check_deployment_config(deployment)
     context.refuse_existing(ENDPOINT, name)
     config, models = _snapshot(context, params["EndpointConfigName"])
-    desired = _asked(config)
-    check_number(desired)
+    desired = _initial_capacities(config)
+    check_num_workers(desired)
     revision = EndpointRevision(number=1, config=config, models=models, capacities=desired, deployment=deployment)
-    try:
-        context.store.create(ENDPOINT, name, spec=EndpointSpec(generation=1, revision=revision), tags=tags_of(params))
-    except AlreadyExists:
-        raise already_exists(TITLES[ENDPOINT], context.arn(ENDPOINT, name)) from None
-    return {"EndpointArn": context.arn(ENDPOINT, name)}
+    arn = context.create(ENDPOINT, name, spec=EndpointSpec(generation=1, revision=revision), params=params)
+    return {"EndpointArn": arn}
 
 
 def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """UpdateEndpoint: another configuration; the old one serves until the new one does."""
+    """Answer UpdateEndpoint: deploy another configuration; the old one serves until the new one is ready."""
     record = context.get(ENDPOINT, params["EndpointName"])
     current = updatable_revision(record, context.arn(ENDPOINT, record.name))
     deployment = params.get("DeploymentConfig") or {}
@@ -57,12 +73,12 @@ def update_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, A
         deployment = current.deployment
     check_deployment_config(deployment)
     config, models = _snapshot(context, params["EndpointConfigName"])
-    _refuse_homeless(context, record, config)
-    desired = _asked(config)
+    _check_component_hosts(context, record, config)
+    desired = _initial_capacities(config)
     if params.get("RetainAllVariantProperties"):
         excluded = {kept["VariantPropertyType"] for kept in params.get("ExcludeRetainedVariantProperties") or []}
-        desired = {name: _retained(asked, current.desired.get(name), excluded) for name, asked in desired.items()}
-    check_number(desired)
+        desired = {name: _retained(initial, current.desired.get(name), excluded) for name, initial in desired.items()}
+    check_num_workers(desired)
     generation = record.spec.generation + 1
     revision = EndpointRevision(
         number=generation, config=config, models=models, capacities=desired, deployment=deployment
@@ -95,15 +111,33 @@ def update_weights(context: CallContext, params: dict[str, Any]) -> dict[str, An
     return {"EndpointArn": arn}
 
 
+def describe_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """DescribeEndpoint."""
+    record = context.find(ENDPOINT, params["EndpointName"])
+    identity = {
+        "EndpointName": record.name,
+        "EndpointArn": context.arn(ENDPOINT, record.name),
+        "CreationTime": record.created_s,
+    }
+    if isinstance(record, Unreadable):
+        return {
+            **identity,
+            "EndpointStatus": unreadable_state(record).value,
+            "FailureReason": unreadable_message(record),
+            "LastModifiedTime": record.modified_s,
+        }
+    return {**identity, **_details(record)}
+
+
 def list_endpoints(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """ListEndpoints."""
     return list_page([_listed(context, record) for record in context.store.list(ENDPOINT)], params, member="Endpoints")
 
 
 def delete_endpoint(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DeleteEndpoint, in every state, but not before its inference components; asking again does no harm."""
+    """Answer DeleteEndpoint, in every state and idempotently; refuse while the endpoint has inference components."""
     record = context.find(ENDPOINT, params["EndpointName"])
-    hosted = [component.name for component in _hosted(context, record)]
+    hosted = [component.name for component in _components_on(context, record)]
     if hosted:
         named = "" if context.is_strict else f" It has: {', '.join(hosted)}."
         raise validation_error(f"{_HAS_COMPONENTS}{named}")
@@ -132,13 +166,13 @@ def _listed(context: CallContext, record: EndpointRecord | Unreadable) -> Listed
 
 
 def _snapshot(context: CallContext, config_name: str) -> tuple[Json, dict[str, Json]]:
-    """Return the configuration and its models as they are now; the endpoint outlives both."""
+    """Return a copy of the configuration and of its models; the endpoint outlives both."""
     config = context.get(ENDPOINT_CONFIG, config_name).spec.members
     names = {model_name_of(variant) for variant in config["ProductionVariants"]} - {None}
     return config, {name: context.get(MODEL, name).spec.members for name in sorted(filter(None, names))}
 
 
-def _hosted(context: CallContext, record: EndpointRecord | Unreadable) -> list[ComponentRecord | Unreadable]:
+def _components_on(context: CallContext, record: EndpointRecord | Unreadable) -> list[ComponentRecord | Unreadable]:
     """Return the inference components on an endpoint."""
     components = context.store.list(INFERENCE_COMPONENT)
     return [
@@ -148,15 +182,15 @@ def _hosted(context: CallContext, record: EndpointRecord | Unreadable) -> list[C
     ]
 
 
-def _refuse_homeless(context: CallContext, record: EndpointRecord, config: Json) -> None:
+def _check_component_hosts(context: CallContext, record: EndpointRecord, config: Json) -> None:
     """
-    Refuse a configuration without a variant that inference components stand on.
+    Refuse a configuration without a variant on which inference components are placed.
 
     Raises:
         AwsError: ValidationException; names the components.
     """
     hosts = {variant["VariantName"] for variant in config["ProductionVariants"] if model_name_of(variant) is None}
-    for component in _hosted(context, record):
+    for component in _components_on(context, record):
         if isinstance(component, Unreadable):
             continue
         variant = component.spec.revision.variant
@@ -168,14 +202,149 @@ def _refuse_homeless(context: CallContext, record: EndpointRecord, config: Json)
             )
 
 
-def _asked(config: Json) -> dict[str, DesiredCapacity]:
-    return {variant["VariantName"]: asked_capacity(variant) for variant in config["ProductionVariants"]}
+def _initial_capacities(config: Json) -> dict[str, DesiredCapacity]:
+    return {variant["VariantName"]: initial_capacity(variant) for variant in config["ProductionVariants"]}
 
 
-def _retained(asked: DesiredCapacity, current: DesiredCapacity | None, excluded: set[str]) -> DesiredCapacity:
+def _retained(initial: DesiredCapacity, current: DesiredCapacity | None, excluded: set[str]) -> DesiredCapacity:
+    """Return the current capacity of a variant, with the initial values of the excluded properties."""
     if current is None:
-        return asked
+        return initial
     return DesiredCapacity(
-        weight=asked.weight if "DesiredWeight" in excluded else current.weight,
-        count=asked.count if "DesiredInstanceCount" in excluded else current.count,
+        weight=initial.weight if "DesiredWeight" in excluded else current.weight,
+        count=initial.count if "DesiredInstanceCount" in excluded else current.count,
     )
+
+
+def _details(record: EndpointRecord) -> dict[str, Any]:
+    current = serving_revision(record)
+    answer: dict[str, Any] = {
+        "EndpointConfigName": current.config_name,
+        "ProductionVariants": [_variant_summary(workload, current, record) for workload in current.workloads],
+        "EndpointStatus": visible_state(record).value,
+        "LastModifiedTime": changed_s(record),
+        **_repeated_members(current),
+    }
+    if reason := failure_reason(record):
+        answer["FailureReason"] = reason
+    if current.deployment:
+        answer["LastDeploymentConfig"] = current.deployment
+    pending = _pending_revision(record)
+    if pending is not None:
+        answer["PendingDeploymentSummary"] = _pending_deployment(pending, record)
+    return answer
+
+
+def _pending_revision(record: EndpointRecord) -> EndpointRevision | None:
+    """Return the revision that is replacing the current one."""
+    progress, requested = record.status.progress, record.spec.revision
+    if visible_state(record) is not State.UPDATING:
+        return None
+    if progress is None or not is_observed(record):
+        return requested if requested.number != serving_revision(record).number else None
+    return record.status.revisions[progress.target] if progress.target is not None else None
+
+
+def _variant_summary(workload: Workload, revision: EndpointRevision, record: EndpointRecord) -> dict[str, Any]:
+    """Return a `ProductionVariantSummary`."""
+    config, state = revision.variant_config(workload.variant), visible_state(record)
+    current, desired = variant_counts(record, revision, workload)
+    summary: dict[str, Any] = {
+        "VariantName": workload.variant,
+        "CurrentWeight": workload.weight if has_capacity(state) else 0.0,
+        "DesiredWeight": desired_workload(record, revision, workload).weight,
+        "CurrentInstanceCount": current,
+        "DesiredInstanceCount": desired,
+    }
+    if workload.model is not None:
+        summary["DeployedImages"] = [_image(workload.model, record.created_s)]
+    if "ServerlessConfig" in config:
+        summary |= dict.fromkeys(("CurrentServerlessConfig", "DesiredServerlessConfig"), config["ServerlessConfig"])
+        del summary["CurrentInstanceCount"], summary["DesiredInstanceCount"]
+    summary |= {name: config[name] for name in ("ManagedInstanceScaling", "RoutingConfig") if name in config}
+    if "InstancePools" in config:
+        summary["InstancePools"] = [
+            {
+                "InstanceType": pool["InstanceType"],
+                "CurrentInstanceCount": current if pool["InstanceType"] == workload.instance_type else 0,
+            }
+            for pool in config["InstancePools"]
+        ]
+    if status := _variant_status(workload.variant, record):
+        summary["VariantStatus"] = [status]
+    return summary
+
+
+def _image(model: Json, resolved_s: float) -> dict[str, Any]:
+    image = container_of(model)["Image"]
+    return {"SpecifiedImage": image, "ResolvedImage": image, "ResolutionTime": resolved_s}
+
+
+def _variant_status(variant: str, record: EndpointRecord) -> dict[str, Any] | None:
+    """
+    Return the status of a variant, with its notices.
+
+    SageMaker has no field for notices on a variant in service: they become the StatusMessage of the status
+    ActivatingTraffic, on which no client acts.
+    """
+    notices, state = record.status.notices.get(variant, []), visible_state(record)
+    statuses = {
+        State.CREATING: "Creating",
+        State.UPDATING: _updating_status(record),
+        State.ROLLING_BACK: "Updating",
+        State.DELETING: "Deleting",
+    }
+    found = statuses.get(state, "ActivatingTraffic" if notices and state is not State.FAILED else None)
+    if found is None:
+        return None
+    status: dict[str, Any] = {"Status": found, "StartTime": changed_s(record)}
+    if notices:
+        text = "Not as on SageMaker: " + " ".join(notices)
+        status["StatusMessage"] = text[:_MAX_MESSAGE_CHARACTERS]
+    return status
+
+
+def _updating_status(record: EndpointRecord) -> str:
+    progress = record.status.progress
+    if progress is None or progress.target is None or not is_observed(record):
+        return "Updating"
+    stages = {Stage.PROVISIONING: "Updating", Stage.BAKING: "Baking", Stage.TERMINATING: "ActivatingTraffic"}
+    return stages[progress.stage]
+
+
+def _pending_deployment(revision: EndpointRevision, record: EndpointRecord) -> dict[str, Any]:
+    variants = []
+    fraction = _fraction(record)
+    for workload in revision.workloads:
+        summary = _variant_summary(workload, revision, record)
+        summary |= {"CurrentWeight": workload.weight * fraction, "InstanceType": workload.instance_type}
+        variants.append({name: value for name, value in summary.items() if value != ""})
+    return {
+        "EndpointConfigName": revision.config_name,
+        "ProductionVariants": variants,
+        "StartTime": changed_s(record),
+    }
+
+
+def _fraction(record: EndpointRecord) -> float:
+    progress = record.status.progress
+    if progress is None or not is_observed(record):
+        return 0.0
+    return traffic_fraction(Deployment(progress=progress, revisions=record.status.revisions))
+
+
+def _repeated_members(revision: EndpointRevision) -> dict[str, Any]:
+    """Return the members of the configuration that DescribeEndpoint repeats."""
+    config = revision.config
+    repeated: dict[str, Any] = {
+        name: config[name] for name in ("AsyncInferenceConfig", "MetricsConfig") if name in config
+    }
+    if capture := config.get("DataCaptureConfig"):
+        repeated["DataCaptureConfig"] = {
+            "EnableCapture": capture.get("EnableCapture", False),
+            "CaptureStatus": "Stopped",
+            "CurrentSamplingPercentage": capture["InitialSamplingPercentage"],
+            "DestinationS3Uri": capture["DestinationS3Uri"],
+            "KmsKeyId": capture.get("KmsKeyId", ""),
+        }
+    return repeated

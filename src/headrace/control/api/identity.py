@@ -1,8 +1,8 @@
 """
 The operations of STS and IAM that SDKs call: caller identity, roles and permissions.
 
-Every caller is the same assumed role. It has to be a role: SageMaker's SDK derives the execution role of models from
-it, and refuses a user.
+All callers have the same assumed role, not a user: SageMaker's SDK derives the execution role of models from the
+caller, and refuses users.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def get_caller_identity(context: CallContext, _params: dict[str, Any]) -> dict[s
 
 
 def get_role(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer GetRole: every name is a role, and every role may do everything."""
+    """Answer GetRole: every name is a role, with all permissions."""
     name = params["RoleName"]
     trust = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"Service":"sagemaker.amazonaws.com"},'
     return {
@@ -67,7 +67,7 @@ def simulate_principal_policy(_context: CallContext, params: dict[str, Any]) -> 
 
 
 def get_user(_context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """Answer GetUser with an error: there are only roles."""
+    """Answer GetUser with an error: Headrace has only roles."""
     shown = params.get("UserName", "the caller")
     message = f"The user with name {shown} cannot be found: callers of Headrace have the role {ROLE_NAME}."
     raise AwsError("NoSuchEntity", message, status=404)

@@ -1,16 +1,23 @@
 """
-The operations of CloudWatch Logs that read logs, and delete those of ended workers.
+The operations of CloudWatch Logs that read the logs of workers, and delete those of ended workers.
 
-A group is an endpoint or a component, a stream is one of its workers, named as in SageMaker. The log of a worker
-outlives the worker and its endpoint, bounded in size and age (`cluster.platform_logs`).
+A log group is an endpoint or a component, a log stream is one of its workers, named as in SageMaker. The log of a
+worker outlives the worker and its endpoint, bounded in size and age (`cluster.platform_logs`).
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from headrace.control.api.context import CallContext
-from headrace.control.api.log_filter import LineFilter, read_pattern
-from headrace.control.api.log_streams import LogStream, Reading, all_streams, lines_of, read_token
+from headrace.control.api.log_lines import (
+    LineFilter,
+    LogStream,
+    Reading,
+    all_streams,
+    lines_of,
+    read_pattern,
+    read_token,
+)
 from headrace.control.model.log_reader import LogEvent
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.paging import Paginator

@@ -1,8 +1,8 @@
 """
 The components of one endpoint and the places of their copies, for the console.
 
-No operation of SageMaker tells which copy is on which instance. An instance is virtual: it has what its type has on
-AWS; the machine that runs a copy's process is its `host`.
+No operation of SageMaker says which copy is on which instance. An instance is virtual, with the resources of its type
+on AWS; the machine that runs a copy's process is its `host`.
 """
 
 import math
@@ -27,7 +27,7 @@ from headrace.state.store import Store
 
 
 def read_overview(store: Store, endpoint: str) -> Json:
-    """Return the `components` and the `hosts` of an endpoint; both empty if it has none, or does not exist."""
+    """Return the `components` and the `hosts` of an endpoint; both are empty if it has none or does not exist."""
     record = store.get(ENDPOINT, endpoint)
     if record is None:
         return {"components": [], "hosts": []}
@@ -103,7 +103,7 @@ def hosts_json(endpoint: EndpointRecord | Unreadable, workers: Sequence[WorkerRe
 
 
 def _instances_json(ids: Sequence[str], workers: Sequence[WorkerRecord]) -> list[Json]:
-    """Return instances in their order; one that is gone already is shown as long as it has copies."""
+    """Return the instances in their order; an instance that was removed is shown while it has copies."""
     copies: dict[str, list[Json]] = defaultdict(list)
     for worker in workers:
         if worker.spec.copy is not None:
@@ -124,7 +124,7 @@ def _copy_json(worker: WorkerRecord, copy: CopySpec) -> Json:
 
 
 def copy_state(worker: WorkerView) -> str:
-    """Return what a copy is doing, in a word."""
+    """Return the state of a copy: waiting, a phase of its process, serving, leaving or failed."""
     if worker.failed_s is not None:
         return "failed"
     if worker.draining_s is not None:
@@ -133,7 +133,7 @@ def copy_state(worker: WorkerView) -> str:
 
 
 def _resources_json(resources: Resources) -> Json:
-    """None: without bound."""
+    """Return an amount of resources as JSON; None stands for an unbounded one."""
     numbers = {
         "cpus": resources.cpus,
         "accelerators": resources.accelerators,

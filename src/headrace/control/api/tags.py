@@ -1,4 +1,4 @@
-"""AddTags, ListTags, DeleteTags, on everything that has an ARN here."""
+"""AddTags, ListTags and DeleteTags, on all resources with an ARN."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _MAX_TAGS = 50
 
 
 def add_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """AddTags; answers with all tags that the thing has then."""
+    """Answer AddTags with all tags of the resource."""
     record = _tagged(context, params["ResourceArn"])
     tags = {**record.tags, **tags_of(params)}
     if len(tags) > _MAX_TAGS:
@@ -21,15 +21,15 @@ def add_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """ListTags, on one page: nothing has more than 50."""
+    """Answer ListTags with one page: a resource has at most 50 tags."""
     return {"Tags": _list(_tagged(context, params["ResourceArn"]).tags)}
 
 
 def delete_tags(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
-    """DeleteTags; keys that are not there do no harm."""
+    """Answer DeleteTags; keys that do not exist are ignored."""
     record = _tagged(context, params["ResourceArn"])
-    gone = set(params["TagKeys"])
-    context.store.update(record, tags={key: value for key, value in record.tags.items() if key not in gone})
+    removed = set(params["TagKeys"])
+    context.store.update(record, tags={key: value for key, value in record.tags.items() if key not in removed})
     return {}
 
 

@@ -1,1 +1,1 @@
-"""Resources of the control plane as values: what the store keeps of them, and what follows from that. Pure."""
+"""The resources of the control plane: their records in the store, and pure functions of these."""

@@ -5,8 +5,7 @@ from typing import Final, Self, TypeGuard
 
 import msgspec
 
-from headrace.control.model.endpoint import progress_in_revisions
-from headrace.control.model.notices import variant_notices
+from headrace.control.model.endpoint import progress_in_revisions, variant_notices
 from headrace.control.model.resources import read_requirements, read_strategy
 from headrace.control.model.workload import (
     DOWNLOAD_TIMEOUT_S,
@@ -26,13 +25,13 @@ from headrace.state.records import Json, Kind, Record, RecordPart, StoredRecord,
 from headrace.wire.aws.errors import AwsError, validation_error
 
 MAX_COPIES: Final = 100
-"""Copies of a component: a mistyped count must not fill the machine with processes."""
+"""Maximum copies of a component: a mistyped count must not fill the machine with processes."""
 _STATUSES: Final = {State.ROLLING_BACK: "Updating", State.UPDATE_ROLLBACK_FAILED: "Failed"}
 """InferenceComponentStatus has fewer values than EndpointStatus. Source: botocore, sagemaker 2017-07-24."""
 
 
 class ComponentRevision(Revision, frozen=True, kw_only=True, dict=True):
-    """An inference component's specification and model as they were when it was asked for."""
+    """An inference component's specification and model, copied when the revision was requested."""
 
     variant: str
     """The endpoint's production variant whose instances it is placed on."""
@@ -40,9 +39,9 @@ class ComponentRevision(Revision, frozen=True, kw_only=True, dict=True):
     specification: Json
     """`InferenceComponentSpecification`, the one for the instance type if there are several."""
     specifications: list[Json] = msgspec.field(default_factory=list)
-    """All of `Specifications`, if they were given."""
+    """The whole of `Specifications`, if given."""
     model: Json
-    """CreateModel's members; those of the specification's own container have the component's name."""
+    """CreateModel's members; a model made from the specification's own container has the component's name."""
     copies: int
 
     def with_desired(self, desired: Mapping[str, DesiredCapacity]) -> Self:
@@ -71,9 +70,9 @@ class ComponentRevision(Revision, frozen=True, kw_only=True, dict=True):
 
 class Density(RecordPart, frozen=True, kw_only=True):
     """
-    A number of copies that was declared for a number of instances of the variant.
+    The ratio of a component's copies to the instances of its variant, as both were when it was set.
 
-    While the variant is scaled by Application Auto Scaling, the copies follow its instances by this ratio: an instance
+    While Application Auto Scaling scales the variant, the copies follow its instances by this ratio: an instance
     without copies would take no load.
     """
 
@@ -91,7 +90,7 @@ class Density(RecordPart, frozen=True, kw_only=True):
 
 
 class ComponentOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a component's spec that says where it belongs; see `Unreadable.salvage`."""
+    """The part of a component's spec that names its endpoint; see `Unreadable.salvage`."""
 
     endpoint: str
     endpoint_uid: str
@@ -106,7 +105,7 @@ class ComponentSpec(RecordPart, frozen=True, kw_only=True):
     """Number of requests so far; the first is the creation."""
     revision: ComponentRevision
     density: Density | None = None
-    """None: its copies do not follow the instances of its variant."""
+    """None if its copies do not follow the instances of its variant."""
 
 
 class ComponentStatus(RecordPart, frozen=True, kw_only=True):
@@ -115,11 +114,11 @@ class ComponentStatus(RecordPart, frozen=True, kw_only=True):
     progress: Progress | None = None
     revisions: dict[int, ComponentRevision] = msgspec.field(default_factory=dict)
     ready: dict[str, int] = msgspec.field(default_factory=dict)
-    """Copies that serve, by `ready_key`."""
+    """Number of serving copies, by `ready_key`."""
     notices: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a progress without its revisions."""
+        """Refuse a progress whose revisions are missing."""
         check_progress(self.progress, self.revisions)
 
 
@@ -127,7 +126,7 @@ ComponentRecord = Record[ComponentSpec, ComponentStatus]
 
 
 def _in_revisions(spec: Json, status: Json) -> tuple[Json, Json]:
-    """From version 1, in which a component was stored as an endpoint with one synthetic production variant."""
+    """Migrate from version 1, which stored a component as an endpoint with one synthetic production variant."""
     progress = {"progress": progress_in_revisions(status["progress"])} if status.get("progress") else {}
     revisions = {number: _as_revision(version) for number, version in status.get("versions", {}).items()}
     kept: Json = {name: status[name] for name in ("ready", "notices") if name in status}
@@ -166,19 +165,19 @@ INFERENCE_COMPONENT: Final[Kind[ComponentSpec, ComponentStatus]] = Kind(
 
 
 def owner_of(record: ComponentRecord | Unreadable) -> ComponentOwner | None:
-    """Return the endpoint that a component belongs to; None if its record does not say."""
+    """Return the endpoint that a component belongs to; None if its record cannot be read that far."""
     if isinstance(record, Unreadable):
         return record.salvage(ComponentOwner)
     return ComponentOwner(endpoint=record.spec.endpoint, endpoint_uid=record.spec.endpoint_uid)
 
 
 def is_component(record: StoredRecord) -> TypeGuard[ComponentRecord]:
-    """Return whether it is the readable record of a component."""
+    """Return whether a record is a component's, and readable."""
     return isinstance(record, Record) and isinstance(record.spec, ComponentSpec)
 
 
 def endpoint_name(record: ComponentRecord | Unreadable) -> str:
-    """Return the name of a component's endpoint; empty if its record does not say."""
+    """Return the name of a component's endpoint; empty if its record cannot be read that far."""
     owner = owner_of(record)
     return owner.endpoint if owner is not None else ""
 
@@ -195,7 +194,7 @@ def component_status(record: ComponentRecord) -> str:
 
 
 def current_copies(record: ComponentRecord) -> int:
-    """Return how many copies serve."""
+    """Return the number of serving copies."""
     keys = (ready_key(revision.variant, number) for number, revision in record.status.revisions.items())
     return sum(record.status.ready.get(key, 0) for key in keys)
 
@@ -204,18 +203,18 @@ def with_copies(record: ComponentRecord, copies: int, *, arn: str, density: Dens
     """
     Return the component's spec with another number of copies.
 
-    These copies are declared for the instances that there are now: an older ratio is dropped.
+    An older ratio of copies to instances is dropped, unless `density` gives a new one.
 
     Args:
-        record: of the component.
-        copies: 0 or more.
-        arn: of the component, for the error's text.
+        record: the component's record.
+        copies: the number of copies, 0 or more.
+        arn: the component's ARN, for the text of errors.
         density: the ratio that its copies follow from now on.
 
     Raises:
-        AwsError: the component is being changed, has failed, or would have too many copies.
+        AwsError: the component is being updated, has failed, or would have too many copies.
     """
-    refuse_many(copies)
+    check_num_copies(copies)
     refuse_busy(record, arn)
     current = serving_revision(record)
     return msgspec.structs.replace(
@@ -228,7 +227,7 @@ def with_copies(record: ComponentRecord, copies: int, *, arn: str, density: Dens
 
 def refuse_busy(record: ComponentRecord, arn: str) -> None:
     """
-    Refuse to change a component that is being changed, or has failed.
+    Refuse to update a component while it is being updated, or after it has failed.
 
     Raises:
         AwsError: ValidationException.
@@ -240,7 +239,7 @@ def refuse_busy(record: ComponentRecord, arn: str) -> None:
     raise validation_error(f'Cannot update in-progress inference component "{arn}".')
 
 
-def refuse_many(copies: int) -> None:
+def check_num_copies(copies: int) -> None:
     """
     Refuse more copies than a component may have.
 

@@ -1,18 +1,27 @@
-"""Models and endpoint configurations: made once, never changed, copied by the endpoints that use them."""
+"""
+Models and endpoint configurations: created once, never changed, copied by the endpoints that use them.
 
+A model has one container, which names its image and its files.
+"""
+
+from collections.abc import Mapping
 from typing import Final
 
+from headrace.cluster.launcher import ArtifactSource
+from headrace.control.model.images import ImageProfile, OwnImage, profile
 from headrace.state.records import Json, Kind, NoStatus, RecordPart
+
+_ARCHIVES: Final = (".tar.gz", ".tgz")
 
 
 class DefinitionSpec(RecordPart, frozen=True, kw_only=True):
-    """The members of the request that made it, as the Describe operation repeats them."""
+    """The members of the Create request, which the Describe operation repeats."""
 
     members: Json
 
 
 def _as_members(spec: Json, status: Json) -> tuple[Json, Json]:
-    """From version 1, whose spec was the members themselves."""
+    """Migrate from version 1, whose spec was the members themselves."""
     return {"members": spec}, status
 
 
@@ -20,3 +29,42 @@ MODEL: Final[Kind[DefinitionSpec, NoStatus]] = Kind("model", DefinitionSpec, NoS
 ENDPOINT_CONFIG: Final[Kind[DefinitionSpec, NoStatus]] = Kind(
     "endpoint-config", DefinitionSpec, NoStatus, migrations=(_as_members,)
 )
+
+
+def container_of(model: Json) -> Json:
+    """Return the container of a model."""
+    containers: list[Json] = model.get("Containers") or []
+    container: Json = model.get("PrimaryContainer") or (containers[0] if containers else {})
+    return container
+
+
+def image_profile(container: Json, *, own_images: Mapping[str, OwnImage], is_strict: bool) -> ImageProfile:
+    """Return the profile with which the container's image is run."""
+    environment: dict[str, str] = container.get("Environment") or {}
+    return profile(container.get("Image", ""), environment, own_images=own_images, is_strict=is_strict)
+
+
+def artifacts_of(container: Json) -> tuple[ArtifactSource, ...]:
+    """Return the sources of the container's files."""
+    sources = []
+    if url := container.get("ModelDataUrl"):
+        is_archive = url.endswith(_ARCHIVES) or not (url.endswith("/") or _is_local(url))
+        sources.append(ArtifactSource(uri=url, is_prefix=url.endswith("/"), is_archive=is_archive))
+    if data := (container.get("ModelDataSource") or {}).get("S3DataSource"):
+        sources.append(_s3_source(data, channel=None))
+    additional = container.get("AdditionalModelDataSources") or []
+    sources.extend(_s3_source(source["S3DataSource"], channel=source["ChannelName"]) for source in additional)
+    return tuple(sources)
+
+
+def _s3_source(data: Json, *, channel: str | None) -> ArtifactSource:
+    return ArtifactSource(
+        uri=data["S3Uri"],
+        is_prefix=data["S3DataType"] == "S3Prefix",
+        is_archive=data["CompressionType"] == "Gzip",
+        channel=channel,
+    )
+
+
+def _is_local(url: str) -> bool:
+    return "://" not in url or url.startswith("file://")

@@ -1,11 +1,10 @@
-"""Endpoints: the configuration and the models that they were made of, and how far each revision is deployed."""
+"""Endpoints: revisions of their configuration and models, the progress of deployments, and their capacity."""
 
 from collections.abc import Mapping
 from typing import Final, Self, cast
 
 import msgspec
 
-from headrace.control.model.notices import variant_notices
 from headrace.control.model.workload import (
     DOWNLOAD_TIMEOUT_S,
     HEALTH_TIMEOUT_S,
@@ -24,19 +23,19 @@ from headrace.state.routes import AsyncOutput, RoutingStrategy
 from headrace.wire.aws.errors import AwsError, validation_error
 
 MAX_WORKERS: Final = 100
-"""Workers of an endpoint: a mistyped count must not fill the machine with processes."""
+"""Maximum workers of an endpoint: a mistyped count must not fill the machine with processes."""
 _STRATEGIES: Final = frozenset({"LEAST_OUTSTANDING_REQUESTS", "RANDOM", "PREFIX_AWARE"})
 
 
 class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
-    """An endpoint's configuration and models as they were when it was asked for; the endpoint outlives both."""
+    """An endpoint's configuration and models, copied when the revision was requested; the endpoint outlives both."""
 
     config: Json
     """CreateEndpointConfig's members."""
     models: dict[str, Json]
     """CreateModel's members, by name."""
     capacities: dict[str, DesiredCapacity] = msgspec.field(default_factory=dict)
-    """By variant: UpdateEndpointWeightsAndCapacities changes them."""
+    """Weights and counts by variant, which UpdateEndpointWeightsAndCapacities changes."""
 
     @property
     def config_name(self) -> str:
@@ -71,7 +70,7 @@ class EndpointRevision(Revision, frozen=True, kw_only=True, dict=True):
     def _read_workload(self, config: Json) -> Workload:
         model_name = model_name_of(config)
         model = self.models[model_name] if model_name is not None else None
-        desired = self.capacities.get(config["VariantName"]) or asked_capacity(config)
+        desired = self.capacities.get(config["VariantName"]) or initial_capacity(config)
         strategy = (config.get("RoutingConfig") or {}).get("RoutingStrategy", "RANDOM")
         return Workload(
             variant=config["VariantName"],
@@ -93,13 +92,13 @@ class HostInstance(RecordPart, frozen=True, kw_only=True):
     id: str
     """`i-0123456789abcdef0`"""
     idle_s: float | None = None
-    """Since when it is empty; None: it is not."""
+    """Time at which it became empty; None while it has copies."""
     num_copies: int = 0
-    """Copies on it at the last pass."""
+    """Number of its copies at the last pass."""
     changed_s: float = 0.0
-    """When a copy came to it or left it last."""
+    """Time of the last change of its copies."""
     leaving_s: float | None = None
-    """Since when it is being emptied, to be given up; None: it stays."""
+    """Time at which it began to be emptied for removal; None if it stays."""
 
 
 class EndpointSpec(RecordPart, frozen=True, kw_only=True):
@@ -116,14 +115,14 @@ class EndpointStatus(RecordPart, frozen=True, kw_only=True):
     progress: Progress | None = None
     revisions: dict[int, EndpointRevision] = msgspec.field(default_factory=dict)
     ready: dict[str, int] = msgspec.field(default_factory=dict)
-    """Workers that serve, by `ready_key`."""
+    """Number of serving workers, by `ready_key`."""
     notices: dict[str, list[str]] = msgspec.field(default_factory=dict)
-    """What could not be honoured, and what workers wait for, by variant."""
+    """Settings without effect, and reasons why workers wait, by variant."""
     instances: dict[str, list[HostInstance]] = msgspec.field(default_factory=dict)
     """Instances for inference components, by variant."""
 
     def __post_init__(self) -> None:
-        """Refuse a progress without its revisions."""
+        """Refuse a progress whose revisions are missing."""
         check_progress(self.progress, self.revisions)
 
 
@@ -137,7 +136,7 @@ def progress_in_revisions(progress: Json) -> Json:
 
 
 def _in_revisions(spec: Json, status: Json) -> tuple[Json, Json]:
-    """From version 1: `generation` meant the number of a revision, `asked` that of a request."""
+    """Migrate from version 1, in which `generation` was the number of a revision, and `asked` that of a request."""
     progress = {"progress": progress_in_revisions(status["progress"])} if status.get("progress") else {}
     revisions = {number: _as_revision(version) for number, version in status.get("versions", {}).items()}
     kept: Json = {name: status[name] for name in ("ready", "notices", "instances") if name in status}
@@ -162,14 +161,14 @@ ENDPOINT: Final[Kind[EndpointSpec, EndpointStatus]] = Kind(
 )
 
 
-def asked_capacity(variant: Json) -> DesiredCapacity:
-    """Return weight and count as CreateEndpointConfig has them; serverless variants have one worker."""
+def initial_capacity(variant: Json) -> DesiredCapacity:
+    """Return a variant's weight and count in its configuration; serverless variants have one worker."""
     count = variant.get("InitialInstanceCount", 1)
     return DesiredCapacity(weight=float(variant.get("InitialVariantWeight", 1.0)), count=int(count))
 
 
 def model_name_of(variant: Json) -> str | None:
-    """Return the model of a production variant; None for a host of inference components."""
+    """Return the name of a production variant's model; None for a host of inference components."""
     return _first_pool(variant).get("ModelNameOverride") or variant.get("ModelName")
 
 
@@ -181,10 +180,10 @@ def _first_pool(variant: Json) -> Json:
 
 def updatable_revision(record: EndpointRecord, arn: str) -> EndpointRevision:
     """
-    Return the revision that serves, if the endpoint may be updated now.
+    Return the serving revision of an endpoint that can be updated now.
 
     Raises:
-        AwsError: it has failed, or is being changed.
+        AwsError: the endpoint has failed, or is being updated.
     """
     progress = record.status.progress
     if is_updatable(record) and progress is not None and progress.stable is not None:
@@ -196,22 +195,22 @@ def updatable_revision(record: EndpointRecord, arn: str) -> EndpointRevision:
 
 def with_capacities(record: EndpointRecord, desired: Mapping[str, DesiredCapacity], *, arn: str) -> EndpointSpec:
     """
-    Return an endpoint's spec with other weights and counts of the revision that serves.
+    Return an endpoint's spec with other weights and counts of the serving revision.
 
     Args:
-        record: of the endpoint.
-        desired: of all variants.
-        arn: of the endpoint, for the error's text.
+        record: the endpoint's record.
+        desired: weights and counts of all variants.
+        arn: the endpoint's ARN, for the text of errors.
 
     Raises:
-        AwsError: the endpoint is being changed, has failed, or would have too many workers.
+        AwsError: the endpoint is being updated, has failed, or would have too many workers.
     """
     current = updatable_revision(record, arn)
-    check_number(desired)
+    check_num_workers(desired)
     return EndpointSpec(generation=record.spec.generation + 1, revision=current.with_desired(desired))
 
 
-def check_number(desired: Mapping[str, DesiredCapacity]) -> None:
+def check_num_workers(desired: Mapping[str, DesiredCapacity]) -> None:
     """
     Refuse more workers than an endpoint may have.
 
@@ -233,7 +232,7 @@ def has_capacity(state: State) -> bool:
 
 
 def variant_counts(record: EndpointRecord, revision: EndpointRevision, workload: Workload) -> tuple[int, int]:
-    """Return how many instances a variant has, and shall have."""
+    """Return the current and the desired number of a variant's instances."""
     desired = desired_workload(record, revision, workload)
     if not workload.is_host:
         return record.status.ready.get(ready_key(workload.variant, revision.number), 0), desired.count
@@ -244,7 +243,36 @@ def variant_counts(record: EndpointRecord, revision: EndpointRevision, workload:
 
 
 def desired_workload(record: EndpointRecord, revision: EndpointRevision, workload: Workload) -> Workload:
-    """Return the workload with the weight and count that were asked for last."""
+    """Return the workload with the weight and count that were requested last."""
     if record.spec.revision.number != revision.number:
         return workload
     return record.spec.revision.workload(workload.variant) or workload
+
+
+def variant_notices(config: Json, variant: Json, model: Json | None) -> tuple[str, ...]:
+    """
+    Return sentences about members that SageMaker acts on and Headrace accepts without effect.
+
+    Args:
+        config: CreateEndpointConfig's members.
+        variant: the production variant's members.
+        model: CreateModel's members.
+    """
+    is_isolated = config.get("EnableNetworkIsolation") or (model or {}).get("EnableNetworkIsolation")
+    notices = {
+        "DataCaptureConfig is kept, nothing is captured yet.": (config.get("DataCaptureConfig") or {}).get(
+            "EnableCapture"
+        ),
+        "No network is isolated (EnableNetworkIsolation).": is_isolated,
+        "ServerlessConfig has one worker that always runs; its limits are not enforced.": "ServerlessConfig" in variant,
+        "CoreDumpConfig is kept, core dumps are not uploaded.": "CoreDumpConfig" in variant,
+        "VolumeSizeInGB is kept: workers share the disk of this machine.": "VolumeSizeInGB" in variant,
+        "InferenceAmiVersion is kept: workers are processes of this machine.": "InferenceAmiVersion" in variant,
+        "AcceleratorType is kept: the model runs on the CPU.": "AcceleratorType" in variant,
+        "EnableSSMAccess is kept: there are no instances to log in to.": variant.get("EnableSSMAccess"),
+        "CapacityReservationConfig is kept: nothing is reserved.": "CapacityReservationConfig" in variant,
+        "KV_AWARE routing is done as PREFIX_AWARE.": (
+            (variant.get("RoutingConfig") or {}).get("RoutingStrategy") == "KV_AWARE"
+        ),
+    }
+    return tuple(notice for notice, is_so in notices.items() if is_so)

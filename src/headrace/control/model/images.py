@@ -1,8 +1,8 @@
 """
 Map an image URI to a profile: the model server to emulate, its dialect and its settings.
 
-Pure: the name of the image decides, nothing is pulled. `docs/images.md` has the table of `FAMILIES` for people, and a
-test compares the two. The registry is ignored, so that copies in a private registry work.
+The name of the image decides, nothing is pulled. `docs/images.md` documents the table of `FAMILIES`, and a test
+compares the two. The registry is ignored, so that copies in a private registry work.
 """
 
 import re
@@ -140,14 +140,14 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 _KEYS_OF_SERVERS = ("API_KEY", "SM_VLLM_API_KEY", "HEADRACE_API_KEY")
-"""Variables that would lock the gateway out of the worker, as they lock out SageMaker."""
+"""Variables that would make the worker refuse the gateway's requests, as they make containers refuse SageMaker's."""
 
 
 def profile(
     image: str, environment: Mapping[str, str], *, own_images: Mapping[str, OwnImage], is_strict: bool
 ) -> ImageProfile:
     """
-    Decide how a container is run.
+    Return the profile with which a container is run.
 
     Args:
         image: the image of `CreateModel`: `[registry/]repository[:tag][@digest]`.

@@ -1,7 +1,7 @@
 """
-The protocols by which the `logs` API and the reconciler read and retain the logs of workers.
+The protocols through which the `logs` API and the reconciler read and retain the logs of workers.
 
-`cluster.platform_logs` implements them; tests use a list.
+`cluster.platform_logs` implements them; tests use a fake in memory.
 
 A position is an offset in a worker's log that only grows, even when the file behind it is truncated. Reading continues
 at the position of the last event, forwards or backwards.

@@ -1,7 +1,7 @@
 """
-Names that AWS gives to things: ARNs, log groups and streams.
+Names of resources as AWS forms them: ARNs, log groups and log streams.
 
-Names in ARNs are in lower case, as AWS writes them; names are therefore looked up in any case.
+Names in ARNs are in lower case, as on AWS; the lookup of names therefore ignores case.
 """
 
 import re
@@ -30,7 +30,7 @@ TITLES: dict[AnyKind, str] = {
     ENDPOINT: "endpoint",
     INFERENCE_COMPONENT: "inference component",
 }
-"""What AWS's messages call them."""
+"""Resource names in AWS's messages."""
 ENDPOINT_LOG_PREFIX = "/aws/sagemaker/Endpoints/"
 COMPONENT_LOG_PREFIX = "/aws/sagemaker/InferenceComponents/"
 
@@ -46,7 +46,7 @@ def arn_of(aws_scope: AwsScope, kind: AnyKind, name: str) -> str:
 
 
 def parse_arn(arn: str) -> tuple[AnyKind, str] | None:
-    """AnyKind and name of the thing with an ARN; None if it is of no kind that is kept here."""
+    """Return kind and name of the resource with an ARN; None if it is of no known kind."""
     found = _ARN.fullmatch(arn)
     if found is None:
         return None
@@ -56,7 +56,7 @@ def parse_arn(arn: str) -> tuple[AnyKind, str] | None:
 
 
 def find(store: Store, kind: Kind[SpecT, StatusT], name: str) -> Record[SpecT, StatusT] | Unreadable | None:
-    """Return the record of that name, in any case."""
+    """Return the record with a name, ignoring case."""
     exact = store.get(kind, name)
     if exact is not None:
         return exact

@@ -1,4 +1,4 @@
-"""CPU cores, accelerators and memory: what an instance has, and what a copy of an inference component needs."""
+"""CPU cores, accelerators and memory of instances, and those that a copy of an inference component needs."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -28,7 +28,7 @@ class Resources:
         )
 
     def __str__(self) -> str:
-        """Return the amount as messages give it."""
+        """Return the amount as it is shown in messages."""
         return f"{self.cpus:g} CPU cores, {self.accelerators:g} accelerators and {self.memory_mb:.0f} MB"
 
     def fits_in(self, whole: "Resources") -> bool:
@@ -45,7 +45,7 @@ UNBOUNDED: Final = Resources(cpus=float("inf"), accelerators=float("inf"), memor
 
 
 def resources_of_type(instance_type: str) -> Resources:
-    """Return what an instance of a type has on AWS."""
+    """Return the resources of an instance type on AWS."""
     kind = find_instance_type(instance_type)
     if kind is None:
         return UNBOUNDED

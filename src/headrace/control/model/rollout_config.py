@@ -1,4 +1,4 @@
-"""`DeploymentConfig`: the rules that botocore's model lacks, and the rollout that it describes."""
+"""`DeploymentConfig`: validation beyond botocore's model, and the rollout that it describes."""
 
 import math
 from dataclasses import dataclass
@@ -15,25 +15,25 @@ class Rollout:
     """The steps by which traffic and workers move from one revision to the next."""
 
     kind: Literal["blue-green", "rolling"] = "blue-green"
-    """blue-green: the whole new fleet first. rolling: workers come and go with the traffic."""
+    """blue-green: the whole new fleet is started first. rolling: workers are replaced as the traffic shifts."""
     steps: tuple[float, ...] = (1.0,)
-    """The new revision's part of the traffic, step by step; the last is 1."""
+    """The new revision's share of the traffic at each step; the last is 1."""
     wait_s: float = 0.0
-    """After each step, before the next."""
+    """Pause between two steps."""
     termination_wait_s: float = 0.0
-    """After the last step, before the old workers go."""
+    """Pause after the last step, before the old workers are stopped."""
     max_s: float | None = None
-    """Longest time for all of it; then it is rolled back."""
+    """Time limit of the rollout, after which it is rolled back."""
     rollback_part: float = 1.0
-    """rolling: this part of the workers comes back at a time, above 0 and at most 1."""
+    """rolling: share of the workers that a rollback replaces at a time, above 0 and at most 1."""
 
 
 def check_deployment_config(config: dict[str, Any]) -> None:
     """
-    Refuse a deployment that contradicts itself. Source: SageMaker developer guide, "Deployment guardrails".
+    Refuse a contradictory configuration. Source: SageMaker developer guide, "Deployment guardrails".
 
     Raises:
-        AwsError: ValidationException; says which part.
+        AwsError: ValidationException, which names the member.
     """
     policy, rolling = config.get("BlueGreenUpdatePolicy"), config.get("RollingUpdatePolicy")
     if policy and rolling:
@@ -69,8 +69,8 @@ def read_rollout(deployment: Json, *, num_workers: int) -> Rollout:
     Read a `DeploymentConfig`.
 
     Args:
-        deployment: as it came; empty is blue/green, all at once.
-        num_workers: of the new revision, of which an INSTANCE_COUNT is a part.
+        deployment: the members as requested; empty means blue/green, all at once.
+        num_workers: workers of the new revision, to which an INSTANCE_COUNT refers.
     """
     if rolling := deployment.get("RollingUpdatePolicy"):
         part, back = _part(rolling["MaximumBatchSize"], num_workers), rolling.get("RollbackMaximumBatchSize")
@@ -102,7 +102,7 @@ def _traffic_steps(routing: Json, num_workers: int) -> tuple[float, ...]:
 
 
 def _part(size: Json, num_workers: int) -> float:
-    """A `CapacitySize` as a part of the whole, above 0 and at most 1."""
+    """Return a `CapacitySize` as a share, above 0 and at most 1."""
     value = float(size["Value"])
     part = value / 100 if size["Type"] == "CAPACITY_PERCENT" else value / max(1, num_workers)
     return min(1.0, max(0.01, part))

@@ -1,4 +1,4 @@
-"""Workers: what the store keeps of one, how it changes as the worker is seen, and how the planners see it."""
+"""Workers: their records, the changes of their status after observations, and the view that planners get of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from headrace.state.records import Json, Kind, Record, RecordPart, StoredRecord
 FleetKey = tuple[str, int]
 """Variant and revision."""
 _MAX_REASON_CHARACTERS = 1024
-"""Of `FailureReason`."""
+"""Maximum length of a `FailureReason`."""
 _PING_FAILED = (
     "The primary container for production variant {variant} did not pass the ping health check. "
     "Please check CloudWatch logs for this endpoint."
@@ -31,23 +31,23 @@ _DOWNLOAD_FAILED = (
 
 
 class CopySpec(RecordPart, frozen=True, kw_only=True):
-    """The inference component that a worker is a copy of, and its place."""
+    """The inference component that a worker is a copy of, and the instance on which the copy is placed."""
 
     component: str
     component_uid: str
     instance: str
-    """Id of the virtual instance that it is placed on."""
+    """Id of the virtual instance."""
     requirements: Json
     """`ComputeResourceRequirements` of its revision."""
 
     @property
     def need(self) -> Resources:
-        """The resources that it takes of its instance."""
+        """Resources that the copy takes of its instance."""
         return read_requirements(self.requirements)
 
 
 class ReplicaSpec(RecordPart, frozen=True, kw_only=True):
-    """The purpose of a worker; fixed when its record is made."""
+    """The purpose of a worker; fixed when its record is created."""
 
     endpoint: str
     endpoint_uid: str
@@ -56,15 +56,15 @@ class ReplicaSpec(RecordPart, frozen=True, kw_only=True):
     log_group: str
     log_stream: str
     copy: CopySpec | None = None
-    """None: it is a worker of the endpoint's own model."""
+    """None for a worker of the endpoint's own model."""
 
     def __post_init__(self) -> None:
-        """Refuse requirements that cannot be understood."""
+        """Refuse malformed requirements."""
         _ = self.copy is not None and self.copy.need
 
     @property
     def fleet(self) -> FleetKey:
-        """The fleet that it belongs to."""
+        """The fleet to which the worker belongs."""
         return self.variant, self.revision
 
 
@@ -72,31 +72,31 @@ class ReplicaStatus(RecordPart, frozen=True, kw_only=True):
     """The observed state of a worker."""
 
     handle: Handle | None = None
-    """How to find its process; None before it was started."""
+    """The launcher's handle of its process; None before it was started."""
     phase: WorkerPhase | None = None
     """None before it was started."""
     phase_since_s: float | None = None
     ready_s: float | None = None
-    """When it was ready for the first time."""
+    """Time at which it was first ready."""
     stopping_s: float | None = None
-    """When it was told to stop."""
+    """Time at which it was told to stop."""
     failed_s: float | None = None
-    """When it was lost or given up."""
+    """Time at which it was lost or given up."""
     failure: str = ""
-    """Why, as a FailureReason."""
+    """Text of the failure, as a FailureReason."""
     waiting: str = ""
-    """What it waits for while it cannot be started."""
+    """Reason why it cannot be started yet."""
     is_permanent: bool = False
-    """Another worker would fail for the same reason."""
+    """True if another worker would fail for the same reason."""
     notices: list[str] = msgspec.field(default_factory=list)
-    """What could not be honoured."""
+    """Settings that could not be honoured."""
 
 
 WorkerRecord = Record[ReplicaSpec, ReplicaStatus]
 
 
 def _with_copy(spec: Json, status: Json) -> tuple[Json, Json]:
-    """From version 1, in which the members of a copy stood beside those of every worker."""
+    """Migrate from version 1, whose spec had the members of a copy beside those of all workers."""
     members = ("component", "component_uid", "instance", "requirements")
     kept = {name: value for name, value in spec.items() if name not in (*members, "generation")}
     copy = {name: spec[name] for name in members} if "component" in spec else None
@@ -115,33 +115,33 @@ class WorkerView:
     revision: int
     created_s: float
     phase: WorkerPhase | None = None
-    """None: it has not been started."""
+    """None before it was started."""
     phase_since_s: float = 0.0
     url: str = ""
     token: str = field(default="", repr=False)
-    """Bearer token that it asks for; empty: none."""
+    """Bearer token that the worker requires; empty for none."""
     ready_s: float | None = None
-    """When it was ready for the first time."""
+    """Time at which it was first ready."""
     draining_s: float | None = None
-    """Since when it gets no more requests."""
+    """Time since which it gets no more requests."""
     stopping_s: float | None = None
-    """When it was told to stop."""
+    """Time at which it was told to stop."""
     failed_s: float | None = None
-    """When it was lost or given up."""
+    """Time at which it was lost or given up."""
     failure: str = ""
-    """Why, as a FailureReason."""
+    """Text of the failure, as a FailureReason."""
     waiting: str = ""
-    """What it waits for while it cannot be started."""
+    """Reason why it cannot be started yet."""
     is_permanent: bool = False
-    """Another worker would fail for the same reason."""
+    """True if another worker would fail for the same reason."""
     num_requests: int = 0
-    """Requests in flight, as far as is known."""
+    """Known requests in flight."""
     is_leaving: bool = False
-    """Its instance is being emptied: it goes once another copy serves in its place."""
+    """True while its instance is being emptied: it is stopped once another copy serves in its place."""
 
     @property
     def fleet(self) -> FleetKey:
-        """The fleet that it belongs to."""
+        """The fleet to which the worker belongs."""
         return self.variant, self.revision
 
     @property
@@ -176,8 +176,8 @@ def variant_replica(endpoint: StoredRecord, fleet: FleetKey, instance_id: str) -
 def component_replica(component: ComponentRecord, fleet: FleetKey, copy_id: str, *, instance: str) -> ReplicaSpec:
     """Return the spec of a copy of an inference component."""
     variant, number = fleet
-    asked = component.spec.revision
-    revision = asked if asked.number == number else component.status.revisions[number]
+    latest = component.spec.revision
+    revision = latest if latest.number == number else component.status.revisions[number]
     return ReplicaSpec(
         endpoint=component.spec.endpoint,
         endpoint_uid=component.spec.endpoint_uid,
@@ -195,7 +195,7 @@ def component_replica(component: ComponentRecord, fleet: FleetKey, copy_id: str,
 
 
 def view_worker(record: WorkerRecord, *, num_requests: int = 0) -> WorkerView:
-    """Return a worker as the planners see it; `num_requests` are running on it."""
+    """Return a worker as the planners see it, with `num_requests` in flight."""
     status, handle = record.status, record.status.handle
     return WorkerView(
         name=record.name,
@@ -218,7 +218,7 @@ def view_worker(record: WorkerRecord, *, num_requests: int = 0) -> WorkerView:
 
 
 def notices_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
-    """Return what could not be honoured for wanted workers, and what they wait for, by variant."""
+    """Return the notices of wanted workers, and the reasons why they wait, by variant."""
     notices: dict[str, list[str]] = {}
     for record in records:
         if record.deleting_s is None:
@@ -229,24 +229,24 @@ def notices_of(records: Sequence[WorkerRecord]) -> dict[str, list[str]]:
 
 
 def changed(status: ReplicaStatus, **changes: Any) -> ReplicaStatus:
-    """Return the status with other values."""
+    """Return the status with some values changed."""
     return msgspec.structs.replace(status, **changes)
 
 
 def waiting_status(status: ReplicaStatus, *, why: str) -> ReplicaStatus:
-    """Return the status while the launcher has no room: the first reason stays, as its numbers change all the time."""
+    """Return the status while the launcher has no room; keep the first reason, as its numbers change all the time."""
     return changed(status, waiting=status.waiting or why)
 
 
 def given_up_status(status: ReplicaStatus, *, now_s: float) -> ReplicaStatus:
-    """Return the status of a worker that is given up: one that was never started has ended with it."""
+    """Return the status of a worker that is given up; a worker that was never started counts as exited."""
     if status.handle is not None:
         return status
     return changed(status, phase=WorkerPhase.EXITED, phase_since_s=now_s)
 
 
 def launched_status(status: ReplicaStatus, handle: Handle, *, notices: Sequence[str], now_s: float) -> ReplicaStatus:
-    """Return the status after the launcher has started the worker, or has found it alive."""
+    """Return the status after the launcher has started the worker, or found it running."""
     return changed(
         status,
         handle=handle,
@@ -258,7 +258,7 @@ def launched_status(status: ReplicaStatus, handle: Handle, *, notices: Sequence[
 
 
 def observed_status(status: ReplicaStatus, seen: Observation, *, now_s: float) -> ReplicaStatus:
-    """Return the status after an observation; the same one if nothing has changed."""
+    """Return the status after an observation; the same object if nothing has changed."""
     if seen.phase is not status.phase:
         status = changed(status, phase=seen.phase, phase_since_s=now_s)
     if seen.phase is WorkerPhase.READY and status.ready_s is None:
@@ -282,13 +282,13 @@ def failed_status(
     Return the status after the worker was lost or given up.
 
     Args:
-        record: of the worker.
-        status: as it would be without the failure.
+        record: the worker's record.
+        status: the status before the failure.
         now_s: seconds since 1970.
-        why: a few words, or the worker's own message.
-        is_permanent: another worker would fail for the same reason.
+        why: a short reason, or the worker's own message.
+        is_permanent: whether another worker would fail for the same reason.
         ended_in: the phase in which it failed.
-        lacks_room: the launcher had no room for it.
+        lacks_room: whether the launcher had no room for it.
         log_tail: the last lines of its log.
     """
     was_fetching = ended_in is WorkerPhase.FETCHING
@@ -298,7 +298,7 @@ def failed_status(
 
 
 def failure_text(opening: str, *, why: str, log_tail: Sequence[str]) -> str:
-    """Return AWS's sentence, our reason, and as many of the last lines of the log as fit, the newest kept."""
+    """Return AWS's sentence, our reason, and as many of the newest lines of the log as fit."""
     text = f"{opening} Reason: {why}" if why else opening
     text = _cut(text, _MAX_REASON_CHARACTERS)
     lines: list[str] = []
@@ -313,7 +313,7 @@ def failure_text(opening: str, *, why: str, log_tail: Sequence[str]) -> str:
 
 
 def exit_reason(seen: Observation) -> str:
-    """Return why a worker ended, as far as can be known."""
+    """Return the reason why a worker ended, as far as it is known."""
     if seen.message:
         return seen.message
     if seen.exit_code is None:

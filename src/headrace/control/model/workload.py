@@ -1,8 +1,9 @@
 """
 The concepts that endpoints and inference components share: revisions of workloads, and the progress of their rollout.
 
-A revision is one version of what a user asked to run; its workloads are what runs. An endpoint's revision has one
-workload for each production variant, an inference component's has one. The planners know nothing but these.
+A revision is one version of an endpoint or component as a user requested it; its workloads are the workers to run. An
+endpoint's revision has one workload for each production variant, an inference component's has one. The planners know
+only these.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ HEALTH_TIMEOUT_S: Final = 240.0
 
 
 class DesiredCapacity(RecordPart, frozen=True, kw_only=True):
-    """Weight and size that were asked for a workload."""
+    """The requested weight and number of workers of a workload."""
 
     weight: float
     count: int
@@ -40,25 +41,25 @@ class Workload:
     """
 
     variant: str
-    """Name of the production variant that it is, or that it is placed on."""
+    """Name of the production variant, for a component of the one that hosts it."""
     weight: float
     count: int
-    """Workers; instances, if it hosts components."""
+    """Number of workers; of instances for a host of components."""
     model: Json | None = field(repr=False)
-    """CreateModel's members, which may hold secrets; None: it hosts inference components."""
+    """CreateModel's members, which may contain secrets; None for a host of inference components."""
     instance_type: str
     strategy: RoutingStrategy = "RANDOM"
     download_timeout_s: float = DOWNLOAD_TIMEOUT_S
     health_timeout_s: float = HEALTH_TIMEOUT_S
     need: Resources | None = None
-    """Resources of each worker on its instance; None: it has the instance for itself."""
+    """Resources that each worker takes of its instance; None if it has an instance of its own."""
     max_memory_mb: float | None = None
     """`MaxMemoryRequiredInMb`, the memory limit of a component's worker."""
     placement: Strategy = "SPREAD"
     managed_scaling: Json = field(default_factory=dict)
     """`ManagedInstanceScaling` of a host."""
     notices: tuple[str, ...] = ()
-    """Settings that are accepted and have no effect."""
+    """Sentences about settings that are accepted without effect."""
 
     @property
     def is_host(self) -> bool:
@@ -67,7 +68,7 @@ class Workload:
 
     @property
     def num_workers(self) -> int:
-        """Workers of its own."""
+        """Number of its own workers: none for a host of components."""
         return 0 if self.is_host else self.count
 
 
@@ -76,10 +77,10 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
 
     number: int
     deployment: Json = msgspec.field(default_factory=dict)
-    """`DeploymentConfig`: how the rollout to this revision is done."""
+    """`DeploymentConfig` of the rollout to this revision."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be understood."""
+        """Refuse members that cannot be parsed, so that the record becomes unreadable."""
         _ = self.workloads, self.rollout, self.rollback_alarms
 
     @cached_property
@@ -100,7 +101,7 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
 
     @property
     def num_workers(self) -> int:
-        """Workers of all its workloads."""
+        """Number of workers of all workloads."""
         return sum(workload.num_workers for workload in self.workloads)
 
     @property
@@ -113,14 +114,14 @@ class Revision(RecordPart, frozen=True, kw_only=True, dict=True):
 
     @property
     def startup_bound_s(self) -> float:
-        """The longest that one of its workers may take from its start until it serves."""
+        """Longest time from the start of a worker until it must be ready."""
         return max(
             (workload.download_timeout_s + workload.health_timeout_s for workload in self.workloads), default=0.0
         )
 
     @property
     def async_output(self) -> AsyncOutput | None:
-        """The S3 location of the answers of asynchronous invocations."""
+        """The S3 locations for responses of asynchronous invocations; None without `AsyncInferenceConfig`."""
         return None
 
     def workload(self, variant: str) -> Workload | None:
@@ -148,7 +149,7 @@ class State(StrEnum):
 
 
 TRANSIENT: Final = frozenset({State.CREATING, State.UPDATING, State.ROLLING_BACK, State.DELETING})
-"""These end by themselves, or by their deadline."""
+"""States that end by themselves, at the latest by a deadline."""
 UPDATABLE: Final = frozenset({State.IN_SERVICE, State.UPDATE_ROLLBACK_FAILED})
 
 
@@ -156,34 +157,34 @@ class Stage(StrEnum):
     """Stage within a step of a rollout."""
 
     PROVISIONING = "provisioning"
-    """The new workers that the step needs are not all ready; it has no traffic yet."""
+    """The workers that the step needs are starting; its traffic has not shifted yet."""
     BAKING = "baking"
-    """The step's traffic is on."""
+    """The step's traffic has shifted."""
     TERMINATING = "terminating"
-    """All traffic is on the new revision; the old workers are kept for a while."""
+    """All traffic is on the new revision; the old workers are kept until the termination wait is over."""
 
 
 class Progress(RecordPart, frozen=True, kw_only=True):
     """The reconciler's memory of a rollout between two passes."""
 
     observed_generation: int
-    """The newest `spec.generation` that was started."""
+    """The newest `spec.generation` that the reconciler has acted on."""
     state: State
     since_s: float
-    """When `state` began."""
+    """Time at which `state` began."""
     stable: int | None = None
-    """Revision that serves; None if none ever did."""
+    """The serving revision; None if none has ever served."""
     target: int | None = None
-    """Revision that is being deployed, or was and failed."""
+    """The revision that is being deployed, or whose deployment failed."""
     stage: Stage = Stage.PROVISIONING
     stage_since_s: float = 0.0
     step: int = 0
     """Index in the rollout's steps."""
     fallback: dict[str, DesiredCapacity] | None = None
-    """Weights and counts to go back to when new ones cannot be had."""
+    """Weights and counts to return to if the new ones cannot be reached."""
     failure_reason: str = ""
     num_unplaced: int = 0
-    """Copies of a component that have no room; they start when there is some."""
+    """Copies of a component without room on any instance; they start when there is room."""
 
 
 RevisionT = TypeVar("RevisionT", bound=Revision)
@@ -200,7 +201,7 @@ class DeployableSpec(Protocol[RevisionT_co]):
 
     @property
     def revision(self) -> RevisionT_co:
-        """The revision that was asked for last."""
+        """The revision that was requested last."""
         ...
 
 
@@ -209,7 +210,7 @@ class DeployableStatus(Protocol[RevisionT_co]):
 
     @property
     def progress(self) -> Progress | None:
-        """None before the reconciler's first pass."""
+        """Progress of the rollout; None before the reconciler's first pass."""
         ...
 
     @property
@@ -219,7 +220,7 @@ class DeployableStatus(Protocol[RevisionT_co]):
 
     @property
     def ready(self) -> Mapping[str, int]:
-        """Workers that serve, by `ready_key`."""
+        """Number of serving workers, by `ready_key`."""
         ...
 
 
@@ -240,13 +241,13 @@ def check_progress(progress: Progress | None, revisions: Mapping[int, Any]) -> N
 
 
 def is_observed(record: Deployable) -> bool:
-    """Return whether the reconciler has started what was asked for last."""
+    """Return whether the reconciler has acted on the latest request."""
     progress = record.status.progress
     return progress is not None and progress.observed_generation == record.spec.generation
 
 
 def visible_state(record: Deployable) -> State:
-    """Return the state to show: a new request shows at once, before the reconciler has acted."""
+    """Return the state to show: it reflects a new request before the reconciler has acted on it."""
     if record.deleting_s is not None:
         return State.DELETING
     if record.status.progress is None:
@@ -260,7 +261,7 @@ def unreadable_state(record: Unreadable) -> State:
 
 
 def serving_revision(record: Record[DeployableSpec[RevisionT], DeployableStatus[RevisionT]]) -> RevisionT:
-    """Return the revision that serves, or the first one while it is being deployed."""
+    """Return the serving revision, or the first one while it is being deployed."""
     progress = record.status.progress
     if progress is None:
         return record.spec.revision
@@ -269,7 +270,7 @@ def serving_revision(record: Record[DeployableSpec[RevisionT], DeployableStatus[
 
 
 def settled_revision(record: Record[DeployableSpec[RevisionT], DeployableStatus[RevisionT]]) -> RevisionT:
-    """Return the revision that was asked for last or, if it was rolled back, the one that serves instead."""
+    """Return the revision that was requested last or, if it was rolled back, the one that serves instead."""
     progress = record.status.progress
     if progress is None or not is_observed(record) or progress.target is not None:
         return record.spec.revision
@@ -279,13 +280,13 @@ def settled_revision(record: Record[DeployableSpec[RevisionT], DeployableStatus[
 
 
 def is_updatable(record: Deployable) -> bool:
-    """Return whether another revision or capacity may be asked for now."""
+    """Return whether another revision or capacity can be requested now."""
     has_served = record.status.progress is not None and record.status.progress.stable is not None
     return has_served and visible_state(record) in UPDATABLE
 
 
 def failure_reason(record: Deployable) -> str:
-    """Return why the last request failed; empty if it did not, or has not been started."""
+    """Return the reason why the latest request failed; empty if it has not failed."""
     progress = record.status.progress
     if progress is None or record.deleting_s is not None or not is_observed(record):
         return ""
@@ -293,7 +294,7 @@ def failure_reason(record: Deployable) -> str:
 
 
 def changed_s(record: Deployable) -> float:
-    """Return when the state changed last, or a change was asked for."""
+    """Return the time at which the state last changed, or a change was last requested."""
     if record.deleting_s is not None:
         return record.deleting_s
     if record.status.progress is None or not is_observed(record):

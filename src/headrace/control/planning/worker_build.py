@@ -7,7 +7,7 @@ from typing import Protocol
 
 from headrace.cluster.instance_types import find_instance_type
 from headrace.cluster.launcher import ResourceRequest, WorkerSpec
-from headrace.control.model.containers import artifacts_of, container_of, image_profile
+from headrace.control.model.definitions import artifacts_of, container_of, image_profile
 from headrace.control.model.images import OwnImage
 from headrace.control.model.workload import Workload
 from headrace.state.records import Json

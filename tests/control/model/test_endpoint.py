@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.control.model.notices import variant_notices
+from headrace.control.model.endpoint import variant_notices
 
 
 def notices(**members: Any) -> tuple[str, ...]:

@@ -1,13 +1,18 @@
 """
-The streams of a log group, including those of ended workers, and their lines ordered by time.
+The lines of a log group: its streams, their lines ordered by time, and the filter patterns that select lines.
 
 A group may have thousands of streams of ended workers. Streams that do not overlap in time are read one after another,
 so that few are open at a time and the token of a long answer names only unfinished ones.
+
+Filter patterns consist of words, "quoted words", ?alternatives and -exclusions. Patterns for JSON (`{ ... }`), for
+columns (`[ ... ]`) and regular expressions (`%...%`) are refused by name rather than misinterpreted.
+Source: CloudWatch Logs user guide, "Filter pattern syntax".
 """
 
 import base64
 import heapq
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +22,10 @@ from headrace.control.api.context import CallContext
 from headrace.control.model.log_reader import LogEvent
 from headrace.control.model.worker import WORKER
 from headrace.state.records import Record
+from headrace.wire.aws.errors import AwsError
 
 _BLOCK = 1000
+_TERM = re.compile(r'(?P<sign>[?-]?)(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s"]+))')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,3 +172,41 @@ def _merged(
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFilter:
+    """A parsed filter pattern for log lines."""
+
+    all_of: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
+    none_of: tuple[str, ...] = ()
+
+    def fits(self, line: str) -> bool:
+        """Return whether a line matches; case matters."""
+        if any(term in line for term in self.none_of) or not all(term in line for term in self.all_of):
+            return False
+        return not self.any_of or bool(self.all_of) or any(term in line for term in self.any_of)
+
+
+def read_pattern(pattern: str) -> LineFilter:
+    """
+    Parse a `filterPattern`.
+
+    Raises:
+        AwsError: InvalidParameterException, for an unsupported kind of pattern.
+    """
+    text = pattern.strip()
+    if text[:1] in ("{", "[", "%"):
+        raise AwsError(
+            "InvalidParameterException",
+            f'Invalid filter pattern {pattern!r}: only words, "quoted words", ?alternatives and -exclusions are '
+            "supported by Headrace.",
+        )
+    terms: dict[str, list[str]] = {"": [], "?": [], "-": []}
+    for found in _TERM.finditer(text):
+        quoted = found["quoted"]
+        word = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else found["plain"]
+        if word:
+            terms[found["sign"]].append(word)
+    return LineFilter(all_of=tuple(terms[""]), any_of=tuple(terms["?"]), none_of=tuple(terms["-"]))

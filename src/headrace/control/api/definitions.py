@@ -1,0 +1,188 @@
+"""Models and endpoint configurations: operations to create, describe, list and delete them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.control.api.context import CallContext, without
+from headrace.control.api.listing import Listed, list_page
+from headrace.control.model.definitions import ENDPOINT_CONFIG, MODEL, DefinitionSpec, container_of, image_profile
+from headrace.control.model.endpoint import model_name_of
+from headrace.state.records import Json, Kind, NoStatus
+from headrace.wire.aws.errors import validation_error
+
+_UNSUPPORTED_IN_CONTAINERS = {
+    "ModelPackageName": "Model packages",
+    "MultiModelConfig": "Multi-model containers",
+    "InferenceSpecificationName": "Inference specifications",
+}
+_UNSUPPORTED_IN_CONFIGS = ("ShadowProductionVariants", "ExplainerConfig")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionCalls:
+    """The operations of one kind of definition, in AWS's terms."""
+
+    kind: Kind[DefinitionSpec, NoStatus]
+    word: str
+    """The word from which AWS forms member names, such as `Model` in `ModelName`, `ModelArn` and `Models`."""
+
+    def create(self, context: CallContext, name: str, *, members: Json, params: Json) -> Json:
+        """
+        Add a definition with validated members and the tags of its `params`.
+
+        Raises:
+            AwsError: the name is taken.
+        """
+        arn = context.create(self.kind, name, spec=DefinitionSpec(members=members), params=params)
+        return {f"{self.word}Arn": arn}
+
+    def describe(self, context: CallContext, params: Json) -> Json:
+        """Return the definition as it was created."""
+        record = context.get(self.kind, params[f"{self.word}Name"])
+        return {
+            "EnableNetworkIsolation": False,
+            **record.spec.members,
+            f"{self.word}Arn": context.arn(self.kind, record.name),
+            "CreationTime": record.created_s,
+        }
+
+    def list(self, context: CallContext, params: Json) -> Json:
+        """Return a page of definitions."""
+        things = [
+            Listed(
+                name=record.name,
+                created_s=record.created_s,
+                modified_s=record.modified_s,
+                status="",
+                summary={
+                    f"{self.word}Name": record.name,
+                    f"{self.word}Arn": context.arn(self.kind, record.name),
+                    "CreationTime": record.created_s,
+                },
+            )
+            for record in context.store.list(self.kind)
+        ]
+        return list_page(things, params, member=f"{self.word}s")
+
+    def delete(self, context: CallContext, params: Json) -> Json:
+        """Remove the definition; endpoints that use it keep their copy."""
+        context.store.remove(context.find(self.kind, params[f"{self.word}Name"]))
+        return {}
+
+
+MODELS = DefinitionCalls(kind=MODEL, word="Model")
+ENDPOINT_CONFIGS = DefinitionCalls(kind=ENDPOINT_CONFIG, word="EndpointConfig")
+
+
+def create_model(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """CreateModel."""
+    name = params["ModelName"]
+    _check_model(context, params)
+    context.refuse_existing(MODEL, name)
+    return MODELS.create(context, name, members=without(params, "Tags"), params=params)
+
+
+def _check_model(context: CallContext, params: dict[str, Any]) -> None:
+    """
+    Refuse a model that cannot be served.
+
+    Raises:
+        AwsError: ValidationException, with AWS's text where AWS refuses it too.
+    """
+    if context.is_strict and not params.get("ExecutionRoleArn"):
+        raise validation_error("ExecutionRoleArn is missing: name the role that SageMaker assumes for the model.")
+    containers = params.get("Containers") or []
+    if params.get("PrimaryContainer") and containers:
+        raise validation_error("Both PrimaryContainer and Containers were given. Give one of them.")
+    if not params.get("PrimaryContainer") and not containers:
+        raise validation_error("Neither PrimaryContainer nor Containers was given. Give one of them.")
+    if len(containers) > 1:
+        raise validation_error(
+            f"The model has {len(containers)} containers; Headrace does not support inference pipelines and "
+            "multi-container models yet. Make one model of each container."
+        )
+    _check_container(context, container_of(params))
+
+
+def _check_container(context: CallContext, container: dict[str, Any]) -> None:
+    for member, title in _UNSUPPORTED_IN_CONTAINERS.items():
+        if container.get(member):
+            raise validation_error(f"{title} ({member}) are not supported by Headrace yet.")
+    if container.get("Mode") == "MultiModel":
+        raise validation_error("Mode MultiModel is not supported by Headrace yet. Make one endpoint a model.")
+    if not container.get("Image"):
+        raise validation_error("The container has no Image. Name the image that serves the model.")
+    if container.get("ModelDataUrl") and container.get("ModelDataSource"):
+        raise validation_error("Both ModelDataUrl and ModelDataSource were given. Give one of them.")
+    for source in _s3_sources(container):
+        for member in ("ManifestS3Uri", "HubAccessConfig"):
+            if source.get(member):
+                raise validation_error(f"{member} is not supported by Headrace yet. Name the files' own S3Uri.")
+    image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
+
+
+def _s3_sources(container: dict[str, Any]) -> list[dict[str, Any]]:
+    primary = (container.get("ModelDataSource") or {}).get("S3DataSource")
+    additional = [source["S3DataSource"] for source in container.get("AdditionalModelDataSources") or []]
+    return [*([primary] if primary else []), *additional]
+
+
+def create_endpoint_config(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
+    """CreateEndpointConfig."""
+    name = params["EndpointConfigName"]
+    _check_config(context, params)
+    context.refuse_existing(ENDPOINT_CONFIG, name)
+    spec = without(params, "Tags")
+    spec["ProductionVariants"] = [_completed(variant) for variant in params["ProductionVariants"]]
+    return ENDPOINT_CONFIGS.create(context, name, members=spec, params=params)
+
+
+def _completed(variant: dict[str, Any]) -> dict[str, Any]:
+    """Return the variant with AWS's defaults for missing members."""
+    completed = {"InitialVariantWeight": 1.0, **variant}
+    if "ServerlessConfig" not in variant:
+        completed.setdefault("InitialInstanceCount", 1)
+    return completed
+
+
+def _check_config(context: CallContext, params: dict[str, Any]) -> None:
+    """
+    Refuse a configuration that cannot be deployed.
+
+    Raises:
+        AwsError: ValidationException, with AWS's text where AWS refuses it too.
+    """
+    for member in _UNSUPPORTED_IN_CONFIGS:
+        if params.get(member):
+            raise validation_error(f"{member} is not supported by Headrace yet. Leave it out.")
+    names = [variant["VariantName"] for variant in params["ProductionVariants"]]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise validation_error(f"Two production variants have the name {twice}. Variant names are unique.")
+    for variant in params["ProductionVariants"]:
+        _check_variant(context, variant, has_role=bool(params.get("ExecutionRoleArn")))
+    hosts = [model_name_of(variant) is None for variant in params["ProductionVariants"]]
+    if any(hosts) and not all(hosts):
+        raise validation_error("Either all production variants name a model, or none does (inference components).")
+
+
+def _check_variant(context: CallContext, variant: dict[str, Any], *, has_role: bool) -> None:
+    name = variant["VariantName"]
+    is_serverless = "ServerlessConfig" in variant
+    if variant.get("InstanceType") and variant.get("InstancePools"):
+        raise validation_error(f"Variant {name} has both InstanceType and InstancePools. Give one of them.")
+    has_type = bool(variant.get("InstanceType") or variant.get("InstancePools"))
+    if is_serverless and (has_type or "InitialInstanceCount" in variant):
+        raise validation_error(f"Variant {name} has a ServerlessConfig, and instances too. Give one of them.")
+    if not is_serverless and not has_type:
+        raise validation_error(f"Variant {name} has no InstanceType, and no ServerlessConfig. Give one of them.")
+    if context.is_strict and not is_serverless and "InitialInstanceCount" not in variant:
+        raise validation_error(f"Variant {name} has no InitialInstanceCount.")
+    model = model_name_of(variant)
+    if model is not None:
+        context.get(MODEL, model)
+    elif not has_role:
+        raise validation_error(
+            f"Variant {name} names no model. Name one, or give ExecutionRoleArn: the endpoint then hosts "
+            "inference components."
+        )
