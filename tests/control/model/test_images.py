@@ -55,7 +55,7 @@ def test_every_option_is_one_that_the_model_server_reads(dialect):
     settings, notices = load_settings({"model": "echo", **found.options}, found.environment)
     assert settings.dialect == dialect
     assert settings.container
-    assert {notice.kind for notice in notices} <= {"obeyed"}
+    assert {notice.kind for notice in notices} <= {"applied"}
 
 
 def sdk_uris():
