@@ -94,7 +94,9 @@ def up(folder: Path, *flags: str, env: Mapping[str, str] = {}, inside: Sequence[
         *flags,
     ]
     with log_path.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=clean_environment(**env))
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=clean_environment(PYTHONFAULTHANDLER="1", **env)
+        )
     running = Running(f"http://127.0.0.1:{port}", folder, process, log_path)
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s and process.poll() is None:
@@ -104,7 +106,7 @@ def up(folder: Path, *flags: str, env: Mapping[str, str] = {}, inside: Sequence[
         except httpx.TransportError:
             pass
         time.sleep(0.05)
-    process.kill()
+    process.send_signal(signal.SIGABRT)  # the log then has the stack of each thread
     process.wait()
     raise AssertionError(f"no platform: {running.log()}")
 

@@ -2,11 +2,12 @@
 
 import asyncio
 import itertools
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +44,21 @@ class WorkerGone(Exception):
     """The worker does not exist on the cluster any more."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BridgeProcess:
+    """A bridge process and the streams to it."""
+
+    process: "subprocess.Popen[bytes]"
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def end(self) -> None:
+        """Kill the process and wait for its end."""
+        self.writer.close()
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
+
+
 class RayLink:
     """Calls to the cluster through one bridge process, which ends with this process."""
 
@@ -71,7 +87,7 @@ class RayLink:
         self._connect_s = connect_s
         self._head = head
         self._numbers = itertools.count(1)
-        self._process: asyncio.subprocess.Process | None = None
+        self._bridge: _BridgeProcess | None = None
         self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[BridgeReply]] = {}
         self._connecting = asyncio.Lock()
@@ -88,16 +104,15 @@ class RayLink:
             LaunchFailed: the worker cannot be started.
         """
         await self._connect()
-        assert self._process is not None
-        assert self._process.stdin is not None
+        assert self._bridge is not None
         number = next(self._numbers)
         line = msgspec.json.encode(BridgeRequest(number=number, name=method, arguments=arguments)) + b"\n"
         reply: asyncio.Future[BridgeReply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = reply
         try:
             async with asyncio.timeout(timeout_s):
-                self._process.stdin.write(line)
-                await self._process.stdin.drain()
+                self._bridge.writer.write(line)
+                await self._bridge.writer.drain()
                 answer = await reply
         except TimeoutError:
             why = f"The Ray cluster {self._connection.address} did not answer within {timeout_s:g} s."
@@ -114,12 +129,9 @@ class RayLink:
             await self._end_process()
 
     async def _end_process(self) -> None:
-        process, self._process = self._process, None
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
-        if process is not None:
-            await _end(process)
 
     def _result(self, answer: BridgeReply) -> Any:
         if not answer.error:
@@ -136,7 +148,7 @@ class RayLink:
 
     async def _connect(self) -> None:
         async with self._connecting:
-            if self._process is not None and self._process.returncode is None:
+            if self._bridge is not None and self._bridge.process.poll() is None:
                 if self._head is None or self._head.is_alive():
                     return
                 await self._end_process()
@@ -160,38 +172,61 @@ class RayLink:
         self._connection = replace(self._connection, address=head.address)
 
     async def _start_process(self) -> None:
-        with self._log.open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *_COMMAND,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=self._bridge_environment(),
-                start_new_session=True,  # Ctrl-C must not end the bridge: the platform stops its workers through it
-                limit=_LINE_BYTES,
-            )
-        assert process.stdin is not None
-        assert process.stdout is not None
+        bridge = await self._spawn()
         why = "it ended at once"
         try:
             async with asyncio.timeout(self._connect_s):
-                process.stdin.write(msgspec.json.encode(self._connection) + b"\n")
-                line = await process.stdout.readline()
+                bridge.writer.write(msgspec.json.encode(self._connection) + b"\n")
+                line = await bridge.reader.readline()
                 if line:
                     why = msgspec.json.decode(line, type=BridgeReply).message
         except (TimeoutError, OSError) as error:
             line, why = b"", str(error) or f"no answer within {self._connect_s:g} s"
         except BaseException:
-            await _end(process)
+            await bridge.end()
             raise
         if not line or why:
-            await _end(process)
+            await bridge.end()
             address = self._connection.address
             raise ClusterUnreachable(
                 f"The Ray cluster {address} cannot be reached: {why}. Ray's output is in {self._log}."
             )
-        self._process = process
-        self._reader = asyncio.create_task(self._read(process.stdout), name="ray-link")
+        self._bridge = bridge
+        self._reader = asyncio.create_task(self._read(bridge), name="ray-link")
+
+    async def _spawn(self) -> _BridgeProcess:
+        """
+        Start the bridge process with a socket as its stdin and stdout.
+
+        NOTE: not by `asyncio.create_subprocess_exec`, because uvloop forks and runs Python in the child before it
+        executes the command, while the event loop waits: a lock that another thread held at the fork stops both for
+        good. `Popen` runs no Python in the child.
+        """
+        own, other = socket.socketpair()
+        with other:
+            spawning = asyncio.create_task(asyncio.to_thread(self._popen, other))
+            try:
+                process = await asyncio.shield(spawning)
+            except asyncio.CancelledError:
+                own.close()  # the bridge ends when its stdin does
+                await asyncio.to_thread((await spawning).wait)
+                raise
+            except BaseException:
+                own.close()
+                raise
+        reader, writer = await asyncio.open_connection(sock=own, limit=_LINE_BYTES)
+        return _BridgeProcess(process=process, reader=reader, writer=writer)
+
+    def _popen(self, stream: socket.socket) -> "subprocess.Popen[bytes]":
+        with self._log.open("ab") as log:
+            return subprocess.Popen(  # noqa: S603 -- a fixed command
+                _COMMAND,
+                stdin=stream.fileno(),
+                stdout=stream.fileno(),
+                stderr=log,
+                env=self._bridge_environment(),
+                start_new_session=True,  # Ctrl-C must not end the bridge: the platform stops its workers through it
+            )
 
     def _bridge_environment(self) -> dict[str, str]:
         if self._head is not None:  # the user's variables for Ray are about other clusters
@@ -200,29 +235,17 @@ class RayLink:
         is_here = self._connection.address.removeprefix("ray://").startswith(("127.", "localhost:"))
         return {**self._environment, **QUIET, **(ON_LOOPBACK if is_here else {})}
 
-    async def _read(self, lines: asyncio.StreamReader) -> None:
+    async def _read(self, bridge: _BridgeProcess) -> None:
+        """Hand replies to their calls until the bridge ends; then fail the calls that are open, and reap it."""
         try:
-            while line := await lines.readline():
+            while line := await bridge.reader.readline():
                 reply = msgspec.json.decode(line, type=BridgeReply)
                 waiting = self._waiting.get(reply.number)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(reply)
         finally:
-            self._process_ended()
-
-    def _process_ended(self) -> None:
-        """Fail all calls that cannot be answered any more."""
-        process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            process.kill()
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(ClusterUnreachable("The connection to Ray has ended."))
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    assert process.stdin is not None
-    process.stdin.close()
-    with suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()
+            self._bridge = None
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(ClusterUnreachable("The connection to Ray has ended."))
+            await bridge.end()
