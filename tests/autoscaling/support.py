@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.loops.autoscaler import Autoscaler
-from headrace.autoscaling.planning.targets import VARIANT_DIMENSION, read_key
+from headrace.autoscaling.planning.targets import VARIANT_DIMENSION
 from headrace.autoscaling.records.capacity import read_capacity
 from headrace.cloudwatch.metrics.metric import Metric
 from headrace.cloudwatch.series.memory import MemorySeries

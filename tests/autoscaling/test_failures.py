@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.planning.policies import SCALING_POLICY
-from headrace.autoscaling.planning.targets import read_key
 from headrace.autoscaling.records.capacity import read_capacity, write_capacity
 from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric

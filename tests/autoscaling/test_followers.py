@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.loops.autoscaler import Autoscaler
 from headrace.autoscaling.loops.waker import Waker
-from headrace.autoscaling.planning.targets import VARIANT_DIMENSION, read_key
+from headrace.autoscaling.planning.targets import VARIANT_DIMENSION
 from headrace.autoscaling.records.capacity import write_capacity
 from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.cluster.launcher import WorkerSpec

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.autoscaling.planning.targets import read_key
+from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.records.capacity import write_capacity
 from headrace.cloudwatch.alarms.records import ALARM
 from headrace.cloudwatch.metrics.metric import Metric

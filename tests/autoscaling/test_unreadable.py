@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.autoscaling.planning.policies import SCALING_POLICY
-from headrace.autoscaling.planning.scheduled_actions import SCHEDULED_ACTION
-from headrace.autoscaling.planning.targets import SCALABLE_TARGET
+from headrace.autoscaling.planning.targets import SCALABLE_TARGET, SCHEDULED_ACTION
 from headrace.autoscaling.records.activities import SCALING_ACTIVITY
 from headrace.cloudwatch.alarms.records import ALARM
 from headrace.state.records import AnyKind, Kind, Unreadable

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.loops.waker import CAUSE, Waker
-from headrace.autoscaling.planning.targets import read_key
 from headrace.autoscaling.records.capacity import read_capacity, write_capacity
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.state.signals import WakeTarget

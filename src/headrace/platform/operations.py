@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from headrace.autoscaling.api import activities, policies, schedules, targets
-from headrace.autoscaling.api import tags as target_tags
+from headrace.autoscaling.api import policies, schedules, targets
 from headrace.cloudwatch.api import alarms, metric_data, metrics, put_metric_data
 from headrace.cloudwatch.api import tags as alarm_tags
 from headrace.control.api import components, definitions, endpoints, identity, logs, tags
@@ -64,10 +63,10 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("application-autoscaling", "PutScheduledAction"): schedules.put_scheduled_action,
     ("application-autoscaling", "DeleteScheduledAction"): schedules.delete_scheduled_action,
     ("application-autoscaling", "DescribeScheduledActions"): schedules.describe_scheduled_actions,
-    ("application-autoscaling", "DescribeScalingActivities"): activities.describe_scaling_activities,
-    ("application-autoscaling", "TagResource"): target_tags.tag_resource,
-    ("application-autoscaling", "UntagResource"): target_tags.untag_resource,
-    ("application-autoscaling", "ListTagsForResource"): target_tags.list_tags_for_resource,
+    ("application-autoscaling", "DescribeScalingActivities"): targets.describe_scaling_activities,
+    ("application-autoscaling", "TagResource"): targets.tag_resource,
+    ("application-autoscaling", "UntagResource"): targets.untag_resource,
+    ("application-autoscaling", "ListTagsForResource"): targets.list_tags_for_resource,
     ("sts", "GetCallerIdentity"): identity.get_caller_identity,
     ("iam", "GetRole"): identity.get_role,
     ("iam", "GetUser"): identity.get_user,

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.autoscaling.planning.targets import read_key
+from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.records.copies import keep_copies
 from headrace.control.access_keys import AccessKeys
 from headrace.control.api.context import CallContext

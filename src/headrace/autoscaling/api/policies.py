@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 from functools import partial
 
-from headrace.autoscaling.api.pages import page
+from headrace.autoscaling.api.requests import object_not_found, page, read_key, require_readable, selected
 from headrace.autoscaling.planning import step_scaling
 from headrace.autoscaling.planning.policies import (
     CONFIGURATIONS,
@@ -17,15 +17,7 @@ from headrace.autoscaling.planning.policies import (
     policy_arn,
 )
 from headrace.autoscaling.planning.policy_alarms import alarm_names, check_tracking, watched_by
-from headrace.autoscaling.planning.targets import (
-    SCALABLE_TARGET,
-    TargetKey,
-    child_name,
-    object_not_found,
-    read_key,
-    require_readable,
-    selects,
-)
+from headrace.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey, child_name
 from headrace.autoscaling.records.policies import children, ensure_alarms, remove_policy, remove_stale_alarms
 from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, alarm_arn
 from headrace.control.api.context import CallContext
@@ -71,12 +63,10 @@ def delete_scaling_policy(context: CallContext, params: Json) -> Json:
 def describe_scaling_policies(context: CallContext, params: Json) -> Json:
     """DescribeScalingPolicies."""
     names = params.get("PolicyNames")
-    if params.get("ScalableDimension") and not params.get("ResourceId"):
-        raise validation_error("ScalableDimension is given without ResourceId. Give both, or neither.")
     found = [
         record
-        for record in readable(context.store.list(SCALING_POLICY))
-        if selects(params, record.spec) and (not names or record.spec.policy_name in names)
+        for record in selected(context.store.list(SCALING_POLICY), params)
+        if not names or record.spec.policy_name in names
     ]
     render = partial(_render, context, alarms=readable(context.store.list(ALARM)))
     return page(found, params, member="ScalingPolicies", render=render, max_results=_MAX_RESULTS)

@@ -4,27 +4,21 @@ from functools import partial
 
 import msgspec
 
-from headrace.autoscaling.api.pages import page
+from headrace.autoscaling.api.requests import object_not_found, page, read_key, require_readable, selected
 from headrace.autoscaling.planning import schedule
-from headrace.autoscaling.planning.scheduled_actions import (
+from headrace.autoscaling.planning.targets import (
+    SCALABLE_TARGET,
     SCHEDULED_ACTION,
     CapacityBounds,
     ScheduledActionRecord,
     ScheduledActionSpec,
-    scheduled_action_arn,
-)
-from headrace.autoscaling.planning.targets import (
-    SCALABLE_TARGET,
     TargetKey,
     child_name,
-    object_not_found,
-    read_key,
-    require_readable,
-    selects,
+    scheduled_action_arn,
 )
 from headrace.autoscaling.records.policies import children
 from headrace.control.api.context import CallContext
-from headrace.state.records import AlreadyExists, Conflict, Json, readable
+from headrace.state.records import AlreadyExists, Conflict, Json
 from headrace.wire.aws.errors import AwsError, validation_error
 
 _MAX_ACTIONS = 200
@@ -65,12 +59,10 @@ def delete_scheduled_action(context: CallContext, params: Json) -> Json:
 def describe_scheduled_actions(context: CallContext, params: Json) -> Json:
     """DescribeScheduledActions."""
     names = params.get("ScheduledActionNames")
-    if params.get("ScalableDimension") and not params.get("ResourceId"):
-        raise validation_error("ScalableDimension is given without ResourceId. Give both, or neither.")
     found = [
         record
-        for record in readable(context.store.list(SCHEDULED_ACTION))
-        if selects(params, record.spec) and (not names or record.spec.scheduled_action_name in names)
+        for record in selected(context.store.list(SCHEDULED_ACTION), params)
+        if not names or record.spec.scheduled_action_name in names
     ]
     return page(found, params, member="ScheduledActions", render=partial(_render, context))
 

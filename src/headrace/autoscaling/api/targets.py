@@ -1,10 +1,10 @@
-"""Handlers of RegisterScalableTarget, DeregisterScalableTarget and DescribeScalableTargets."""
+"""Handlers of the operations on scalable targets, on their tags, and of DescribeScalingActivities."""
 
 from functools import partial
 
 import msgspec
 
-from headrace.autoscaling.api.pages import page
+from headrace.autoscaling.api.requests import object_not_found, page, read_key, require_readable, selected
 from headrace.autoscaling.planning.targets import (
     NAMESPACE,
     SCALABLE_TARGET,
@@ -12,21 +12,21 @@ from headrace.autoscaling.planning.targets import (
     TargetKey,
     TargetRecord,
     TargetSpec,
-    object_not_found,
-    read_key,
-    require_readable,
     service_role_arn,
     target_arn,
 )
+from headrace.autoscaling.records.activities import MAX_AGE_S, SCALING_ACTIVITY, ActivityRecord
 from headrace.autoscaling.records.capacity import read_capacity
 from headrace.autoscaling.records.policies import remove_target
 from headrace.control.api.context import CallContext
-from headrace.state.records import AlreadyExists, Conflict, Json, readable
+from headrace.state.records import AlreadyExists, Conflict, Json, Unreadable, readable
 from headrace.wire.aws.errors import AwsError, validation_error
 
 _MAX_TARGETS = 500
 """Source: Application Auto Scaling user guide, "Quotas"."""
 _MAX_TAGS = 50
+_INTERNAL_MEMBERS = ("capacity", "previous", "scaling")
+"""Members of an activity's record that AWS does not have."""
 
 
 def register_scalable_target(context: CallContext, params: Json) -> Json:
@@ -73,6 +73,45 @@ def describe_scalable_targets(context: CallContext, params: Json) -> Json:
     return page(found, params, member="ScalableTargets", render=partial(_render, context))
 
 
+def describe_scaling_activities(context: CallContext, params: Json) -> Json:
+    """DescribeScalingActivities, newest first; those that scaled nothing only on request."""
+    with_not_scaled = params.get("IncludeNotScaledActivities", False)
+    found = [
+        record
+        for record in selected(context.store.list(SCALING_ACTIVITY), params)
+        if (with_not_scaled or record.spec.not_scaled_reasons is None)
+        and record.spec.start_time >= context.now_s - MAX_AGE_S
+    ]
+    return page(found, params, member="ScalingActivities", render=_render_activity, is_newest_first=True)
+
+
+def tag_resource(context: CallContext, params: Json) -> Json:
+    """TagResource."""
+    record = _find(context, params["ResourceARN"])
+    reserved = next((key for key in params["Tags"] if key.lower().startswith("aws:")), None)
+    if reserved is not None:
+        raise validation_error(f"The tag key {reserved} begins with aws:, which is reserved. Choose another one.")
+    tags = {**record.tags, **params["Tags"]}
+    if len(tags) > _MAX_TAGS:
+        message = f"The scalable target would have {len(tags)} tags; expected at most {_MAX_TAGS}."
+        raise AwsError("TooManyTagsException", message, members={"ResourceName": params["ResourceARN"]})
+    context.store.update(record, tags=tags)
+    return {}
+
+
+def untag_resource(context: CallContext, params: Json) -> Json:
+    """UntagResource; unknown keys are ignored."""
+    record = _find(context, params["ResourceARN"])
+    removed = set(params["TagKeys"])
+    context.store.update(record, tags={key: value for key, value in record.tags.items() if key not in removed})
+    return {}
+
+
+def list_tags_for_resource(context: CallContext, params: Json) -> Json:
+    """ListTagsForResource."""
+    return {"Tags": dict(sorted(_find(context, params["ResourceARN"]).tags.items()))}
+
+
 def _render(context: CallContext, record: TargetRecord) -> Json:
     spec = record.spec
     return {
@@ -84,6 +123,19 @@ def _render(context: CallContext, record: TargetRecord) -> Json:
         "SuspendedState": msgspec.to_builtins(spec.suspended_state),
         "ScalableTargetARN": target_arn(context.aws_scope, record),
     }
+
+
+def _render_activity(record: ActivityRecord) -> Json:
+    members = msgspec.to_builtins(record.spec)
+    return {name: value for name, value in members.items() if name not in _INTERNAL_MEMBERS and value is not None}
+
+
+def _find(context: CallContext, arn: str) -> TargetRecord | Unreadable:
+    for record in context.store.list(SCALABLE_TARGET):
+        if target_arn(context.aws_scope, record) == arn:
+            return record
+    message = f"There is no scalable target with the ARN {arn}."
+    raise AwsError("ResourceNotFoundException", message, members={"ResourceName": arn})
 
 
 def _parse(key: TargetKey, params: Json, old: TargetSpec | None) -> TargetSpec:

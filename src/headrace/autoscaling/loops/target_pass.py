@@ -20,8 +20,7 @@ from headrace.autoscaling.planning.decision import (
     decide,
 )
 from headrace.autoscaling.planning.policies import PolicyRecord, triggers_of
-from headrace.autoscaling.planning.scheduled_actions import ScheduledActionRecord
-from headrace.autoscaling.planning.targets import TargetRecord
+from headrace.autoscaling.planning.targets import ScheduledActionRecord, TargetRecord
 from headrace.autoscaling.records import activities
 from headrace.autoscaling.records.activities import ActivityRecord
 from headrace.autoscaling.records.capacity import Capacity, read_capacity, write_capacity

@@ -93,11 +93,9 @@ def _numbers(text: str, low: int, high: int, *, field: str, names: dict[str, int
             stop = high if slash and not dash else stop
             every = int(step) if slash else 1
         except ValueError:
-            raise ValueError(
-                f"{part!r} is not a valid {field} of a cron expression; expected {low}-{high}, * or a/b."
-            ) from None
+            raise _bad_field(part, field, low, high) from None
         if not (low <= start <= high and low <= stop <= high and every >= 1):
-            raise ValueError(f"{part!r} is not a valid {field} of a cron expression; expected {low}-{high}, * or a/b.")
+            raise _bad_field(part, field, low, high)
         # A range may wrap around: FRI-MON.
         values = range(start, stop + 1) if start <= stop else [*range(start, high + 1), *range(low, stop + 1)]
         found.update(values[::every])

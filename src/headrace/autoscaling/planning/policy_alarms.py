@@ -7,11 +7,7 @@ import msgspec
 from headrace.autoscaling.planning import target_tracking
 from headrace.autoscaling.planning.policies import PolicyRecord, PolicySpec, policy_arn
 from headrace.autoscaling.planning.target_tracking import Side
-from headrace.autoscaling.planning.targets import (
-    COMPONENT_DIMENSION,
-    VARIANT_DIMENSION,
-    TargetKey,
-)
+from headrace.autoscaling.planning.targets import COMPONENT_DIMENSION, VARIANT_DIMENSION, TargetKey
 from headrace.cloudwatch.alarms.records import AlarmSpec
 from headrace.cloudwatch.alarms.validation import parse_alarm
 from headrace.state.records import Json
@@ -20,7 +16,7 @@ from headrace.wire.aws.scope import AwsScope
 
 _NAMESPACE = "AWS/SageMaker"
 _PERIOD_S = 60
-_PREDEFINED = {
+PREDEFINED = {
     "SageMakerVariantInvocationsPerInstance": (VARIANT_DIMENSION, "InvocationsPerInstance", "Sum"),
     "SageMakerInferenceComponentInvocationsPerCopy": (COMPONENT_DIMENSION, "InvocationsPerCopy", "Sum"),
     "SageMakerVariantConcurrentRequestsPerModelHighResolution": (
@@ -110,9 +106,9 @@ def _members(key: TargetKey, config: Json) -> dict[Side, Json]:
 
 def _predefined(key: TargetKey, predefined: Json) -> dict[str, Any]:
     kind = predefined["PredefinedMetricType"]
-    dimension, metric, statistic = _PREDEFINED.get(kind, ("", "", ""))
+    dimension, metric, statistic = PREDEFINED.get(kind, ("", "", ""))
     if dimension != key.dimension:
-        fitting = [name for name, (applies_to, _, _) in _PREDEFINED.items() if applies_to == key.dimension]
+        fitting = [name for name, (applies_to, _, _) in PREDEFINED.items() if applies_to == key.dimension]
         raise validation_error(
             f"The predefined metric {kind} is not for {key.dimension}. Use one of {', '.join(fitting)}."
         )

@@ -1,24 +1,23 @@
 """
-Scalable targets: their identity, their records, and the names that AWS gives to them. Pure.
+Scalable targets and their scheduled actions: identity, records, and the names that AWS gives to them. Pure.
 
 The record of a target is named `<ResourceId>|<ScalableDimension>`; its policies and scheduled actions add `|<name>`.
 """
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from headrace.autoscaling.planning.decision import Code, Scaling, Suspensions
-from headrace.state.records import Json, Kind, Record, RecordPart, StoredRecord, Unreadable
-from headrace.wire.aws.errors import AwsError, validation_error
+from headrace.autoscaling.planning.schedule import Schedule, Window, parse
+from headrace.state.records import Json, Kind, Record, RecordPart, StoredRecord
 from headrace.wire.aws.scope import AwsScope, partition_of
 
 NAMESPACE = "sagemaker"
 VARIANT_DIMENSION = "sagemaker:variant:DesiredInstanceCount"
 COMPONENT_DIMENSION = "sagemaker:inference-component:DesiredCopyCount"
-_CONCURRENCY_DIMENSION = "sagemaker:variant:DesiredProvisionedConcurrency"
 _NAME = "[a-zA-Z0-9](?:-*[a-zA-Z0-9]){0,62}"
 _VARIANT_ID = re.compile(rf"endpoint/(?P<endpoint>{_NAME})/variant/(?P<variant>{_NAME})", re.ASCII)
 _COMPONENT_ID = re.compile(rf"inference-component/(?P<component>{_NAME})", re.ASCII)
@@ -138,36 +137,52 @@ SCALABLE_TARGET: Final = Kind("scalable-target", TargetSpec, TargetStatus)
 TargetRecord = Record[TargetSpec, TargetStatus]
 
 
-def read_key(params: Json) -> TargetKey:
-    """
-    Return the target that a request names.
+class CapacityBounds(RecordPart, frozen=True, kw_only=True, rename="pascal"):
+    """The bounds that a scheduled action sets; None leaves one as it is."""
 
-    Raises:
-        AwsError: Headrace does not scale it.
-    """
-    resource_id, dimension = params["ResourceId"], params["ScalableDimension"]
-    if dimension == _CONCURRENCY_DIMENSION:
-        raise validation_error(
-            f"{dimension} is not supported by Headrace: a serverless variant is one worker that always runs. "
-            f"Use {VARIANT_DIMENSION} on a variant with instances."
-        )
-    key = TargetKey.parse(resource_id, dimension)
-    if key is None or params.get("ServiceNamespace", NAMESPACE) != NAMESPACE:
-        raise validation_error(
-            "Unsupported service namespace, resource type or scalable dimension. Headrace scales "
-            f"endpoint/NAME/variant/NAME by {VARIANT_DIMENSION} and inference-component/NAME by {COMPONENT_DIMENSION}, "
-            "both of the namespace sagemaker."
-        )
-    return key
+    min_capacity: int | None = None
+    max_capacity: int | None = None
 
 
-def selects(params: Json, spec: TargetMembers) -> bool:
-    """Return whether ServiceNamespace, ResourceId and ScalableDimension of a Describe request select a record."""
-    return (
-        params["ServiceNamespace"] == spec.service_namespace
-        and params.get("ResourceId") in (None, spec.resource_id)
-        and params.get("ScalableDimension") in (None, spec.scalable_dimension)
-    )
+class ScheduledActionSpec(TargetMembers, frozen=True, kw_only=True, rename="pascal"):
+    """A scheduled action as it was put."""
+
+    scheduled_action_name: str
+    schedule: str
+    timezone: str | None = None
+    start_time: float | None = None
+    """Seconds since 1970, as `end_time`."""
+    end_time: float | None = None
+    scalable_target_action: CapacityBounds
+    put_s: float = msgspec.field(name="put_s")
+    """When it was put last; its schedule counts from then."""
+
+    def __post_init__(self) -> None:
+        """Check the schedule; a ValueError makes the record unreadable."""
+        super().__post_init__()
+        _ = self.parsed_schedule
+
+    @property
+    def parsed_schedule(self) -> Schedule:
+        """The times at which the action runs."""
+        return parse(self.schedule, self.timezone)
+
+    @property
+    def window(self) -> Window:
+        """The time in which the schedule is in force."""
+        return Window(created_s=self.put_s, start_s=self.start_time, end_s=self.end_time)
+
+
+class ScheduledActionStatus(RecordPart, frozen=True, kw_only=True):
+    """When a scheduled action ran."""
+
+    ran_s: float = 0.0
+    """The time of its schedule at which it ran last; seconds since 1970."""
+
+
+SCHEDULED_ACTION: Final = Kind("scheduled-action", ScheduledActionSpec, ScheduledActionStatus)
+
+ScheduledActionRecord = Record[ScheduledActionSpec, ScheduledActionStatus]
 
 
 def child_name(key: TargetKey, name: str) -> str:
@@ -199,26 +214,19 @@ def child_arn(aws_scope: AwsScope, record: StoredRecord, key: TargetKey, *, kind
     return f"{start}:{kind}:{dashed}:resource/{NAMESPACE}/{key.resource_id}:{title}/{name}"
 
 
+def scheduled_action_arn(aws_scope: AwsScope, record: ScheduledActionRecord) -> str:
+    """Return the ARN of a scheduled action."""
+    spec = record.spec
+    return child_arn(
+        aws_scope,
+        record,
+        spec.key,
+        kind="scheduledAction",
+        title="scheduledActionName",
+        name=spec.scheduled_action_name,
+    )
+
+
 def service_role_arn(aws_scope: AwsScope) -> str:
     """Return the service-linked role that AWS creates and uses, whatever role is given."""
     return f"arn:{partition_of(aws_scope.region)}:iam::{aws_scope.account}:{_ROLE}"
-
-
-def object_not_found(what: str, key: TargetKey, more: str = "") -> AwsError:
-    """Return AWS's error for a missing target, policy or scheduled action; `what` ends with "for"."""
-    where = f"service namespace: {NAMESPACE}, resource ID: {key.resource_id}, scalable dimension: {key.dimension}"
-    return AwsError("ObjectNotFoundException", f"{what} {where}{more}")
-
-
-def require_readable(record: Record[Any, Any] | Unreadable) -> Record[Any, Any]:
-    """
-    Return a record that could be decoded.
-
-    Raises:
-        AwsError: It could not.
-    """
-    if isinstance(record, Unreadable):
-        raise validation_error(
-            f"The record of {record.name} cannot be read ({record.reason}). Delete it, and create it again."
-        )
-    return record

@@ -12,8 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from headrace.autoscaling.planning.decision import Scaling
-from headrace.autoscaling.planning.scheduled_actions import CapacityBounds
-from headrace.autoscaling.planning.targets import NAMESPACE, TargetKey, TargetMembers
+from headrace.autoscaling.planning.targets import NAMESPACE, CapacityBounds, TargetKey, TargetMembers
 from headrace.state.records import Conflict, Json, Kind, NoStatus, Record, readable
 from headrace.state.store import Store
 

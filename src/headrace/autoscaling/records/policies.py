@@ -13,8 +13,13 @@ import msgspec
 
 from headrace.autoscaling.planning.policies import SCALING_POLICY, PolicyRecord, policy_arn
 from headrace.autoscaling.planning.policy_alarms import alarm_names, alarm_specs
-from headrace.autoscaling.planning.scheduled_actions import SCHEDULED_ACTION, ScheduledActionRecord
-from headrace.autoscaling.planning.targets import SCALABLE_TARGET, TargetKey, TargetRecord
+from headrace.autoscaling.planning.targets import (
+    SCALABLE_TARGET,
+    SCHEDULED_ACTION,
+    ScheduledActionRecord,
+    TargetKey,
+    TargetRecord,
+)
 from headrace.autoscaling.records.copies import release_copies
 from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, AlarmSpec, new_alarm_status
 from headrace.state.records import AlreadyExists, Kind, Record, StoredRecord, Unreadable, readable

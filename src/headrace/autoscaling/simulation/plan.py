@@ -12,18 +12,11 @@ from typing import Any
 
 from headrace.autoscaling.planning import schedule, step_scaling, target_tracking
 from headrace.autoscaling.planning.decision import Suspensions
+from headrace.autoscaling.planning.policy_alarms import PREDEFINED
 from headrace.autoscaling.planning.schedule import Window
 from headrace.autoscaling.simulation.metrics import NAMESPACE, check, metric
 from headrace.autoscaling.simulation.simulator import Scenario, SimulatedAction, SimulatedAlarm
 from headrace.cloudwatch.alarms.rules import MINUTE_S, rule_from_json
-
-PREDEFINED: Mapping[str, tuple[str, str]] = {
-    "SageMakerVariantInvocationsPerInstance": ("InvocationsPerInstance", "Sum"),
-    "SageMakerInferenceComponentInvocationsPerCopy": ("InvocationsPerCopy", "Sum"),
-    "SageMakerVariantConcurrentRequestsPerModelHighResolution": ("ConcurrentRequestsPerModel", "Average"),
-    "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolution": ("ConcurrentRequestsPerCopy", "Average"),
-}
-"""Predefined metric → its CloudWatch name and statistic."""
 
 
 def scenario_from_json(
@@ -126,7 +119,8 @@ def _tracking(name: str, config: Mapping[str, Any]) -> list[SimulatedAlarm]:
                 f"PredefinedMetricType {kind!r} cannot be simulated; expected one of {', '.join(PREDEFINED)}."
             )
         is_fast = kind in target_tracking.HIGH_RESOLUTION
-        watched: dict[str, Any] = dict(zip(("MetricName", "Statistic"), PREDEFINED[kind], strict=True))
+        _, metric_name, statistic = PREDEFINED[kind]
+        watched: dict[str, Any] = {"MetricName": metric_name, "Statistic": statistic}
     else:
         custom = config["CustomizedMetricSpecification"]
         watched = {key: custom[key] for key in ("MetricName", "Statistic", "Metrics") if key in custom}
