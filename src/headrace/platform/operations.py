@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from headrace.autoscaling.api import policies, schedules, targets
-from headrace.cloudwatch.api import alarms, metric_data, metrics, put_metric_data
-from headrace.cloudwatch.api import tags as alarm_tags
+from headrace.cloudwatch.api import alarms, metrics, put_metric_data
 from headrace.control.api import components, definitions, endpoints, identity, logs, tags
 from headrace.control.api.context import Handler
 
@@ -39,7 +38,7 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("logs", "FilterLogEvents"): logs.filter_log_events,
     ("logs", "GetLogEvents"): logs.get_log_events,
     ("cloudwatch", "PutMetricData"): put_metric_data.put_metric_data,
-    ("cloudwatch", "GetMetricData"): metric_data.get_metric_data,
+    ("cloudwatch", "GetMetricData"): metrics.get_metric_data,
     ("cloudwatch", "GetMetricStatistics"): metrics.get_metric_statistics,
     ("cloudwatch", "ListMetrics"): metrics.list_metrics,
     ("cloudwatch", "PutMetricAlarm"): alarms.put_metric_alarm,
@@ -50,9 +49,9 @@ OPERATIONS: Mapping[tuple[str, str], Handler] = {
     ("cloudwatch", "SetAlarmState"): alarms.set_alarm_state,
     ("cloudwatch", "EnableAlarmActions"): alarms.enable_alarm_actions,
     ("cloudwatch", "DisableAlarmActions"): alarms.disable_alarm_actions,
-    ("cloudwatch", "TagResource"): alarm_tags.tag_resource,
-    ("cloudwatch", "UntagResource"): alarm_tags.untag_resource,
-    ("cloudwatch", "ListTagsForResource"): alarm_tags.list_tags_for_resource,
+    ("cloudwatch", "TagResource"): alarms.tag_resource,
+    ("cloudwatch", "UntagResource"): alarms.untag_resource,
+    ("cloudwatch", "ListTagsForResource"): alarms.list_tags_for_resource,
     ("application-autoscaling", "RegisterScalableTarget"): targets.register_scalable_target,
     ("application-autoscaling", "DeregisterScalableTarget"): targets.deregister_scalable_target,
     ("application-autoscaling", "DescribeScalableTargets"): targets.describe_scalable_targets,

@@ -9,7 +9,7 @@ from headrace.autoscaling.planning.policies import PolicyRecord, PolicySpec, pol
 from headrace.autoscaling.planning.target_tracking import Side
 from headrace.autoscaling.planning.targets import COMPONENT_DIMENSION, VARIANT_DIMENSION, TargetKey
 from headrace.cloudwatch.alarms.records import AlarmSpec
-from headrace.cloudwatch.alarms.validation import parse_alarm
+from headrace.cloudwatch.validation import parse_alarm
 from headrace.state.records import Json
 from headrace.wire.aws.errors import AwsError, validation_error
 from headrace.wire.aws.scope import AwsScope

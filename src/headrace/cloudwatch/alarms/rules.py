@@ -197,8 +197,7 @@ def samples_needed(statistic: str) -> float:
 def _metric(definition: AlarmDefinition) -> Metric:
     if not definition.metric_name or not definition.namespace:
         raise ValueError("An alarm needs MetricName and Namespace, or Metrics.")
-    dimensions = sorted((dimension["Name"], dimension["Value"]) for dimension in definition.dimensions or ())
-    return Metric(namespace=definition.namespace, name=definition.metric_name, dimensions=tuple(dimensions))
+    return Metric.of(definition.namespace, definition.metric_name, definition.dimensions)
 
 
 def _period_s(queries: Sequence[Json]) -> int:

@@ -1,20 +1,28 @@
-"""Handlers of the alarm operations: put, describe, delete, set the state, switch the actions, and the history."""
+"""Handlers of the operations on alarms, their states, actions, history and tags."""
 
 import json
+from collections.abc import Sequence
 
 import msgspec
 
-from headrace.cloudwatch.alarms.records import ALARM, AlarmRecord, AlarmSpec, alarm_json, history_item, new_alarm_status
-from headrace.cloudwatch.alarms.validation import parse_alarm
+from headrace.cloudwatch.alarms.records import (
+    ALARM,
+    AlarmRecord,
+    AlarmSpec,
+    alarm_arn,
+    alarm_json,
+    history_item,
+    new_alarm_status,
+)
 from headrace.cloudwatch.api.context import CloudWatchCall
-from headrace.cloudwatch.api.tags import parse_tags
-from headrace.cloudwatch.errors import PAGES, alarm_not_found, invalid_combination, validation_error
-from headrace.cloudwatch.metrics.members import metric_of
+from headrace.cloudwatch.errors import PAGES, alarm_not_found, invalid_combination, invalid_value, validation_error
+from headrace.cloudwatch.validation import metric_of, parse_alarm
 from headrace.state.records import AlreadyExists, Conflict, Json, Record, Unreadable, readable
 from headrace.wire.aws.errors import AwsError
 
 MAX_ALARMS = 5000
 """Source: CloudWatch service quotas, metric alarms per region."""
+_MAX_TAGS = 50
 _PAGE_SIZE = 50
 _HISTORY_PAGE_SIZE = 100
 _FILTERS = {"Statistic": "statistic", "ExtendedStatistic": "extended_statistic", "Period": "period", "Unit": "unit"}
@@ -24,7 +32,7 @@ _FILTERS = {"Statistic": "statistic", "ExtendedStatistic": "extended_statistic",
 def put_metric_alarm(context: CloudWatchCall, params: Json) -> Json:
     """PutMetricAlarm: create an alarm, or change one, which keeps its state."""
     definition = parse_alarm(params)
-    name, tags = params["AlarmName"], parse_tags(params.get("Tags"))
+    name, tags = params["AlarmName"], _parse_tags(params.get("Tags"))
     spec = AlarmSpec(**msgspec.structs.asdict(definition), configured_s=context.now_s)
     record = context.store.get(ALARM, name)
     if record is not None:
@@ -129,6 +137,28 @@ def describe_alarm_history(context: CloudWatchCall, params: Json) -> Json:
     return {"AlarmHistoryItems": items[begin:end], **token}
 
 
+def tag_resource(context: CloudWatchCall, params: Json) -> Json:
+    """TagResource."""
+    record = _find(context, params["ResourceARN"])
+    tags = {**record.tags, **_parse_tags(params["Tags"])}
+    _check_number(tags)
+    context.store.update(record, tags=tags)
+    return {}
+
+
+def untag_resource(context: CloudWatchCall, params: Json) -> Json:
+    """UntagResource; unknown keys are ignored."""
+    record, removed = _find(context, params["ResourceARN"]), set(params["TagKeys"])
+    context.store.update(record, tags={key: value for key, value in record.tags.items() if key not in removed})
+    return {}
+
+
+def list_tags_for_resource(context: CloudWatchCall, params: Json) -> Json:
+    """ListTagsForResource."""
+    tags = _find(context, params["ResourceARN"]).tags
+    return {"Tags": [{"Key": key, "Value": value} for key, value in sorted(tags.items())]}
+
+
 def _switch_actions(context: CloudWatchCall, params: Json, *, is_enabled: bool) -> Json:
     for name in params["AlarmNames"]:
         record = context.store.get(ALARM, name)
@@ -158,3 +188,34 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _parse_tags(given: Sequence[Json] | None) -> dict[str, str]:
+    """
+    Parse a list of tags.
+
+    Raises:
+        AwsError: A key is given twice or begins with `aws:`, or there are more than 50 tags.
+    """
+    tags: dict[str, str] = {}
+    for tag in given or ():
+        if tag["Key"] in tags:
+            raise invalid_value(f"The tag key {tag['Key']} is given twice in Tags. Tag keys are unique.")
+        if tag["Key"].lower().startswith("aws:"):
+            raise invalid_value(f"The tag key {tag['Key']} begins with aws:, which is reserved. Choose another one.")
+        tags[tag["Key"]] = tag["Value"]
+    _check_number(tags)
+    return tags
+
+
+def _find(context: CloudWatchCall, arn: str) -> AlarmRecord | Unreadable:
+    record = context.store.get(ALARM, arn.partition(":alarm:")[2])
+    if record is None or alarm_arn(context.aws_scope, record.name) != arn:
+        members = {"ResourceType": "alarm", "ResourceId": arn}
+        raise AwsError("ResourceNotFoundException", f"There is no alarm {arn}.", status=404, members=members)
+    return record
+
+
+def _check_number(tags: dict[str, str]) -> None:
+    if len(tags) > _MAX_TAGS:
+        raise invalid_value(f"The alarm would have {len(tags)} tags; expected at most {_MAX_TAGS}.")

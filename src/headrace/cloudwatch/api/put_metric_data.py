@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from headrace.cloudwatch.api.context import CloudWatchCall
 from headrace.cloudwatch.errors import invalid_combination, invalid_value, missing_parameter
-from headrace.cloudwatch.metrics.members import metric_of
 from headrace.cloudwatch.metrics.metric import Metric, Point
+from headrace.cloudwatch.validation import metric_of
 from headrace.state.records import Json
 
 _MAX_DATA = 1000

@@ -65,10 +65,9 @@ def query_from_json(spec: Mapping[str, Any]) -> Query:
         return Query(id=spec["Id"], expression=expression, period_s=period_s, label=label, is_returned=is_returned)
     stat = spec["MetricStat"]
     metric = stat["Metric"]
-    dimensions = tuple(sorted((item["Name"], item["Value"]) for item in metric.get("Dimensions") or ()))
     return Query(
         id=spec["Id"],
-        metric=Metric(namespace=metric["Namespace"], name=metric["MetricName"], dimensions=dimensions),
+        metric=Metric.of(metric["Namespace"], metric["MetricName"], metric.get("Dimensions")),
         statistic=stat["Stat"],
         period_s=int(stat["Period"]),
         unit=stat.get("Unit"),

@@ -6,7 +6,7 @@ since 1970. Source: CloudWatch user guide, "Metrics concepts".
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,12 @@ class Metric:
     namespace: str
     name: str
     dimensions: Dimensions = ()
+
+    @classmethod
+    def of(cls, namespace: str, name: str, dimensions: Iterable[Mapping[str, str]] | None) -> "Metric":
+        """Return the metric whose dimensions are given as the API has them: objects with `Name` and `Value`."""
+        pairs = sorted((dimension["Name"], dimension["Value"]) for dimension in dimensions or ())
+        return cls(namespace=namespace, name=name, dimensions=tuple(pairs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
-"""Validates PutMetricAlarm and metric data queries beyond what the service's model says. Pure."""
+"""Validates metrics, periods, queries and alarms of requests beyond what the service's model says. Pure."""
 
 import math
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -10,17 +11,42 @@ from headrace.cloudwatch.alarms.rules import COMPARES, AlarmDefinition, AlarmRul
 from headrace.cloudwatch.errors import invalid_combination, invalid_value, missing_parameter, validation_error
 from headrace.cloudwatch.math.queries import evaluate, query_from_json
 from headrace.cloudwatch.math.syntax import BadExpression
-from headrace.cloudwatch.metrics.members import metric_of
 from headrace.cloudwatch.metrics.metric import Metric, Point
 from headrace.cloudwatch.metrics.statistics import is_statistic
 from headrace.state.records import Json
 
 _DAY_S = 86_400
-_PERIODS_S = (10, 20, 30)
+_ALARM_PERIODS_S = (10, 20, 30)
+_READ_PERIODS_S = (1, 5, *_ALARM_PERIODS_S)
 _SINGLE_METRIC_MEMBERS = ("MetricName", "Namespace", "Statistic", "ExtendedStatistic", "Dimensions", "Period", "Unit")
 _UNSUPPORTED_MEMBERS = ("ThresholdMetricId", "EvaluationCriteria", "EvaluationInterval", "WarmUpConfiguration")
 _ARN = re.compile(r"arn:[^:\s]+:[^:\s]+:[^:]*:[^:]*:.+")
 _QUERY_ID = re.compile(r"[a-z][A-Za-z0-9_]*", re.ASCII)
+
+
+def metric_of(namespace: str, name: str, dimensions: Sequence[Json] | None) -> Metric:
+    """
+    Return the metric that a request names.
+
+    Raises:
+        AwsError: A dimension is given twice.
+    """
+    metric = Metric.of(namespace, name, dimensions)
+    for (first, _), (second, _) in pairwise(metric.dimensions):
+        if first == second:
+            raise invalid_value(f"The dimension {first} is given twice in Dimensions. Names of dimensions are unique.")
+    return metric
+
+
+def check_period(period_s: int) -> None:
+    """
+    Check the length of a period in which datapoints are read.
+
+    Raises:
+        AwsError: CloudWatch has no such period.
+    """
+    if period_s not in _READ_PERIODS_S and period_s % 60:
+        raise invalid_value(f"The parameter Period must be 1, 5, 10, 20, 30, or a multiple of 60. It is {period_s}.")
 
 
 def parse_alarm(params: Json) -> AlarmDefinition:
@@ -137,7 +163,7 @@ def _check_stat(name: str, stat: Json) -> None:
 
 def _check_times(rule: AlarmRule) -> None:
     period_s, number = rule.period_s, rule.evaluation_periods
-    if period_s not in _PERIODS_S and period_s % 60:
+    if period_s not in _ALARM_PERIODS_S and period_s % 60:
         raise validation_error(f"Period must be 10, 20, 30 or a multiple of 60. It is {period_s}.")
     longest_s = _DAY_S if period_s < 3600 else 7 * _DAY_S
     if number * period_s > longest_s:
