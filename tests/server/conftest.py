@@ -121,9 +121,8 @@ def shared_echo() -> Iterator[Echo]:
 
 
 @pytest.fixture
-def echo(shared_echo: Echo) -> Echo:
+def echo(shared_echo: Echo) -> Iterator[Echo]:
     """A server with default settings, as if it were fresh: tests share the process, not what they did to it."""
-    shared_echo.until(lambda: not shared_echo.open_calls, "the last test's requests ended and are in the log")
     shared_echo.backend.script = EchoScript()
     shared_echo.backend.is_healthy = True
     shared_echo.backend.requests.clear()
@@ -131,4 +130,6 @@ def echo(shared_echo: Echo) -> Echo:
     shared_echo.log.seek(0)
     shared_echo.log.truncate()
     setup_logging(format="json", level="info", stream=shared_echo.log)
-    return shared_echo
+    yield shared_echo
+    # The log is the process's: a line that comes later would be in the log of the next test's own server.
+    shared_echo.until(lambda: not shared_echo.open_calls, "the requests have ended and are in the log")
