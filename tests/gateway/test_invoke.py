@@ -190,7 +190,7 @@ def test_the_error_text_of_a_worker_is_truncated_and_may_be_binary(gateway):
 
 
 def test_too_large_payloads_have_the_error_text_of_aws():
-    with running(max_body_bytes=1000, max_answer_bytes=2000) as gateway:
+    with running(max_body_bytes=1000, max_response_bytes=2000) as gateway:
         worker = gateway.serve()
         assert len(gateway.boto.invoke_endpoint(EndpointName="ep", Body=b"x" * 1000)["Body"].read()) == 1000
         for body in (b"x" * 1001, b"x" * 500_000):

@@ -236,9 +236,9 @@ class Gateway:
         await exchange.respond(200, [("content-type", "application/json"), *record.id_headers()], body)
 
     async def _with_body(
-        self, exchange: Exchange, answer: Callable[[bytes], Awaitable[None]], *, is_async: bool = False
+        self, exchange: Exchange, handle: Callable[[bytes], Awaitable[None]], *, is_async: bool = False
     ) -> None:
-        """Read the body, then answer unless the client disconnects."""
+        """Read the body, then handle the request unless the client disconnects."""
         texts, config = self._service.texts, self._service.config
         if self.metrics.in_flight > config.max_in_flight:
             raise texts.overloaded(f"{config.max_in_flight} requests")
@@ -247,7 +247,7 @@ class Gateway:
             with self._service.budget.share() as share:
                 body = await exchange.read_body(max_bytes=max_bytes, timeout_s=BODY_TIMEOUT_S, share=share)
                 async with exchange.cancelled_on_disconnect():
-                    await answer(body)
+                    await handle(body)
         except BodyTooLarge:
             raise texts.body_too_large(max_bytes) from None
         except BudgetSpent:

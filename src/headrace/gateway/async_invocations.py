@@ -180,7 +180,7 @@ class AsyncInvocations:
             return pending.body or b""
         since_s = perf_counter()
         try:
-            body = await self._objects.get(pending.input_uri, max_bytes=self._service.config.max_async_answer_bytes)
+            body = await self._objects.get(pending.input_uri, max_bytes=self._service.config.max_async_response_bytes)
         except ObjectFailed:
             outcome.is_download_failed = True
             raise
@@ -225,9 +225,13 @@ class AsyncInvocations:
         request = ClientRequest(headers=invocation.worker_headers(), body=body)
         try:
             query = service.routing_query(invocation, body)
-            async with service.invoke(pending.endpoint, query, request, record, timeout_s=pending.timeout_s) as answer:
-                await service.check_status(answer, pending.endpoint)
-                content = await service.read(answer, pending.endpoint, max_bytes=service.config.max_async_answer_bytes)
+            async with service.invoke(
+                pending.endpoint, query, request, record, timeout_s=pending.timeout_s
+            ) as response:
+                await service.check_status(response, pending.endpoint)
+                content = await service.read(
+                    response, pending.endpoint, max_bytes=service.config.max_async_response_bytes
+                )
         except TimeoutError:
             record.error, record.status = "ModelError", 424
             raise service.texts.timed_out(pending.endpoint) from None
@@ -236,7 +240,7 @@ class AsyncInvocations:
             raise
         else:
             record.status, record.num_bytes = 200, len(content)
-            return content, answer.headers.get("content-type", "application/octet-stream")
+            return content, response.headers.get("content-type", "application/octet-stream")
         finally:
             record.ended_s = perf_counter()
             outcome.variant, outcome.model_status = record.variant, record.model_status

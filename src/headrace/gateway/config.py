@@ -15,7 +15,7 @@ class GatewayConfig:
     region: str
     max_body_bytes: int = 25 * MIB
     """Largest body of a request."""
-    max_answer_bytes: int = 25 * MIB
+    max_response_bytes: int = 25 * MIB
     """Largest response that is not streamed."""
     invocation_timeout_s: float = 60.0
     """Longest time from the request to the whole response, unless it is streamed."""
@@ -36,7 +36,7 @@ class GatewayConfig:
     async_folder: Path | None = None
     """Folder of accepted asynchronous invocations. None: they are refused."""
     max_async_waiting: int = 10_000
-    max_async_answer_bytes: int = 256 * MIB
+    max_async_response_bytes: int = 256 * MIB
     """Largest input, and largest response, of an asynchronous invocation; both are held in memory."""
     log_url: str = (
         "https://{region}.console.aws.amazon.com/cloudwatch/home?region={region}"

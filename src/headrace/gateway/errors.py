@@ -136,7 +136,7 @@ class ErrorTexts:
         """The body is over the limit; AWS's code for this is the status."""
         return AwsError("413", f"HTTP content length exceeded {max_bytes} bytes.", status=413)
 
-    def no_answer(self, endpoint: str) -> AwsError:
+    def no_response(self, endpoint: str) -> AwsError:
         """No worker could be reached, or each one died before it answered."""
         return self._model_error(
             endpoint,
@@ -150,7 +150,7 @@ class ErrorTexts:
         """The model did not answer in time."""
         return self._model_error(endpoint, 0, TIMED_OUT)
 
-    def answer_not_whole(self, endpoint: str, status: int) -> AwsError:
+    def incomplete_response(self, endpoint: str, status: int) -> AwsError:
         """The response broke off, or is too large to be held in memory."""
         side = "client" if 400 <= status < 500 else "server"
         text = f"Received {side} error ({status}) from {CONTAINER} and could not load the entire response body."

@@ -54,12 +54,12 @@ class Forwarded:
     """A request whose response has begun. Always `close` it."""
 
     decision: RoutingDecision
-    answer: ClientResponse
+    response: ClientResponse
     lease: LoadLease
 
     def close(self) -> None:
         """Drop the rest of the response, and count the request no longer. Idempotent."""
-        self.answer.close()
+        self.response.close()
         self.lease.release()
 
 
@@ -188,13 +188,13 @@ class Forwarder:
             if forwarded is not None:
                 return forwarded
             await self._table.settled()
-        raise self._no_answer(state)
+        raise self._no_response(state)
 
     async def _call(self, decision: RoutingDecision, request: ClientRequest, state: _ForwardState) -> Forwarded | None:
         """Send the request to one replica; None if it did not answer and another one may be tried."""
         replica, lease = decision.replica, self.loads.acquire(decision.replica.worker)
         try:
-            answer = await self._upstream.send(replica.url, _with_token(request, replica.token))
+            response = await self._upstream.send(replica.url, _with_token(request, replica.token))
         except NoResponse as failure:
             lease.release()
             self._handle_failure(replica, failure, state)
@@ -204,7 +204,7 @@ class Forwarder:
             raise
         if self._quarantine:
             self._quarantine.lift(replica)
-        return Forwarded(decision=decision, answer=answer, lease=lease)
+        return Forwarded(decision=decision, response=response, lease=lease)
 
     def _handle_failure(self, replica: Replica, failure: NoResponse, state: _ForwardState) -> None:
         get_logger().warning("worker.silent", endpoint=state.endpoint, worker=replica.worker, reason=str(failure))
@@ -213,11 +213,11 @@ class Forwarder:
             self.on_quarantine()
         state.add_failure(replica.worker, failure)
         if isinstance(failure, ResponseHeadBroken):
-            raise self._texts.no_answer(state.endpoint)
+            raise self._texts.no_response(state.endpoint)
 
-    def _no_answer(self, state: _ForwardState) -> AwsError:
+    def _no_response(self, state: _ForwardState) -> AwsError:
         """Return the error after the last attempt: a ModelError if a replica may have begun to run the request."""
-        return self._texts.no_answer(state.endpoint) if state.num_broken else self._texts.no_replica(state.endpoint)
+        return self._texts.no_response(state.endpoint) if state.num_broken else self._texts.no_replica(state.endpoint)
 
     async def _next_replica(self, state: _ForwardState) -> RoutingDecision | None:
         """Choose the replica to try next, holding the request until there is one; None if all of them have failed."""
@@ -293,7 +293,7 @@ class Forwarder:
             error = self._texts.waited_too_long(state.endpoint, state.target.component)
         else:
             return
-        raise self._no_answer(state) if state.num_broken else error
+        raise self._no_response(state) if state.num_broken else error
 
     def _raise_if_not_tried(self, route: Route, state: _ForwardState) -> None:
         """Raise the reason why no replica can answer, unless the reason is that all of them have failed."""

@@ -23,14 +23,14 @@ async def invoke(
     try:
         async with service.invoke(
             invocation.endpoint, query, request, record, timeout_s=service.config.invocation_timeout_s
-        ) as answer:
-            await service.check_status(answer, invocation.endpoint)
-            content = await service.read(answer, invocation.endpoint, max_bytes=service.config.max_answer_bytes)
+        ) as response:
+            await service.check_status(response, invocation.endpoint)
+            content = await service.read(response, invocation.endpoint, max_bytes=service.config.max_response_bytes)
     except TimeoutError:
         raise service.texts.timed_out(invocation.endpoint) from None
     record.first_s = perf_counter()
     record.num_parts = 1
     record.status = 200
-    headers = service.answer_headers(invocation, record, answer.headers)
-    headers["Content-Type"] = answer.headers.get("content-type", "application/octet-stream")
+    headers = service.response_headers(invocation, record, response.headers)
+    headers["Content-Type"] = response.headers.get("content-type", "application/octet-stream")
     await exchange.respond(200, headers.items(), content)

@@ -216,8 +216,8 @@ async def _forward(
             record,
             timeout_s=service.config.stream_timeout_s,
             heartbeat=lambda: _heartbeat(service, request.body, exchange, record),
-        ) as answer:
-            await _send_response(service, invocation, answer, exchange, record)
+        ) as response:
+            await _send_response(service, invocation, response, exchange, record)
     except TimeoutError:
         raise EngineFailed("The model did not finish its answer in time.") from None
     except ResponseBroken:
@@ -229,26 +229,26 @@ async def _forward(
 async def _send_response(
     service: InvocationService,
     invocation: Invocation,
-    answer: ClientResponse,
+    response: ClientResponse,
     exchange: Exchange,
     record: InvocationRecord,
 ) -> None:
-    is_sse = answer.headers.get("content-type", "").startswith(SSE_CONTENT_TYPE)
-    headers = [*service.answer_headers(invocation, record, answer.headers).items(), *_headers(answer)]
-    if is_sse and 200 <= answer.status < 300:
+    is_sse = response.headers.get("content-type", "").startswith(SSE_CONTENT_TYPE)
+    headers = [*service.response_headers(invocation, record, response.headers).items(), *_headers(response)]
+    if is_sse and 200 <= response.status < 300:
         if not exchange.is_started:
-            record.status = answer.status
-            await exchange.start(answer.status, headers)
-        await relay(answer, exchange, record)
+            record.status = response.status
+            await exchange.start(response.status, headers)
+        await relay(response, exchange, record)
         return
-    content = await service.read(answer, invocation.endpoint, max_bytes=service.config.max_answer_bytes)
+    content = await service.read(response, invocation.endpoint, max_bytes=service.config.max_response_bytes)
     record.first_s = perf_counter()
     if exchange.is_started:  # by a heartbeat: a response that is not a stream becomes one event
-        record.error = record.error or (str(answer.status) if answer.status >= 400 else None)
+        record.error = record.error or (str(response.status) if response.status >= 400 else None)
         exchange.put(b"data: " + b" ".join(content.split()) + b"\n\n")
         return
-    record.status = answer.status
-    await exchange.respond(answer.status, headers, content)
+    record.status = response.status
+    await exchange.respond(response.status, headers, content)
 
 
 def _is_streamed(body: bytes) -> bool:
@@ -274,8 +274,8 @@ async def _heartbeat(service: InvocationService, body: bytes, exchange: Exchange
         await asyncio.sleep(service.config.heartbeat_s)
 
 
-def _headers(answer: ClientResponse) -> list[tuple[str, str]]:
-    return [(name, answer.headers[name]) for name in _FORWARDED_HEADERS if name in answer.headers]
+def _headers(response: ClientResponse) -> list[tuple[str, str]]:
+    return [(name, response.headers[name]) for name in _FORWARDED_HEADERS if name in response.headers]
 
 
 def to_openai_error(error: AwsError, *, model: str = "") -> HeadraceError:

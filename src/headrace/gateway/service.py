@@ -102,8 +102,8 @@ class InvocationService:
                 raise
             try:
                 record.head_s = perf_counter()
-                record.model_status = forwarded.answer.status
-                yield forwarded.answer
+                record.model_status = forwarded.response.status
+                yield forwarded.response
             finally:
                 forwarded.close()
 
@@ -123,7 +123,7 @@ class InvocationService:
             record.held_s += perf_counter() - since_s
             timeout.reschedule(loop.time() + timeout_s)
 
-    async def read(self, answer: ClientResponse, endpoint: str, *, max_bytes: int) -> bytes:
+    async def read(self, response: ClientResponse, endpoint: str, *, max_bytes: int) -> bytes:
         """
         Read the whole body of a response.
 
@@ -131,22 +131,22 @@ class InvocationService:
             AwsError: the body broke off, or is too long.
         """
         try:
-            return await answer.read(max_bytes)
+            return await response.read(max_bytes)
         except (ResponseBroken, ResponseTooLarge) as error:
-            raise self.texts.answer_not_whole(endpoint, answer.status) from error
+            raise self.texts.incomplete_response(endpoint, response.status) from error
 
-    async def check_status(self, answer: ClientResponse, endpoint: str) -> None:
+    async def check_status(self, response: ClientResponse, endpoint: str) -> None:
         """
         Check that the worker answered 2xx.
 
         Raises:
             AwsError: the worker answered another status.
         """
-        if not 200 <= answer.status < 300:
-            body = await self.read(answer, endpoint, max_bytes=self.config.max_answer_bytes)
-            raise self.texts.refused(endpoint, answer.status, body)
+        if not 200 <= response.status < 300:
+            body = await self.read(response, endpoint, max_bytes=self.config.max_response_bytes)
+            raise self.texts.refused(endpoint, response.status, body)
 
-    def answer_headers(
+    def response_headers(
         self, invocation: Invocation, record: InvocationRecord, headers: Mapping[str, str]
     ) -> dict[str, str]:
         """Return the response headers that all APIs have in common."""

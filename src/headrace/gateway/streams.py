@@ -32,11 +32,11 @@ async def stream(
     try:
         async with service.invoke(
             invocation.endpoint, query, request, record, timeout_s=service.config.stream_timeout_s
-        ) as answer:
-            await service.check_status(answer, invocation.endpoint)
+        ) as response:
+            await service.check_status(response, invocation.endpoint)
             record.status = 200
-            await exchange.start(200, _headers(service, invocation, record, answer))
-            await relay(answer, exchange, record, eventstream.payload_part)
+            await exchange.start(200, _headers(service, invocation, record, response))
+            await relay(response, exchange, record, eventstream.payload_part)
     except TimeoutError:
         if not exchange.is_started:
             raise service.texts.timed_out(invocation.endpoint) from None
@@ -57,9 +57,9 @@ async def fail_stream(exchange: Exchange, message: str) -> None:
 
 
 def _headers(
-    service: InvocationService, invocation: Invocation, record: InvocationRecord, answer: ClientResponse
+    service: InvocationService, invocation: Invocation, record: InvocationRecord, response: ClientResponse
 ) -> list[tuple[str, str]]:
-    headers = service.answer_headers(invocation, record, answer.headers)
+    headers = service.response_headers(invocation, record, response.headers)
     headers["Content-Type"] = CONTENT_TYPE
-    headers["X-Amzn-SageMaker-Content-Type"] = answer.headers.get("content-type", "application/octet-stream")
+    headers["X-Amzn-SageMaker-Content-Type"] = response.headers.get("content-type", "application/octet-stream")
     return list(headers.items())

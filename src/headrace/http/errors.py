@@ -11,25 +11,25 @@ from headrace.http.body import ClientGone
 CLIENT_GONE_STATUS = 499
 """Status in the log of a request whose client disconnected. Source: nginx."""
 
-LAST_ANSWER_S = 1.0
+LAST_RESPONSE_S = 1.0
 """Time to answer a request that is cancelled because the server stops, which does not wait for it."""
 
-Answer = Callable[[HeadraceError], Awaitable[None]]
-"""Answers with an error: by its status if nothing was sent yet, else in the stream."""
+SendError = Callable[[HeadraceError], Awaitable[None]]
+"""Sends an error: by its status if nothing was sent yet, else in the stream."""
 
 
 @asynccontextmanager
 async def errors_answered(
-    answer: Answer, *, request_id: str, program: str = "server", stopping: str = ""
+    send_error: SendError, *, request_id: str, program: str = "server", stopping: str = ""
 ) -> AsyncIterator[None]:
     """
     Answer an error of the block; a bug is logged with its traceback and answered as `Internal`.
 
     Args:
-        answer: tells the client.
-        request_id: named in the answer to a bug, by which its log line is found.
+        send_error: tells the client.
+        request_id: named in the response to a bug, by which its log line is found.
         program: in which the bug is, for the same.
-        stopping: the answer to a request that is cancelled; without it, a cancelled request is not answered.
+        stopping: the text of the error for a request that is cancelled; without it, a cancelled request gets none.
 
     Raises:
         ClientGone: from the block, as nothing can be answered.
@@ -37,18 +37,18 @@ async def errors_answered(
     try:
         yield
     except HeadraceError as error:
-        await answer(error)
+        await send_error(error)
     except asyncio.CancelledError:
         if stopping:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_ANSWER_S):
-                    await answer(Unavailable(stopping))
+                async with asyncio.timeout(LAST_RESPONSE_S):
+                    await send_error(Unavailable(stopping))
         raise
     except ClientGone:
         raise
     except Exception:  # noqa: BLE001 -- the edge of every request
         get_logger().exception("request.crashed")
-        await answer(internal_error(request_id, program=program))
+        await send_error(internal_error(request_id, program=program))
 
 
 def internal_error(request_id: str, *, program: str = "server") -> Internal:

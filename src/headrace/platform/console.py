@@ -79,21 +79,21 @@ def console_app(
         if not name or since_s is None:
             return _refusal("Expected ?endpoint=<name>&since=<seconds since 1970, or -600 for the last ten minutes>.")
         now_s = clock()
-        return _answer(history.series(name, since_s=since_s if since_s >= 0 else now_s + since_s, now_s=now_s))
+        return _json_response(history.series(name, since_s=since_s if since_s >= 0 else now_s + since_s, now_s=now_s))
 
     async def rates(request: Request) -> Response:
         """Answer `?endpoint=NAME&endpoint=NAME…` with the rates of the last minute."""
         names = request.query_params.getlist("endpoint")
         if len(names) > MAX_RATES:
             return _refusal(f"{len(names)} endpoints were named, at most {MAX_RATES} are answered at once.")
-        return _answer(history.rates(names, now_s=clock()))
+        return _json_response(history.rates(names, now_s=clock()))
 
     async def placed(request: Request) -> Response:
         """Answer `?endpoint=NAME` with the time, its inference components, and the instances of their copies."""
         name = request.query_params.get("endpoint", "")
         if not name:
             return _refusal("Expected ?endpoint=<name>.")
-        return _answer({"now_s": clock(), **await asyncio.to_thread(components, name)})
+        return _json_response({"now_s": clock(), **await asyncio.to_thread(components, name)})
 
     return Starlette(
         routes=[
@@ -108,10 +108,10 @@ def console_app(
 
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(_request: Request) -> Response:
+    async def endpoint(_request: Request) -> Response:
         return Response(read_page("headrace.platform", name), media_type=media_type(name), headers=PAGE_HEADERS)
 
-    return answer
+    return endpoint
 
 
 async def _to_the_page(_request: Request) -> Response:
@@ -126,7 +126,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _answer(json: object) -> Response:
+def _json_response(json: object) -> Response:
     return JSONResponse(json, headers=_API_HEADERS)
 
 

@@ -216,8 +216,8 @@ def _get(url: str, headers: dict[str, str]) -> bytes:
     """Return the body of a successful response. Raises `OSError` and `HTTPException`."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 -- http, on loopback
-    with opener.open(request, timeout=_PROBE_TIMEOUT_S) as answer:
-        body: bytes = answer.read()
+    with opener.open(request, timeout=_PROBE_TIMEOUT_S) as response:
+        body: bytes = response.read()
         return body
 
 

@@ -29,7 +29,7 @@ def page(name: str) -> Response:
 def page_file(name: str) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint that answers with a file of the page."""
 
-    async def answer(_request: Request) -> Response:
+    async def endpoint(_request: Request) -> Response:
         return page(name)
 
-    return answer
+    return endpoint
