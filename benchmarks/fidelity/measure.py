@@ -1,7 +1,7 @@
 """The quality of a weight format: perplexity and agreement with the same weights in `transformers`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,10 @@ from headrace.models.model import Model
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import WeightSource
 from headrace.runner.decoding import decode
-from headrace.runner.memory import plan_memory
+from headrace.runner.memory import MemoryBudget
 from headrace.runner.native import NativeRunner, load_native_runner
+from headrace.runner.packing import eight_bit_matrices
+from headrace.runner.plan import plan_runner
 from headrace.runner.sampling import stack_sampling
 from headrace.runner.step import Float32, RunnerLimits, StepInput
 
@@ -85,7 +87,7 @@ def torch_model(spec: ModelSpec, weights: WeightSource, dtype: torch.dtype) -> L
 
 def native_runner(model: Model, dtype: str, kv_dtype: str, *, isa: str | None, cache_dir: Path) -> NativeRunner:
     """Return the native runner for one sequence."""
-    plan = plan_memory(
+    plan = plan_runner(
         model.spec,
         dtype=dtype,
         kv_dtype=kv_dtype,
@@ -93,19 +95,10 @@ def native_runner(model: Model, dtype: str, kv_dtype: str, *, isa: str | None, c
         max_model_len=CONTEXT_TOKENS,
         max_num_seqs=1,
         max_num_batched_tokens=CHUNK_TOKENS,
-        kv_cache_bytes=None,
-        available_bytes=1 << 34,
+        budget=MemoryBudget(available_bytes=1 << 34),
+        w8_matrices=eight_bit_matrices(model.spec, model.weights),
     )
-    return load_native_runner(
-        model.spec,
-        model.weights,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        plan=plan,
-        limits=LIMITS,
-        isa=isa,
-        cache_dir=cache_dir,
-    )
+    return load_native_runner(model.spec, model.weights, replace(plan, limits=LIMITS), isa=isa, cache_dir=cache_dir)
 
 
 def predict_torch(model: LlamaForCausalLM, tokens: Sequence[int]) -> Predictions:

@@ -20,10 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from headrace.models.loading import load_model
-from headrace.runner.memory import available_memory_bytes, plan_memory
+from headrace.runner.memory import MemoryBudget, available_memory_bytes
 from headrace.runner.native import NativeRunner, load_native_runner
+from headrace.runner.packing import eight_bit_matrices
+from headrace.runner.plan import plan_runner
 from headrace.runner.sampling import stack_sampling
-from headrace.runner.step import Int32, RunnerLimits, StepInput
+from headrace.runner.step import Int32, StepInput
 
 CONTEXT = 1024
 BLOCK = 32
@@ -35,7 +37,7 @@ def load(ref: str, weights_and_kv: str, arguments: argparse.Namespace) -> Native
     dtype, kv_dtype = weights_and_kv.split("/")
     model = load_model(ref)
     sequences = max(arguments.batches)
-    plan = plan_memory(
+    plan = plan_runner(
         model.spec,
         dtype=dtype,
         kv_dtype=kv_dtype,
@@ -43,29 +45,11 @@ def load(ref: str, weights_and_kv: str, arguments: argparse.Namespace) -> Native
         max_model_len=CONTEXT,
         max_num_seqs=sequences,
         max_num_batched_tokens=CONTEXT,
-        kv_cache_bytes=None,
-        available_bytes=available_memory_bytes(),
+        budget=MemoryBudget(available_bytes=available_memory_bytes()),
         threads=arguments.threads,
+        w8_matrices=eight_bit_matrices(model.spec, model.weights),
     )
-    limits = RunnerLimits(
-        num_blocks=plan.num_blocks,
-        block_tokens=BLOCK,
-        max_step_tokens=CONTEXT,
-        max_step_sequences=sequences,
-        max_step_rows=CONTEXT,
-        max_context_tokens=CONTEXT,
-    )
-    return load_native_runner(
-        model.spec,
-        model.weights,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        plan=plan,
-        limits=limits,
-        threads=arguments.threads,
-        isa=arguments.isa,
-        cache_dir=arguments.cache_dir,
-    )
+    return load_native_runner(model.spec, model.weights, plan, isa=arguments.isa, cache_dir=arguments.cache_dir)
 
 
 def block_tables(runner: NativeRunner, batch: int) -> Int32:

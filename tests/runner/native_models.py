@@ -1,6 +1,7 @@
 """Small networks of every kind for the native runtime, and how to load them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,10 @@ import numpy as np
 from headrace import _native
 from headrace.models.spec import ModelSpec, RopeSpec
 from headrace.models.weights import Encoding, RawTensor, WeightSource
-from headrace.runner.memory import plan_memory
+from headrace.runner.memory import MemoryBudget
 from headrace.runner.native import NativeRunner, load_native_runner
+from headrace.runner.packing import eight_bit_matrices
+from headrace.runner.plan import plan_runner
 from headrace.runner.step import RunnerLimits
 from tests.runner.weights import ArrayWeights
 
@@ -109,29 +112,19 @@ def load(
     isa: str | None = None,
     limits: RunnerLimits = LIMITS,
 ) -> NativeRunner:
-    plan = plan_memory(
+    plan = plan_runner(
         spec,
         dtype=dtype,
         kv_dtype=kv_dtype,
-        block_tokens=32,
+        block_tokens=limits.block_tokens,
         max_model_len=limits.max_context_tokens,
         max_num_seqs=limits.max_step_sequences,
         max_num_batched_tokens=limits.max_step_tokens,
-        kv_cache_bytes=None,
-        available_bytes=1 << 34,
+        budget=MemoryBudget(available_bytes=1 << 34),
         threads=threads,
+        w8_matrices=eight_bit_matrices(spec, weights),
     )
-    return load_native_runner(
-        spec,
-        weights,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        plan=plan,
-        limits=limits,
-        threads=threads,
-        isa=isa,
-        cache_dir=cache_dir,
-    )
+    return load_native_runner(spec, weights, replace(plan, limits=limits), isa=isa, cache_dir=cache_dir)
 
 
 def relative_error(actual, expected) -> float:

@@ -3,15 +3,17 @@
 import pytest
 
 from headrace.core.errors import InsufficientMemory, SettingsError
-from headrace.runner.memory import available_memory_bytes, plan_memory
-from headrace.runner.step import RunnerLimits
+from headrace.runner.memory import MemoryBudget, available_memory_bytes
+from headrace.runner.plan import plan_runner
 from tests.runner.native_models import FORMATS, SPECS, load, small_spec
 from tests.runner.weights import random_weights
 
 GIB = 1 << 30
 
 
-def plan(spec, **changes):
+def runner_plan(
+    spec, *, available_bytes=GIB, max_memory_bytes=None, kv_cache_bytes=None, max_kv_cache_tokens=None, **changes
+):
     options = {
         "dtype": "w8a8",
         "kv_dtype": "int8",
@@ -19,11 +21,19 @@ def plan(spec, **changes):
         "max_model_len": 256,
         "max_num_seqs": 4,
         "max_num_batched_tokens": 200,
-        "kv_cache_bytes": None,
-        "available_bytes": GIB,
+        "budget": MemoryBudget(
+            available_bytes=available_bytes,
+            max_memory_bytes=max_memory_bytes,
+            kv_cache_bytes=kv_cache_bytes,
+            max_kv_cache_tokens=max_kv_cache_tokens,
+        ),
         "threads": 2,
     }
-    return plan_memory(spec, **(options | changes))
+    return plan_runner(spec, **(options | changes))
+
+
+def plan(spec, **changes):
+    return runner_plan(spec, **changes).memory
 
 
 @pytest.mark.parametrize(("dtype", "kv_dtype"), FORMATS)
@@ -31,15 +41,9 @@ def plan(spec, **changes):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_plan_is_what_is_allocated(name, dtype, kv_dtype, threads, tmp_path):
     spec = SPECS[name]
-    planned = plan(spec, dtype=dtype, kv_dtype=kv_dtype, threads=threads)
-    limits = RunnerLimits(
-        num_blocks=planned.num_blocks,
-        block_tokens=32,
-        max_step_tokens=200,
-        max_step_sequences=4,
-        max_step_rows=200,
-        max_context_tokens=256,
-    )
+    whole = runner_plan(spec, dtype=dtype, kv_dtype=kv_dtype, threads=threads)
+    planned, limits = whole.memory, whole.limits
+    assert limits.num_blocks == planned.num_blocks
     runner = load(spec, random_weights(spec), tmp_path, dtype=dtype, kv_dtype=kv_dtype, threads=threads, limits=limits)
     info = runner.info
     assert (info.weights_bytes, info.workspace_bytes, info.kv_cache_bytes) == (

@@ -5,7 +5,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +133,20 @@ def _hub_spec(repo_id: str, revision: str | None) -> ModelSpec:
 
 
 def _planner(facts: CheckpointFacts, served: EngineLimits, available_bytes: int) -> Plan:
-    from headrace.runner.memory import plan_memory
+    from headrace.runner.memory import MemoryBudget, MemoryPlan
+    from headrace.runner.plan import plan_runner
 
-    return partial(
-        plan_memory,
-        facts.spec,
-        w8_matrices=facts.w8_matrices,
-        block_tokens=BLOCK_TOKENS,
-        max_num_batched_tokens=served.max_num_batched_tokens,
-        kv_cache_bytes=None,
-        available_bytes=available_bytes,
-    )
+    def plan(**format_and_size: Any) -> MemoryPlan:
+        return plan_runner(
+            facts.spec,
+            w8_matrices=facts.w8_matrices,
+            block_tokens=BLOCK_TOKENS,
+            max_num_batched_tokens=served.max_num_batched_tokens,
+            budget=MemoryBudget(available_bytes=available_bytes),
+            **format_and_size,
+        ).memory
+
+    return plan
 
 
 def _size(text: str) -> int:

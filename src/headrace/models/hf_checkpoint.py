@@ -44,6 +44,18 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
     )
 
 
+def read_hf_weights(folder: Path) -> SafetensorsWeights:
+    """
+    Open the weights alone.
+
+    Raises:
+        BrokenModel: a file is missing, truncated or malformed; the message names it.
+        UnsupportedModel: a part is not supported; the message names it.
+    """
+    family, spec = from_config(_read_json(folder / "config.json", required=True))
+    return SafetensorsWeights(folder, family, spec)
+
+
 def read_templates(folder: Path, settings: Fields) -> dict[str, str]:
     """Return the chat templates by name: template files win over `tokenizer_config.json`, as in transformers."""
     single = folder / "chat_template.jinja"

@@ -1,15 +1,13 @@
 """The memory plan: available memory and the memory a model needs, computed before anything is allocated."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from headrace import _native
-from headrace.core.errors import InsufficientMemory, SettingsError
-from headrace.models.spec import ModelSpec
-from headrace.runner.cpu import default_threads
-from headrace.runner.native_config import native_config, native_limits
+from headrace.core.errors import InsufficientMemory
+from headrace.runner.native_config import native_limits
 from headrace.runner.step import RunnerLimits
 
 _MIB: Final = 1 << 20
@@ -20,6 +18,25 @@ _LIMITED: Final = (
     "max_memory_bytes allows (for a platform's worker: the memory of its inference component or instance type). "
     "Raise it or lower"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBudget:
+    """The memory to plan with."""
+
+    available_bytes: int
+    """The memory that is free."""
+    max_memory_bytes: int | None = None
+    """The memory that may be used of it; None: all."""
+    kv_cache_bytes: int | None = None
+    """The size of the KV cache; None: what the sequences need and the memory allows."""
+    max_kv_cache_tokens: int | None = None
+    """Upper bound of the KV cache; None: no bound."""
+
+    @property
+    def usable_bytes(self) -> int:
+        """The memory that is free and may be used."""
+        return min(self.available_bytes, self.max_memory_bytes or self.available_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,68 +64,60 @@ def available_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sy
     return min(_meminfo_available(proc), *_cgroup_rooms(proc, cgroups), _NO_LIMIT_BYTES)
 
 
-def plan_memory(  # noqa: PLR0913 - each parameter is a setting
-    spec: ModelSpec,
-    *,
-    dtype: str,
-    kv_dtype: str,
-    block_tokens: int,
-    max_model_len: int,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    kv_cache_bytes: int | None,
-    available_bytes: int,
-    max_kv_cache_tokens: int | None = None,
-    max_memory_bytes: int | None = None,
-    threads: int | None = None,
-    w8_matrices: Sequence[str] = (),
+def plan_memory(
+    config: _native.ModelConfig, limits: RunnerLimits, budget: MemoryBudget, *, num_threads: int
 ) -> MemoryPlan:
     """
-    Decide the size of the KV cache.
+    Add up the memory of a runner and decide the size of its KV cache.
 
-    Without `kv_cache_bytes` it holds `max_num_seqs` full contexts, or as many blocks as fit into 90 % of the available
-    memory (at most `max_memory_bytes`). It holds at most `max_kv_cache_tokens`, but never less than one full context.
+    `num_blocks` of `limits` is ignored: it is what is decided here.
 
     Raises:
-        InsufficientMemory: the model does not fit; the message has the sum and the settings to change.
+        InsufficientMemory: The model does not fit; the message has the sum and the settings to change.
     """
-    if block_tokens != _native.BLOCK_TOKENS:
-        raise SettingsError(f"block_tokens is {block_tokens}; expected {_native.BLOCK_TOKENS} on a CPU.")
-    config = native_config(
-        spec, dtype=dtype, kv_dtype=kv_dtype, max_context_tokens=max_model_len, w8_matrices=w8_matrices
-    )
-    limits = RunnerLimits(
-        num_blocks=1,
-        block_tokens=block_tokens,
-        max_step_tokens=max_num_batched_tokens,
-        max_step_sequences=max_num_seqs,
-        max_step_rows=max_num_batched_tokens,
-        max_context_tokens=max_model_len,
-    )
     weights_bytes = _native.layout_bytes(config)
-    workspace_bytes = _native.workspace_bytes(config, native_limits(limits), threads or default_threads())
+    workspace_bytes = _native.workspace_bytes(config, native_limits(limits), num_threads)
     block_bytes = _native.kv_block_bytes(config)
-    blocks_of_one = -(-max_model_len // block_tokens)
-    available_bytes = min(available_bytes, max_memory_bytes or available_bytes)
-    room_bytes = available_bytes - _reserve(available_bytes) - weights_bytes - workspace_bytes
-    if kv_cache_bytes is None:
-        num_blocks = max(min(blocks_of_one * max_num_seqs, room_bytes // block_bytes), blocks_of_one)
-    else:
-        num_blocks = kv_cache_bytes // block_bytes
-    if max_kv_cache_tokens is not None:
-        num_blocks = min(num_blocks, _most_blocks(max_kv_cache_tokens, block_tokens, blocks_of_one))
+    usable_bytes = budget.usable_bytes
+    num_blocks = _num_blocks(
+        limits,
+        budget,
+        block_bytes=block_bytes,
+        room_bytes=usable_bytes - _reserve(usable_bytes) - weights_bytes - workspace_bytes,
+    )
     plan = MemoryPlan(
         weights_bytes=weights_bytes,
         workspace_bytes=workspace_bytes,
-        kv_bytes_per_token=block_bytes // block_tokens,
+        kv_bytes_per_token=block_bytes // limits.block_tokens,
         block_bytes=block_bytes,
         num_blocks=num_blocks,
         kv_cache_bytes=num_blocks * block_bytes,
         total_bytes=weights_bytes + workspace_bytes + num_blocks * block_bytes,
-        available_bytes=available_bytes,
+        available_bytes=usable_bytes,
     )
-    _check(plan, blocks_of_one, max_model_len, is_limited=available_bytes == max_memory_bytes)
+    _check(plan, limits, is_limited=usable_bytes == budget.max_memory_bytes)
     return plan
+
+
+def _num_blocks(limits: RunnerLimits, budget: MemoryBudget, *, block_bytes: int, room_bytes: int) -> int:
+    """
+    Return the number of blocks of the KV cache.
+
+    Without `kv_cache_bytes` it holds a full context of each sequence, or as many blocks as there is room for, but at
+    least one full context. It never holds more than `max_kv_cache_tokens`.
+    """
+    blocks_of_one = _blocks_of_one_context(limits)
+    if budget.kv_cache_bytes is None:
+        num_blocks = max(min(blocks_of_one * limits.max_step_sequences, room_bytes // block_bytes), blocks_of_one)
+    else:
+        num_blocks = budget.kv_cache_bytes // block_bytes
+    if budget.max_kv_cache_tokens is not None:
+        num_blocks = min(num_blocks, _most_blocks(budget.max_kv_cache_tokens, limits.block_tokens, blocks_of_one))
+    return num_blocks
+
+
+def _blocks_of_one_context(limits: RunnerLimits) -> int:
+    return -(-limits.max_context_tokens // limits.block_tokens)
 
 
 def _most_blocks(max_tokens: int, block_tokens: int, blocks_of_one: int) -> int:
@@ -116,7 +125,8 @@ def _most_blocks(max_tokens: int, block_tokens: int, blocks_of_one: int) -> int:
     return max(max_tokens // block_tokens, min(-(-max_tokens // block_tokens), blocks_of_one))
 
 
-def _check(plan: MemoryPlan, blocks_of_one: int, max_model_len: int, *, is_limited: bool) -> None:
+def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool) -> None:
+    blocks_of_one = _blocks_of_one_context(limits)
     facts = {
         "weights_bytes": plan.weights_bytes,
         "workspace_bytes": plan.workspace_bytes,
@@ -126,7 +136,7 @@ def _check(plan: MemoryPlan, blocks_of_one: int, max_model_len: int, *, is_limit
     if plan.num_blocks < blocks_of_one:
         needed = blocks_of_one * plan.block_bytes
         raise InsufficientMemory(
-            f"The KV cache has {_mib(plan.kv_cache_bytes)}, one context of {max_model_len} tokens needs "
+            f"The KV cache has {_mib(plan.kv_cache_bytes)}, one context of {limits.max_context_tokens} tokens needs "
             f"{_mib(needed)}. Raise kv_cache_bytes or max_kv_cache_tokens, or lower max_model_len.",
             **facts,
         )

@@ -9,10 +9,10 @@ from headrace.core.errors import EngineFailed, InsufficientMemory, SettingsError
 from headrace.core.progress import Progress, no_progress
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import WeightSource
-from headrace.runner.cpu import CpuReport, cpu_report, default_threads
-from headrace.runner.memory import MemoryPlan
-from headrace.runner.native_config import native_config, native_limits
-from headrace.runner.packing import eight_bit_matrices, load_packed
+from headrace.runner.cpu import CpuReport, cpu_report
+from headrace.runner.native_config import native_limits
+from headrace.runner.packing import load_packed
+from headrace.runner.plan import RunnerPlan
 from headrace.runner.step import Float32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
 __all__ = ["CpuReport", "NativeRunner", "cpu_report", "load_native_runner"]
@@ -73,15 +73,11 @@ class NativeRunner:
         return self._runtime
 
 
-def load_native_runner(  # noqa: PLR0913 - each keyword is a decision of the engine
+def load_native_runner(
     spec: ModelSpec,
     weights: WeightSource,
+    plan: RunnerPlan,
     *,
-    dtype: str,
-    kv_dtype: str,
-    plan: MemoryPlan,
-    limits: RunnerLimits,
-    threads: int | None = None,
     isa: str | None = None,
     cache_dir: Path,
     progress: Progress = no_progress,
@@ -94,35 +90,28 @@ def load_native_runner(  # noqa: PLR0913 - each keyword is a decision of the eng
         SettingsError: the CPU cannot run `isa`, or a dtype is unknown.
         InsufficientMemory: the system refused memory that the plan counts.
     """
-    if limits.block_tokens != _native.BLOCK_TOKENS:
-        raise SettingsError(f"block_tokens is {limits.block_tokens}; expected {_native.BLOCK_TOKENS} on a CPU.")
-    config = native_config(
-        spec,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        max_context_tokens=limits.max_context_tokens,
-        w8_matrices=eight_bit_matrices(spec, weights),
-    )
-    num_threads = threads or default_threads()
+    config, num_threads, memory = plan.config, plan.num_threads, plan.memory
     try:
         _native.has_native_bf16(isa or "")
         packed = load_packed(spec, weights, config, cache_dir=cache_dir, threads=num_threads, progress=progress)
-        runtime = _native.Runtime(config, native_limits(limits), packed.arena, num_threads=num_threads, isa=isa or "")
+        runtime = _native.Runtime(
+            config, native_limits(plan.limits), packed.arena, num_threads=num_threads, isa=isa or ""
+        )
     except ValueError as exc:
         raise SettingsError(f"The native runtime cannot run this model with these settings: {exc}.") from exc
     except MemoryError as exc:
         raise InsufficientMemory(
-            f"The system refused to allocate the {plan.total_bytes:,} bytes planned for the model.",
-            total_bytes=plan.total_bytes,
-            available_bytes=plan.available_bytes,
+            f"The system refused to allocate the {memory.total_bytes:,} bytes planned for the model.",
+            total_bytes=memory.total_bytes,
+            available_bytes=memory.available_bytes,
         ) from exc
-    return NativeRunner(runtime, spec=spec, limits=limits, info=_info(runtime, dtype, kv_dtype, packed.origin))
+    return NativeRunner(runtime, spec=spec, limits=plan.limits, info=_info(runtime, config, packed.origin))
 
 
-def _info(runtime: _native.Runtime, dtype: str, kv_dtype: str, origin: str) -> RunnerInfo:
+def _info(runtime: _native.Runtime, config: _native.ModelConfig, origin: str) -> RunnerInfo:
     return RunnerInfo(
-        dtype=dtype,
-        kv_dtype=kv_dtype,
+        dtype=config.dtype,
+        kv_dtype=config.kv_dtype,
         device=f"cpu ({runtime.isa})",
         weights_bytes=runtime.weights_bytes,
         kv_cache_bytes=runtime.kv_bytes,

@@ -11,13 +11,12 @@ from click.testing import CliRunner
 from headrace.cli.main import cli
 from headrace.core.errors import InsufficientMemory, SettingsError
 from headrace.engine.loading.assembly import assemble
-from headrace.engine.loading.smoothquant import smoothed_model
+from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.gguf_reader import gguf_name
 from headrace.models.loading import load_model
-from headrace.models.model import Model
-from headrace.models.weights import Encoding
+from headrace.models.weights import Encoding, WeightSource
 from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings
 from tests.models.model_files import (
@@ -50,8 +49,10 @@ class Told:
         self.layers += task == "Quantising" and done > 0
 
 
-def smoothed(path: Path, cache: Path, told: Told, *, alpha: float | None = 0.5, available_bytes: int = GIB) -> Model:
-    return smoothed_model(
+def smoothed(
+    path: Path, cache: Path, told: Told, *, alpha: float | None = 0.5, available_bytes: int = GIB
+) -> WeightSource:
+    return smoothed_weights(
         load_model(str(path)),
         alpha=alpha,
         cache_dir=cache,
@@ -73,11 +74,11 @@ def test_smoothed_weights_equal_those_of_the_offline_command(llama: Path, tmp_pa
     )
     assert result.exit_code == 0, result.stderr
     offline = load_model(str(tmp_path / "offline"))
-    assert (after.name, after.spec) == (before.name, before.spec)
-    assert after.weights.dominant_encoding is Encoding.I8
+    assert offline.spec == before.spec
+    assert after.dominant_encoding is Encoding.I8
     assert told.layers == before.spec.num_layers
     for name in before.weights.names():
-        assert np.array_equal(after.weights.load(name).data, offline.weights.load(name).data), name
+        assert np.array_equal(after.load(name).data, offline.weights.load(name).data), name
 
 
 def test_an_engine_with_dtype_smoothquant_runs_smoothed_weights_as_w8a8(llama: Path, tmp_path: Path) -> None:
@@ -102,8 +103,8 @@ def test_an_engine_with_dtype_smoothquant_runs_smoothed_weights_as_w8a8(llama: P
 
 def test_a_second_start_uses_the_cached_weights_unless_options_differ(llama: Path, tmp_path: Path) -> None:
     first, second, other = Told(), Told(), Told()
-    made = smoothed(llama, tmp_path, first).weights.fingerprint
-    assert smoothed(llama, tmp_path, second).weights.fingerprint == made
+    made = smoothed(llama, tmp_path, first).fingerprint
+    assert smoothed(llama, tmp_path, second).fingerprint == made
     assert (first.layers > 0, second.layers) == (True, 0)
     smoothed(llama, tmp_path, other, alpha=0.7)
     assert other.layers > 0
@@ -121,8 +122,8 @@ def test_other_weights_of_the_same_name_are_quantised_again(llama: Path, tmp_pat
 def test_workers_that_start_together_smooth_the_weights_once(llama: Path, tmp_path: Path) -> None:
     told = [Told() for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
-        models = list(pool.map(lambda one: smoothed(llama, tmp_path, one), told))
-    assert len({model.weights.fingerprint for model in models}) == 1
+        made = list(pool.map(lambda one: smoothed(llama, tmp_path, one), told))
+    assert len({weights.fingerprint for weights in made}) == 1
     assert sum(one.layers > 0 for one in told) == 1
 
 
@@ -141,7 +142,7 @@ def test_an_int8_folder_is_served_unchanged(llama: Path, tmp_path: Path) -> None
     (folder,) = folders(tmp_path)
     told = Told()
     again = smoothed(folder, tmp_path / "other", told)
-    assert again.weights.fingerprint == load_model(str(folder)).weights.fingerprint
+    assert again.fingerprint == load_model(str(folder)).weights.fingerprint
     assert told.layers == 0
     assert not (tmp_path / "other").exists()
 
@@ -164,5 +165,5 @@ def test_a_gguf_file_is_smoothed_like_offline(tmp_path: Path) -> None:
     tensors = {gguf_name(name): values for name, values in random_weights(spec).items()}
     write_gguf(path, gguf_metadata(spec) | gguf_vocabulary(byte_level_tokenizer()), tensors)
     told = Told()
-    assert smoothed(path, tmp_path, told).weights.dominant_encoding is Encoding.I8
+    assert smoothed(path, tmp_path, told).dominant_encoding is Encoding.I8
     assert told.layers > 0

@@ -1,26 +1,24 @@
 """
-Assembly of an engine: load the model, plan, load the native runner.
+Assembly of an engine: load the model, plan limits, formats and memory, smooth the weights if asked, load the runner.
 
 Blocks while loading; the server calls it on a thread.
 """
 
 import os
 import time
-from pathlib import Path
 
 from headrace.core.generation import ModelInfo, RecommendedSampling
 from headrace.core.progress import Progress, no_progress
 from headrace.engine.config import EngineConfig
 from headrace.engine.core.observer import EngineObserver
-from headrace.engine.loading.formats import SMOOTHQUANT
-from headrace.engine.loading.plan import BLOCK_TOKENS, EnginePlan, plan_engine
-from headrace.engine.loading.smoothquant import smoothed_model
+from headrace.engine.loading.plan import EnginePlan, plan_engine
+from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.service.request_processor import TextParts
 from headrace.models.loading import load_model
 from headrace.models.model import GenerationDefaults, Model
 from headrace.models.sources import home_folder
-from headrace.runner.step import Runner, RunnerLimits
+from headrace.runner.step import RunnerInfo
 
 
 def assemble(
@@ -32,6 +30,8 @@ def assemble(
     Raises:
         UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
     """
+    from headrace.runner.native import load_native_runner  # needs the native module
+
     model = load_model(
         config.model,
         revision=config.revision,
@@ -42,43 +42,25 @@ def assemble(
     )
     plan = plan_engine(config, model)
     cache_dir = config.cache_dir or home_folder(os.environ)
-    if config.dtype == SMOOTHQUANT:
-        model = smoothed_model(
+    weights = model.weights
+    if plan.formats.is_smoothed:
+        weights = smoothed_weights(
             model,
             alpha=config.smoothquant_alpha,
             cache_dir=cache_dir,
-            available_bytes=plan.memory.available_bytes,
+            available_bytes=plan.runner.memory.available_bytes,
             progress=progress,
         )
-    runner = _load_runner(config, model, plan, cache_dir, progress)
-    eos_token_ids = model.defaults.eos_token_ids | model.tokenizer.eos_token_ids
-    parts = TextParts(tokenizer=model.tokenizer, chat_template=model.chat_template, eos_token_ids=eos_token_ids)
-    return AsyncEngine(runner, parts, plan.limits, _model_info(config, model, runner, plan), observer=observer)
-
-
-def _load_runner(config: EngineConfig, model: Model, plan: EnginePlan, cache_dir: Path, progress: Progress) -> Runner:
-    from headrace.runner.native import load_native_runner
-
-    limits = plan.limits
-    return load_native_runner(
-        model.spec,
-        model.weights,
-        dtype=plan.formats.dtype,
-        kv_dtype=plan.formats.kv_dtype,
-        plan=plan.memory,
-        limits=RunnerLimits(
-            num_blocks=plan.memory.num_blocks,
-            block_tokens=BLOCK_TOKENS,
-            max_step_tokens=limits.max_num_batched_tokens,
-            max_step_sequences=limits.max_num_seqs,
-            max_step_rows=limits.max_num_batched_tokens,
-            max_context_tokens=limits.max_model_len,
-        ),
-        threads=config.threads,
-        isa=config.isa,
-        cache_dir=cache_dir,
-        progress=progress,
+    runner = load_native_runner(
+        model.spec, weights, plan.runner, isa=config.isa, cache_dir=cache_dir, progress=progress
     )
+    info = _model_info(config.served_model_name or model.name, model, plan, runner.info)
+    return AsyncEngine(runner, _text_parts(model), plan.limits, info, observer=observer)
+
+
+def _text_parts(model: Model) -> TextParts:
+    eos_token_ids = model.defaults.eos_token_ids | model.tokenizer.eos_token_ids
+    return TextParts(tokenizer=model.tokenizer, chat_template=model.chat_template, eos_token_ids=eos_token_ids)
 
 
 def recommended_sampling(defaults: GenerationDefaults) -> RecommendedSampling:
@@ -88,14 +70,14 @@ def recommended_sampling(defaults: GenerationDefaults) -> RecommendedSampling:
     return RecommendedSampling(**{name: value for name, value in values.items() if value is not None})
 
 
-def _model_info(config: EngineConfig, model: Model, runner: Runner, plan: EnginePlan) -> ModelInfo:
+def _model_info(name: str, model: Model, plan: EnginePlan, runner: RunnerInfo) -> ModelInfo:
     return ModelInfo(
-        name=config.served_model_name or model.name,
+        name=name,
         revision=model.revision,
         family=model.spec.family,
-        dtype=runner.info.dtype,
-        kv_dtype=runner.info.kv_dtype,
-        device=runner.info.device,
+        dtype=runner.dtype,
+        kv_dtype=runner.kv_dtype,
+        device=runner.device,
         max_model_len=plan.limits.max_model_len,
         max_prompt_tokens=plan.limits.max_prompt_tokens,
         max_num_seqs=plan.limits.max_num_seqs,

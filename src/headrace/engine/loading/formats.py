@@ -38,6 +38,8 @@ class Formats:
     dtype: str
     kv_dtype: str
     reason: str
+    is_smoothed: bool = False
+    """The weights are calibrated and smoothed at load (`loading.smoothquant`)."""
 
 
 def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, stored_bits: int, machine: Machine) -> Formats:
@@ -56,16 +58,17 @@ def choose_formats(dtype: str, kv_dtype: str, *, num_parameters: int, stored_bit
     """
     _check("dtype", dtype, (*DTYPES, SMOOTHQUANT))
     _check("kv_dtype", kv_dtype, KV_DTYPES)
+    is_smoothed = dtype == SMOOTHQUANT
     is_chosen_by_quality = dtype == "auto" and num_parameters < SMALL_MODEL_PARAMETERS
     if dtype == "auto":
         dtype, reason = _choose_dtype(num_parameters, stored_bits, machine)
-    elif dtype == SMOOTHQUANT:
+    elif is_smoothed:
         dtype, reason = "w8a8", "w8a8 as requested, smoothed"
     else:
         reason = f"{dtype} as requested"
     if kv_dtype == "auto":
         kv_dtype = "bf16" if dtype == "bf16" or (is_chosen_by_quality and dtype == "w8a8") else "int8"
-    return Formats(dtype=dtype, kv_dtype=kv_dtype, reason=reason)
+    return Formats(dtype=dtype, kv_dtype=kv_dtype, reason=reason, is_smoothed=is_smoothed)
 
 
 def _choose_dtype(num_parameters: int, stored_bits: int, machine: Machine) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from headrace.models.spec import ModelSpec
 from headrace.models.weights import dominant_bits
 
 if TYPE_CHECKING:
-    from headrace.runner.memory import MemoryPlan
+    from headrace.runner.plan import RunnerPlan
 
 BLOCK_TOKENS = 32
 DEFAULT_MAX_MODEL_LEN = 8192
@@ -25,11 +25,11 @@ DEFAULT_MAX_MODEL_LEN = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlan:
-    """The resolved limits, formats and memory of an engine."""
+    """The resolved limits and formats of an engine, and the plan of its runner."""
 
     limits: EngineLimits
     formats: Formats
-    memory: "MemoryPlan"
+    runner: "RunnerPlan"
 
 
 def plan_engine(config: EngineConfig, model: Model) -> EnginePlan:
@@ -42,42 +42,43 @@ def plan_engine(config: EngineConfig, model: Model) -> EnginePlan:
     """
     # The native module is not needed for the pure part of this file.
     from headrace.runner.cpu import has_native_bf16
-    from headrace.runner.memory import available_memory_bytes, plan_memory
+    from headrace.runner.memory import MemoryBudget, available_memory_bytes
     from headrace.runner.packing import eight_bit_matrices
+    from headrace.runner.plan import plan_runner
 
     check_threads(config.threads, _num_cpus())
     limits = resolve_limits(config, model.spec)
-    available_bytes = available_memory_bytes()
+    budget = MemoryBudget(
+        available_bytes=available_memory_bytes(),
+        max_memory_bytes=config.max_memory_bytes,
+        kv_cache_bytes=config.kv_cache_bytes,
+        max_kv_cache_tokens=config.max_kv_cache_tokens,
+    )
     formats = choose_formats(
         config.dtype,
         config.kv_dtype,
         num_parameters=model.spec.num_parameters,
         stored_bits=dominant_bits(model.weights, expected_shapes(model.spec)),
-        machine=Machine(
-            available_bytes=min(available_bytes, config.max_memory_bytes or available_bytes),
-            has_native_bf16=has_native_bf16(config.isa),
-        ),
+        machine=Machine(available_bytes=budget.usable_bytes, has_native_bf16=has_native_bf16(config.isa)),
     )
-    memory = plan_memory(
+    runner = plan_runner(
         model.spec,
-        w8_matrices=eight_bit_matrices(model.spec, model.weights),
         dtype=formats.dtype,
         kv_dtype=formats.kv_dtype,
         block_tokens=BLOCK_TOKENS,
         max_model_len=limits.max_model_len,
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
-        kv_cache_bytes=config.kv_cache_bytes,
-        max_kv_cache_tokens=config.max_kv_cache_tokens,
-        available_bytes=available_bytes,
-        max_memory_bytes=config.max_memory_bytes,
+        budget=budget,
+        threads=config.threads,
+        w8_matrices=eight_bit_matrices(model.spec, model.weights),
     )
-    return EnginePlan(limits=limits, formats=formats, memory=memory)
+    return EnginePlan(limits=limits, formats=formats, runner=runner)
 
 
 def resolve_limits(config: EngineConfig, spec: ModelSpec) -> EngineLimits:
     """Return the limits of an engine for this model; raise `SettingsError` for those out of range."""
-    max_model_len = _max_model_len(config, spec)
+    max_model_len = _max_model_len(config.max_model_len, config.max_kv_cache_tokens, spec)
     max_prompt_tokens = config.max_prompt_tokens or max_model_len - 1
     for name, value, least in (
         ("max_model_len", max_model_len, 2),
@@ -110,18 +111,18 @@ def check_threads(threads: int | None, num_cpus: int) -> None:
         )
 
 
-def _max_model_len(config: EngineConfig, spec: ModelSpec) -> int:
-    if config.max_model_len is None:
-        bound = config.max_kv_cache_tokens or DEFAULT_MAX_MODEL_LEN
+def _max_model_len(requested: int | None, max_kv_cache_tokens: int | None, spec: ModelSpec) -> int:
+    if requested is None:
+        bound = max_kv_cache_tokens or DEFAULT_MAX_MODEL_LEN
         return min(
             spec.max_positions, DEFAULT_MAX_MODEL_LEN, max(bound - bound % BLOCK_TOKENS, min(bound, BLOCK_TOKENS))
         )
-    if config.max_model_len > spec.max_positions and spec.rope.kind != "dynamic":
+    if requested > spec.max_positions and spec.rope.kind != "dynamic":
         raise SettingsError(
-            f"max_model_len is {config.max_model_len}, but the model was made for {spec.max_positions} positions. "
+            f"max_model_len is {requested}, but the model was made for {spec.max_positions} positions. "
             f"Set it to {spec.max_positions} at most."
         )
-    return config.max_model_len
+    return requested
 
 
 def _num_cpus() -> int:

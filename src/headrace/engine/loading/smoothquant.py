@@ -11,7 +11,6 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +20,12 @@ from headrace.core.sizes import format_size
 from headrace.core.telemetry import get_logger
 from headrace.models.calibration_texts import MAX_SAMPLE_TOKENS, MAX_SAMPLES, calibration_samples
 from headrace.models.folder_export import new_folder
-from headrace.models.loading import load_model
+from headrace.models.hf_checkpoint import read_hf_weights
 from headrace.models.model import Model
 from headrace.models.shapes import expected_shapes
 from headrace.models.sources import PACKED_FOLDER
 from headrace.models.spec import ModelSpec
-from headrace.models.weights import Encoding
+from headrace.models.weights import Encoding, WeightSource
 
 _VERSION: Final = 1
 """Incremented when the same model, texts and strengths give different weights."""
@@ -35,7 +34,7 @@ _LAYER_COPIES: Final = 4
 _ACTIVATION_COPIES: Final = 6
 
 
-def smoothed_model(
+def smoothed_weights(
     model: Model,
     *,
     alpha: float | None,
@@ -43,11 +42,11 @@ def smoothed_model(
     available_bytes: int,
     progress: Progress,
     max_samples: int = MAX_SAMPLES,
-) -> Model:
+) -> WeightSource:
     """
-    Return the model with smoothed W8A8 weights, from the cache or computed now.
+    Return the model's weights as smoothed W8A8, from the cache or computed now.
 
-    An int8 checkpoint is returned unchanged: it cannot be smoothed.
+    The weights of an int8 checkpoint are returned unchanged: they cannot be smoothed.
 
     Args:
         model: The model as stored.
@@ -65,7 +64,7 @@ def smoothed_model(
     """
     if model.weights.dominant_encoding is Encoding.I8:
         get_logger().warning("smoothquant.skipped", message=f"{model.name} is int8 already and is served as it is.")
-        return model
+        return model.weights
     from headrace.runner.quantize import check_can_quantize
     from headrace.runner.smoothing import strengths
 
@@ -84,7 +83,7 @@ def smoothed_model(
             "Free disk space or set cache_dir; dtype w8a8 does without them.",
             name="cache_dir",
         ) from error
-    return replace(model, weights=load_model(str(folder)).weights)
+    return read_hf_weights(folder)
 
 
 def _key(model: Model, samples: Sequence[Sequence[int]], alphas: Sequence[float]) -> str:
