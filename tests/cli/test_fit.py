@@ -31,6 +31,7 @@ def planner(available: int):
             num_blocks=kv_bytes // KV[kv_dtype],
             kv_cache_bytes=kv_bytes,
             total_bytes=WEIGHTS[dtype] + kv_bytes,
+            reserve_bytes=0,
             available_bytes=available,
         )
 

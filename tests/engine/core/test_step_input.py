@@ -11,7 +11,7 @@ from headrace.engine.core.row_extras import make_extras
 from headrace.engine.core.scheduler import StepPlan
 from headrace.engine.core.sequence import Sequence, SequencePhase
 from headrace.engine.core.step_input import StepBuilder
-from headrace.engine.structured_output.compiler import GrammarMasks
+from headrace.engine.structured_output.state import GrammarMasks
 from headrace.testing.fake_runner import FAKE_LIMITS
 
 LIMITS = replace(FAKE_LIMITS, block_tokens=4)

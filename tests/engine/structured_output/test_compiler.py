@@ -15,7 +15,8 @@ from structlog.testing import capture_logs
 
 from headrace.core.errors import Busy, InvalidRequest
 from headrace.core.generation import FinishReason, Grammar, GrammarKind
-from headrace.engine.structured_output.compiler import GrammarCompiler, GrammarState
+from headrace.engine.structured_output.compiler import GrammarCompiler
+from headrace.engine.structured_output.state import GrammarState
 from headrace.models.gguf_file import open_gguf
 from headrace.models.gguf_tokenizer import read_gguf_tokenizer
 from headrace.runner.step import StepInput

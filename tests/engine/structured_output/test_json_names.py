@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.generation import Grammar
-from headrace.engine.structured_output.compiler import GrammarCompiler, GrammarState
+from headrace.engine.structured_output.compiler import GrammarCompiler
 from headrace.engine.structured_output.json_names import JsonPlace, NameIndex, follow
 from headrace.engine.structured_output.source import grammar_source, has_maps
+from headrace.engine.structured_output.state import GrammarState
 from headrace.models.tokenizer import Tokenizer, byte_characters
 from tests.schemas import SCHEMAS
 

@@ -6,7 +6,7 @@ from headrace.core.generation import Chunk, Finish, FinishReason, Token, TokenLo
 from headrace.engine.core.observer import ChoiceReport
 from headrace.engine.core.row_extras import RowExtras
 from headrace.engine.core.sequence import Sequence
-from headrace.engine.structured_output.compiler import GrammarState
+from headrace.engine.structured_output.state import GrammarState
 from headrace.engine.text.answer import AnswerText
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.engine.text.stop import StopMatch

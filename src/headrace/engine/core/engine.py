@@ -16,7 +16,7 @@ from headrace.engine.core.sequence import SequencePhase
 from headrace.engine.core.step_input import LogitRows, StepBuilder
 from headrace.engine.core.step_time import StepTimeModel
 from headrace.engine.spec_decode.drafting import RowCostModel
-from headrace.engine.structured_output.compiler import GrammarMasks
+from headrace.engine.structured_output.state import GrammarMasks
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.runner.step import Runner, StepOutput
 

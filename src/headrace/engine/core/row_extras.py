@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from headrace.core.generation import SamplingParams
 from headrace.engine.core.sequence import Sequence
-from headrace.engine.structured_output.compiler import GrammarState
+from headrace.engine.structured_output.state import GrammarState
 from headrace.runner.step import Bias, History
 
 BiasArrays = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]

@@ -16,7 +16,7 @@ from headrace.core.generation import SamplingParams
 from headrace.engine.core.row_extras import RowExtras
 from headrace.engine.core.scheduler import StepPlan
 from headrace.engine.core.sequence import Sequence
-from headrace.engine.structured_output.compiler import GrammarMasks, GrammarState
+from headrace.engine.structured_output.state import GrammarMasks, GrammarState
 from headrace.runner.step import SAMPLING_DTYPE, Bias, History, Mask, RunnerLimits, StepInput
 
 Int32 = npt.NDArray[np.int32]

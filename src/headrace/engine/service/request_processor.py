@@ -21,7 +21,8 @@ from headrace.engine.core.choice import Choice, prompt_token
 from headrace.engine.core.row_extras import make_extras
 from headrace.engine.core.sequence import Sequence
 from headrace.engine.service.validation import check_lengths, check_sampling, check_token_ids
-from headrace.engine.structured_output.compiler import GrammarCompiler, GrammarState
+from headrace.engine.structured_output.compiler import GrammarCompiler
+from headrace.engine.structured_output.state import GrammarState
 from headrace.engine.text.answer import AnswerText
 from headrace.engine.text.detokenizer import TokenTable
 from headrace.models.chat import ChatTemplate
