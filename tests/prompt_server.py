@@ -3,11 +3,19 @@
 import asyncio
 import contextlib
 import socket
+from functools import partial
+from typing import Any
 
 import uvicorn
 
+from headrace.http.protocol import StreamingProtocol
+from headrace.http.server import http_limits
+from headrace.settings.platform_settings import PlatformSettings
+
 END_S = 0.1
 """Time for connections to end; uvicorn always sleeps this long."""
+PLATFORM_HTTP: Any = partial(StreamingProtocol, limits=http_limits(PlatformSettings()))
+"""The HTTP protocol with the limits of a platform, for `uvicorn.Config(http=...)`."""
 
 
 class PromptServer(uvicorn.Server):

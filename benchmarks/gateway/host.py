@@ -5,14 +5,14 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-import uvicorn
 import uvloop
 
 from headrace.core.telemetry import setup_logging
 from headrace.gateway.app import Gateway
 from headrace.gateway.config import GatewayConfig
 from headrace.http.listener import bind, url_of
-from headrace.http.protocol import StreamingProtocol
+from headrace.http.server import http_limits, http_server
+from headrace.settings.platform_settings import PlatformSettings
 from headrace.state.records import AnyKind, NoStatus, Record
 from headrace.state.routes import ROUTE, Fleet, Replica, Route, VariantRoute
 
@@ -53,12 +53,9 @@ async def serve(worker_url: str) -> None:
     """Serve until the process is ended."""
     gateway = Gateway(cast("Store", OneRoute(worker_url)), GatewayConfig(account="0" * 12, region="us-east-1"))
     await gateway.start()
-    config = uvicorn.Config(
-        gateway, http=StreamingProtocol, ws="none", lifespan="off", log_config=None, access_log=False
-    )
     listener = bind("127.0.0.1", 0)
     print(url_of(listener), flush=True)
-    await uvicorn.Server(config).serve(sockets=[listener])
+    await http_server(gateway, limits=http_limits(PlatformSettings())).serve(sockets=[listener])
     await gateway.close()
 
 

@@ -22,10 +22,9 @@ from headrace.gateway.async_metrics import AsyncPublisher
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.objects import ObjectStore
 from headrace.http.listener import bind, url_of
-from headrace.http.protocol import StreamingProtocol
 from headrace.state.routes import ROUTE, Route
 from headrace.state.signals import Wake
-from tests.prompt_server import PromptServer
+from tests.prompt_server import PLATFORM_HTTP, PromptServer
 from tests.waiting import WAIT_S
 
 from .routes import ACCOUNT, REGION, RouteStore, route, variant
@@ -96,7 +95,7 @@ class Running:
 @contextmanager
 def running(
     *,
-    http: Any = StreamingProtocol,
+    http: Any = PLATFORM_HTTP,
     objects: ObjectStore | None = None,
     wake: Wake | None = None,
     draw: Any = None,

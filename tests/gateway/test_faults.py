@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError, EventStreamError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.http.protocol import StreamingProtocol
+from tests.prompt_server import PLATFORM_HTTP
 from tests.waiting import WAIT_S
 
 from .conftest import running
@@ -123,7 +123,7 @@ def test_a_response_that_is_not_http_is_a_model_error(gateway):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("script", [never, stream_forever], ids=["before the answer", "in the answer"])
-@pytest.mark.parametrize("protocol", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
+@pytest.mark.parametrize("protocol", [PLATFORM_HTTP, "httptools"], ids=["short way", "plain ASGI"])
 def test_a_worker_sees_at_once_that_its_client_has_disconnected(path, script, protocol):
     with running(http=protocol) as gateway:
         worker = gateway.serve(script)

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
-from headrace.http.protocol import StreamingProtocol
+from tests.prompt_server import PLATFORM_HTTP
 from tests.waiting import WAIT_S
 
 from .conftest import running
@@ -35,7 +35,7 @@ async def send_parts(exchange: Exchange) -> None:
     exchange.end()
 
 
-@pytest.mark.parametrize("http", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
+@pytest.mark.parametrize("http", [PLATFORM_HTTP, "httptools"], ids=["short way", "plain ASGI"])
 def test_each_chunk_of_the_worker_is_one_payload_part(http):
     with running(http=http) as gateway:
         worker = gateway.serve(send_parts)
@@ -55,7 +55,7 @@ def test_each_chunk_of_the_worker_is_one_payload_part(http):
         gateway.until(gateway.is_idle, "the stream ended")
 
 
-@pytest.mark.parametrize("http", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
+@pytest.mark.parametrize("http", [PLATFORM_HTTP, "httptools"], ids=["short way", "plain ASGI"])
 def test_a_part_arrives_before_the_next_one_is_sent(http):
     taken = threading.Event()
 
@@ -102,7 +102,7 @@ def test_sessions_cannot_be_opened_by_a_stream(gateway):
         gateway.boto.invoke_endpoint_with_response_stream(EndpointName="ep", Body=b"x", SessionId="NEW_SESSION")
 
 
-@pytest.mark.parametrize("http", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
+@pytest.mark.parametrize("http", [PLATFORM_HTTP, "httptools"], ids=["short way", "plain ASGI"])
 def test_the_death_of_a_worker_is_an_event_of_its_stream(http):
     async def script(exchange: Exchange) -> None:
         exchange.start()
@@ -154,7 +154,7 @@ def test_the_error_code_inside_a_stream_is_that_of_aws():
         assert b'"ErrorCode":"StreamBroken"' in body.replace(b'": "', b'":"')
 
 
-@pytest.mark.parametrize("http", [StreamingProtocol, "httptools"], ids=["short way", "plain ASGI"])
+@pytest.mark.parametrize("http", [PLATFORM_HTTP, "httptools"], ids=["short way", "plain ASGI"])
 def test_a_client_that_does_not_read_pauses_its_worker_and_loses_nothing(http):
     chunk, num_chunks = b"x" * 50_000, 400
     is_stuck = threading.Event()

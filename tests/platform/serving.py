@@ -9,8 +9,7 @@ from typing import Any
 import uvicorn
 
 from headrace.http.listener import bind, url_of
-from headrace.http.protocol import StreamingProtocol
-from tests.prompt_server import PromptServer
+from tests.prompt_server import PLATFORM_HTTP, PromptServer
 from tests.waiting import WAIT_S
 
 
@@ -23,7 +22,7 @@ def serving(
 ) -> Iterator[str]:
     """Its URL. `start` and `stop` run in the loop that serves."""
     config = uvicorn.Config(
-        app, http=StreamingProtocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False
+        app, http=PLATFORM_HTTP, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False
     )
     server, listener, failed = PromptServer(config), bind("127.0.0.1", 0), []
     is_started = threading.Event()

@@ -103,8 +103,8 @@ def test_a_limit_below_the_free_memory_bounds_the_plan_and_is_named_when_it_is_t
 
 
 def test_the_vocabulary_for_grammars_is_left_room_for():
-    small, large = plan(small_spec(vocab_size=1024), max_num_seqs=4000), plan(small_spec(), max_num_seqs=4000)
-    assert small.reserve_bytes - large.reserve_bytes == 600 * (1024 - small_spec().vocab_size)
+    small, large = (plan(small_spec(vocab_size=size), max_num_seqs=10**6) for size in (1000, 100_000))
+    assert large.reserve_bytes - small.reserve_bytes == 600 * 99_000
     for planned in (small, large):
         room_bytes = GIB - planned.total_bytes - planned.reserve_bytes
         assert 0 <= room_bytes < planned.block_bytes
