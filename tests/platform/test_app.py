@@ -16,13 +16,12 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from starlette.responses import JSONResponse
 
-from headrace.control.access_keys import ACCESS_KEY, AccessKeySpec
 from headrace.gateway.app import Gateway
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.http.body import read_body
 from headrace.platform.access import Authenticator
+from headrace.platform.access_keys import ACCESS_KEY, AccessKeySpec, KeyRing
 from headrace.platform.app import Apps, PlatformApp
-from headrace.platform.key_ring import KeyRing
 from headrace.state.sql import open_store
 from tests.waiting import WAIT_S
 from tests.wire.test_unknown_routes import FOREIGN, message_of

@@ -15,7 +15,7 @@ from headrace.settings.platform_settings import PlatformSettings, data_folder, l
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.control.access_keys import AccessKeys
+    from headrace.platform.access_keys import AccessKeys
 
 EXAMPLES = """
 headrace keys create --note "the CI machine"    create a key; its secret is shown once
@@ -84,7 +84,7 @@ def rm(*, key_id: str, data_dir: Path | None, database: str | None) -> None:
 @contextmanager
 def opened_keys(settings: PlatformSettings, folder: Path) -> "Iterator[AccessKeys]":
     """Open the keys in the store of a platform."""
-    from headrace.control.access_keys import AccessKeys
+    from headrace.platform.access_keys import AccessKeys
     from headrace.platform.folders import DataFolder
     from headrace.state.sql import open_store
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from headrace.http.asgi import Receive
 from headrace.http.body import BodyTooLarge, BodyTooSlow, read_body, replay
 from headrace.http.origins import is_local_host, is_origin_allowed
-from headrace.platform.key_ring import KeyRing
+from headrace.platform.access_keys import KeyRing
 from headrace.wire.aws import bearer_tokens, sigv4
 from headrace.wire.aws.errors import AwsError
 from headrace.wire.aws.http import HttpRequest

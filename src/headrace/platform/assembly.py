@@ -13,8 +13,6 @@ from headrace.autoscaling.loops.waker import Waker
 from headrace.cloudwatch.series.file import FileSeries
 from headrace.cluster.platform_logs import PlatformLogs
 from headrace.cluster.this_host import this_host
-from headrace.control.access_keys import ACCESS_KEY
-from headrace.control.api.overview import read_overview
 from headrace.control.app import ControlApp
 from headrace.control.loops.capacity_recorder import CapacityRecorder
 from headrace.control.loops.reconciler import Reconciler
@@ -30,13 +28,14 @@ from headrace.gateway.exposition import render
 from headrace.gateway.objects import S3Objects
 from headrace.gateway.publishing import Publisher, Sampler
 from headrace.platform.access import Authenticator
+from headrace.platform.access_keys import ACCESS_KEY, KeyRing
 from headrace.platform.app import Apps, PlatformApp
 from headrace.platform.cluster import Cluster, make_cluster
 from headrace.platform.console import console_app
 from headrace.platform.folders import DataFolder
-from headrace.platform.key_ring import KeyRing
 from headrace.platform.object_storage import ObjectStorage
 from headrace.platform.operations import OPERATIONS
+from headrace.platform.overview import read_overview
 from headrace.platform.s3_access import S3Access
 from headrace.platform.s3_proxy import S3Proxy
 from headrace.settings.platform_settings import PlatformSettings

@@ -18,8 +18,8 @@ from typing import Any
 
 from headrace.autoscaling.api.requests import read_key
 from headrace.autoscaling.records.copies import keep_copies
-from headrace.control.access_keys import AccessKeys
 from headrace.control.api.context import CallContext
+from headrace.platform.access_keys import AccessKeys
 from headrace.platform.operations import OPERATIONS
 from headrace.state.sql import open_store
 from headrace.testing.fake_launcher import FakeMachine, ManualClock, fails_after, ready_after

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.control.access_keys import AccessKeys
+from headrace.platform.access_keys import AccessKeys
 from headrace.state.sql import open_store
 
 

@@ -1,18 +1,27 @@
-"""What a person is told of components and where their copies are."""
+"""The overview of an endpoint's components and their copies, for the console."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from msgspec.structs import replace as evolve
 
-from headrace.control.api.overview import hosts_json, read_overview
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
+from headrace.platform.overview import hosts_json, read_overview
 from tests.control.api.test_components import NEED, component, host, model, until
 from tests.control.broken_records import insert_record
-from tests.control.support import Platform
+from tests.control.support import Platform, running_platform
 
 EMPTY = {"components": [], "hosts": []}
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    """A control plane with played workers, instead of the model servers of the other platform tests."""
+    with running_platform() as running:
+        yield running
 
 
 def test_copies_are_shown_on_their_instances(platform: Platform) -> None:

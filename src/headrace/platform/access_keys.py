@@ -1,13 +1,18 @@
 """The access keys of a platform: pairs of id and secret that sign requests; a secret also works as bearer token."""
 
+import asyncio
 import secrets
 import string
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.state.records import Kind, NoStatus, Record, RecordPart
 from headrace.state.store import Store
 
+MAX_AGE_S = 1.0
+"""Seconds until a removed key is refused: `headrace keys` is another process, whose writes send no signal."""
 _PREFIX = "HRAK"
 _ID_ALPHABET = string.ascii_uppercase + string.digits
 
@@ -68,3 +73,30 @@ class AccessKeys:
             return False
         self._store.remove(record)
         return True
+
+
+class KeyRing:
+    """The secrets by key id, cached in memory for authentication and read again after `MAX_AGE_S`."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keys = AccessKeys(store)
+        self._clock = clock
+        self._secrets: dict[str, str] = {}
+        self._read_s: float | None = None
+        self._reading = asyncio.Lock()
+
+    async def refresh(self) -> None:
+        """Read the keys again if they are older than `MAX_AGE_S`."""
+        async with self._reading:
+            if self._read_s is None or self._clock() - self._read_s > MAX_AGE_S:
+                found = await asyncio.to_thread(self._keys.list)
+                self._secrets = {key.key_id: key.secret for key in found}
+                self._read_s = self._clock()
+
+    def secret_of(self, access_key: str) -> str | None:
+        """Return the secret of a key, or None."""
+        return self._secrets.get(access_key)
+
+    def secrets(self) -> Collection[str]:
+        """Return all secrets."""
+        return self._secrets.values()
