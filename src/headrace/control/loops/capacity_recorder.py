@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, MetricSink
-from headrace.control.loops.store_access import changes
+from headrace.control.loops.store_access import run_periodically
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, current_copies
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, variant_counts
 from headrace.control.model.workload import serving_revision
-from headrace.core.telemetry import get_logger
 from headrace.state.records import Unreadable
 from headrace.state.store import Store
 
@@ -48,17 +47,12 @@ class CapacityRecorder:
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        with changes(self._store) as changed:
-            while True:
-                changed.clear()
-                is_idle = False
-                try:
-                    is_idle = not await asyncio.to_thread(self.pass_once)
-                except Exception:  # noqa: BLE001 -- an edge: logged and retried
-                    get_logger().exception("capacities.failed")
-                if is_idle:
-                    await changed.wait()
-                await asyncio.sleep(PERIOD_S - self._clock() % PERIOD_S)
+        await run_periodically(
+            self._pass, store=self._store, period_s=PERIOD_S, clock=self._clock, failure="capacities.failed"
+        )
+
+    async def _pass(self) -> int:
+        return await asyncio.to_thread(self.pass_once)
 
     def pass_once(self) -> int:
         """Publish the present capacities; return the number of measurements."""

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from headrace.cloudwatch.metrics.metric import Dimensions, Metric, StatisticSink
 from headrace.cloudwatch.metrics.worker_page import Page, metrics_between, read_page
 from headrace.cluster.launcher import Handle, WorkerPhase
-from headrace.control.loops.store_access import changes
+from headrace.control.loops.store_access import run_periodically
 from headrace.control.model.worker import WORKER, ReplicaSpec, WorkerRecord
-from headrace.core.telemetry import get_logger
 from headrace.http.client import ClientRequest, send_once
 from headrace.http.client_response import NoResponse, ResponseBroken, ResponseTooLarge
 from headrace.state.records import Record
@@ -52,17 +51,9 @@ class Scraper:
 
     async def run(self) -> None:
         """Scrape until cancelled."""
-        with changes(self._store) as changed:
-            while True:
-                changed.clear()
-                is_idle = False
-                try:
-                    is_idle = not await self.pass_once()
-                except Exception:  # noqa: BLE001 -- an edge: logged and retried
-                    get_logger().exception("scraper.failed")
-                if is_idle:
-                    await changed.wait()
-                await asyncio.sleep(PERIOD_S - self._clock() % PERIOD_S)
+        await run_periodically(
+            self.pass_once, store=self._store, period_s=PERIOD_S, clock=self._clock, failure="scraper.failed"
+        )
 
     async def pass_once(self) -> int:
         """Scrape each ready worker once; return their number."""

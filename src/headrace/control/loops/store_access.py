@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,6 +11,7 @@ from headrace.cloudwatch.alarms.records import ALARM
 from headrace.control.model.component import INFERENCE_COMPONENT, ComponentRecord, owner_of
 from headrace.control.model.endpoint import ENDPOINT, EndpointRecord
 from headrace.control.model.worker import WORKER, WorkerRecord
+from headrace.core.telemetry import get_logger
 from headrace.state.records import NoStatus, Record, StoredRecord, Unreadable
 from headrace.state.routes import ROUTE, Route
 from headrace.state.store import Store
@@ -65,6 +66,32 @@ def changes(store: Store) -> Iterator[asyncio.Event]:
         yield changed
     finally:
         unsubscribe()
+
+
+async def run_periodically(
+    pass_once: Callable[[], Awaitable[int]], *, store: Store, period_s: float, clock: Callable[[], float], failure: str
+) -> None:
+    """
+    Run passes at multiples of a period until cancelled; after one that found nothing, wait for the next write.
+
+    Args:
+        pass_once: Runs one pass; returns the number of things that it found.
+        store: Its writes end the wait.
+        period_s: Seconds from pass to pass.
+        clock: Returns the time, seconds since 1970.
+        failure: The event that is logged if a pass fails; the next one runs all the same.
+    """
+    with changes(store) as changed:
+        while True:
+            changed.clear()
+            is_idle = False
+            try:
+                is_idle = not await pass_once()
+            except Exception:  # noqa: BLE001 -- an edge: logged and retried
+                get_logger().exception(failure)
+            if is_idle:
+                await changed.wait()
+            await asyncio.sleep(period_s - clock() % period_s)
 
 
 async def read_all(store: Store) -> Snapshot:
