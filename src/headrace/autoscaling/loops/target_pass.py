@@ -45,9 +45,9 @@ class TargetContext:
     alarms: Sequence[EvaluatedAlarm]
     """The alarms of the whole platform."""
     awake_since_s: float
-    """When the platform started to measure; seconds since 1970."""
+    """Time at which the platform started to measure, in seconds since 1970."""
     copies_follow: bool = True
-    """Whether components on a scaled variant get copies with its instances; AWS documents nothing like it."""
+    """True if components on a scaled variant get copies with its instances; AWS documents nothing like it."""
 
 
 class TargetPass:
@@ -65,7 +65,7 @@ class TargetPass:
         self._in_progress: Scaling | None = None
         """The scaling of the activity in progress."""
         self._is_settling = False
-        """Whether an activity is in progress: the requested capacity is not in service yet."""
+        """True while an activity is in progress: the requested capacity is not in service yet."""
         self._followers: Sequence[Follower] = ()
         """Components whose copies follow the target's instances."""
         self._unavailable: int | None = None

@@ -49,7 +49,7 @@ class Scaling:
     cooldown_s: float
     """The cooldown of the policy."""
     ended_s: float | None
-    """When it completed and the cooldown began, seconds since 1970; None while in progress."""
+    """Time of its completion, at which the cooldown began, in seconds since 1970; None while in progress."""
 
     def is_cooling(self, now_s: float) -> bool:
         """Return whether its cooldown is in force."""

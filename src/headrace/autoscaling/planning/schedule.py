@@ -34,7 +34,7 @@ class Window:
     """The time in which a schedule is in force, seconds since 1970."""
 
     created_s: float
-    """When the schedule was put; a rate without a start counts from here."""
+    """Time at which the schedule was created; a rate without a start counts from here."""
     start_s: float | None = None
     """`StartTime`: the action runs then as well, unless its schedule is `at`."""
     end_s: float | None = None

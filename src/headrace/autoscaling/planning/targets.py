@@ -155,7 +155,7 @@ class ScheduledActionSpec(TargetMembers, frozen=True, kw_only=True, rename="pasc
     end_time: float | None = None
     scalable_target_action: CapacityBounds
     put_s: float = msgspec.field(name="put_s")
-    """When it was put last; its schedule counts from then."""
+    """Time of the latest PutScheduledAction, from which its schedule counts."""
 
     def __post_init__(self) -> None:
         """Check the schedule; a ValueError makes the record unreadable."""
@@ -174,7 +174,7 @@ class ScheduledActionSpec(TargetMembers, frozen=True, kw_only=True, rename="pasc
 
 
 class ScheduledActionStatus(RecordPart, frozen=True, kw_only=True):
-    """When a scheduled action ran."""
+    """Times at which scheduled actions ran."""
 
     ran_s: float = 0.0
     """The time of its schedule at which it ran last; seconds since 1970."""

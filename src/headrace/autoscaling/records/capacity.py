@@ -34,7 +34,7 @@ class Capacity:
     is_scalable: bool
     """False while the endpoint or component is being changed, and if it has failed."""
     since_s: float = 0.0
-    """When it came into service, after its creation or the last change. Seconds since 1970."""
+    """Time at which it came into service, after its creation or the last change, in seconds since 1970."""
     failure: str = ""
     """The reason why the last request was rolled back."""
 

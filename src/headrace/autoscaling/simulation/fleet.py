@@ -42,7 +42,7 @@ class Cohort:
     arrived_s: float
     count: float
     is_held: bool = False
-    """Whether they arrived while no copy served."""
+    """True if they arrived while no copy served."""
 
 
 @dataclass(slots=True)

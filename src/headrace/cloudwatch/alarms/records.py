@@ -19,7 +19,7 @@ class AlarmSpec(AlarmDefinition, frozen=True, kw_only=True, forbid_unknown_field
     """An alarm as it was put."""
 
     configured_s: float | None = msgspec.field(default=None, name="configured_s")
-    """When it was put last; seconds since 1970."""
+    """Time of the latest PutMetricAlarm, in seconds since 1970."""
     owner: str = msgspec.field(default="", name="owner")
     """ARN of the scaling policy that the alarm belongs to; empty for a user's own alarm."""
 

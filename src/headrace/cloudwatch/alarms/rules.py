@@ -84,7 +84,7 @@ class AlarmDefinition(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmRule:
-    """When an alarm is in ALARM: M (`datapoints_to_alarm`) of the last N (`evaluation_periods`) values breach."""
+    """The condition for ALARM: M (`datapoints_to_alarm`) of the last N (`evaluation_periods`) values breach."""
 
     threshold: float
     comparison: Comparison

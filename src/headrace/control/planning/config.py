@@ -30,7 +30,7 @@ class ReconcilerConfig:
     num_kept_logs: int = 3
     """Failed workers of an endpoint whose logs are kept."""
     awake_since_s: float = 0.0
-    """When this process of the platform began: time before it does not count for deadlines."""
+    """Start time of this platform process: time before it does not count for deadlines."""
 
     def waited_s(self, since_s: float, now_s: float) -> float:
         """Return how long something has been waited for."""

@@ -22,13 +22,13 @@ class ExternalConditions(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions that workers do not show: reasons against the deployment, empty where there is none."""
 
     no_room: str = ""
-    """Why missing workers have no place."""
+    """Reason why missing workers cannot be placed."""
     num_fitting: int = 0
-    """Missing workers that have a place."""
+    """Number of missing workers that can be placed."""
     growth: int = 0
-    """Unplaced copies (`Progress.num_unplaced`) that have a place now."""
+    """Number of unplaced copies (`Progress.num_unplaced`) that can be placed now."""
     alarm: str = ""
-    """An alarm of `AutoRollbackConfiguration` is in ALARM; matters once the new revision has traffic."""
+    """Reason for a rollback that an alarm demands; it counts once the new revision has traffic."""
 
 
 NO_CONDITIONS: Final = ExternalConditions()

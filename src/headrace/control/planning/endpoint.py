@@ -35,7 +35,7 @@ class EndpointView:
     workers: Sequence[WorkerView]
     """Workers of its own models."""
     alarm: str
-    """Why its update is rolled back, if an alarm demands it; else empty."""
+    """Reason for a rollback that an alarm demands; empty without one."""
     components: Sequence[ComponentView]
     """Readable components, oldest first."""
     unreadable: Sequence[Placed]

@@ -35,9 +35,9 @@ class ComponentView:
     record: ComponentRecord
     workers: Sequence[WorkerView]
     placed: Mapping[str, Placed]
-    """By worker: the places of its copies that have not ended."""
+    """The places of its copies that have not ended, by worker."""
     alarm: str = ""
-    """Why its update is rolled back, if an alarm demands it."""
+    """Reason for a rollback that an alarm demands; empty without one."""
 
     @property
     def variant(self) -> str:
@@ -80,12 +80,12 @@ class VariantInstances:
     whole: Resources
     instance_type: str
     strategy: RoutingStrategy
-    """How the gateway chooses one of a component's copies for a request."""
+    """The strategy by which the gateway routes requests to a component's copies."""
     rules: PoolRules
     instances: list[HostInstance]
     placed: list[Placed]
     is_freeing: bool
-    """Copies are leaving: there will be more room."""
+    """True while copies are leaving: there will be more room."""
     may_grow: bool
     """No component is being changed or lacks a placed copy: free resources are for copies without a place."""
     new_id: Callable[[], str]

@@ -185,14 +185,14 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationWindow:
-    """The time in which copies may be moved."""
+    """The conditions under which copies may be moved between instances."""
 
     may_begin: bool
-    """Everything that was asked for serves, and nothing has failed lately."""
+    """True if everything requested serves, and nothing has failed lately."""
     may_go_on: bool
-    """Nothing has been asked for since, and no copy has failed."""
+    """True if nothing was requested since, and no copy has failed."""
     since_s: float
-    """When something was asked for last, or completed."""
+    """Time of the latest request, or of its completion."""
 
 
 def with_leaving(
