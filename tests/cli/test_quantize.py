@@ -111,7 +111,7 @@ def test_own_texts_are_read(headrace, llama, tmp_path):
         ("{", "line 1 is not JSON"),
         ("[1]", "line 1 is not an object; expected one"),
         ('{"messages": "hi"}', "line 1 has no text; expected 'text', or 'messages'"),
-        ("", "holds no text"),
+        ("", "contains no calibration text"),
     ],
 )
 def test_an_invalid_calibration_file_is_refused_with_the_line(headrace, llama, tmp_path, content, named):
@@ -161,7 +161,7 @@ def test_the_folder_of_a_real_model_answers_in_a_process(smollm2_path, tmp_path)
 def test_an_interrupt_leaves_nothing_behind(smollm2_path, tmp_path):
     command = [sys.executable, "-m", "headrace", "quantize", str(smollm2_path), str(tmp_path / "out")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while "Quantising" not in process.stderr.readline():
+        while "Quantizing" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait() != 0

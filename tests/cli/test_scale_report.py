@@ -56,7 +56,7 @@ def test_a_policy_has_a_short_description(policy, text):
 
 
 def test_capacity_and_bounds_come_first():
-    assert shown() == "inference-component/chat: 1 of 2 copies serve, 0 to 4 are allowed"
+    assert shown() == "inference-component/chat: 1 of 2 copies in service, bounds 0 to 4"
     suspended = {**TARGET, "SuspendedState": {"DynamicScalingInSuspended": True, "ScheduledScalingSuspended": True}}
     assert shown(target=suspended).endswith("suspended: scaling in, schedules")
 
@@ -71,7 +71,7 @@ def test_alarms_are_shown_with_their_states():
         policies=[{**step_policy("ExactCapacity", 0), "Alarms": alarms}],
         alarms={"TargetTracking-x-AlarmHigh-1": "ALARM", "mine": "OK"},
     )
-    assert "High ALARM, mine OK, lost gone" in text
+    assert "High ALARM, mine OK, lost deleted" in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Send one request of the load in any dialect and record its answer."""
+"""Send one request of the load in any dialect and record its response."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ def read_answer(exchange: Exchange) -> Answer:
 
 
 class LoadClient:
-    """Sends planned requests and keeps the clock; all times are relative to `start_s`."""
+    """Sends planned requests and records times relative to `start_s`."""
 
     def __init__(self, http: HttpClient, template: RequestTemplate) -> None:
         self._http = http
@@ -71,7 +71,7 @@ class LoadClient:
         """Return the seconds since the start of the run."""
         return time.perf_counter() - self.start_s
 
-    async def ask(self, planned: PlannedRequest, *, due_s: float) -> RequestRecord:
+    async def send(self, planned: PlannedRequest, *, due_s: float) -> RequestRecord:
         """Send one request and wait for the end of its answer. Failures are recorded, never raised."""
         body = request_body(self._asking, planned.question, planned.max_tokens)
         sent_s = self.now_s()
@@ -112,7 +112,7 @@ _FAILURES: dict[type[BaseException], Failure] = {
 
 
 def judge(answer: Answer) -> tuple[Failure | None, str]:
-    """Return the failure of an answer with status 200, or None if it is complete."""
+    """Return the failure of a response with status 200, or None if it is complete."""
     if answer.error:
         return Failure.STREAM_ERROR, answer.error
     if not answer.is_whole:

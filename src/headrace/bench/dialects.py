@@ -1,8 +1,8 @@
 """
-The dialects in which a load is sent and answered. Pure: values to bytes, stream lines to events.
+Requests and responses of a load in each dialect. Pure: values to bytes, stream lines to events.
 
-Every dialect streams. A line is one line of server-sent events (`data: {...}`) or of JSON lines; what a server omits
-(usage, details) is None here and never guessed.
+Every dialect streams. A line is one line of server-sent events (`data: {...}`) or of JSON lines; fields that a server
+omits (usage, details) are None here and never guessed.
 """
 
 import json

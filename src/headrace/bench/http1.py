@@ -21,7 +21,7 @@ from headrace.core.errors import SettingsError
 
 
 class ConnectionFailed(Exception):
-    """The connection was refused, or it broke before the answer began."""
+    """The connection was refused, or it broke before the response began."""
 
 
 class Truncated(Exception):
@@ -37,7 +37,7 @@ class Piece:
 
 
 class Exchange:
-    """A request on a connection, and the part of its answer received so far."""
+    """A request on a connection, and the part of its response received so far."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         return self.exchange
 
     def close(self) -> None:
-        """Close at once; the server sees that an answer still streaming is abandoned."""
+        """Close at once; the server then aborts a response that is still streaming."""
         self.is_usable = False
         if self.transport is not None:
             self.transport.abort()
@@ -127,21 +127,21 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            exchange.changed(Truncated(f"the answer is not HTTP: {error}"))
+            exchange.changed(Truncated(f"the response is not HTTP: {error}"))
             self.close()
         exchange.changed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Decide whether the answer was complete; called by the event loop."""
+        """Complete or fail the exchange in flight; called by the event loop."""
         self.is_usable = False
         self.lost.set()
         if self.exchange is None:
             return
         if not self.exchange.status:
-            self.exchange.changed(ConnectionFailed(f"the connection closed before an answer ({exc or 'end of file'})"))
+            self.exchange.changed(ConnectionFailed(f"the connection closed before a response ({exc or 'end of file'})"))
         elif self._has_length:
             self.exchange.changed(
-                Truncated(f"the connection closed in the middle of the answer ({exc or 'end of file'})")
+                Truncated(f"the connection closed in the middle of the response ({exc or 'end of file'})")
             )
         else:  # a body without a length ends when the connection closes
             self.on_message_complete()
@@ -199,7 +199,7 @@ class HttpClient:
         self, method: str, path: str, body: bytes = b"", *, accept: str = "*/*"
     ) -> tuple[Exchange, Connection]:
         """
-        Send a request and return before the answer. Return the connection with `release`.
+        Send a request and return without waiting for the response. Return the connection with `release`.
 
         Raises:
             ConnectionFailed: nothing listens at the address.
@@ -213,12 +213,12 @@ class HttpClient:
 
     async def fetch(self, method: str, path: str, body: bytes = b"", *, accept: str = "*/*") -> Exchange:
         """
-        Send a request and wait for the end of its answer.
+        Send a request and wait for the end of its response.
 
         Raises:
-            ConnectionFailed: nothing listens at the address, or the connection broke before the answer.
-            Truncated: the connection broke during the answer.
-            TimeoutError: the answer was not complete after `timeout_s`.
+            ConnectionFailed: nothing listens at the address, or the connection broke before the response.
+            Truncated: the connection broke during the response.
+            TimeoutError: the response was not complete after `timeout_s`.
         """
         connection: Connection | None = None
         try:

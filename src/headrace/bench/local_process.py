@@ -31,15 +31,15 @@ def _listening_inodes(port: int, proc: Path) -> Iterator[str]:
 
 
 def _socket_inodes(folder: Path) -> set[str]:
-    found = set()
+    inodes = set()
     try:
         for link in folder.iterdir():
             target = str(link.readlink())
             if target.startswith("socket:["):
-                found.add(target[8:-1])
+                inodes.add(target[8:-1])
     except OSError:
         pass  # another user's process, or one that has just ended
-    return found
+    return inodes
 
 
 def _processes(proc: Path) -> Iterator[tuple[int, tuple[int, int]]]:

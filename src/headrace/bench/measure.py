@@ -19,7 +19,7 @@ from headrace.core.errors import SettingsError
 
 
 class Failure(StrEnum):
-    """The reasons for which a request has no complete answer."""
+    """The reasons why a request has no complete answer."""
 
     CONNECT = "connect"
     """No connection: refused, unreachable, name not found."""
@@ -47,7 +47,7 @@ class RequestRecord:
     text_at_s: tuple[float, ...] = ()
     """Arrival time of each piece of text."""
     prompt_tokens: int | None = None
-    """Count of the server; None if it does not report one."""
+    """The server's count; None if it does not report one."""
     output_tokens: int | None = None
     cached_tokens: int | None = None
     text_chars: int = 0
@@ -90,7 +90,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """The latency limits that a good answer keeps; None means no limit."""
+    """The latency limits that a good answer meets; None means no limit."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -102,14 +102,14 @@ class Objectives:
         return self != Objectives()
 
     def met_by(self, record: RequestRecord) -> bool:
-        """Return whether the request succeeded and kept every limit."""
+        """Return whether the request succeeded within every limit."""
         pairs = ((record.ttft_s, self.ttft_s), (record.tpot_s, self.tpot_s), (record.e2e_s, self.e2e_s))
         return record.failure is None and all(seen is None or limit is None or seen <= limit for seen, limit in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """The answers that kept the objectives: their number, share and rate."""
+    """The answers that met the objectives: their number, share and rate."""
 
     fraction: float
     requests_per_s: float

@@ -1,4 +1,4 @@
-"""Drive a load against a server: discover its API, warm it up, run a level, collect records."""
+"""Run a load against a server: discover its API, warm it up, run a level, collect records."""
 
 import asyncio
 import json
@@ -81,14 +81,14 @@ async def calibrate(client: LoadClient) -> WordScale:
     For a server that reports no counts a word is one token.
 
     Raises:
-        UserError: the server refuses these requests; nothing can be measured.
+        UserError: the server refuses these requests, so nothing can be measured.
     """
     counts: list[tuple[int, int]] = []
     for num_words in (32, 96):
         planned = PlannedRequest(
             index=-1, arrival_s=0, question=Question(text=make_text(num_words, random.Random(num_words))), max_tokens=2
         )
-        record = await client.ask(planned, due_s=client.now_s())
+        record = await client.send(planned, due_s=client.now_s())
         if record.failure is not None:
             raise UserError(f"The server refused a short request ({record.failure}): {record.message}")
         if record.prompt_tokens is None:
@@ -127,7 +127,7 @@ async def run_level(
 async def warm_up(client: LoadClient, workload: Workload, num_requests: int) -> None:
     """Send a few requests of the same kind with another seed, and discard their records."""
     other = replace(workload, seed=workload.seed + 1_000_003, num_requests=num_requests, duration_s=None)
-    await asyncio.gather(*(client.ask(planned, due_s=client.now_s()) for planned in other.requests()))
+    await asyncio.gather(*(client.send(planned, due_s=client.now_s()) for planned in other.requests()))
 
 
 async def server_cpu_s(http: HttpClient) -> float | None:
@@ -156,12 +156,12 @@ async def _one_user(
         planned = next(requests, None)
         if planned is None:
             return
-        keep(await client.ask(planned, due_s=client.now_s()))
+        keep(await client.send(planned, due_s=client.now_s()))
 
 
 async def _open_loop(client: LoadClient, workload: Workload, keep: OnRecord) -> None:
     async def send(planned: PlannedRequest) -> None:
-        keep(await client.ask(planned, due_s=planned.arrival_s))
+        keep(await client.send(planned, due_s=planned.arrival_s))
 
     async with asyncio.TaskGroup() as group:
         for planned in workload.requests():

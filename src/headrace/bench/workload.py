@@ -1,7 +1,7 @@
 """
 The workload: prompts, lengths and arrival times, generated from a seed.
 
-The same seed and settings give the same workload, whatever the server does. Pure: no clock, no I/O.
+The same seed and settings give the same workload, independent of the server. Pure: no clock, no I/O.
 """
 
 import json
@@ -83,7 +83,7 @@ class Arrivals:
 
     `closed`: `concurrency` clients, each of which sends a request when its previous one has ended.
     `poisson`, `constant`: requests arrive at `rate_per_s` however many are in flight (open loop), as independent users
-    do; this exposes a growing queue.
+    do; this makes a growing queue visible.
     """
 
     kind: Literal["closed", "poisson", "constant"]

@@ -34,9 +34,9 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
     "--concurrency",
     "-c",
     metavar="N[,N…]",
-    help="Closed loop: N users, each sends its next request when answered.  [default: 1]",
+    help="Closed loop: N users; each sends a request when its previous one has ended.  [default: 1]",
 )
-@click.option("--rate", metavar="R[,R…]", help="Open loop: R requests a second, answered or not.")
+@click.option("--rate", metavar="R[,R…]", help="Open loop: R requests a second, however many are in flight.")
 @click.option(
     "--arrivals",
     type=click.Choice(["poisson", "constant"]),
@@ -127,7 +127,7 @@ headrace bench URL -c 8 --json | tail -1 | jq '.levels[0].output_tokens_per_s'
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as JSON to this file."
 )
-def bench(*, as_json: bool, output: Path | None, **given: Any) -> None:
+def bench(*, as_json: bool, output: Path | None, **values: Any) -> None:
     """
     Send load to the server at URL and measure what its clients see.
 
@@ -136,7 +136,7 @@ def bench(*, as_json: bool, output: Path | None, **given: Any) -> None:
     """
     from rich.console import Console
 
-    options = read_options(given)
+    options = read_options(values)
     with _showing(options) as on_record:
         report = _run(options, on_record)
     width = None if sys.stdout.isatty() else 120
@@ -148,33 +148,33 @@ def bench(*, as_json: bool, output: Path | None, **given: Any) -> None:
         click.echo(json.dumps(value, ensure_ascii=False))
 
 
-def read_options(given: dict[str, Any]) -> BenchOptions:
+def read_options(values: dict[str, Any]) -> BenchOptions:
     """
     Convert the command line options to `BenchOptions`.
 
     Raises:
         SettingsError: options contradict each other or are invalid.
     """
-    duration_s = given["duration_s"]
-    if duration_s is None and given["num_requests"] is None:
+    duration_s = values["duration_s"]
+    if duration_s is None and values["num_requests"] is None:
         duration_s = 20.0
-    ignore_eos = given["ignore_eos"]
+    ignore_eos = values["ignore_eos"]
     return BenchOptions(
-        url=given["url"],
-        levels=_levels(given["concurrency"], given["rate"], given["arrivals"]),
-        source=_source(given),
-        api=None if given["api"] is None else Api(given["api"]),
-        model=given["model"],
-        api_key=given["api_key"],
-        num_requests=given["num_requests"],
+        url=values["url"],
+        levels=_levels(values["concurrency"], values["rate"], values["arrivals"]),
+        source=_source(values),
+        api=None if values["api"] is None else Api(values["api"]),
+        model=values["model"],
+        api_key=values["api_key"],
+        num_requests=values["num_requests"],
         duration_s=duration_s,
-        warmup_requests=given["warmup_requests"],
-        seed=given["seed"],
-        temperature=given["temperature"],
-        ignore_eos=given["dataset"] is None if ignore_eos is None else ignore_eos,
-        timeout_s=given["timeout_s"],
-        objectives=parse_objectives(given["slo"]) if given["slo"] else Objectives(),
-        price_per_hour=given["price_per_hour"],
+        warmup_requests=values["warmup_requests"],
+        seed=values["seed"],
+        temperature=values["temperature"],
+        ignore_eos=values["dataset"] is None if ignore_eos is None else ignore_eos,
+        timeout_s=values["timeout_s"],
+        objectives=parse_objectives(values["slo"]) if values["slo"] else Objectives(),
+        price_per_hour=values["price_per_hour"],
     )
 
 
@@ -198,15 +198,15 @@ def _above_zero(number: float) -> float:
     return number
 
 
-def _source(given: dict[str, Any]) -> Synthetic | Dataset:
-    output_tokens = parse_lengths(given["output_tokens"])
-    if given["dataset"] is None:
+def _source(values: dict[str, Any]) -> Synthetic | Dataset:
+    output_tokens = parse_lengths(values["output_tokens"])
+    if values["dataset"] is None:
         return Synthetic(
-            prompt_tokens=parse_lengths(given["prompt_tokens"]),
+            prompt_tokens=parse_lengths(values["prompt_tokens"]),
             output_tokens=output_tokens,
-            shared_prefix_tokens=given["shared_prefix_tokens"],
+            shared_prefix_tokens=values["shared_prefix_tokens"],
         )
-    with given["dataset"].open(encoding="utf-8") as lines:
+    with values["dataset"].open(encoding="utf-8") as lines:
         return parse_dataset(lines, output_tokens)
 
 
@@ -219,7 +219,7 @@ def _run(options: BenchOptions, on_record: OnRecord) -> Report:
 
 @contextmanager
 def _showing(options: BenchOptions) -> Iterator[OnRecord]:
-    """On a terminal, show a line that counts answers as they arrive."""
+    """Count answers as they arrive, in a status line on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _, __: None
         return

@@ -43,16 +43,16 @@ Ctrl-C stops an answer, not the program.
 @sampling_options(without=("n", "best_of", "logprobs", "prompt_logprobs"), **dict.fromkeys(RECOMMENDED))
 @setting_options(*ENGINE_SETTINGS)
 @click.pass_context
-def chat(ctx: click.Context, /, model: str | None, **given: Any) -> None:
+def chat(ctx: click.Context, /, model: str | None, **options: Any) -> None:
     """
     Talk to MODEL: an alias (smollm2), a Hub id, a folder or a .gguf file.
 
     Answers are streamed. Commands begin with a slash; /help lists them.
     """
-    sampling_params(given)  # refuse invalid options before a model is loaded
-    with opened_source(ctx, model, given) as (runner, source):
-        sampling = sampling_params(given, source.info.recommended)
-        talk(runner, source, Conversation(sampling=sampling, system=given["system"] or ""))
+    sampling_params(options)  # refuse invalid options before a model is loaded
+    with opened_source(ctx, model, options) as (runner, source):
+        sampling = sampling_params(options, source.info.recommended)
+        talk(runner, source, Conversation(sampling=sampling, system=options["system"] or ""))
 
 
 @dataclass(slots=True)
@@ -157,12 +157,12 @@ def _read_line(*, is_terminal: bool) -> str | None:
 
 
 def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, line: str) -> None:
-    """Stream the answer to a line. A refused line is dropped from the conversation; a stopped answer is kept."""
+    """Stream the answer to a line. A rejected line is dropped from the conversation; a stopped answer is kept."""
     conversation.turns.append({"role": "user", "content": line})
-    said: list[str] = []
+    pieces: list[str] = []
     watch = Stopwatch()
     try:
-        runner.run(_stream(source, conversation.request(), said, watch))
+        runner.run(_stream(source, conversation.request(), pieces, watch))
     except KeyboardInterrupt:
         write_text(" …")
     except HeadraceError as error:
@@ -170,7 +170,7 @@ def _answer(runner: asyncio.Runner, source: Source, conversation: Conversation, 
         click.echo(f"{error.message}{_advice(error)}", err=True)
         return
     click.echo()
-    conversation.turns.append({"role": "assistant", "content": "".join(said)})
+    conversation.turns.append({"role": "assistant", "content": "".join(pieces)})
     conversation.last = watch
     conversation.num_answers += 1
     conversation.num_tokens += watch.num_tokens
@@ -182,12 +182,12 @@ def _advice(error: HeadraceError) -> str:
     return " /reset clears the conversation." if isinstance(error, UserError) and "too_long" in error.code else ""
 
 
-async def _stream(source: Source, request: GenerationRequest, said: list[str], watch: Stopwatch) -> None:
+async def _stream(source: Source, request: GenerationRequest, pieces: list[str], watch: Stopwatch) -> None:
     chunks = cast("AsyncGenerator[Chunk, None]", source.generate(request))
     async with aclosing(chunks):
         async for chunk in chunks:
             watch.record(chunk)
-            said.append(chunk.text)
+            pieces.append(chunk.text)
             write_text(chunk.text)
             if chunk.finish is not None and chunk.finish.reason is FinishReason.ERROR:
                 raise EngineFailed(chunk.finish.message or "The engine failed during the answer.")

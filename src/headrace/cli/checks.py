@@ -54,7 +54,7 @@ def check_native() -> Iterator[Finding]:
         advice = "Reinstall headrace, or build it: pip install . (needs a C++17 compiler)."
         yield Finding(name="native runtime", status="failed", found=f"does not load: {error}", advice=advice)
         return
-    features = ", ".join(report.features) or "none that matter"
+    features = ", ".join(report.features) or "none that affect the kernels"
     yield Finding(name="CPU features", status="ok", found=features)
     slow = report.isa == "portable"
     yield Finding(
@@ -80,10 +80,10 @@ def judge_memory(available: int) -> Finding:
     """Judge whether the available memory suffices for any model."""
     found = f"{format_size(available)} available (within machine and container limits)"
     if available < TOO_LITTLE_MEMORY_BYTES:
-        advice = "Even the smallest models need half a gigabyte. Free memory or raise the container's limit."
+        advice = "Even the smallest models need half a gigabyte. Free some memory or raise the container's limit."
         return Finding(name="memory", status="failed", found=found, advice=advice)
     if available < LOW_MEMORY_BYTES:
-        advice = "Enough for small models only; `headrace fit MODEL` tells whether a model fits."
+        advice = "Enough for small models only; `headrace fit MODEL` shows if a model fits."
         return Finding(name="memory", status="warning", found=found, advice=advice)
     return Finding(name="memory", status="ok", found=found)
 

@@ -11,16 +11,16 @@ HEADS = ("COMPONENT", "STATUS", "COPIES", "ENDPOINT", "VARIANT", "AGE")
 
 
 def described_component(platform: Platform, name: str) -> dict[str, Any] | None:
-    """Return the answer of DescribeInferenceComponent, or None if there is no such component."""
+    """Return the response of DescribeInferenceComponent, or None if there is no such component."""
     from botocore.exceptions import ClientError
 
     try:
-        found: dict[str, Any] = platform.sagemaker.describe_inference_component(InferenceComponentName=name)
+        description: dict[str, Any] = platform.sagemaker.describe_inference_component(InferenceComponentName=name)
     except ClientError as error:
         if is_not_found(error):
             return None
         raise
-    return found
+    return description
 
 
 def components_of(platform: Platform, endpoint: str | None = None) -> list[dict[str, Any]]:

@@ -80,9 +80,9 @@ class EndpointDeployment:
             _create_endpoint(self.platform, self.name, self.instances, undo, ModelName=self.name)
 
     def poll(self) -> DeploymentState:
-        found = self.platform.sagemaker.describe_endpoint(EndpointName=self.name)
-        status, reason = found["EndpointStatus"], found.get("FailureReason", "")
-        return DeploymentState(status=status, stage=stage_of(found), reason=reason)
+        description = self.platform.sagemaker.describe_endpoint(EndpointName=self.name)
+        status, reason = description["EndpointStatus"], description.get("FailureReason", "")
+        return DeploymentState(status=status, stage=stage_of(description), reason=reason)
 
     def ready_text(self, took_s: float) -> str:
         name, url = self.name, self.platform.url
@@ -151,12 +151,12 @@ class ComponentDeployment:
             raise Failed(f"The endpoint {self.host} did not come into service: {error}") from error
 
     def poll(self) -> DeploymentState:
-        found = self.platform.sagemaker.describe_inference_component(InferenceComponentName=self.name)
-        status, (current, desired) = found["InferenceComponentStatus"], copies_of(found)
+        description = self.platform.sagemaker.describe_inference_component(InferenceComponentName=self.name)
+        status, (current, desired) = description["InferenceComponentStatus"], copies_of(description)
         return DeploymentState(
             status=status,
             stage=f"{status} on {self.host}, {current} of {desired} copies ready",
-            reason=found.get("FailureReason", ""),
+            reason=description.get("FailureReason", ""),
         )
 
     def ready_text(self, took_s: float) -> str:

@@ -35,14 +35,14 @@ def list_endpoints(*, url: str | None, as_json: bool) -> None:
     with translate_errors():
         pages = platform.sagemaker.get_paginator("list_endpoints").paginate(SortBy="Name", SortOrder="Ascending")
         names = [entry["EndpointName"] for page in pages for entry in page["Endpoints"]]
-        found = [endpoint for name in names if (endpoint := _described(platform, name)) is not None]
+        endpoints = [endpoint for name in names if (endpoint := _described(platform, name)) is not None]
         components = components_of(platform)
     if as_json:
-        click.echo(json.dumps([_whole(endpoint, components) for endpoint in found], default=str))
-    elif not found:
+        click.echo(json.dumps([_whole(endpoint, components) for endpoint in endpoints], default=str))
+    elif not endpoints:
         click.echo("There are no endpoints. `headrace deploy smollm2` creates one.", err=True)
     else:
-        click.echo(table([("NAME", "STATUS", "WORKERS", "AGE"), *(_row(endpoint) for endpoint in found)]))
+        click.echo(table([("NAME", "STATUS", "WORKERS", "AGE"), *(_row(endpoint) for endpoint in endpoints)]))
         if components:
             click.echo("\n" + table([HEADS, *(component_row(component) for component in components)]))
 
@@ -51,7 +51,10 @@ def list_endpoints(*, url: str | None, as_json: bool) -> None:
 @click.argument("name")
 @platform_option
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print the platform's answer as JSON, including the endpoint's components."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the platform's response as JSON, including the endpoint's components.",
 )
 def describe(*, name: str, url: str | None, as_json: bool) -> None:
     """Show an endpoint (status and reason, variants, images, inference components) or an inference component."""
@@ -105,12 +108,12 @@ def _described(platform: Platform, name: str) -> dict[str, Any] | None:
     from botocore.exceptions import ClientError
 
     try:
-        found: dict[str, Any] = platform.sagemaker.describe_endpoint(EndpointName=name)
+        endpoint: dict[str, Any] = platform.sagemaker.describe_endpoint(EndpointName=name)
     except ClientError as error:
         if is_not_found(error):
             return None
         raise
-    return found
+    return endpoint
 
 
 def _row(endpoint: Mapping[str, Any]) -> tuple[str, ...]:

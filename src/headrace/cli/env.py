@@ -31,12 +31,12 @@ def env(*, url: str | None, is_unset: bool, key: str | None, region: str | None,
     identity, opt out of the SDKs' telemetry, and unset variables that would override the endpoint. Only this shell and
     programs started from it are affected.
     """
-    from headrace.platform.environment import Target, dotenv_lines, outside, shell_lines, undo_lines
+    from headrace.platform.environment import Target, dotenv_lines, original_environment, shell_lines, undo_lines
 
     if is_unset:
         lines = undo_lines(os.environ)
     else:
-        outer = outside(os.environ)
+        outer = original_environment(os.environ)
         platform = find_platform(url, outer)
         health = platform.health()
         credentials = _credentials(key, asks_for_keys=bool(health.get("asks_for_keys")), outer=outer)

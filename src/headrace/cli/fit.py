@@ -74,8 +74,8 @@ def fit(*, model: str, revision: str | None, memory: str | None, as_json: bool, 
     from headrace.runner.memory import available_memory_bytes
 
     available = available_memory_bytes() if memory is None else _size(memory)
-    asked = {name: value for name, value in limits.items() if value is not None}
-    served = resolve_limits(engine_config(ServerSettings(model=model, **asked)), facts.spec)
+    requested = {name: value for name, value in limits.items() if value is not None}
+    served = resolve_limits(engine_config(ServerSettings(model=model, **requested)), facts.spec)
     max_model_len, max_num_seqs = served.max_model_len, served.max_num_seqs
     plan = _planner(facts, served, available)
     fits = fit_formats(plan, max_model_len=max_model_len, max_num_seqs=max_num_seqs, available_bytes=available)
@@ -196,7 +196,9 @@ def _sizes(fit_: FormatFit) -> list[str]:
 def advice_text(model: str, advice: Advice | None, auto: Formats, max_model_len: int) -> str:
     """Return the recommended command to start the server, and the reason."""
     if advice is None:
-        return "It does not fit here in any format, even with a short context. Use a smaller model or more memory."
+        return (
+            "The model does not fit here in any format, even with a short context. Use a smaller model or more memory."
+        )
     command = ["headrace", "serve", model]
     why = f"The default format fits: {auto.reason}."
     if (advice.dtype, advice.kv_dtype) != (auto.dtype, auto.kv_dtype):

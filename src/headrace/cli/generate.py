@@ -59,18 +59,18 @@ NUM_IN_FLIGHT = 128
 @sampling_options(max_new_tokens=256)
 @setting_options(*ENGINE_SETTINGS)
 @click.pass_context
-def generate(ctx: click.Context, /, model: str | None, **given: Any) -> None:
+def generate(ctx: click.Context, /, model: str | None, **options: Any) -> None:
     """
     Continue a prompt with MODEL: an alias (smollm2), a Hub id, a folder or a .gguf file.
 
     The text is streamed to stdout, everything else goes to stderr. With --input, all prompts of a file run together
     (continuous batching); a line that fails produces a line with "error" and does not stop the others.
     """
-    if (given["prompt"] is None) == (given["input_path"] is None):
+    if (options["prompt"] is None) == (options["input_path"] is None):
         raise SettingsError("Give either a prompt (-p) or a file of prompts (--input).")
-    sampling = sampling_params(given)
-    job = (_single_job if given["input_path"] is None else _batch_job)(given, sampling)
-    with opened_source(ctx, model, given) as (runner, source):
+    sampling = sampling_params(options)
+    job = (_single_job if options["input_path"] is None else _batch_job)(options, sampling)
+    with opened_source(ctx, model, options) as (runner, source):
         job(runner, source)
 
 
@@ -78,9 +78,9 @@ Job = Callable[[asyncio.Runner, Source], None]
 """The work that remains when the source is ready."""
 
 
-def _single_job(given: dict[str, Any], sampling: SamplingParams) -> Job:
-    request = GenerationRequest(request_id=uuid4().hex, prompt=_prompt(given), sampling=sampling)
-    show = _show_json if given["as_json"] else _show_text
+def _single_job(options: dict[str, Any], sampling: SamplingParams) -> Job:
+    request = GenerationRequest(request_id=uuid4().hex, prompt=_prompt(options), sampling=sampling)
+    show = _show_json if options["as_json"] else _show_text
 
     def job(runner: asyncio.Runner, source: Source) -> None:
         runner.run(show(source, request))
@@ -88,13 +88,13 @@ def _single_job(given: dict[str, Any], sampling: SamplingParams) -> Job:
     return job
 
 
-def _prompt(given: dict[str, Any]) -> str | ChatPrompt:
-    text = sys.stdin.read() if given["prompt"] == "-" else given["prompt"]
+def _prompt(options: dict[str, Any]) -> str | ChatPrompt:
+    text = sys.stdin.read() if options["prompt"] == "-" else options["prompt"]
     if not text:
         raise SettingsError("The prompt is empty.")
-    if not given["chat"] and not given["system"]:
+    if not options["chat"] and not options["system"]:
         return str(text)
-    system = [{"role": "system", "content": given["system"]}] if given["system"] else []
+    system = [{"role": "system", "content": options["system"]}] if options["system"] else []
     return ChatPrompt(messages=(*system, {"role": "user", "content": text}))
 
 
@@ -132,11 +132,11 @@ async def _show_text(source: Source, request: GenerationRequest) -> None:
         click.secho(f"[{watch.line()}]", err=True, dim=True)
 
 
-def _batch_job(given: dict[str, Any], sampling: SamplingParams) -> Job:
+def _batch_job(options: dict[str, Any], sampling: SamplingParams) -> Job:
     """Read the input and find the unfinished items before a model is loaded."""
-    items = list(_read_items(given["input_path"], sampling))
-    output = None if given["output_path"] in {None, "-"} else Path(given["output_path"])
-    num_done = _num_done(output, items, resume=given["resume"], overwrite=given["overwrite"])
+    items = list(_read_items(options["input_path"], sampling))
+    output = None if options["output_path"] in {None, "-"} else Path(options["output_path"])
+    num_done = _num_done(output, items, resume=options["resume"], overwrite=options["overwrite"])
 
     def job(runner: asyncio.Runner, source: Source) -> None:
         with _opened(output, append=num_done > 0) as file, showing_progress() as progress:

@@ -58,7 +58,7 @@ class HelpfulGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(name, names, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(names)}."
+            hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(names)}."
             raise click.UsageError(f"No such command '{name}'. {hint}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -52,32 +52,32 @@ def invoke(
     body = request_body(text, parameters, is_streamed=is_streamed)
     more = {"TargetVariant": target_variant} if target_variant else {}
     platform = find_platform(url)
-    asked = {"EndpointName": name, "Body": body, "ContentType": "application/json", **more}
+    request = {"EndpointName": name, "Body": body, "ContentType": "application/json", **more}
     with translate_errors():
         client = platform.client("sagemaker-runtime", read_timeout_s=_READ_TIMEOUT_S)
         call = client.invoke_endpoint_with_response_stream if is_streamed else client.invoke_endpoint
-        response = _answered(platform, call, asked)
+        response = _call(platform, call, request)
         if is_streamed:
             _print_stream(response, raw=raw)
         else:
             _print_whole(response, raw=raw)
 
 
-def _answered(platform: Platform, call: Callable[..., dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
+def _call(platform: Platform, call: Callable[..., dict[str, Any]], request: dict[str, Any]) -> dict[str, Any]:
     """Invoke the endpoint, or the component of that name if there is no endpoint or it only hosts components."""
     from botocore.exceptions import ClientError
 
     try:
-        return call(**asked)
+        return call(**request)
     except ClientError as error:
         if error_of(error)[0] != "ValidationError":
             raise
-        name = asked["EndpointName"]
+        name = request["EndpointName"]
         try:
             component = platform.sagemaker.describe_inference_component(InferenceComponentName=name)
         except ClientError:
             raise error from None
-    return call(**{**asked, "EndpointName": component["EndpointName"], "InferenceComponentName": name})
+    return call(**{**request, "EndpointName": component["EndpointName"], "InferenceComponentName": name})
 
 
 def request_body(text: str, parameters: tuple[str, ...], *, is_streamed: bool) -> bytes:
@@ -90,8 +90,8 @@ def request_body(text: str, parameters: tuple[str, ...], *, is_streamed: bool) -
         if parameters:
             raise UserFailed("--parameter cannot be combined with a JSON prompt. Put the parameter into the JSON.")
         return text.encode()
-    given = dict(_parameter(parameter) for parameter in parameters)
-    body: dict[str, Any] = {"inputs": text, "parameters": {"return_full_text": False, **given}}
+    values = dict(_parameter(parameter) for parameter in parameters)
+    body: dict[str, Any] = {"inputs": text, "parameters": {"return_full_text": False, **values}}
     if is_streamed:
         body["stream"] = True
     return json.dumps(body).encode()
@@ -133,7 +133,7 @@ def _print_stream(response: dict[str, Any], *, raw: bool) -> None:
             else:
                 write_text(reader.feed(part))
     except EventStreamError as error:
-        raise Failed(f"The answer broke off: {error_of(error)[1]}") from error
+        raise Failed(f"The response stream ended with an error: {error_of(error)[1]}") from error
     finally:
         response["Body"].close()
     if not raw:

@@ -52,7 +52,7 @@ def create(*, note: str, data_dir: Path | None, database: str | None) -> None:
     with _opened(data_dir, database) as access_keys:
         made = access_keys.create(note=note)
     click.echo(f"AWS_ACCESS_KEY_ID={made.key_id}\nAWS_SECRET_ACCESS_KEY={made.secret}")
-    click.echo("Store the secret: it is shown only once.", err=True)
+    click.echo("Save the secret: it is shown only once.", err=True)
 
 
 @store_options
@@ -60,12 +60,12 @@ def create(*, note: str, data_dir: Path | None, database: str | None) -> None:
 def list_keys(*, data_dir: Path | None, database: str | None) -> None:
     """List the keys, without their secrets."""
     with _opened(data_dir, database) as access_keys:
-        found = access_keys.list()
-    if not found:
+        records = access_keys.list()
+    if not records:
         click.echo("There are no access keys. `headrace keys create` creates one.", err=True)
         return
     now = datetime.now(UTC)
-    rows = [(key.key_id, age(datetime.fromtimestamp(key.created_s, UTC), now), key.note) for key in found]
+    rows = [(key.key_id, age(datetime.fromtimestamp(key.created_s, UTC), now), key.note) for key in records]
     click.echo(table([("KEY", "AGE", "NOTE"), *rows]))
 
 
@@ -78,7 +78,7 @@ def rm(*, key_id: str, data_dir: Path | None, database: str | None) -> None:
         is_removed = access_keys.remove(key_id)
     if not is_removed:
         raise UserFailed(f"There is no access key {key_id}. `headrace keys ls` lists them.")
-    click.echo(f"{key_id} is deleted.")
+    click.echo(f"Deleted {key_id}.")
 
 
 @contextmanager

@@ -71,7 +71,7 @@ class LogTail:
         raise UserFailed(self._why_not())
 
     def _why_not(self) -> str:
-        """Return the reason why there is no log: a host of components has none itself."""
+        """Return the reason why there is no log: an endpoint that hosts components has no log of its own."""
         names = [component["InferenceComponentName"] for component in components_of(self._platform, self._name)]
         if names:
             return f"The endpoint {self._name} hosts inference components with separate logs: {', '.join(names)}."

@@ -12,9 +12,9 @@ COMMANDS = {
         "headrace.cli.generate", "generate", "Continue a prompt, or a file of prompts, without a server."
     ),
     "bench": Entry("headrace.cli.bench", "bench", "Measure a running server under load."),
-    "fit": Entry("headrace.cli.fit", "fit", "Calculate what a model needs and whether it fits here."),
+    "fit": Entry("headrace.cli.fit", "fit", "Calculate the memory that a model needs, and if it fits here."),
     "simulate": Entry("headrace.cli.simulate", "simulate_day", "Simulate a scaling policy on a trace of requests."),
-    "quantize": Entry("headrace.cli.quantize", "quantize", "Quantise a model to 8 bits into a folder."),
+    "quantize": Entry("headrace.cli.quantize", "quantize", "Quantize a model to 8 bits into a folder."),
     "models": Entry("headrace.cli.models", "models", "List, download and remove models on this machine."),
     "up": Entry("headrace.cli.up", "up", "Run a local SageMaker."),
     "env": Entry("headrace.cli.env", "env", "Point this shell at a platform."),

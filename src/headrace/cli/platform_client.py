@@ -73,10 +73,10 @@ class Platform:
 
     def health(self) -> dict[str, Any]:
         """
-        Return the answer of the platform's /health.
+        Return the platform's response to /health.
 
         Raises:
-            Failed: nothing answers at the address, or another server does.
+            Failed: no server listens at the address, or it is not a platform.
         """
         opener = build_opener(ProxyHandler({}))
         try:
@@ -95,11 +95,11 @@ class Platform:
 
 def not_running(url: str) -> str:
     """Return the message for a platform that does not answer."""
-    return f"No platform answers at {url}. Start one with `headrace up`, or name another with --url."
+    return f"No platform is running at {url}. Start one with `headrace up`, or name another with --url."
 
 
 def find_platform(url: str | None, env: Mapping[str, str] = os.environ) -> Platform:
-    """Return the platform that a command addresses, without contacting it."""
+    """Return the platform that a command is for, without contacting it."""
     settings = load_platform_settings({}, env)
     if url is None:
         url = env.get("AWS_ENDPOINT_URL_SAGEMAKER") or env.get("AWS_ENDPOINT_URL")

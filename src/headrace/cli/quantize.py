@@ -1,4 +1,4 @@
-"""`headrace quantize`: quantise to W8A8 with SmoothQuant, as a folder that other programs load too."""
+"""`headrace quantize`: quantize to W8A8 with SmoothQuant, as a folder that other programs load too."""
 
 import time
 from collections.abc import Sequence
@@ -69,10 +69,10 @@ class _Options:
 @click.option("--revision", help="Branch, tag or commit of a Hub model.")
 def quantize(*, model: str, output_dir: Path, revision: str | None, **options: Any) -> None:
     """
-    Quantise MODEL to 8 bits (W8A8 with SmoothQuant) and write it to OUTPUT_DIR.
+    Quantize MODEL to 8 bits (W8A8 with SmoothQuant) and write it to OUTPUT_DIR.
 
     MODEL is any model that `headrace serve` accepts. The folder has the format of Hugging Face and compressed-tensors,
-    so vLLM and transformers load it too. Layers are quantised one by one: the largest must fit in memory as float32.
+    so vLLM and transformers load it too. Layers are quantized one by one: the largest must fit in memory as float32.
     """
     from headrace.models.folder_export import check_is_free
 
@@ -154,8 +154,8 @@ tags: [compressed-tensors, int8, w8a8, smoothquant]
 
 # {model.name}, W8A8
 
-{model.name} with 8-bit weights (one scale a row) for 8-bit activations, smoothed with SmoothQuant.
-The embedding, the LM head and the norms are in floating point. The licence is that of the original.
+{model.name} with 8-bit weights (one scale per row) for 8-bit activations, smoothed with SmoothQuant.
+The embedding, the LM head and the norms are in floating point. The licence of the original model applies.
 
 Made by Headrace {__version__}: `headrace quantize {model.name} OUTPUT_DIR --alpha {chosen.alpha}`,
 calibrated on {num_tokens:,} tokens of {texts}.

@@ -31,7 +31,7 @@ NOTES = {
         "[The platform](platform.md) explains what it runs and stores, and which credentials it requires."
     ),
     "env": "[The platform](platform.md#point-a-shell-at-it) explains each variable.",
-    "quantize": "[Quantising a model](quantize.md) explains the method, the gains and which programs load the folder.",
+    "quantize": "[Quantizing a model](quantize.md) explains the method, the gains and which programs load the folder.",
     "bench": "[Measuring a server](bench.md) explains the method, the figures and their limits.",
     "chat": (
         "In the conversation `/reset`, `/system TEXT`, `/stats`, `/help` and `/exit` are commands;\n"

@@ -85,7 +85,7 @@ class RemoteSource:
             InvalidRequest: the server refuses the request; the error has its message.
             Busy: its queue is full.
             Unavailable: no server answers.
-            EngineFailed: the answer broke off.
+            EngineFailed: the response stream broke.
         """
         path, body = request_parts(request, self._model or "")
         try:
@@ -99,9 +99,9 @@ class RemoteSource:
             finally:
                 self._http.release(connection)
         except ConnectionFailed as error:
-            raise Unavailable(f"The server does not answer: {error}.") from error
+            raise Unavailable(f"The server does not respond: {error}.") from error
         except (Truncated, Unreadable) as error:
-            raise EngineFailed(f"The answer broke off: {error}.") from error
+            raise EngineFailed(f"The response stream broke: {error}.") from error
 
 
 def request_parts(request: GenerationRequest, model: str) -> tuple[str, dict[str, Any]]:

@@ -91,7 +91,7 @@ def _remove_models(platform: Platform, names: Sequence[str]) -> None:
 
 
 def _found(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the answer of a call, or None if the resource does not exist."""
+    """Return the response of a call, or None if the resource does not exist."""
     from botocore.exceptions import ClientError
 
     try:

@@ -18,11 +18,11 @@ RECOMMENDED = tuple(field.name for field in fields(RecommendedSampling))
 OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--max-new-tokens", "-n"), {"type": int, "help": "Maximum tokens of the answer."}),
     (("--min-new-tokens",), {"type": int, "help": "Minimum tokens of the answer."}),
-    (("--temperature", "-t"), {"type": float, "help": "0 always takes the likeliest token; higher is more random."}),
-    (("--top-k",), {"type": int, "help": "Sample from the k likeliest tokens; 0 is all."}),
+    (("--temperature", "-t"), {"type": float, "help": "0 always takes the most likely token; higher is more random."}),
+    (("--top-k",), {"type": int, "help": "Sample from the k most likely tokens; 0 is all."}),
     (
         ("--top-p",),
-        {"type": float, "help": "Sample from the likeliest tokens whose probabilities sum up to this."},
+        {"type": float, "help": "Sample from the most likely tokens whose probabilities sum up to this."},
     ),
     (("--min-p",), {"type": float, "help": "Drop tokens below this fraction of the highest probability."}),
     (("--typical-p",), {"type": float, "help": "Locally typical sampling (Meister et al. 2022); 1 is off."}),
@@ -37,7 +37,7 @@ OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--ignore-eos",), {"is_flag": True, "help": "Generate past the model's end of text, up to --max-new-tokens."}),
     (("--skip-special-tokens/--show-special-tokens",), {"help": "Remove special tokens from the text, or show them."}),
     (("--n", "n"), {"type": int, "help": "Number of answers."}),
-    (("--best-of",), {"type": int, "help": "Generate this many answers and keep the --n likeliest."}),
+    (("--best-of",), {"type": int, "help": "Generate this many answers and keep the --n most likely ones."}),
     (("--logprobs",), {"type": int, "help": "With --json: log probabilities of the tokens and of N alternatives."}),
     (("--prompt-logprobs",), {"type": int, "help": "With --json: the same for the tokens of the prompt."}),
 )
@@ -75,17 +75,17 @@ def sampling_options(*, without: Collection[str] = (), **defaults: object) -> De
     return decorate
 
 
-def sampling_params(given: Mapping[str, Any], recommended: RecommendedSampling = USUAL) -> SamplingParams:
+def sampling_params(options: Mapping[str, Any], recommended: RecommendedSampling = USUAL) -> SamplingParams:
     """
     Return the parameters of the options, with `recommended` where an option is None; the engine checks ranges.
 
     Raises:
         SettingsError: a bias or a grammar is invalid.
     """
-    values = {field.name: given[field.name] for field in fields(SamplingParams) if field.name in given}
+    values = {field.name: options[field.name] for field in fields(SamplingParams) if field.name in options}
     values |= {name: getattr(recommended, name) for name in RECOMMENDED if values.get(name, 0) is None}
-    values["logit_bias"] = dict(map(_bias, given["logit_bias"]))
-    return SamplingParams(**values, grammar=_grammar(given))
+    values["logit_bias"] = dict(map(_bias, values["logit_bias"]))
+    return SamplingParams(**values, grammar=_grammar(options))
 
 
 def _bias(text: str) -> tuple[int, float]:
@@ -96,14 +96,14 @@ def _bias(text: str) -> tuple[int, float]:
         raise SettingsError(f"--logit-bias is {text!r}; expected a token id and a number, such as 42=-1.5.") from None
 
 
-def _grammar(given: Mapping[str, Any]) -> Grammar | None:
-    found = [
-        Grammar("json_schema", _file_or_text(given["json_schema"])) if given["json_schema"] else None,
-        Grammar("json_object") if given["json_object"] else None,
-        Grammar("regex", given["regex"]) if given["regex"] else None,
-        Grammar("lark", _file_or_text(given["lark"])) if given["lark"] else None,
+def _grammar(options: Mapping[str, Any]) -> Grammar | None:
+    choices = [
+        Grammar("json_schema", _file_or_text(options["json_schema"])) if options["json_schema"] else None,
+        Grammar("json_object") if options["json_object"] else None,
+        Grammar("regex", options["regex"]) if options["regex"] else None,
+        Grammar("lark", _file_or_text(options["lark"])) if options["lark"] else None,
     ]
-    grammars = [grammar for grammar in found if grammar is not None]
+    grammars = [grammar for grammar in choices if grammar is not None]
     if len(grammars) > 1:
         raise SettingsError("Only one of --json-schema, --json-object, --regex and --lark can be given.")
     return grammars[0] if grammars else None

@@ -36,7 +36,7 @@ def report(
     Format the whole report for people.
 
     Args:
-        target: an item of DescribeScalableTargets; the others are answers of their operations too.
+        target: an item of DescribeScalableTargets; the other arguments come from their operations too.
         counts: current and desired capacity.
         policies: the policies of the target.
         alarms: the state of each alarm by name.
@@ -44,9 +44,9 @@ def report(
         now: the current time, for ages.
     """
     unit = "copies" if target["ResourceId"].startswith("inference-component/") else "workers"
-    serving, wanted = counts
+    current, desired = counts
     bounds = f"{target['MinCapacity']} to {target['MaxCapacity']}"
-    parts = [f"{target['ResourceId']}: {serving} of {wanted} {unit} serve, {bounds} are allowed"]
+    parts = [f"{target['ResourceId']}: {current} of {desired} {unit} in service, bounds {bounds}"]
     suspended = [text for member, text in _SUSPENDED.items() if target.get("SuspendedState", {}).get(member)]
     if suspended:
         parts.append(f"suspended: {', '.join(suspended)}")
@@ -80,11 +80,11 @@ def _metric_of(tracking: Mapping[str, Any]) -> str:
 
 def _alarm_states(policy: Mapping[str, Any], alarms: Mapping[str, str]) -> str:
     """Return the alarm states such as `High OK, Low ALARM`; alarms of the user appear by name."""
-    found = []
+    states = []
     for alarm in policy.get("Alarms", ()):
         name = alarm["AlarmName"]
-        found.append(f"{_short(name)} {alarms.get(name, 'gone')}")
-    return ", ".join(found) or "no alarm: nothing triggers it"
+        states.append(f"{_short(name)} {alarms.get(name, 'deleted')}")
+    return ", ".join(states) or "no alarm: nothing triggers it"
 
 
 def _short(alarm: str) -> str:
@@ -96,8 +96,8 @@ def _short(alarm: str) -> str:
 def _cause(activity: Mapping[str, Any]) -> str:
     """Return the cause of an activity, shortened if it is an alarm."""
     text = str(activity["Cause"])
-    found = _BY_ALARM.fullmatch(text)
-    return f"{found['policy']}: alarm {_short(found['alarm'])} is in {found['state']}" if found else text
+    match = _BY_ALARM.fullmatch(text)
+    return f"{match['policy']}: alarm {_short(match['alarm'])} is in {match['state']}" if match else text
 
 
 def _activity_row(activity: Mapping[str, Any], now: datetime) -> tuple[str, ...]:

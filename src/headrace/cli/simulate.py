@@ -41,17 +41,41 @@ CONCURRENCY = "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolutio
 @click.option("--compare", type=EXISTING, help="File of a second policy to run on the same trace.")
 @click.option("--min", "minimum", type=click.IntRange(min=0), help="Minimum copies.  [default: the policy's, or 1]")
 @click.option("--max", "maximum", type=click.IntRange(min=0), help="Maximum copies.  [default: the policy's, or 10]")
-@click.option("--concurrency", default=8, show_default=True, type=click.IntRange(min=1), help="Requests a copy takes.")
-@click.option("--service-s", default=2.0, show_default=True, type=click.FloatRange(min=0.001), help="Of one answer.")
-@click.option("--start-s", default=30.0, show_default=True, type=click.FloatRange(min=0), help="Until a copy serves.")
-@click.option("--timeout-s", default=60.0, show_default=True, type=click.FloatRange(min=0.1), help="Longest wait.")
+@click.option(
+    "--concurrency",
+    default=8,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Requests that a copy runs at the same time.",
+)
+@click.option(
+    "--service-s",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(min=0.001),
+    help="Seconds that one answer takes.",
+)
+@click.option(
+    "--start-s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Seconds until a new copy is ready.",
+)
+@click.option(
+    "--timeout-s",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    help="Longest time that a request waits, in seconds.",
+)
 @click.option(
     "--at-zero",
     default="wake",
     show_default=True,
     type=click.Choice(["wake", "fail", "wait"]),
-    help="What a request does that finds no copy: wake one and wait for it; fail, as on AWS; wait, as in the queue of "
-    "an asynchronous endpoint.",
+    help="Handling of requests while there is no copy: wake one and wait for it; fail, as on AWS; wait, as in the "
+    "queue of an asynchronous endpoint.",
 )
 @click.option("--csv", "csv_path", type=FILE, help="Write every 10 s as CSV (of the first policy).")
 @click.option("--html", "html_path", type=FILE, help="Write a page with charts; it needs no network.")
@@ -62,7 +86,7 @@ def simulate_day(
     """
     Simulate the requests of TRACE (CSV: time,requests) under a scaling policy; show copies, queue and latency.
 
-    Nothing is started: a model of the fleet answers, and the platform's own scaling code decides every 10 s.
+    Nothing is started: the fleet is modelled, and the platform's own scaling code decides every 10 s.
     """
     if example:
         click.echo(example_trace(), nl=False)
@@ -86,15 +110,15 @@ def simulate_day(
         page = html_page(runs, title=f"Simulation of {trace.name}", rows=rows)
         options["html_path"].write_text(page, encoding="utf-8")
     if as_json:
-        found = {name: figures(result) for name, result in runs}
-        click.echo(json.dumps(found if compare else figures(runs[0][1])))
+        by_policy = {name: figures(result) for name, result in runs}
+        click.echo(json.dumps(by_policy if compare else figures(runs[0][1])))
         return
     click.echo(terminal_chart(runs, width=shutil.get_terminal_size((100, 24)).columns))
     click.echo(f"\n{table(rows)}")
 
 
 def _plans(options: dict[str, Any], compare: Path | None, start_s: float) -> list[tuple[str, Scenario]]:
-    """Return the policy, and the one that it is compared with, by name."""
+    """Return the policy, and the one to compare it with, by name."""
     path, target = options["policy"], options["target"]
     if (path is None) == (target is None):
         raise click.UsageError("Give either --policy or --target.")
@@ -117,7 +141,7 @@ def _plan(document: Any, source: Path | str, options: dict[str, Any], start_s: f
 
 
 def figures(result: SimulationResult) -> dict[str, float | int | None]:
-    """Return the figures that policies are compared by."""
+    """Return the figures by which policies are compared."""
     shares = {"latency_p50_s": 0.5, "latency_p95_s": 0.95, "latency_p99_s": 0.99}
     latencies = {name: result.latency_s(share) if result.latencies else None for name, share in shares.items()}
     return {
@@ -139,10 +163,10 @@ ROWS = (
     ("hours", "hours", ".1f"),
     ("requests", "requests", ",.0f"),
     ("lost", "lost (no copy, or waited too long)", ",.0f"),
-    ("held", "held until a copy served", ",.0f"),
+    ("held", "held until a copy was ready", ",.0f"),
     ("longest_hold_s", "longest hold, s", ".1f"),
     ("woken", "times woken", ",.0f"),
-    ("copy_hours", "copy-hours (what it costs)", ",.1f"),
+    ("copy_hours", "copy-hours (the cost)", ",.1f"),
     ("most_copies", "most copies", ",.0f"),
     ("activities", "scalings", ",.0f"),
     ("latency_p50_s", "latency p50, s", ".1f"),
@@ -155,10 +179,10 @@ ROWS = (
 
 def figure_rows(runs: list[tuple[str, SimulationResult]]) -> list[tuple[str, ...]]:
     """Return the figures as a table with a column for each policy."""
-    found = [figures(result) for _, result in runs]
-    rows = [(label, *(_written(values[key], form) for values in found)) for key, label, form in ROWS]
+    columns = [figures(result) for _, result in runs]
+    rows = [(label, *(_formatted(values[key], form) for values in columns)) for key, label, form in ROWS]
     return [("", *(name for name, _ in runs)), *rows]
 
 
-def _written(value: float | None, form: str) -> str:
+def _formatted(value: float | None, form: str) -> str:
     return "-" if value is None or math.isnan(value) else format(value, form)

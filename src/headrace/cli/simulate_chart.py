@@ -11,7 +11,7 @@ from headrace.cli.simulate_files import thinned
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH, HEIGHT, LEFT, GAP = 960, 130, 70, 44
 COLORS = ("#4c78a8", "#f58518")
-"""Colours of the first run and of the one that it is compared with."""
+"""Colours of the first run and of the run to compare it with."""
 
 _WHOLE_FROM = 1000
 """Numbers from here on are printed without decimals."""
@@ -36,13 +36,13 @@ def panels(runs: Runs) -> list[Panel]:
 
 def terminal_chart(runs: Runs, *, width: int) -> str:
     """Return a line for each panel and run, with the largest value at the end."""
-    room = max(10, width - 24)
+    columns = max(10, width - 24)
     lines = []
     for name, unit, all_values in panels(runs):
-        found = [thinned(values, room) for values in all_values]
-        top = max((max(heights, default=0.0) for heights in found), default=0.0) or 1.0
-        for number, heights in enumerate(found):
-            label = name if len(found) == 1 else f"{name} {number + 1}"
+        series = [thinned(values, columns) for values in all_values]
+        top = max((max(heights, default=0.0) for heights in series), default=0.0) or 1.0
+        for number, heights in enumerate(series):
+            label = name if len(series) == 1 else f"{name} {number + 1}"
             bars = "".join(BARS[math.ceil(height / top * (len(BARS) - 1))] for height in heights)
             lines.append(f"{label:<10}{bars} max {amount(max(heights, default=0.0))}{unit}")
     lines.append(f"{'':<10}in steps of {STEP_S} s; the autoscaler decides once per step")
@@ -96,10 +96,10 @@ def _activities(name: str, result: SimulationResult) -> str:
 
 def _plot(panel: Panel, index: int) -> str:
     name, unit, all_values = panel
-    found = [thinned(values, WIDTH) for values in all_values]
-    top = max((max(heights, default=0.0) for heights in found), default=0.0) or 1.0
+    series = [thinned(values, WIDTH) for values in all_values]
+    top = max((max(heights, default=0.0) for heights in series), default=0.0) or 1.0
     base = index * (HEIGHT + GAP) + GAP + HEIGHT
-    lines = "".join(_line(heights, top, base, color) for heights, color in zip(found, COLORS, strict=False))
+    lines = "".join(_line(heights, top, base, color) for heights, color in zip(series, COLORS, strict=False))
     return (
         f'<text x="{LEFT}" y="{base - HEIGHT - 8}">{name}{f" ({unit})" if unit else ""}</text>'
         f'<text x="{LEFT - 8}" y="{base - HEIGHT + 10}" text-anchor="end">{amount(top)}</text>'

@@ -41,16 +41,16 @@ def read_trace(path: Path) -> Trace:
     Raises:
         InvalidRequest: the file is invalid; the message names the line.
     """
-    columns, found = _rows(path)
-    start_s, last_s = found[0][0] // STEP_S * STEP_S, found[-1][0]
+    columns, rows = _rows(path)
+    start_s, last_s = rows[0][0] // STEP_S * STEP_S, rows[-1][0]
     if last_s - start_s > MAX_STEPS * STEP_S:
         hint = " Its times look like milliseconds; expected seconds." if start_s > _MAX_TIME_S else ""
         raise InvalidRequest(f"{path} spans {(last_s - start_s) / 86_400:,.0f} days; expected at most 32.{hint}")
     if "requests" not in columns:
-        return Trace(start_s=start_s, requests=_spread([(time_s, time_s, count) for time_s, count in found], start_s))
-    times = [time_s for time_s, _ in found]
+        return Trace(start_s=start_s, requests=_spread([(time_s, time_s, count) for time_s, count in rows], start_s))
+    times = [time_s for time_s, _ in rows]
     ends = [*times[1:], last_s + (last_s - times[-2] if len(times) > 1 else STEP_S)]
-    spans = [(time_s, end_s, count) for (time_s, count), end_s in zip(found, ends, strict=True)]
+    spans = [(time_s, end_s, count) for (time_s, count), end_s in zip(rows, ends, strict=True)]
     return Trace(start_s=start_s, requests=_spread(spans, start_s))
 
 
@@ -61,9 +61,9 @@ def _rows(path: Path) -> tuple[Sequence[str], list[tuple[float, float]]]:
     A byte order mark, which Excel writes, is skipped.
     """
     with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file)
+        reader = csv.DictReader(file)
         try:
-            columns = rows.fieldnames or ()
+            columns = reader.fieldnames or ()
             if not columns:
                 raise InvalidRequest(
                     f"{path} is empty; expected a line with the columns time and, optionally, requests."
@@ -73,14 +73,14 @@ def _rows(path: Path) -> tuple[Sequence[str], list[tuple[float, float]]]:
                     f"{path} has the columns {', '.join(map(repr, columns))}; "
                     "expected time and, optionally, requests, separated by commas."
                 )
-            found = sorted(_row(row, f"{path}, line {rows.line_num}") for row in rows)
+            rows = sorted(_row(row, f"{path}, line {reader.line_num}") for row in reader)
         except csv.Error as exc:
-            raise InvalidRequest(f"{path}, line {rows.line_num}: {exc}.") from exc
+            raise InvalidRequest(f"{path}, line {reader.line_num}: {exc}.") from exc
         except UnicodeDecodeError as exc:
             raise InvalidRequest(f"{path} is not UTF-8 text ({exc.reason}); expected a CSV file.") from exc
-    if not found:
+    if not rows:
         raise InvalidRequest(f"{path} has no requests.")
-    return columns, found
+    return columns, rows
 
 
 def _spread(spans: Sequence[tuple[float, float, float]], start_s: float) -> tuple[float, ...]:
@@ -107,8 +107,8 @@ def _row(row: dict[str, str], where: str) -> tuple[float, float]:
         time_s = float(text) if text.replace(".", "", 1).isdigit() else utc_s(text)
         count = float(row["requests"]) if "requests" in row else 1.0
     except (ValueError, AttributeError, TypeError):
-        said = ", ".join(f"{name} {value!r}" for name, value in row.items() if name in {"time", "requests"})
-        raise InvalidRequest(f"{where} has {said}; expected a time, in seconds or ISO, and a number.") from None
+        fields = ", ".join(f"{name} {value!r}" for name, value in row.items() if name in {"time", "requests"})
+        raise InvalidRequest(f"{where} has {fields}; expected a time, in seconds or ISO, and a number.") from None
     if not (math.isfinite(count) and count >= 0):
         raise InvalidRequest(f"{where}: requests is {count}; expected 0 or more.")
     return time_s, count

@@ -28,7 +28,7 @@ class FormatFit:
     """The reason why it does not fit."""
 
     def sequences_of(self, num_tokens: int) -> int:
-        """Return how many sequences of that length fit concurrently."""
+        """Return the number of sequences of that length that fit concurrently."""
         return self.room_tokens // num_tokens
 
 

@@ -60,7 +60,7 @@ class Seams:
 
 @contextmanager
 def opened_source(
-    ctx: click.Context, model: str | None, given: Mapping[str, Any]
+    ctx: click.Context, model: str | None, options: Mapping[str, Any]
 ) -> Iterator[tuple[asyncio.Runner, Source]]:
     """
     Open the server at `--url`, or load the model into an engine of this process; close it at the end.
@@ -72,7 +72,7 @@ def opened_source(
     """
     with asyncio.Runner() as runner:
         with showing_progress() as progress:
-            source = _make_source(ctx, model, given, progress)
+            source = _make_source(ctx, model, options, progress)
             try:
                 runner.run(source.start())
             except BaseException:
@@ -84,9 +84,9 @@ def opened_source(
             runner.run(source.close(deadline_s=0))
 
 
-def _make_source(ctx: click.Context, model: str | None, given: Mapping[str, Any], progress: Progress) -> Source:
-    if given.get("url"):
-        return RemoteSource(given["url"], model=model, api_key=given.get("api_key"))
+def _make_source(ctx: click.Context, model: str | None, options: Mapping[str, Any], progress: Progress) -> Source:
+    if options.get("url"):
+        return RemoteSource(options["url"], model=model, api_key=options.get("api_key"))
     if model is None:
         raise SettingsError("Name a model, such as smollm2, or a server with --url.")
-    return ctx.ensure_object(Seams).make_engine(engine_config(model, given), progress)
+    return ctx.ensure_object(Seams).make_engine(engine_config(model, options), progress)

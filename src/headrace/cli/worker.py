@@ -75,13 +75,13 @@ def worker_settings(prepared: "PreparedWorker", env: Mapping[str, str]) -> "tupl
     if settings.model.startswith(_OBJECTS):
         settings = replace(
             settings,
-            model=str(_the_model(prepared.fetch_model(settings.model))),
+            model=str(_model_root(prepared.fetch_model(settings.model))),
             served_model_name=settings.served_model_name or settings.model.rstrip("/").rpartition("/")[2],
         )
     return settings, notices
 
 
-def _the_model(folder: Path) -> Path:
+def _model_root(folder: Path) -> Path:
     """Return the folder, or its only subfolder, as archives are often packed."""
     inner = list(folder.iterdir())
     return inner[0] if len(inner) == 1 and inner[0].is_dir() else folder
