@@ -44,7 +44,7 @@ def unpack(read: Callable[[int], bytes], target: Path, guard: Guard, *, name: st
         name: the archive's name in errors.
 
     Raises:
-        FetchFailed: the archive is of another format, broken, or has a member that is refused.
+        FetchFailed: the archive has another format, is broken, or has a member that is refused.
     """
     packed = _Packed(read)
     try:
@@ -104,7 +104,7 @@ class _Packed(io.RawIOBase):
 
 
 def _decompressed(packed: _Packed, name: str) -> IO[bytes]:
-    """Decompress by the format that the first bytes show, whatever the name's ending."""
+    """Decompress by the format that the first bytes show, regardless of the file name."""
     buffered = io.BufferedReader(packed, 1 << 20)
     head = buffered.peek(6)[:6]
     if head.startswith(b"\x1f\x8b"):
@@ -114,7 +114,7 @@ def _decompressed(packed: _Packed, name: str) -> IO[bytes]:
     if head.startswith(b"\xfd7zXZ"):
         return lzma.LZMAFile(buffered)
     if head.startswith((b"PK\x03\x04", b"(\xb5/\xfd", b"GGUF")):
-        raise FetchFailed(f"{name} is not a tar.gz archive, which is expected. {_REPACK}")
+        raise FetchFailed(f"{name} is not an archive; expected tar.gz. {_REPACK}")
     return buffered
 
 
@@ -168,7 +168,7 @@ class _Extraction:
         with source:
             copy_stream(lambda size: self._checked(source.read(size)), path, self._guard, mode=_mode(member))
         if path.stat().st_size != member.size:
-            raise tarfile.ReadError(f"{member.name!r} is cut off")
+            raise tarfile.ReadError(f"{member.name!r} is truncated")
 
     def _checked(self, piece: bytes) -> bytes:
         self._guard.check_ratio(self._packed.num_bytes, self._name)

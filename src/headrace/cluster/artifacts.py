@@ -111,40 +111,42 @@ class Fetcher:
         try:
             if source.is_prefix:
                 return self._from_prefix(objects, location)
-            found = objects.head(location)
-            key = content_key("s3", self._s3.get("endpoint_url"), source.uri, found.etag, source.is_archive)
+            stored = objects.head(location)
+            key = content_key("s3", self._s3.get("endpoint_url"), source.uri, stored.etag, source.is_archive)
             if source.is_archive:
-                return self._entry(key, source.uri, lambda folder: self._unpack_object(objects, found, folder))
-            single = {_file_name(location.key): found}
+                return self._entry(key, source.uri, lambda folder: self._unpack_object(objects, stored, folder))
+            single = {_file_name(location.key): stored}
             return self._entry(key, source.uri, lambda folder: self._download(objects, single, folder))
         finally:
             objects.close()
 
     def _from_prefix(self, objects: ObjectSource, location: ObjectLocation) -> Path:
         prefix = location.key if not location.key or location.key.endswith("/") else f"{location.key}/"
-        found: dict[str, StoredObject] = {}
+        objects_by_name: dict[str, StoredObject] = {}
         guard = self._make_guard(self._cache.folder)
         for stored in objects.list_prefix(ObjectLocation(location.bucket, prefix)):
             guard.add_file()
-            found[str(safe_path(stored.location.key.removeprefix(prefix), str(location)))] = stored
-        if not found:
+            objects_by_name[str(safe_path(stored.location.key.removeprefix(prefix), str(location)))] = stored
+        if not objects_by_name:
             raise NothingFound(
                 f"There are no objects below {location}. Check S3Uri and that the files were uploaded, or name a model "
                 "in HF_MODEL_ID."
             )
-        version = sorted((name, stored.etag, stored.num_bytes) for name, stored in found.items())
+        version = sorted((name, stored.etag, stored.num_bytes) for name, stored in objects_by_name.items())
         key = content_key("s3", self._s3.get("endpoint_url"), str(location), version)
-        return self._entry(key, location.key or location.bucket, lambda folder: self._download(objects, found, folder))
+        return self._entry(
+            key, location.key or location.bucket, lambda folder: self._download(objects, objects_by_name, folder)
+        )
 
-    def _unpack_object(self, objects: ObjectSource, found: StoredObject, folder: Path) -> None:
+    def _unpack_object(self, objects: ObjectSource, stored: StoredObject, folder: Path) -> None:
         guard = self._make_guard(folder)
-        guard.expect(found.num_bytes)
-        objects.read(found, lambda read: unpack(read, folder, guard, name=str(found.location)))
+        guard.expect(stored.num_bytes)
+        objects.read(stored, lambda read: unpack(read, folder, guard, name=str(stored.location)))
 
-    def _download(self, objects: ObjectSource, found: dict[str, StoredObject], folder: Path) -> None:
+    def _download(self, objects: ObjectSource, objects_by_name: dict[str, StoredObject], folder: Path) -> None:
         guard = self._make_guard(folder)
-        guard.expect(sum(stored.num_bytes for stored in found.values()))
-        for name, stored in found.items():
+        guard.expect(sum(stored.num_bytes for stored in objects_by_name.values()))
+        for name, stored in objects_by_name.items():
             guard.add_file()
             target = folder / name
             with translate_os_errors(str(stored.location)):
@@ -163,7 +165,7 @@ class Fetcher:
             ):
                 if response.status_code != httpx.codes.OK:
                     raise FetchFailed(
-                        f"{name} was answered with status {response.status_code}; expected 200. Check the address."
+                        f"{name} returned status {response.status_code}; expected 200. Check the address."
                     )
                 version = response.headers.get("etag") or response.headers.get("last-modified") or time.time_ns()
                 key = content_key(

@@ -40,7 +40,7 @@ class ContentCache:
 
     def entry(self, key: str, fill: Callable[[Path], None], deadline: Deadline) -> Path:
         """
-        Return the folder of an entry, which stays until this process ends or closes the cache.
+        Return the folder of an entry, which is not removed before this process ends or closes the cache.
 
         Args:
             key: see `content_key`.

@@ -31,7 +31,7 @@ class NothingFound(FetchFailed):
 
 
 class DiskFull(FetchFailed):
-    """The disk has no room for the artifacts."""
+    """The disk is too full for the artifacts."""
 
 
 class Deadline:
@@ -72,7 +72,7 @@ class Guard:
     _unchecked_bytes: int = 0
 
     def expect(self, num_bytes: int) -> None:
-        """Raise `DiskFull` if the disk has no room for `num_bytes` more."""
+        """Raise `DiskFull` if the disk has no space for `num_bytes` more."""
         free_bytes = self.free_bytes(self.folder)
         if num_bytes > free_bytes - self.reserve_bytes:
             raise DiskFull(
@@ -109,14 +109,14 @@ class Guard:
 
 
 @contextmanager
-def translate_os_errors(what: str) -> Iterator[None]:
-    """Translate errors of the operating system while `what` is written to `FetchFailed`."""
+def translate_os_errors(name: str) -> Iterator[None]:
+    """Translate errors of the operating system while `name` is written to `FetchFailed`."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise DiskFull(f"The disk is full: {what} cannot be stored. Free some space.") from error
-        raise FetchFailed(f"{what} cannot be stored: {error.strerror or error}.") from error
+            raise DiskFull(f"The disk is full: {name} cannot be stored. Free some space.") from error
+        raise FetchFailed(f"{name} cannot be stored: {error.strerror or error}.") from error
 
 
 def copy_stream(read: Callable[[int], bytes], target: Path, guard: Guard, *, mode: int = 0o644) -> None:

@@ -17,7 +17,7 @@ class ArtifactSource:
     """A source of model files."""
 
     uri: str
-    """`s3://bucket/key`, an `http(s)://` URL, or a local path (friendly mode)."""
+    """`s3://bucket/key`, an `http(s)://` URL, or, without `strict`, a local path."""
     is_prefix: bool = False
     """The URI is a prefix, and all objects below it belong to the model (S3Prefix)."""
     is_archive: bool = True
@@ -34,7 +34,7 @@ class ResourceRequest:
     num_accelerators: float = 0.0
     memory_bytes: int = 0
     is_at_most: bool = True
-    """Accept less if no node has this much, because instance types are shares of a node. False: refuse it."""
+    """True: accept less if no node has this much, because instance types are shares of a node. False: refuse it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +49,12 @@ class WorkerSpec:
     options: dict[str, str] = field(default_factory=dict)
     """Flags of `headrace serve` that the image profile sets (dialect, dtype, ...), without dashes."""
     command: tuple[str, ...] = ()
-    """Command line of an own image, run instead of our model server; `{port}` and `{model}` are filled in."""
+    """Command line of a custom image, run instead of our model server; `{port}` and `{model}` are replaced."""
     artifact_timeout_s: float = 1200.0
     threads: int | None = None
     """CPU threads: the worker's share of this host."""
     memory_bytes: int | None = None
-    """Memory that its model server plans with; commands of own images are not limited. None: the free memory."""
+    """Memory that its model server plans with; commands of custom images are not limited. None: the free memory."""
     resources: ResourceRequest | None = None
     """None: one CPU."""
     s3: Json = field(default_factory=dict, repr=False)
@@ -72,7 +72,7 @@ class Handle:
     token: str = field(default="", repr=False)
     """Bearer token that the worker requires of all requests but `/ping`; empty if only this machine can reach it."""
     memory_bytes: int | None = None
-    """Memory of the worker's machine; 0 if unknown. None: it runs on the platform's machine."""
+    """Memory of the worker's machine; 0 if unknown. None: the worker runs on the platform's machine."""
 
 
 class WorkerPhase(StrEnum):
@@ -85,7 +85,7 @@ class WorkerPhase(StrEnum):
     READY = "ready"
     """`/ping` answers 200."""
     UNHEALTHY = "unhealthy"
-    """Was ready; the process runs, but `/ping` fails now."""
+    """Has been ready; the process runs, but `/ping` fails now."""
     EXITED = "exited"
 
 
@@ -128,7 +128,7 @@ class Launcher(Protocol):
         ...
 
     async def known(self) -> dict[str, Handle]:
-        """Return all running workers on the launcher's machines, also orphans and those of earlier platforms."""
+        """Return all running workers on the launcher's machines, including orphans and those of earlier platforms."""
         ...
 
     async def forget(self, name: str) -> None:
@@ -141,7 +141,7 @@ class Launcher(Protocol):
 
 
 class StartPending(Exception):
-    """The worker has not started yet: call `start` again. The message is what it waits for."""
+    """The worker has not started yet: call `start` again. The message names what it waits for."""
 
 
 class LaunchFailed(Exception):

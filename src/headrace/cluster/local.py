@@ -65,7 +65,7 @@ class ProcessOptions:
     token: str = field(default="", repr=False)
     """Bearer token that the workers require; empty if none is required."""
     dies_with_parent: bool = False
-    """Whether the kernel kills the workers when this process ends for any reason."""
+    """True if the kernel kills the workers when this process ends for any reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class LocalLauncher:
         Create a launcher for the workers below a folder.
 
         Args:
-            folder: has a folder for each worker.
+            folder: contains a folder for each worker.
             cache_folder: the cache of fetched artifacts, shared by workers.
             environment: this process's environment; workers get the safe part of it (`worker_environment`).
             command: the worker's command; gets the path of an `Assignment` as last argument.
@@ -128,25 +128,25 @@ class LocalLauncher:
 
     async def poll(self, name: str, handle: Handle) -> Observation:
         """Observe a worker, started or adopted."""
-        seen = await asyncio.to_thread(self._look, name, handle)
-        if isinstance(seen, Observation):
-            return seen
-        phase = seen.report.phase
+        state = await asyncio.to_thread(self._look, name, handle)
+        if isinstance(state, Observation):
+            return state
+        phase = state.report.phase
         if phase is not WorkerPhase.FETCHING:
             is_healthy = await ping(handle.url, self._ping_timeout_s)
-            if is_healthy and not seen.was_ready:
+            if is_healthy and not state.was_ready:
                 await asyncio.to_thread(try_touch, self._files(name).ready)
             phase = (
-                WorkerPhase.READY if is_healthy else WorkerPhase.UNHEALTHY if seen.was_ready else WorkerPhase.STARTING
+                WorkerPhase.READY if is_healthy else WorkerPhase.UNHEALTHY if state.was_ready else WorkerPhase.STARTING
             )
-        return Observation(phase=phase, notices=seen.report.notices)
+        return Observation(phase=phase, notices=state.report.notices)
 
     async def look(self, name: str, handle: Handle) -> Observation:
         """Observe a worker without `/ping`: FETCHING, STARTING (it may be ready by now) or EXITED."""
-        seen = await asyncio.to_thread(self._look, name, handle)
-        if isinstance(seen, Observation):
-            return seen
-        return Observation(phase=seen.report.phase, notices=seen.report.notices)
+        state = await asyncio.to_thread(self._look, name, handle)
+        if isinstance(state, Observation):
+            return state
+        return Observation(phase=state.report.phase, notices=state.report.notices)
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
         """Send SIGTERM once (our server exits at once on a second one), and SIGKILL after `grace_s`."""
@@ -160,7 +160,7 @@ class LocalLauncher:
         self._kills[process] = asyncio.get_running_loop().call_later(delay_s, self._kill, process)
 
     async def known(self) -> dict[str, Handle]:
-        """Return all running workers on this host, also those of earlier platform processes."""
+        """Return all running workers on this host, including those of earlier platform processes."""
         return await asyncio.to_thread(self._known)
 
     async def forget(self, name: str) -> None:
@@ -178,8 +178,8 @@ class LocalLauncher:
             with self._lock:
                 return self._start_process(spec, worker_files(self._folder, spec.name))
         except (OSError, ValueError) as error:
-            what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise LaunchFailed(f"The worker {spec.name} cannot be started on this host: {what}.") from error
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise LaunchFailed(f"The worker {spec.name} cannot be started on this host: {reason}.") from error
 
     def _start_process(self, spec: WorkerSpec, files: WorkerFiles) -> Handle:
         living = self._known()
@@ -247,12 +247,12 @@ class LocalLauncher:
         kill_session(process)
 
     def _known(self) -> dict[str, Handle]:
-        found: dict[str, Handle] = {}
+        handles: dict[str, Handle] = {}
         for path in sorted(self._folder.glob("*/handle.json")):
             handle = read_value(path, Handle)
             if handle is not None and handle.launcher == self.name and is_running(_facts(handle).process):
-                found[path.parent.name] = handle
-        return found
+                handles[path.parent.name] = handle
+        return handles
 
     def _forget(self, name: str) -> None:
         files = self._files(name)
@@ -315,7 +315,7 @@ def _free_port(host: str, taken: set[int]) -> int:
 
 
 async def ping(url: str, timeout_s: float) -> bool:
-    """Return whether `GET /ping` is answered with 200 in time."""
+    """Return whether `GET /ping` returns 200 in time."""
     try:
         async with asyncio.timeout(timeout_s), send_once(url, ClientRequest(method="GET", path="/ping")) as response:
             return response.status == 200

@@ -84,25 +84,25 @@ class ObjectSource:
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=location.bucket, Prefix=location.key)
             for page in pages:
                 self._deadline.check()
-                for found in page.get("Contents", ()):
-                    if not found["Key"].endswith("/"):
-                        found_at = ObjectLocation(location.bucket, found["Key"])
-                        yield StoredObject(location=found_at, etag=found["ETag"], num_bytes=found["Size"])
+                for entry in page.get("Contents", ()):
+                    if not entry["Key"].endswith("/"):
+                        entry_location = ObjectLocation(location.bucket, entry["Key"])
+                        yield StoredObject(location=entry_location, etag=entry["ETag"], num_bytes=entry["Size"])
 
-    def read(self, found: StoredObject, use: Callable[[Callable[[int], bytes]], None]) -> None:
+    def read(self, stored: StoredObject, use: Callable[[Callable[[int], bytes]], None]) -> None:
         """Call `use` with a sequential reader of an object's bytes."""
-        location = found.location
+        location = stored.location
         with self._translate_errors(str(location)):
-            response = self._client.get_object(Bucket=location.bucket, Key=location.key, IfMatch=found.etag)
+            response = self._client.get_object(Bucket=location.bucket, Key=location.key, IfMatch=stored.etag)
             body = response["Body"]
             try:
                 use(body.read)
             finally:
                 body.close()
 
-    def download(self, found: StoredObject, target: Path, count: Callable[[int], None]) -> None:
+    def download(self, stored: StoredObject, target: Path, count: Callable[[int], None]) -> None:
         """Download an object to a file, large objects in parallel parts; `count` gets the bytes, in any thread."""
-        location = found.location
+        location = stored.location
         with self._translate_errors(str(location)):
             self._client.download_file(location.bucket, location.key, str(target), Callback=count)
 
@@ -111,7 +111,7 @@ class ObjectSource:
         self._client.close()
 
     @contextmanager
-    def _translate_errors(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, name: str) -> Iterator[None]:
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
         from urllib3.exceptions import HTTPError
@@ -119,11 +119,11 @@ class ObjectSource:
         try:
             yield
         except ClientError as error:
-            raise FetchFailed(_sentence(error, what)) from error
+            raise FetchFailed(_sentence(error, name)) from error
         except (BotoCoreError, Boto3Error, HTTPError, ValueError) as error:
             self._deadline.check()
             reason = str(error).rstrip(".") or type(error).__name__
-            raise FetchFailed(f"{what} cannot be read: {reason}. Can the object storage be reached?") from error
+            raise FetchFailed(f"{name} cannot be read: {reason}. Can the object storage be reached?") from error
 
 
 def parse_location(uri: str) -> ObjectLocation:
@@ -144,15 +144,15 @@ def _is_local(url: str) -> bool:
     return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
-def _sentence(error: "ClientError", what: str) -> str:
+def _sentence(error: "ClientError", name: str) -> str:
     details: dict[str, Any] = error.response.get("Error", {})
     code, message = str(details.get("Code", "")), str(details.get("Message", "")).rstrip(".")
     if code == "NoSuchBucket":
-        return f"{what} does not exist: there is no such bucket. Check ModelDataUrl or S3Uri."
+        return f"{name} does not exist: there is no such bucket. Check ModelDataUrl or S3Uri."
     if code in _MISSING:
-        return f"{what} does not exist. Check ModelDataUrl or S3Uri, and that the file was uploaded."
+        return f"{name} does not exist. Check ModelDataUrl or S3Uri, and that the file was uploaded."
     if code in _DENIED:
-        return f"Access to {what} is denied ({code}). Check the keys of the object storage and the bucket's policy."
+        return f"Access to {name} is denied ({code}). Check the keys of the object storage and the bucket's policy."
     if code == "PreconditionFailed":
-        return f"{what} has changed during the download. Try again."
-    return f"{what} cannot be read: {message or 'no reason was given'} ({code})."
+        return f"{name} has changed during the download. Try again."
+    return f"{name} cannot be read: {message or 'no reason was given'} ({code})."

@@ -111,7 +111,7 @@ class PlatformLogs:
         """Return all ended logs, in the order in which their workers ended."""
         with self._lock:
             self._read_index()
-            self._make_room()
+            self._remove_excess()
             return list(self._index.values())
 
     def keep(self, worker: str, *, log_group: str, log_stream: str, created_s: float) -> None:
@@ -138,7 +138,7 @@ class PlatformLogs:
             self._ended.mkdir(mode=0o700, parents=True, exist_ok=True)
             moving.folder.replace(self._ended / worker)
             self._add(ended)
-            self._make_room()
+            self._remove_excess()
 
     def drop(self, workers: Sequence[str]) -> None:
         """Remove ended logs."""
@@ -169,7 +169,7 @@ class PlatformLogs:
     def _read_index(self) -> None:
         """Read the folder of ended logs, once. Incomplete entries were being removed, and are removed now."""
         if not self._is_read:
-            for ended in sorted(self._found(), key=lambda ended: ended.ended_ms):
+            for ended in sorted(self._kept_logs(), key=lambda ended: ended.ended_ms):
                 self._add(ended)
             self._is_read = True
 
@@ -179,7 +179,7 @@ class PlatformLogs:
         self._sizes[ended.worker] = size
         self._total += size
 
-    def _found(self) -> Iterator[EndedLog]:
+    def _kept_logs(self) -> Iterator[EndedLog]:
         for folder in sorted(self._ended.glob("*/")):
             ended = read_value(folder / _NOTE, EndedLog)
             if ended is not None and ended.worker == folder.name and WorkerFiles(folder).log.exists():
@@ -187,8 +187,8 @@ class PlatformLogs:
             else:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _make_room(self) -> None:
-        """Remove logs that are too old, then the oldest ones until the rest fits `max_bytes`."""
+    def _remove_excess(self) -> None:
+        """Remove logs that are too old, then the oldest ones until the rest fits into `max_bytes`."""
         oldest_ms = (self._now_s() - self._max_age_s) * 1000
         while self._index:
             first = next(iter(self._index.values()))

@@ -1,5 +1,5 @@
 """
-Processes that outlive their parent and are found again without mistaking another process for them.
+Processes that outlive their parent, identified so that a reused process id is never mistaken for them.
 
 A process is identified by its id, its start tick on the kernel's clock, and the boot id: a reused id has another start
 tick. Signals are sent through a pidfd, so that they cannot reach a process that has reused the id.

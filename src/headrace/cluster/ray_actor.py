@@ -2,7 +2,7 @@
 The actor of a worker on a Ray node: it holds the worker's resources and starts the worker as a process beside it.
 
 The worker is the same process as on one machine (`cluster.local`), but the kernel kills it when its actor ends, so that
-resources which Ray counts as free are free. Only this module and `ray_bridge` import Ray.
+resources that Ray counts as free are really free. Only this module and `ray_bridge` import Ray.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ class WorkerActor:
     """
     The actor of one worker on this node.
 
-    Results are plain JSON values, as the platform may have another version. Failures of the worker itself raise
-    nothing; they are in its log.
+    Results are plain JSON values, because the platform may have another version. Failures of the worker itself are not
+    raised; they are in its log.
     """
 
     def __init__(self, assignment: bytes, granted: bytes) -> None:
@@ -53,7 +53,7 @@ class WorkerActor:
     async def start(self) -> dict[str, Any]:
         """Start the worker, or describe the one already started; `refusal` is the reason of a failure."""
         if self._assignment.version != __version__:
-            return {"refusal": f"This node has Headrace {__version__}, the platform {self._assignment.version}."}
+            return {"refusal": f"This node has Headrace {__version__}; the platform has {self._assignment.version}."}
         async with self._starting:
             if self._handle is None:
                 try:
@@ -83,13 +83,13 @@ class WorkerActor:
             await self.start()
         if self._handle is None:
             return {"phase": WorkerPhase.EXITED.value, "position": position, "log": b"", "is_log_end": True}
-        seen = await self._launcher.look(self._name, self._handle)
+        observation = await self._launcher.look(self._name, self._handle)
         start, log = await asyncio.to_thread(self._logs.read_bytes, self._name, position, CHUNK_BYTES)
         return {
-            "phase": seen.phase.value,
-            "exit_code": seen.exit_code,
-            "ended_in": None if seen.ended_in is None else seen.ended_in.value,
-            "notices": list(seen.notices),
+            "phase": observation.phase.value,
+            "exit_code": observation.exit_code,
+            "ended_in": None if observation.ended_in is None else observation.ended_in.value,
+            "notices": list(observation.notices),
             "position": start,
             "log": log,
             "is_log_end": len(log) < CHUNK_BYTES,
@@ -106,13 +106,13 @@ class WorkerActor:
 
 
 def all_nodes() -> list[dict[str, Any]]:
-    """Return the nodes of the cluster as Ray describes them, lost nodes too."""
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return found
+    """Return the nodes of the cluster as Ray describes them, including lost nodes."""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return nodes
 
 
 def _node_address() -> str:
-    """Return the address by which other nodes reach this one."""
+    """Return the address at which other nodes reach this one."""
     here = ray.get_runtime_context().get_node_id()
     return str(next(node["NodeManagerAddress"] for node in all_nodes() if node["NodeID"] == here))
 

@@ -80,7 +80,7 @@ class _Start:
 
 
 class Bridge:
-    """The operations that a platform requests of the cluster. Methods block; they are called in several threads."""
+    """The operations of a platform on the cluster. Methods block; they are called in several threads."""
 
     def __init__(self, connection: Connection) -> None:
         ray.init(
@@ -108,8 +108,8 @@ class Bridge:
 
     def look(self, name: str, position: int) -> dict[str, Any]:
         """Observe a worker, and return the next chunk of its log."""
-        seen: dict[str, Any] = self._call(name, "look", position)
-        return seen
+        observation: dict[str, Any] = self._call(name, "look", position)
+        return observation
 
     def stop(self, name: str, grace_s: float) -> None:
         """Stop a worker."""
@@ -122,7 +122,7 @@ class Bridge:
         self._remove(name)
 
     def known(self) -> dict[str, dict[str, Any]]:
-        """Return the workers whose actors answer, running or exited; release unused reservations."""
+        """Return the workers whose actors respond, running or exited; release unused reservations."""
         names = ray.util.list_named_actors()
         results: dict[str, Any] = {}
         for name in names:
@@ -130,13 +130,13 @@ class Bridge:
                 results[name] = self._actor(name).start.remote()
         if results:
             ray.wait([*results.values()], num_returns=len(results), timeout=self._answer_s)
-        found: dict[str, dict[str, Any]] = {}
+        workers: dict[str, dict[str, Any]] = {}
         used = {*names}
         for name, result in results.items():
             try:
                 started = ray.get(result, timeout=0)
                 if "refusal" not in started:
-                    found[name] = self._with_memory(started)
+                    workers[name] = self._with_memory(started)
             except ActorDiedError:
                 # NOTE: until it is released, Ray places the reservation of a lost node before all others.
                 self._forget_actor(name)
@@ -144,10 +144,10 @@ class Bridge:
             except RayError:
                 self._forget_actor(name)
         self._release_reservations(used)
-        return found
+        return workers
 
     def _place(self, name: str, start: _Start, resources: ResourceRequest) -> NodeResources:
-        """Reserve resources on a node, and wait a moment for them; returns the reserved resources."""
+        """Reserve resources on a node, and wait briefly for them; returns the reserved resources."""
         nodes = [_node_resources(node["Resources"]) for node in _living_nodes()]
         wait_s = _PLACING_AGAIN_S
         if start.group is None:
@@ -290,7 +290,7 @@ def _resources_text(resources: ResourceRequest, nodes: Sequence[NodeResources]) 
 
 
 def main() -> None:
-    """Answer the requests on stdin until it ends. All other output goes to stderr."""
+    """Handle the requests on stdin until it ends. All other output goes to stderr."""
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     lines = sys.stdin.buffer

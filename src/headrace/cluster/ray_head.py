@@ -31,9 +31,9 @@ _COMMAND: Final = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "
 _WORKERS_PER_CORE: Final = 4
 """Workers that may share a core: idle workers leave theirs to the others, as without a cluster."""
 _OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024
-"""About the least that Ray accepts; Headrace stores nothing in it."""
+"""About the minimum that Ray accepts; Headrace stores nothing in it."""
 _MAX_SESSIONS_CHARACTERS: Final = 40
-"""Longest path of Ray's session folder: its sockets' are some 65 characters longer, of at most 107 (`unix(7)`)."""
+"""Longest path of Ray's session folder: paths of its sockets are about 65 characters longer, of 107 (`unix(7)`)."""
 _OPEN: Final = "r"
 """Ray makes its folder writable for all users, so it is put into a private one."""
 _POLL_S: Final = 0.05
@@ -71,7 +71,7 @@ class RayHead:
         Prepare the node; nothing is started yet.
 
         Args:
-            folder: for its state, token and log; created on the first start.
+            folder: the folder for its state, token and log; created on the first start.
             environment: this process's environment; Ray gets the safe part of it (`worker_environment`).
         """
         self._folder = folder
@@ -79,7 +79,7 @@ class RayHead:
         self._lock = threading.Lock()
         self._is_ended = False
         self.is_empty = False
-        """Whether it was started by this object, and no worker has been started on it since."""
+        """True if this object started the node and no worker has been started on it since."""
 
     @property
     def address(self) -> str:
@@ -115,7 +115,7 @@ class RayHead:
         try:
             with self._lock:
                 if self._is_ended:
-                    raise HeadFailed("Ray has been stopped on this machine.")
+                    raise HeadFailed("Ray was stopped on this machine.")
                 if not self.is_alive():
                     self._start()
             self._wait(time.monotonic() + timeout_s)
@@ -162,10 +162,10 @@ class RayHead:
         while (state := self._state()) is None or not _answers(state.port):
             if not self.is_alive():
                 raise HeadFailed(
-                    f"Ray has not started on this machine: {self._last_line()}. The whole output is in {self.log}."
+                    f"Ray did not start on this machine: {self._last_line()}. The whole output is in {self.log}."
                 )
             if time.monotonic() > deadline_s:
-                raise HeadFailed(f"Ray has not started on this machine in time. Its output is in {self.log}.")
+                raise HeadFailed(f"Ray did not start on this machine in time. Its output is in {self.log}.")
             time.sleep(_POLL_S)
 
     def _last_line(self) -> str:
@@ -234,7 +234,7 @@ def choose_ports(number: int) -> list[int]:
     Raises:
         OSError: fewer ports are free.
     """
-    found = list(islice(free_ports(PLATFORM_PORTS), number))
-    if len(found) < number:
+    ports = list(islice(free_ports(PLATFORM_PORTS), number))
+    if len(ports) < number:
         raise OSError(f"fewer than {number} ports between {PLATFORM_PORTS.start} and {PLATFORM_PORTS.stop} are free")
-    return found
+    return ports

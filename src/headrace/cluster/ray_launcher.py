@@ -68,7 +68,7 @@ class RayLauncher:
         Create a launcher for the workers of one namespace. It connects to the cluster on first use.
 
         Args:
-            folder: has a folder for each worker, with the copy of its log.
+            folder: contains a folder for each worker, with the copy of its log.
             connection: the cluster, and this platform's namespace on it.
             environment: this process's environment.
             command: replaces `headrace worker` on the nodes.
@@ -118,16 +118,16 @@ class RayLauncher:
         if current is not None and current != handle:
             return Observation(phase=WorkerPhase.EXITED)
         try:
-            seen = await self._look(name, handle)
+            observation = await self._look(name, handle)
         except WorkerGone as error:
             message = f"the node was lost, or Ray ended the worker: {error}."
             return await self._ended(name, handle, Observation(phase=WorkerPhase.EXITED), message=message)
         except ClusterUnreachable:
             # a worker that answers `/ping` is healthy even if the cluster is unreachable
-            seen = Observation(phase=WorkerPhase.STARTING, notices=_facts(handle).notices)
-        if seen.phase is WorkerPhase.EXITED:
-            return await self._ended(name, handle, seen)
-        return await self._with_ping(files, handle, seen)
+            observation = Observation(phase=WorkerPhase.STARTING, notices=_facts(handle).notices)
+        if observation.phase is WorkerPhase.EXITED:
+            return await self._ended(name, handle, observation)
+        return await self._with_ping(files, handle, observation)
 
     async def stop(self, name: str, handle: Handle, *, grace_s: float) -> None:
         """Send SIGTERM now; the node sends SIGKILL after `grace_s`."""
@@ -145,9 +145,11 @@ class RayLauncher:
             return {}  # so that a platform that stops now does not wait for Ray
         started: dict[str, Any] = await self._link.call("known", self._known_s)
         handles = {name: _handle(facts) for name, facts in started.items()}
-        seen = await asyncio.gather(*(self.poll(name, handle) for name, handle in handles.items()))
-        observed = zip(handles.items(), seen, strict=True)
-        alive = {name: handle for (name, handle), seen_as in observed if seen_as.phase is not WorkerPhase.EXITED}
+        observations = await asyncio.gather(*(self.poll(name, handle) for name, handle in handles.items()))
+        observed = zip(handles.items(), observations, strict=True)
+        alive = {
+            name: handle for (name, handle), observation in observed if observation.phase is not WorkerPhase.EXITED
+        }
         for name, handle in alive.items():  # one that started after `start` gave up waiting has no handle here yet
             await asyncio.to_thread(self._store_handle, self._files(name), handle)
         return alive
@@ -218,7 +220,7 @@ class RayLauncher:
                 self._logs.trim(name)
 
     async def _ended(self, name: str, handle: Handle, seen: Observation, *, message: str = "") -> Observation:
-        """Store how the worker ended, then remove it from the cluster."""
+        """Store the worker's exit, then remove it from the cluster."""
         error_line = await asyncio.to_thread(last_error_line, self._logs, name, _facts(handle).log_position)
         seen = replace(seen, phase=WorkerPhase.EXITED, message=error_line or message)
         files = self._files(name)
@@ -230,15 +232,15 @@ class RayLauncher:
             get_logger().warning("worker.not_put_away", worker=name, message=str(error))
         return seen
 
-    async def _with_ping(self, files: WorkerFiles, handle: Handle, seen: Observation) -> Observation:
-        if seen.phase is WorkerPhase.FETCHING:
-            return seen
+    async def _with_ping(self, files: WorkerFiles, handle: Handle, observation: Observation) -> Observation:
+        if observation.phase is WorkerPhase.FETCHING:
+            return observation
         is_healthy = await ping(handle.url, self._ping_timeout_s)
         was_ready = await asyncio.to_thread(files.ready.exists)
         if is_healthy and not was_ready:
             await asyncio.to_thread(try_touch, files.ready)
         phase = WorkerPhase.READY if is_healthy else WorkerPhase.UNHEALTHY if was_ready else WorkerPhase.STARTING
-        return Observation(phase=phase, notices=seen.notices)
+        return Observation(phase=phase, notices=observation.notices)
 
     def _files(self, name: str) -> WorkerFiles:
         return worker_files(self._folder, name)

@@ -73,7 +73,7 @@ def notices_of_grant(resources: ResourceRequest, granted: NodeResources) -> tupl
 
 
 def format_resources(resources: ResourceRequest, nodes: Sequence[NodeResources], free: NodeResources) -> str:
-    """Format the requested, total and free resources, for workers that are refused or wait."""
+    """Format the requested, total and free resources, for the message of a worker that is refused or waits."""
     kinds = Counter(str(node) for node in nodes).most_common()
     shown = [f"{count} x {kind}" if count > 1 else kind for kind, count in kinds[:_MAX_KINDS]]
     has = "; ".join([*shown, *(["..."] if len(kinds) > _MAX_KINDS else [])]) or "none"

@@ -1,4 +1,4 @@
-"""The resources of this machine. Apart from `instance_types` and `local`, whose importers must not load the runner."""
+"""The resources of this machine; a separate module, because importers of `instance_types` must not load the runner."""
 
 from headrace.cluster.instance_types import Host
 from headrace.runner.cpu import default_threads

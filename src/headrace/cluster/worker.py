@@ -1,8 +1,8 @@
 """
-The worker process: fetches the artifacts, then becomes the model server, or the command of an own image.
+The worker process: fetches the artifacts, then becomes the model server, or the command of a custom image.
 
-Its output is its log. A failure is one line there, `Error: …`, which the launcher reads after the process has ended for
-any reason; the process hands nothing over at its end.
+Its output is its log. A failure is one line there, `Error: …`, which the launcher reads after the process has ended;
+so it is found no matter how the process ended.
 """
 
 import os
@@ -98,7 +98,7 @@ class _Worker:
         if self._assignment.parent is not None:
             end_with(self._assignment.parent)
         process = process_id(os.getpid())
-        assert process is not None, "/proc is there on Linux"
+        assert process is not None, "Linux always has /proc"
         handle = local_handle(process, self._assignment)
         write_value(self._files.handle, handle)
         _prefer_for_oom_kill()
@@ -158,7 +158,7 @@ class _Worker:
         write_value(self._files.report, Report(phase=phase, notices=self._notices))
 
     def _exec_command(self, fetched: Fetched) -> NoReturn:
-        """Replace this process by the command of an own image."""
+        """Replace this process by the command of a custom image."""
         model, host, token = self._link_channels(fetched), self._assignment.host, self._assignment.token
         if host != LOOPBACK and not any("{host}" in part for part in self._spec.command):
             raise SettingsError(
@@ -180,7 +180,7 @@ class _Worker:
             os.execvpe(command[0], command, environment)  # noqa: S606 -- the command is configuration of this host's owner
         except (OSError, ValueError) as error:
             raise SettingsError(
-                f"The command {command[0]!r} of the image cannot be started: {error}. Check the file of own images."
+                f"The command {command[0]!r} of the image cannot be started: {error}. Check the file of custom images."
             ) from error
 
 

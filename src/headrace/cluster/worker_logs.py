@@ -1,10 +1,10 @@
 """
 The logs of workers as events: `LogReader` of the control plane, on the files that workers write.
 
-Workers write directly into their files, without timestamps of ours. The time of a line is the one that it contains (as
-JSON lines of ours and lines of most loggers do), or else that of the line before it, or else that of the file. A
-position is the number of bytes written before an event; it stays valid when the beginning of a file is cut off. Memory
-is bounded: files are read in blocks, and long lines are split.
+Workers write directly into their files, and no timestamps are added. The time of a line is the one that it contains (as
+our JSON lines and those of most loggers do), or else that of the line before it, or else that of the file. A position
+is the number of bytes written before an event; it stays valid when the beginning of a file is cut off. Memory is
+bounded: files are read in blocks, and long lines are split.
 """
 
 import re
@@ -115,11 +115,11 @@ class WorkerLogs:
             start = max(position, base)
             try:
                 with files.log.open("rb") as file:
-                    found = _read_at(file, start - base, limit)
+                    content = _read_at(file, start - base, limit)
             except FileNotFoundError:
                 return position, b""
             if _base(files) == base:
-                return start, found
+                return start, content
         return position, b""
 
     def append(self, worker: str, position: int, content: bytes) -> None:
@@ -183,13 +183,13 @@ class WorkerLogs:
         stop = size if position is None or not is_backward else min(max(position - base, 0), size)
         first = 0 if position is None or is_backward else max(position - base, 0)
         if not is_backward:
-            found: list[WorkerLogEvent] = []
+            events: list[WorkerLogEvent] = []
             for event in self._events(file, base, first, stop):
                 if is_wanted(event):
-                    found.append(event)
-                    if len(found) == limit:
+                    events.append(event)
+                    if len(events) == limit:
                         break
-            return found
+            return events
         window = _BLOCK_BYTES
         while True:
             first = _line_start(file, max(stop - window, 0))
@@ -250,11 +250,11 @@ def _line_start(file: BinaryIO, offset: int) -> int:
 
 def _time_ms(line: bytes) -> int | None:
     """Parse the time in a line; a time without a zone is local."""
-    found = _JSON_TIME.search(line) if line.startswith(b"{") else _LEADING_TIME.match(line)
-    if found is None:
+    match = _JSON_TIME.search(line) if line.startswith(b"{") else _LEADING_TIME.match(line)
+    if match is None:
         return None
     try:
-        return int(datetime.fromisoformat(found[1].decode()).timestamp() * 1000)
+        return int(datetime.fromisoformat(match[1].decode()).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         return None
 
