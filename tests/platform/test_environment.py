@@ -13,7 +13,7 @@ from headrace.platform.environment import (
     SHELL_FOLDER,
     Target,
     dotenv_lines,
-    outside,
+    original_environment,
     shell_lines,
     undo_lines,
     variables,
@@ -52,7 +52,7 @@ def test_the_environment_of_a_shell_is_set_and_restored(shell: str) -> None:
     assert inside["AWS_SECRET_ACCESS_KEY"] == "headrace"
     assert inside["PYTHONPATH"] == f"{SHELL_FOLDER}:/a:/b"
     assert "AWS_PROFILE" not in inside
-    assert outside(inside) == before
+    assert original_environment(inside) == before
     assert in_shell(shell, undo_lines(inside), inside) == before
 
 

@@ -1,10 +1,10 @@
 """
 Authentication of requests to the platform.
 
-On a loopback address any user of this machine is admitted, with any credentials or none, but no web page of another
-site, also not under a host name that its owner points here. Everywhere else a request is signed with an access key of
-this platform (Signature Version 4), or has its secret as a bearer key, as OpenAI's clients and browsers send it; or, on
-OpenAI's routes, a token that the SageMaker SDK made of a key.
+On a loopback address any user of this machine is admitted, with any credentials or none. Web pages of other sites are
+refused, even if they reach the platform by a host name of their own (DNS rebinding). On any other address a request
+must be signed with an access key of this platform (Signature Version 4), or carry the key's secret as a bearer token,
+as OpenAI's clients and browsers do; or, on OpenAI's routes, a token that the SageMaker SDK derived from a key.
 """
 
 import hmac
@@ -23,7 +23,7 @@ from headrace.wire.aws.signature_faults import Fault, fault_error
 MAX_SIGNED_BODY_BYTES = 25 * 1024 * 1024
 """A body is hashed as a whole. The gateway's limit is the same; bodies for S3 are streamed and not limited."""
 FORBIDDEN_CODE = "AccessDeniedException"
-"""Code of the answer to pages of other sites, with status 403."""
+"""Error code for requests from pages of other sites, with status 403."""
 _BODY_TIMEOUT_S = 60.0
 
 
@@ -39,12 +39,12 @@ class Authenticator:
         now: Callable[[], float] = time.time,
     ) -> None:
         """
-        Guard a platform.
+        Prepare the checks.
 
         Args:
             ring: the access keys.
-            is_open: any credentials are accepted, because only this machine can reach the platform.
-            allowed_hosts: host names of an open platform besides local ones.
+            is_open: accept any credentials, because only this machine can reach the platform.
+            allowed_hosts: additional host names of an open platform; local ones are always allowed.
             now: a clock, seconds since 1970.
         """
         self._ring = ring
@@ -54,33 +54,33 @@ class Authenticator:
 
     def check_origin(self, request: HttpRequest) -> None:
         """
-        Refuse requests that web pages of other sites send.
+        Refuse requests from web pages of other sites.
 
         Raises:
-            AwsError: the request has the origin of such a page, or a host name that may be its owner's.
+            AwsError: the request has the origin of such a page, or a host name that the page's site may control.
         """
         host = request.headers.get("host", "")
         name = _name_of(host)
         is_named = name in self._allowed_hosts
         if self._is_open and not (is_local_host(host) or is_named or not host):
             raise _forbidden(
-                f"This platform is not reached by the name {name!r}. If it should be, start it with "
+                f"The host name {name!r} is not allowed. If clients should reach this platform by it, start it with "
                 f"--allowed-hosts {name}."
             )
         origin = request.headers.get("origin")
         if not is_origin_allowed(origin, host, allowed=(), names_are_trusted=not self._is_open or is_named):
-            raise _forbidden(f"Pages of {origin!r} may not use this platform.")
+            raise _forbidden(f"The origin {origin!r} is not allowed.")
 
     async def check(self, request: HttpRequest, receive: Receive) -> Receive:
         """
-        Check the credentials of a request; the body of a signed one is read for it.
+        Check the credentials of a request; if it is signed, its body is read first.
 
         Args:
-            request: without its body.
-            receive: of the request.
+            request: the request without its body.
+            receive: the request's `receive`.
 
         Returns:
-            The `receive` from which the body is read from now on.
+            The `receive` that replaces it: it returns the body again.
 
         Raises:
             AwsError: the credentials are missing or wrong, or the body does not arrive.
@@ -96,7 +96,7 @@ class Authenticator:
 
     async def check_streamed(self, request: HttpRequest, receive: Receive) -> Receive:
         """
-        Check the credentials of a request for S3, whose signature covers the body by a header.
+        Check the credentials of a request for S3, whose signature covers the body's digest in a header.
 
         Raises:
             AwsError: the credentials are missing or wrong.
@@ -107,7 +107,7 @@ class Authenticator:
         return receive
 
     def _known_key(self, request: HttpRequest) -> str | None:
-        """Return the access key that signed a request, checked before a byte of its body is held; None if unsigned."""
+        """Return the access key that signed a request, checked before its body is read; None if it is unsigned."""
         access_key = sigv4.access_key_of(request)
         if access_key is not None and self._ring.secret_of(access_key) is None:
             raise fault_error(request, Fault.UNKNOWN_KEY)
@@ -120,7 +120,7 @@ class Authenticator:
         """
         Return whether a request has a valid bearer key.
 
-        A secret opens everything; a token that the SageMaker SDK made of a key opens OpenAI's routes, as in AWS.
+        A secret grants access to everything; a token of the SageMaker SDK only to OpenAI's routes, as in AWS.
         """
         await self._ring.refresh()
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -134,14 +134,14 @@ class Authenticator:
         return True
 
     def _is_secret(self, token: str) -> bool:
-        """Compare with every key, whichever matches, so that the time taken tells nothing."""
+        """Compare with every key, even after a match, so that the time taken does not reveal which one matches."""
         sent = token.encode()
         matches = [hmac.compare_digest(sent, secret.encode()) for secret in self._ring.secrets()]
         return any(matches)
 
 
 def is_openai(path: str) -> bool:
-    """Return whether a path belongs to OpenAI's API: of all endpoints, or of one."""
+    """Return whether a path belongs to OpenAI's API, either for all endpoints or for a single one."""
     return path.startswith("/v1/") or "/openai/v1/" in path
 
 

@@ -2,8 +2,8 @@
 The platform's port: each request is authenticated by, and passed to, the first mount that it matches.
 
 In this order: requests that are signed for S3; the platform's own pages (`/console`, `/metrics`, `/health`); the
-runtime and OpenAI's API (the gateway); paths of other servers, whose clients are told what to use; other requests for
-S3; and the operations of AWS (control).
+runtime and OpenAI's API (the gateway); routes of other servers, which get an error that names the route to use here;
+other requests for S3; and the operations of AWS (control).
 """
 
 import secrets
@@ -33,7 +33,7 @@ from headrace.wire.unknown_routes import is_foreign, render_error_for, unknown_r
 
 MAX_FORM_BYTES = 1024 * 1024
 """Largest unsigned form, which must be read to find the service that it is for."""
-TERMINATING = "The platform is shutting down. Requests that still arrive are answered."
+TERMINATING = "The platform is shutting down; requests that still arrive are served."
 _NO_STORE = (("content-type", "application/json"), ("cache-control", "no-store"))
 
 Authenticate = Callable[[HttpRequest, Receive], Awaitable[Receive]]
@@ -42,7 +42,7 @@ Authenticate = Callable[[HttpRequest, Receive], Awaitable[Receive]]
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """An application, the requests that it answers, and how these are authenticated."""
+    """An application with the requests that it handles and their authentication."""
 
     matches: Callable[[HttpRequest, str], bool]
     """Called with a request and its decoded path."""
@@ -73,10 +73,10 @@ class PlatformApp:
         self._authenticator = authenticator
         self._mounts = self._make_mounts()
         self.is_terminating = False
-        """Draining after SIGTERM: health checks fail, requests are still answered."""
+        """True while draining after SIGTERM: health checks fail, requests are still served."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             return
         bind_to_log(trace_of(scope))
@@ -121,7 +121,7 @@ class PlatformApp:
         await send_response(scope, send, status, _NO_STORE, msgspec.json.encode(health))
 
     async def _refuse(self, scope: Scope, send: Send, request: HttpRequest, error: AwsError) -> None:
-        """Answer a refused request in the protocol of the service that it is for."""
+        """Send the error of a refused request in the protocol of its service."""
         if is_signed_for_s3(request):
             spoken = Target(service="s3", protocol="rest-xml")
         elif is_openai(scope["path"]):
@@ -146,7 +146,7 @@ def is_signed_for_s3(request: HttpRequest) -> bool:
 
 
 async def _any(_request: HttpRequest, receive: Receive) -> Receive:
-    """Authenticate nothing: the answer tells nothing about the platform's data."""
+    """Require no credentials: the response reveals nothing about the platform's data."""
     return receive
 
 
@@ -163,7 +163,7 @@ async def _redirect_to_console(scope: Scope, _receive: Receive, send: Send) -> N
 
 
 def _is_foreign(request: HttpRequest, path: str) -> bool:
-    """Return whether a client of another server sent the request: clients of AWS sign, or name the operation."""
+    """Return whether a request is for another server's API: AWS clients sign requests, or name the operation."""
     is_of_aws = scope_service(request) is not None or "x-amz-target" in request.headers
     return not is_of_aws and is_foreign(request.method, path)
 
@@ -174,7 +174,7 @@ async def _answer_alternative(scope: Scope, _receive: Receive, send: Send) -> No
 
 
 def _openai_reply(path: str, error: AwsError) -> ErrorReply:
-    """Render a refusal as OpenAI's clients know it."""
+    """Render a refusal in OpenAI's error format."""
     if error.code == FORBIDDEN_CODE:
         refusal: HeadraceError = Forbidden(error.message)
     elif error.http_status == PayloadTooLarge.http_status:
@@ -186,7 +186,7 @@ def _openai_reply(path: str, error: AwsError) -> ErrorReply:
 
 
 async def _with_form(request: HttpRequest, receive: Receive) -> tuple[HttpRequest, Receive]:
-    """Read the body of an unsigned form, as only its `Action` names the operation."""
+    """Read the body of an unsigned form, because only its `Action` names the operation."""
     content_type = request.headers.get("content-type", "").lower()
     is_unsigned = scope_service(request) is None and "x-amz-target" not in request.headers
     if request.method != "POST" or not is_unsigned or request.path.strip("/") or is_signed_for_s3(request):

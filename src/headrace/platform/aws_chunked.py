@@ -31,7 +31,7 @@ class AwsChunkedReader:
 
     def feed(self, data: bytes) -> bytes:
         """
-        Take bytes in; return the content that they complete.
+        Decode the next bytes; return the content decoded so far and not yet returned.
 
         Raises:
             BadChunk: they are malformed.
@@ -41,7 +41,7 @@ class AwsChunkedReader:
         while not self.is_complete and self._step(content):
             pass
         if self.is_complete and self._buffer:
-            raise BadChunk("there is more after the last chunk")
+            raise BadChunk("there are bytes after the last chunk")
         return bytes(content)
 
     def finish(self) -> None:
@@ -57,20 +57,20 @@ class AwsChunkedReader:
             raise BadChunk("it ends before its last chunk")
 
     def _step(self, content: bytearray) -> bool:
-        """Read a line or the rest of a chunk; False: more bytes are needed."""
+        """Read a line or the rest of a chunk; return False if more bytes are needed."""
         if self._left:
-            taken = self._buffer[: self._left]
-            content += taken
-            del self._buffer[: len(taken)]
-            self._left -= len(taken)
+            part = self._buffer[: self._left]
+            content += part
+            del self._buffer[: len(part)]
+            self._left -= len(part)
             self._wants_line_end = not self._left
-            return bool(taken)
+            return bool(part)
         line = self._line()
         if line is None:
             return False
         if self._wants_line_end:
             if line:
-                raise BadChunk("a chunk is longer than it says")
+                raise BadChunk("a chunk is longer than its size")
             self._wants_line_end = False
         elif self._is_in_trailers:
             self._read_trailer(line)

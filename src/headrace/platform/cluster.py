@@ -25,7 +25,7 @@ class Cluster:
 
     launcher: Launcher
     share_of: Callable[[str], HostShare]
-    """Returns the share of a host that an instance type means there."""
+    """Returns the share of a host that corresponds to an instance type."""
     head: RayHead | None = None
     """The platform's own Ray cluster, if it has one."""
 
@@ -47,10 +47,10 @@ def make_cluster(
     Choose the launcher without starting anything; stop the cluster of an earlier platform that is no longer configured.
 
     Args:
-        settings: of the platform.
+        settings: the platform's settings.
         folder: its data folder.
-        env: of this process.
-        host: this machine.
+        env: the environment of this process.
+        host: the resources of this machine.
         has_module: returns whether a module can be imported.
 
     Raises:
@@ -62,9 +62,9 @@ def make_cluster(
     if settings.cluster == LOCAL:
         local = LocalLauncher(folder.workers, cache_folder=folder.artifacts, environment=env)
         return Cluster(launcher=local, share_of=lambda name: share_of_host(name, host))
-    for module, what, package in _NEEDED[: 2 if settings.cluster.startswith(OVER_CLIENT) else 1]:
+    for module, product, package in _NEEDED[: 2 if settings.cluster.startswith(OVER_CLIENT) else 1]:
         if not has_module(module):
-            message = f"cluster is {settings.cluster!r}, and {what} is not installed: `pip install '{package}'`."
+            message = f"cluster is {settings.cluster!r}, and {product} is not installed: `pip install '{package}'`."
             raise SettingsError(message, name="cluster")
     own = head if settings.cluster == HERE else None
     connection = Connection(address=settings.cluster, namespace=folder.cluster_namespace())

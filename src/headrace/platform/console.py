@@ -1,8 +1,8 @@
 """
-The console at `/console`: static files, and an API for what no public API has.
+The console at `/console`: static files, and an API for data that no public API returns.
 
-That is the traffic of the last hour, and the instance of each copy of a component. For everything else the page uses
-the public APIs: SageMaker, Application Auto Scaling, CloudWatch, CloudWatch Logs and `/v1`.
+These data are the traffic of the last hour, and the instance of each copy of a component. For everything else the page
+uses the public APIs: SageMaker, Application Auto Scaling, CloudWatch, CloudWatch Logs and `/v1`.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def is_console(path: str) -> bool:
 
 
 def needs_key(path: str) -> bool:
-    """Return whether a path of the console needs a key: the API does, the page itself asks its user for it."""
+    """Return whether a path of the console needs a key: the API does, but not the page, which asks the user for it."""
     return path.startswith(f"{CONSOLE_PATH}/api/")
 
 
@@ -64,16 +64,16 @@ def console_app(
     history: TrafficHistory, components: Callable[[str], Json], *, clock: Callable[[], float] = time.time
 ) -> Starlette:
     """
-    Make the application.
+    Create the application.
 
     Args:
-        history: of the gateway's traffic; used in the event loop that calls the application.
-        components: describes the inference components of an endpoint; called in a thread.
-        clock: seconds since 1970.
+        history: the gateway's traffic history; used in the event loop that calls the application.
+        components: returns the description of an endpoint's inference components; called in a thread.
+        clock: a clock, seconds since 1970.
     """
 
     async def traffic(request: Request) -> Response:
-        """Answer `?endpoint=NAME&since=S`; S is seconds since 1970, or, below zero, before now."""
+        """Handle `?endpoint=NAME&since=S`; S is seconds since 1970, or, if negative, relative to now."""
         name = request.query_params.get("endpoint", "")
         since_s = _number(request.query_params.get("since", "-600"))
         if not name or since_s is None:
@@ -82,14 +82,14 @@ def console_app(
         return _json_response(history.series(name, since_s=since_s if since_s >= 0 else now_s + since_s, now_s=now_s))
 
     async def rates(request: Request) -> Response:
-        """Answer `?endpoint=NAME&endpoint=NAME…` with the rates of the last minute."""
+        """Handle `?endpoint=NAME&endpoint=NAME…`: return the rates of the last minute."""
         names = request.query_params.getlist("endpoint")
         if len(names) > MAX_RATES:
-            return _refusal(f"{len(names)} endpoints were named, at most {MAX_RATES} are answered at once.")
+            return _refusal(f"The request names {len(names)} endpoints; expected at most {MAX_RATES}.")
         return _json_response(history.rates(names, now_s=clock()))
 
     async def placed(request: Request) -> Response:
-        """Answer `?endpoint=NAME` with the time, its inference components, and the instances of their copies."""
+        """Handle `?endpoint=NAME`: return the time, the inference components, and the instances of their copies."""
         name = request.query_params.get("endpoint", "")
         if not name:
             return _refusal("Expected ?endpoint=<name>.")

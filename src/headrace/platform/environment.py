@@ -1,8 +1,8 @@
 """
 Environment variables that point a shell and its programs at a platform. Pure: text in, text out.
 
-`shell_lines` are lines for a POSIX shell that set them and keep the old values; `undo_lines` restore these.
-`dotenv_lines` are for files that CI systems and editors read.
+`shell_lines` returns lines for a POSIX shell that set them and save the old values; `undo_lines` restores those.
+`dotenv_lines` is for files that CI systems and editors read.
 """
 
 import shlex
@@ -67,8 +67,8 @@ def variables(target: Target, env: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def shell_lines(target: Target, env: Mapping[str, str]) -> list[str]:
-    """Return lines for `eval`; a shell that points at another platform points at this one afterwards."""
-    outer = outside(env)
+    """Return lines for `eval`; they also work in a shell that points at another platform."""
+    outer = original_environment(env)
     values = variables(target, outer)
     lines = undo_lines(env)
     for name, value in values.items():
@@ -79,7 +79,7 @@ def shell_lines(target: Target, env: Mapping[str, str]) -> list[str]:
 
 
 def undo_lines(env: Mapping[str, str]) -> list[str]:
-    """Return lines that restore the old environment; none in a shell that points at no platform."""
+    """Return lines that restore the old environment; empty for a shell that does not point at a platform."""
     lines = []
     for name in _marked(env):
         if _OLD + name in env:
@@ -90,11 +90,13 @@ def undo_lines(env: Mapping[str, str]) -> list[str]:
 
 
 def dotenv_lines(target: Target, env: Mapping[str, str]) -> list[str]:
-    """Return lines `NAME=value`; variables to clear are left to the reader of the file."""
-    return [f"{name}={value}" for name, value in variables(target, outside(env)).items() if value is not None]
+    """Return lines `NAME=value`; a file cannot clear variables."""
+    return [
+        f"{name}={value}" for name, value in variables(target, original_environment(env)).items() if value is not None
+    ]
 
 
-def outside(env: Mapping[str, str]) -> dict[str, str]:
+def original_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment as it was before it pointed at a platform."""
     names = _marked(env)
     kept = {name: value for name, value in env.items() if name not in names and not name.startswith(_OLD)}
@@ -103,7 +105,7 @@ def outside(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _marked(env: Mapping[str, str]) -> list[str]:
-    """Return the set variables; only valid names, because a shell runs lines made of them."""
+    """Return the names of the variables that were set; only valid names, because the shell evaluates them."""
     names = env.get(MARK, "").split(",")
     return [name for name in names if name.isidentifier() and name.isascii()]
 

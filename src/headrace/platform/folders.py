@@ -70,7 +70,7 @@ class DataFolder:
         return self.root / "running.json"
 
     def cluster_namespace(self) -> str:
-        """Return this platform's name on a shared cluster; it is made once and kept in the folder."""
+        """Return this platform's name on a shared cluster; it is generated once and stored in the folder."""
         path = self.root / "cluster-namespace"
         try:
             return path.read_text(encoding="ascii")
@@ -99,7 +99,7 @@ class DataFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """
-        Keep other platforms out. The kernel releases the lock when this process ends, however it ends.
+        Lock the folder against other platforms. The kernel releases the lock when this process ends for any reason.
 
         Raises:
             SettingsError: another platform uses the folder.
@@ -109,7 +109,7 @@ class DataFolder:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise SettingsError(self._taken(), name="data_dir") from error
+                raise SettingsError(self._in_use_message(), name="data_dir") from error
             yield
         finally:
             os.close(descriptor)
@@ -130,21 +130,21 @@ class DataFolder:
                 self.running.unlink()
 
     def running_url(self) -> str | None:
-        """Return the URL of the platform of this folder, also of one that was killed."""
+        """Return the URL of this folder's platform, even if it was killed."""
         try:
             url = json.loads(self.running.read_text(encoding="utf-8"))["url"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return url if isinstance(url, str) else None
 
-    def _taken(self) -> str:
+    def _in_use_message(self) -> str:
         url = self.running_url()
         where = f" at {url}" if url else ""
         return (
-            f"A platform runs{where} on {self.root} already. Use that one, stop it, "
-            "or give this one a folder of its own with --data-dir."
+            f"Another platform{where} already uses {self.root}. Use that one, stop it, "
+            "or choose another folder with --data-dir."
         )
 
 
 def _unusable(path: Path, why: str) -> str:
-    return f"{path} cannot be used to keep data: {why}. Choose another folder with --data-dir."
+    return f"{path} cannot be used as the data folder: {why}. Choose another folder with --data-dir."

@@ -11,13 +11,13 @@ CHECK_S = 10.0
 
 
 class LeaseKeeper:
-    """Checks a database lease for as long as the platform runs."""
+    """Checks the lease on the database while the platform runs."""
 
     def __init__(self, lease: DatabaseLease, *, check_s: float = CHECK_S) -> None:
         self._lease = lease
         self._check_s = check_s
         self.is_lost = False
-        """Another platform has taken the lease."""
+        """True if another platform has taken the lease."""
 
     async def keep(self) -> None:
         """
@@ -29,7 +29,7 @@ class LeaseKeeper:
         while True:
             await asyncio.sleep(self._check_s)
             try:
-                with suppress(Unavailable):  # writes fail then, too, and are reported where they happen
+                with suppress(Unavailable):  # writes fail then, too, and their callers report it
                     await asyncio.to_thread(self._lease.check)
             except SettingsError:
                 self.is_lost = True

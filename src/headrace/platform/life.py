@@ -45,7 +45,7 @@ _TWICE_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """Facts about a started platform, for its user."""
+    """Facts about a started platform, for the start message."""
 
     url: str
     folder: DataFolder
@@ -63,9 +63,9 @@ def run_platform(
     Run a platform until a signal stops it; return the exit code. An error has been written to stderr.
 
     Args:
-        settings: of the platform.
-        on_ready: called when the platform answers.
-        env: of this process.
+        settings: the platform's settings.
+        on_ready: called when the platform accepts requests.
+        env: the environment of this process.
     """
     setup_logging(format=settings.log_format, level=settings.log_level)
     folder = DataFolder(data_folder(settings, env))
@@ -126,12 +126,12 @@ class _PlatformLifecycle:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._end_storage)
             await self._storage.start()
-            tasks = [_begin(stack, self._lease.keep(), "sole use of the store")]
+            tasks = [_begin(stack, self._lease.keep(), "database lease")]
             parts = assemble(self._settings, self._folder, self._store, self._storage, url=url, env=self._env)
             stack.push_async_callback(self._close, parts)
             await parts.gateway.start()
             tasks.append(_begin(stack, parts.series.run(), "metrics"))
-            tasks.append(_begin(stack, parts.sampler.run(), "requests under way"))
+            tasks.append(_begin(stack, parts.sampler.run(), "in-flight sampler"))
             tasks.append(_begin(stack, parts.scraper.run(), "worker metrics"))
             tasks.append(_begin(stack, parts.capacities.run(), "capacities"))
             stack.push_async_callback(self._end_workers, parts)
@@ -150,13 +150,13 @@ class _PlatformLifecycle:
         return 0
 
     async def _wait_for_storage(self) -> None:
-        """Wait a moment for the embedded S3 server, so that the start message has its state."""
+        """Wait briefly for the embedded S3 server, so that the start message shows its state."""
         with suppress(HeadraceError, TimeoutError):
             async with asyncio.timeout(_STORAGE_PATIENCE_S):
                 await self._storage.ready()
 
     async def _until_stopped(self, app: PlatformApp, *tasks: "asyncio.Task[None]") -> None:
-        """Wait for a signal and the delay after it; a part that fails ends the platform with its error."""
+        """Wait for a signal and the shutdown delay; a part that fails stops the platform with its error."""
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)

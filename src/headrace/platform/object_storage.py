@@ -1,5 +1,5 @@
 """
-Object storage: an S3 server elsewhere, or SeaweedFS as a child of the platform, or none.
+Object storage: an external S3 server, or SeaweedFS as a child of the platform, or none.
 
 SeaweedFS (`weed mini`) comes from the extra `headrace[s3]`. It listens on loopback ports of its own and requires keys
 that only the platform knows; clients reach it through the platform's port (`platform.s3_proxy`). The next platform
@@ -21,9 +21,7 @@ from headrace.core.telemetry import get_logger
 from headrace.platform.s3_access import S3Access, StorageMissing, StorageUnavailable
 from headrace.platform.seaweed import Seaweed
 
-MISSING = (
-    "There is no object storage here. Install it with `pip install 'headrace[s3]'`, or name one with --s3-endpoint."
-)
+MISSING = "There is no object storage. Install SeaweedFS with `pip install 'headrace[s3]'`, or set --s3-endpoint."
 _READY_TIMEOUT_S = 50.0
 """Seconds that a request waits for the storage: boto3 waits 60 s for a response."""
 _START_TIMEOUT_S = 180.0
@@ -34,25 +32,25 @@ _WATCH_PAUSE_S = 0.5
 
 
 class ObjectStorage(Protocol):
-    """The object storage of a platform, whichever server provides it."""
+    """The object storage of a platform, independent of the server behind it."""
 
     @property
     def access(self) -> S3Access | None:
-        """Address and keys, whether or not the storage answers now; None if there is no storage."""
+        """Address and keys, even while the storage is not ready; None if there is no storage."""
         ...
 
     @property
     def state(self) -> str:
-        """A text for people: `ready`, or the reason why not."""
+        """A text for people: `ready`, or the reason why it is not."""
         ...
 
     async def start(self) -> None:
-        """Begin to start the storage without waiting for it."""
+        """Start the storage without waiting until it is ready."""
         ...
 
     async def ready(self) -> S3Access:
         """
-        Wait until the storage answers.
+        Wait until the storage is ready.
 
         Raises:
             StorageMissing: there is no storage.
@@ -66,7 +64,7 @@ class ObjectStorage(Protocol):
 
 
 class NoStorage:
-    """The absence of a storage, with a message how to get one."""
+    """Stands for a missing storage; its error says how to get one."""
 
     access: S3Access | None = None
     state = MISSING
@@ -106,7 +104,7 @@ class ExternalStorage:
 
 
 class EmbeddedStorage:
-    """SeaweedFS as a child process that is restarted when it dies."""
+    """SeaweedFS as a child process that is restarted when it ends."""
 
     def __init__(self, seaweed: Seaweed) -> None:
         self._seaweed = seaweed
@@ -137,11 +135,11 @@ class EmbeddedStorage:
         self._keeping = asyncio.create_task(self._keep(), name="object-storage")
 
     async def ready(self) -> S3Access:
-        """Wait until SeaweedFS answers."""
+        """Wait until SeaweedFS is ready."""
         try:
             await asyncio.wait_for(self._is_ready.wait(), _READY_TIMEOUT_S)
         except TimeoutError:
-            raise StorageUnavailable(f"Object storage does not answer: {self.state}. Try again.") from None
+            raise StorageUnavailable(f"Object storage does not respond: {self.state}. Try again.") from None
         assert self._seaweed.access is not None
         return self._seaweed.access
 
@@ -157,7 +155,7 @@ class EmbeddedStorage:
             await asyncio.to_thread(self._seaweed.end)
 
     async def _keep(self) -> None:
-        """Restart the process whenever it ends, with a pause that grows while it fails to start."""
+        """Restart the process whenever it ends, with backoff while it fails to start."""
         pause_s = 0.5
         while True:
             try:
@@ -170,24 +168,24 @@ class EmbeddedStorage:
             except OSError as error:
                 self._last_error = f"it cannot be started ({error.strerror or error})"
             self._is_ready.clear()
-            self._last_error = self._last_error or f"it ended; {self._seaweed.log_path} says why"
+            self._last_error = self._last_error or f"it ended; see {self._seaweed.log_path}"
             get_logger().warning("storage.ended", reason=self._last_error, retry_after_s=pause_s)
             await asyncio.to_thread(self._seaweed.end)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _MAX_PAUSE_S)
 
     async def _has_started(self) -> bool:
-        """Return whether the process answers before it ends or `_START_TIMEOUT_S` is over."""
+        """Return whether the process becomes ready before it ends or `_START_TIMEOUT_S` is over."""
         deadline_s = asyncio.get_running_loop().time() + _START_TIMEOUT_S
         while asyncio.get_running_loop().time() < deadline_s:
             if await asyncio.to_thread(self._seaweed.answers):
                 self._last_error = ""
                 return True
             if not self._seaweed.is_alive():
-                self._last_error = f"it ended at once; {self._seaweed.log_path} says why"
+                self._last_error = f"it ended at once; see {self._seaweed.log_path}"
                 return False
             await asyncio.sleep(_PROBE_PAUSE_S)
-        self._last_error = f"it does not answer; {self._seaweed.log_path} says why"
+        self._last_error = f"it does not respond; see {self._seaweed.log_path}"
         return False
 
     async def _wait_for_end(self) -> None:
@@ -197,7 +195,7 @@ class EmbeddedStorage:
 
 def make_storage(s3_endpoint: str | None, folder: Path, region: str, env: Mapping[str, str]) -> ObjectStorage:
     """
-    Return the object storage that the settings name.
+    Return the object storage that the settings select.
 
     Raises:
         SettingsError: an endpoint is configured without its keys.

@@ -1,8 +1,8 @@
 """
-S3 on the platform's port: requests are signed again for the object storage behind it, and bodies stream both ways.
+A reverse proxy for S3 on the platform's port: it signs requests again for the object storage and streams bodies.
 
 Requests were authenticated before (`platform.access`) and are not interpreted. When a client disconnects, the request
-to the storage ends, too.
+to the storage is cancelled.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class S3Proxy:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Forward one request and its response."""
         request_id = secrets.token_hex(8).upper()
         try:
             access = await self._storage.ready()
@@ -115,7 +115,7 @@ class S3Proxy:
 
 
 def _forwarded(headers: Mapping[str, str], upload: Upload) -> dict[str, str]:
-    """Return the headers for the storage: without those for the platform, with the framing of the body."""
+    """Return the headers for the storage: those of the client without its credentials, and the body's framing."""
     framing = dict(upload.headers)
     _check_ascii(headers)
     dropped = _NOT_FORWARDED
@@ -136,11 +136,11 @@ def _check_ascii(headers: Mapping[str, str]) -> None:
     """
     for name, value in headers.items():
         if name.startswith(("content-", "x-amz-")) and not value.isascii():
-            raise AwsError("InvalidArgument", f"The header {name} may have ASCII characters only.")
+            raise AwsError("InvalidArgument", f"The header {name} contains characters that are not ASCII.")
 
 
 async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, is_uploaded: bool) -> None:
-    """Stream the response until it ends or the client disconnects, which is noticed once its body was read."""
+    """Stream the response until it ends or the client disconnects, which is detected once its body was read."""
     streaming = asyncio.create_task(_stream(response, send))
     leaving = asyncio.create_task(_gone(receive)) if is_uploaded else None
     try:
@@ -148,7 +148,7 @@ async def _answer(response: httpcore.Response, receive: Receive, send: Send, *, 
         if streaming.done():
             await streaming
     except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
-        # The head was sent: the connection closes before the end of the body, which tells the client.
+        # The head was sent: the client sees the failure by a connection that closes before the end of the body.
         get_logger().warning("storage.failed", reason=str(error) or type(error).__name__)
     finally:
         for task in (streaming, leaving):

@@ -49,13 +49,13 @@ def signed_headers(
     Return the headers to add to a request: host, date, payload hash and signature.
 
     Args:
-        access: keys and region.
-        method: of the request.
-        host: of the server, with its port.
-        path: canonical.
-        query: canonical.
+        access: the keys and the region.
+        method: the request's method.
+        host: the server's host name and port.
+        path: the canonical path.
+        query: the canonical query.
         headers: the other headers, names in lower case. Those that begin with `x-amz-` are signed.
-        payload_hash: of the body, or `UNSIGNED-PAYLOAD`.
+        payload_hash: the SHA-256 of the body, or `UNSIGNED-PAYLOAD`.
         now_s: seconds since 1970.
     """
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")

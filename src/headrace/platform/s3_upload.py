@@ -1,8 +1,8 @@
 """
-Bodies of requests to S3 on their way through the proxy: their framing, and the check against their signature.
+Request bodies in the S3 proxy: their framing, and the check against the signature.
 
-Bodies pass in parts. The last part is held back until the whole body was checked, so that the storage never stores a
-body as complete that is not the one that the client signed.
+Bodies are forwarded in parts. The last part is held back until the whole body has been checked, so that the storage
+never stores a complete body that differs from the one that the client signed.
 """
 
 import base64
@@ -55,7 +55,7 @@ class Upload:
     headers: tuple[tuple[str, str], ...]
     """Headers that frame the body."""
     payload_hash: str
-    """`x-amz-content-sha256` of the forwarded request."""
+    """The `x-amz-content-sha256` header of the forwarded request."""
     body: AsyncIterator[bytes] | None
     """The parts of the body; None if there is none."""
 
@@ -86,8 +86,8 @@ def _open_signed_chunks(headers: Mapping[str, str], receive: Receive) -> Upload:
     """
     Remove the chunk framing.
 
-    The signature of the request covers its headers; the signatures of chunks are not verified, a checksum in the
-    trailer is.
+    The signature of the request covers its headers. A checksum in the trailer is verified; the signatures of chunks
+    are not.
     """
     length = headers.get("x-amz-decoded-content-length")
     if length is None:
@@ -108,8 +108,8 @@ async def begun(upload: Upload) -> Upload:
     """
     Wait for the first part of the body before the request is forwarded.
 
-    SeaweedFS 4.48 stores an empty object if a body breaks off before its first byte. A body of one part has been
-    checked by then, too.
+    SeaweedFS 4.48 stores an empty object if the connection breaks before the first byte of the body. A body of one
+    part has been checked by then, too.
 
     Raises:
         AwsError: the body is not the signed one.
@@ -128,7 +128,7 @@ async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
 
 
 async def _checked(receive: Receive, expected: str | None) -> AsyncIterator[bytes]:
-    """Yield the body as it is; the last part after its digest was compared, if one is expected."""
+    """Yield the body unchanged; the last part once its digest was compared, if one is expected."""
     digest = hashlib.sha256() if expected is not None else None
     held = b""
     async for part in body_parts(receive):
@@ -146,16 +146,16 @@ async def _checked(receive: Receive, expected: str | None) -> AsyncIterator[byte
 
 
 async def _decoded(receive: Receive, length: int, trailer: str) -> AsyncIterator[bytes]:
-    """Yield the content of the chunks; the last part after length and checksum were compared."""
-    reader, held, seen = AwsChunkedReader(), b"", 0
+    """Yield the content of the chunks; the last part once length and checksum were compared."""
+    reader, held, num_bytes = AwsChunkedReader(), b"", 0
     digest = _TRAILER_DIGESTS[trailer]() if trailer in _TRAILER_DIGESTS else None
     try:
         async for part in body_parts(receive):
             content = reader.feed(part)
             if not content:
                 continue
-            seen += len(content)
-            if seen > length:
+            num_bytes += len(content)
+            if num_bytes > length:
                 break
             if digest is not None:
                 digest.update(content)
@@ -165,9 +165,12 @@ async def _decoded(receive: Receive, length: int, trailer: str) -> AsyncIterator
         else:
             reader.finish()
     except BadChunk as error:
-        raise AwsError("IncompleteBody", f"The body is not in the aws-chunked coding: {error}.") from error
-    if seen != length:
-        raise AwsError("IncompleteBody", f"The body has {seen} bytes or more, {length} were announced.")
+        raise AwsError("IncompleteBody", f"The body is not aws-chunked: {error}.") from error
+    if num_bytes != length:
+        raise AwsError(
+            "IncompleteBody",
+            f"The body has at least {num_bytes} bytes; expected {length} by x-amz-decoded-content-length.",
+        )
     if digest is not None and base64.b64encode(digest.digest()).decode() != reader.trailers.get(trailer):
         raise AwsError("BadDigest", f"The {trailer} you specified did not match what we received.")
     if held:

@@ -1,5 +1,5 @@
 """
-One SeaweedFS process: starting, finding, probing and ending it. Methods block; call them from a thread.
+One SeaweedFS process: starting, finding, probing and stopping it. Methods block; call them from a thread.
 
 Keys, ports and process id outlive the platform in `state.json` beside the data.
 """
@@ -29,7 +29,7 @@ LISTENERS = (
 )
 """SeaweedFS's listeners, each with a port."""
 _ADMIN_GRPC_OFFSET = 10_000
-"""Where its maintenance worker expects the admin server's gRPC, whatever `-admin.port.grpc` says (4.48)."""
+"""Offset at which its maintenance worker expects the admin server's gRPC; it ignores `-admin.port.grpc` (4.48)."""
 _PROBE_TIMEOUT_S = 2.0
 _END_GRACE_S = 10.0
 _POLL_S = 0.05
@@ -37,7 +37,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """Facts that outlive the platform, as kept in `state.json`."""
+    """State that outlives the platform, stored in `state.json`."""
 
     access_key: str
     secret_key: str
@@ -69,13 +69,13 @@ class Seaweed:
 
     def __init__(self, binary: str, folder: Path, *, region: str, new_secret: Callable[[int], str]) -> None:
         """
-        Describe a process; nothing is started.
+        Configure a process; nothing is started.
 
         Args:
             binary: the program `weed`.
-            folder: its data, log and state; made on first use.
-            region: for which its keys are used.
-            new_secret: returns a random text made of a number of bytes.
+            folder: the folder for its data, log and state; created on first use.
+            region: the region in signatures.
+            new_secret: returns random text made from a number of random bytes.
         """
         self._binary = binary
         self._folder = folder
@@ -85,12 +85,12 @@ class Seaweed:
 
     @property
     def log_path(self) -> Path:
-        """The output of the process since its last start."""
+        """The file with the output of the process since its last start."""
         return self._folder / "log.txt"
 
     @property
     def access(self) -> S3Access | None:
-        """Address and keys, once prepared."""
+        """Address and keys, after `prepare`."""
         if self._state is None:
             return None
         return S3Access(
@@ -141,7 +141,7 @@ class Seaweed:
         self._write_state(replace(self._state, process=process))
 
     def _replace_taken_ports(self, state: _State) -> None:
-        """Replace internal ports taken while the process was down, with which it would exit at once."""
+        """Replace internal ports that were taken while the process was down; it would exit at once with them."""
         if not is_free(state.ports["s3"]):
             raise OSError(f"port {state.ports['s3']}, which its clients know, is taken by another program")
         if not all(is_free(port) for port in state.ports.values()):
@@ -162,7 +162,7 @@ class Seaweed:
         to S3 is signed, because another server on the port does not know the keys.
         """
         assert self._state is not None, "prepare first"
-        assert self.access is not None, "it is there with the state"
+        assert self.access is not None, "the keys are stored with the state"
         host = self.access.endpoint_url.removeprefix("http://")
         signed = signed_headers(
             self.access,
@@ -193,7 +193,7 @@ class Seaweed:
         while self.is_alive():
             time.sleep(_POLL_S)
         _remove_sockets(self._state.ports)
-        with suppress(OSError):  # on a full disk the recorded process is gone all the same
+        with suppress(OSError):  # on a full disk the file stays, but the process that it names has ended
             self._write_state(replace(self._state, process=None))
 
     def _read_state(self) -> _State | None:
@@ -272,7 +272,7 @@ def _free_ports() -> dict[str, int]:
     """
     free = free_ports(PLATFORM_PORTS)
     admin = next((port for port in free if is_free(port + _ADMIN_GRPC_OFFSET)), None)
-    found = dict(zip(LISTENERS[:-2], free, strict=False))
-    if admin is None or len(found) < len(LISTENERS) - 2:
+    ports = dict(zip(LISTENERS[:-2], free, strict=False))
+    if admin is None or len(ports) < len(LISTENERS) - 2:
         raise OSError(f"No free ports were found between {PLATFORM_PORTS.start} and {PLATFORM_PORTS.stop}.")
-    return {**found, "admin": admin, "admin_grpc": admin + _ADMIN_GRPC_OFFSET}
+    return {**ports, "admin": admin, "admin_grpc": admin + _ADMIN_GRPC_OFFSET}

@@ -1,4 +1,4 @@
-"""Termination of all workers when a platform stops without leaving them to the next one."""
+"""Termination of all workers when a platform stops and does not keep them for the next one."""
 
 import asyncio
 from contextlib import suppress
@@ -23,7 +23,7 @@ async def end_workers(store: Store | None, launcher: Launcher, *, grace_s: float
 
     Args:
         store: the records; None if another platform has taken them over.
-        launcher: of the workers.
+        launcher: the launcher of the workers.
         grace_s: seconds between SIGTERM and SIGKILL.
     """
     if store is not None:

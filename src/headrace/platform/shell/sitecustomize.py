@@ -1,5 +1,7 @@
 """
-Loaded by every Python of a shell that ran `eval "$(headrace env)"`, which puts this folder on PYTHONPATH.
+Redirects the SageMaker SDKs' calls of STS to the platform.
+
+Every Python of a shell that ran `eval "$(headrace env)"` loads this file, because its folder is on PYTHONPATH.
 
 The SageMaker SDKs ask STS at an address of AWS that no environment variable changes (2.x: `sagemaker.utils`, 3.x:
 `sagemaker.core`). When one of those modules is imported, its function for that address is replaced by one that gives
@@ -44,7 +46,7 @@ def _redirected(original: Callable[[str], str]) -> Callable[[str], str]:
 
 
 class StsRedirect:
-    """Finds the SDKs' modules as Python would, and has the function replaced after they were executed."""
+    """Finds the SDKs' modules as Python would, and replaces the function after they were executed."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
