@@ -19,8 +19,8 @@ using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::c
 using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void require(bool condition, const char* what) {
-  if (!condition) throw std::invalid_argument(what);
+void require(bool condition, const char* message) {
+  if (!condition) throw std::invalid_argument(message);
 }
 
 // The optional inputs of a step. The Python tuples keep their arrays alive.

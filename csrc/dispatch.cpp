@@ -57,16 +57,16 @@ std::vector<std::string> cpu_features() {
 
 const Kernels& select_kernels(const std::string& isa) {
   const std::vector<std::string> available = available_isas();
-  const std::string wanted = isa.empty() ? available.front() : isa;
+  const std::string chosen = isa.empty() ? available.front() : isa;
   bool is_available = false;
-  for (const std::string& name : available) is_available |= name == wanted;
+  for (const std::string& name : available) is_available |= name == chosen;
   if (!is_available) {
-    throw std::invalid_argument("isa is " + wanted + ", which this CPU or build does not support; expected one of " +
+    throw std::invalid_argument("isa is " + chosen + ", which this CPU or build does not support; expected one of " +
                                 joined(available));
   }
 #if defined(__x86_64__)
-  if (wanted == "avx512") return has_avx512_bf16() ? avx512_bf16::kernels : avx512::kernels;
-  if (wanted == "avx2") return avx2::kernels;
+  if (chosen == "avx512") return has_avx512_bf16() ? avx512_bf16::kernels : avx512::kernels;
+  if (chosen == "avx2") return avx2::kernels;
 #endif
   return portable::kernels;
 }

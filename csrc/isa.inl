@@ -24,7 +24,7 @@ namespace {
 
 }  // namespace
 
-const Probes probes = {probe_quantise, probe_multiply, probe_compute, probe_read};
+const Probes probes = {probe_quantize, probe_multiply, probe_compute, probe_read};
 const Kernels kernels = {HEADRACE_ISA_NAME, HEADRACE_NATIVE_BF16, run_step, &probes};
 
 }  // namespace HEADRACE_ISA

@@ -7,8 +7,8 @@ namespace headrace {
 
 namespace {
 
-void require(bool condition, const std::string& what) {
-  if (!condition) throw std::invalid_argument(what);
+void require(bool condition, const std::string& message) {
+  if (!condition) throw std::invalid_argument(message);
 }
 
 class LayoutBuilder {

@@ -22,7 +22,7 @@ constexpr int kBlockRows = 64;     // rows of a block in the row-split step
 constexpr int kColumnRows = 128;   // the largest step that is split by columns
 constexpr int kColumnRowsPerThread = 24;
 constexpr int kLogitRows = 64;     // logit rows that are computed and sampled together
-constexpr int kRedundantRows = 2;  // up to this many rows each thread quantises redundantly
+constexpr int kRedundantRows = 2;  // up to this many rows each thread quantizes redundantly
 
 constexpr size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -91,7 +91,7 @@ struct KvCache {
   }
 };
 
-// Quantised inputs of a matrix: [K/64][rows][64] bytes (bf16: [K/32][rows][32]), so that the rows of a tile are a
+// Quantized inputs of a matrix: [K/64][rows][64] bytes (bf16: [K/32][rows][32]), so that the rows of a tile are a
 // constant 64 bytes apart. Scales and sums are [rows][groups]: one per 64 inputs for W8, one per 32 for W4.
 struct Activations {
   int8_t* values;
@@ -165,7 +165,7 @@ struct Product {
 
 // Single kernels and peak rates of the machine, for benchmarks.
 struct Probes {
-  void (*quantise)(WeightKind kind, const float* x, int k, const Activations& inputs, int row);
+  void (*quantize)(WeightKind kind, const float* x, int k, const Activations& inputs, int row);
   void (*multiply)(const Product& product);
   // Runs the dot product instruction of `kind` on registers only; returns the number of operations.
   int64_t (*compute)(WeightKind kind, int64_t num_rounds);

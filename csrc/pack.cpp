@@ -81,7 +81,7 @@ W4Group round_group(const float* values, float scale, float minimum) {
 }
 
 // Takes scale and minimum from the range of the values, then refits them once to the nibbles by least squares.
-W4Group quantise_group(const float* values) {
+W4Group quantize_group(const float* values) {
   const auto [low, high] = std::minmax_element(values, values + kW4Group);
   W4Group best = round_group(values, (*high - *low) / 15.0f, *low);
   float sum_q = 0, sum_qq = 0, sum_x = 0, sum_qx = 0;
@@ -99,7 +99,7 @@ W4Group quantise_group(const float* values) {
 
 void pack_w4(const float* row, int32_t k, int lane, uint8_t* panel) {
   for (int32_t g = 0; g < k / kW4Group; g++) {
-    const W4Group group = quantise_group(row + g * kW4Group);
+    const W4Group group = quantize_group(row + g * kW4Group);
     write_w4_group(group.nibbles, group.scale, group.minimum, lane, panel + g * kW4GroupBytes);
   }
 }

@@ -30,7 +30,7 @@ struct PackSource {
 };
 
 // `panels` is the start of the slot, zero where nothing was packed before. W8 has one scale per output and copies I8
-// rows unchanged. W4 copies Q4_0 and Q4_1 blocks unchanged and quantises anything else.
+// rows unchanged. W4 copies Q4_0 and Q4_1 blocks unchanged and quantizes anything else.
 void pack_rows(const Slot& slot, uint8_t* panels, const PackSource& source, int num_threads);
 
 }  // namespace headrace

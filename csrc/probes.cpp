@@ -40,14 +40,14 @@ std::vector<float> noise(size_t count) {
 }  // namespace
 
 // A barrier for a fixed number of threads. A `Team` would drop threads while the machine is busy.
-class Meeting {
+class SpinBarrier {
  public:
-  explicit Meeting(int num_threads) : num_threads_(num_threads) {}
+  explicit SpinBarrier(int num_threads) : num_threads_(num_threads) {}
 
   void wait(int round) {  // rounds count from 1
     arrived_.fetch_add(1, std::memory_order_acq_rel);
-    const int64_t wanted = static_cast<int64_t>(round) * num_threads_;
-    for (int spins = 0; arrived_.load(std::memory_order_acquire) < wanted; spins++) {
+    const int64_t target = static_cast<int64_t>(round) * num_threads_;
+    for (int spins = 0; arrived_.load(std::memory_order_acquire) < target; spins++) {
       if (spins < kSpinsBeforeYield) cpu_relax();
       else std::this_thread::yield();
     }
@@ -60,10 +60,10 @@ class Meeting {
 
 namespace {
 
-// Calls `part(thread, meeting)` on all threads concurrently; returns the seconds until all are done.
+// Calls `part(thread, barrier)` on all threads concurrently; returns the seconds until all are done.
 template <class Part>
 double timed(int num_threads, const Part& part) {
-  Meeting start(num_threads), inside(num_threads), end(num_threads);
+  SpinBarrier start(num_threads), inside(num_threads), end(num_threads);
   const auto work = [&](int thread) {
     start.wait(1);
     part(thread, inside);
@@ -132,20 +132,20 @@ void ProductTimer::fill(const std::string& kind) {
   for (size_t at = matrix.panel_bytes; at < weights_.size(); at += matrix.panel_bytes)
     std::memcpy(weights_.data() + at, weights_.data(), matrix.panel_bytes);
   for (size_t row = 0; row < inputs_.num_rows; row++)
-    probes_.quantise(matrix.kind, numbers.data() + row % kPanel * matrix.k, matrix.k, inputs_, static_cast<int>(row));
+    probes_.quantize(matrix.kind, numbers.data() + row % kPanel * matrix.k, matrix.k, inputs_, static_cast<int>(row));
 }
 
 double ProductTimer::time(int num_rows, int num_products) {
   if (num_rows < 1 || num_products < 1) throw std::invalid_argument("expected at least one row and one product");
   num_rows_ = num_rows;
   num_products_ = num_products;
-  const double seconds = timed(num_threads_, [this](int thread, Meeting& meeting) { run_thread(thread, meeting); });
+  const double seconds = timed(num_threads_, [this](int thread, SpinBarrier& barrier) { run_thread(thread, barrier); });
   next_copy_ = (next_copy_ + num_products) % static_cast<int>(copies_.size());
   return seconds;
 }
 
 // Few rows: by panels. Many rows: by blocks of rows, as in kernels/step.inl.
-void ProductTimer::run_thread(int thread, Meeting& meeting) {
+void ProductTimer::run_thread(int thread, SpinBarrier& barrier) {
   for (int i = 0; i < num_products_; i++) {
     const Matrix& matrix = copies_[(next_copy_ + i) % copies_.size()];
     if (num_rows_ <= column_rows(num_threads_)) {
@@ -158,7 +158,7 @@ void ProductTimer::run_thread(int thread, Meeting& meeting) {
         multiply(matrix, thread * kBlockRows, rows, 0, matrix.num_panels);
       }
     }
-    meeting.wait(i + 1);
+    barrier.wait(i + 1);
   }
 }
 
@@ -171,7 +171,7 @@ double peak_operations(const std::string& kind, const std::string& isa, int num_
   const Probes& probes = *select_kernels(isa).probes;
   const WeightKind weight_kind = kind_of(kind);
   std::atomic<int64_t> operations{0};
-  const double seconds = timed(checked(num_threads), [&](int, Meeting&) {
+  const double seconds = timed(checked(num_threads), [&](int, SpinBarrier&) {
     operations.fetch_add(probes.compute(weight_kind, kComputeRounds), std::memory_order_relaxed);
   });
   return static_cast<double>(operations.load()) / seconds;
@@ -180,7 +180,7 @@ double peak_operations(const std::string& kind, const std::string& isa, int num_
 double read_bandwidth(const Arena& memory, const std::string& isa, int num_threads) {
   const Probes& probes = *select_kernels(isa).probes;
   const size_t share = memory.size() / checked(num_threads);
-  const double seconds = timed(num_threads, [&](int thread, Meeting&) {
+  const double seconds = timed(num_threads, [&](int thread, SpinBarrier&) {
     probes.read(memory.data() + thread * share, share);
   });
   return static_cast<double>(memory.size()) / seconds;

@@ -10,7 +10,7 @@
 
 namespace headrace {
 
-class Meeting;
+class SpinBarrier;
 
 // Times products with a matrix, split over threads as in a step. It cycles through enough copies of the matrix that the
 // weights come from memory.
@@ -26,7 +26,7 @@ class ProductTimer {
 
  private:
   void fill(const std::string& kind);
-  void run_thread(int thread, Meeting& meeting);
+  void run_thread(int thread, SpinBarrier& barrier);
   void multiply(const Matrix& matrix, int first_row, int num_rows, int panel_begin, int panel_end);
 
   const Probes& probes_;

@@ -11,10 +11,10 @@ namespace headrace {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& what) { throw std::invalid_argument(what); }
+[[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
-void require(bool condition, const std::string& what) {
-  if (!condition) fail(what);
+void require(bool condition, const std::string& message) {
+  if (!condition) fail(message);
 }
 
 int32_t scratch_rows(const Limits& limits, int num_threads) {
@@ -192,8 +192,8 @@ void Runtime::execute(const Step& step) {
 }
 
 void Runtime::check(const Step& step) const {
-  const auto at_most = [](const char* what, int64_t count, int64_t limit) {
-    if (count > limit) fail(std::to_string(count) + " " + what + "; expected at most " + std::to_string(limit));
+  const auto at_most = [](const char* name, int64_t count, int64_t limit) {
+    if (count > limit) fail(std::to_string(count) + " " + name + "; expected at most " + std::to_string(limit));
   };
   if (step.num_tokens <= 0 || step.num_sequences <= 0) fail("the step is empty");
   at_most("tokens", step.num_tokens, limits_.max_step_tokens);

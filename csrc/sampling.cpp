@@ -118,15 +118,15 @@ class Row {
   }
 
   template <typename Predicate>
-  void gather(Predicate is_wanted) {
+  void gather(Predicate is_candidate) {
     int32_t* ids = scratch_.ids.data();
     int32_t count = 0;
     for (int32_t block = 0; block < num_blocks_; ++block) {
-      if (!is_wanted(scratch_.block_max[block])) continue;
+      if (!is_candidate(scratch_.block_max[block])) continue;
       int32_t stop = std::min((block + 1) * kBlock, vocab_);
       for (int32_t id = block * kBlock; id < stop; ++id) {
         ids[count] = id;
-        count += is_wanted(logits_[id]);
+        count += is_candidate(logits_[id]);
       }
     }
     num_candidates_ = count;
@@ -193,8 +193,8 @@ class Row {
     keep_until(order[count - 1]);
   }
 
-  // Keeps the shortest prefix of the order that has mass `wanted`, which is at most that of all candidates.
-  void keep_mass(uint64_t wanted) {
+  // Keeps the shortest prefix of the order that has mass `required`, which is at most that of all candidates.
+  void keep_mass(uint64_t required) {
     int32_t* order = scratch_.order.data();
     auto sooner = [this](int32_t a, int32_t b) { return is_sooner(a, b); };
     int32_t low = 0, high = num_candidates_;  // the first `low` have too little, the first `high` enough
@@ -204,7 +204,7 @@ class Row {
       std::nth_element(order + low, order + middle, order + high, sooner);
       uint64_t mass = mass_before_low;
       for (int32_t i = low; i < middle; ++i) mass += scratch_.masses[order[i]];
-      if (mass >= wanted) {
+      if (mass >= required) {
         high = middle;
       } else {
         low = middle;
@@ -233,27 +233,27 @@ class Row {
   // Top-p alone: usually a few best tokens have the required share of the mass of the whole vocabulary.
   int32_t draw_from_nucleus(const SamplingRow& row) {
     uint64_t total = find_block_mass(logits_, vocab_, best_, inverse_temperature_, scratch_.block_mass.data());
-    uint64_t wanted = share_of(row.top_p, total);
+    uint64_t required = share_of(row.top_p, total);
     for (int32_t guess : kGuesses) {
       gather_best(std::min(guess, num_blocks_));
       weigh();
-      if (candidate_mass() >= wanted) break;
+      if (candidate_mass() >= required) break;
     }
-    if (candidate_mass() < wanted) {
-      gather_above(find_lowest(wanted));
+    if (candidate_mass() < required) {
+      gather_above(find_lowest(required));
       weigh();
     }
     order_by_logit();
-    keep_mass(wanted);
+    keep_mass(required);
     return draw_from_candidates(row);
   }
 
-  // Returns an exponent such that the tokens above it have mass `wanted`, with few tokens more than needed.
-  float find_lowest(uint64_t wanted) const {
+  // Returns an exponent such that the tokens above it have mass `required`, with few tokens more than needed.
+  float find_lowest(uint64_t required) const {
     float too_high = 0, low_enough = kNoMassExponent;
     while (too_high - low_enough > 0.25f) {
       float middle = 0.5f * (too_high + low_enough);
-      bool is_enough = find_mass_above(logits_, vocab_, best_, inverse_temperature_, middle) >= wanted;
+      bool is_enough = find_mass_above(logits_, vocab_, best_, inverse_temperature_, middle) >= required;
       (is_enough ? low_enough : too_high) = middle;
     }
     return low_enough;

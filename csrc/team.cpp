@@ -43,9 +43,9 @@ Team::~Team() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Team::run(void (*function)(void*, int), void* context, bool meets_often) {
+void Team::run(void (*function)(void*, int), void* context, bool synchronises_often) {
   started_ = nanoseconds(CLOCK_MONOTONIC);
-  num_active_ = meets_often ? budget_.size(started_) : num_threads_;
+  num_active_ = synchronises_often ? budget_.size(started_) : num_threads_;
   taken_.value.store(0, std::memory_order_relaxed);
   for (int i = 0; i < num_items_; i++) stages_[i].value.store(0, std::memory_order_relaxed);
   for (int i = 0; i < num_active_; i++) members_[i].arrived.store(0, std::memory_order_relaxed);
@@ -60,7 +60,7 @@ void Team::run(void (*function)(void*, int), void* context, bool meets_often) {
   run_part(0);
   spin_until([&] { return num_running_.load(std::memory_order_acquire) == 0; });
   const int64_t now = nanoseconds(CLOCK_MONOTONIC);
-  if (meets_often) budget_.record(now, now - started_, lost_time());
+  if (synchronises_often) budget_.record(now, now - started_, lost_time());
 }
 
 // Lost time is the time between start and end of the run in which the thread was not on a core: not yet woken,

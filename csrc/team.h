@@ -33,8 +33,8 @@ class Team {
   int num_active() const { return num_active_; }
 
   // Calls `function(context, thread)` on the active threads, the caller being thread 0, and waits for all of them.
-  // All threads are active if they seldom synchronise (`meets_often` false).
-  void run(void (*function)(void* context, int thread), void* context, bool meets_often);
+  // All threads are active if they seldom synchronise (`synchronises_often` false).
+  void run(void (*function)(void* context, int thread), void* context, bool synchronises_often);
 
   // Waits until every thread of the run arrives. Writes before it are visible to all threads after it.
   void barrier(int thread);

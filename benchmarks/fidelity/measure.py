@@ -62,7 +62,7 @@ class Predictions:
 
 
 def torch_model(spec: ModelSpec, weights: WeightSource, dtype: torch.dtype) -> LlamaForCausalLM:
-    """Return a Llama of `transformers` with the dequantised weights, in memory."""
+    """Return a Llama of `transformers` with the dequantized weights, in memory."""
     config = LlamaConfig(
         vocab_size=spec.vocab_size,
         hidden_size=spec.hidden_size,

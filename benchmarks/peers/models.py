@@ -20,13 +20,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 source, target = Path(sys.argv[1]), sys.argv[2]
 model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.bfloat16)
-model.hf_quantizer = None  # it is plain bfloat16 by now, but still marked as quantised, which cannot be saved
+model.hf_quantizer = None  # it is plain bfloat16 by now, but still marked as quantized, which cannot be saved
 if hasattr(model.config, "quantization_config"):
     del model.config.quantization_config
 model.save_pretrained(target)
 AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
 """
-"""Dequantises a GGUF file to a Hugging Face folder in bfloat16."""
+"""Dequantizes a GGUF file to a Hugging Face folder in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

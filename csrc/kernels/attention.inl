@@ -50,8 +50,8 @@ INLINE void store_kv_int8(uint8_t* piece, int slot, int d, const float* key, con
   alignas(64) int8_t k[kMaxHeadDim], v[kMaxHeadDim];
   int32_t unused;
   auto* scales = reinterpret_cast<float*>(piece + 2 * kBlockTokens * d);
-  scales[slot] = quantise_s8(key, d, k, &unused);
-  scales[kBlockTokens + slot] = quantise_s8(value, d, v, &unused);
+  scales[slot] = quantize_s8(key, d, k, &unused);
+  scales[kBlockTokens + slot] = quantize_s8(value, d, v, &unused);
   for (int i = 0; i < d; i += 4) {
     uint32_t four;
     __builtin_memcpy(&four, k + i, 4);
@@ -122,7 +122,7 @@ INLINE void load_query(AttentionTile& tile, int r, KvKind kind, const HeadShape&
   rotate_head(shape, head, shape.layer->q_norm, position, query);
   if (kind == KvKind::kInt8) {
     int32_t total;
-    tile.scales[r] = quantise_s8(query, shape.head_dim, tile.queries[r], &total) * (scale * kLog2E);
+    tile.scales[r] = quantize_s8(query, shape.head_dim, tile.queries[r], &total) * (scale * kLog2E);
     tile.biases[r] = kW8Bias * total;
     return;
   }

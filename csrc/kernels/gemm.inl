@@ -1,4 +1,4 @@
-// Matrix products: quantised rows times panels of 32 outputs, into fp32.
+// Matrix products: quantized rows times panels of 32 outputs, into fp32.
 //
 // A tile is up to kRows* rows by one panel, computed into a small buffer for an epilogue (store, add, activate, best
 // logit). The order of the floating-point operations of a row does not depend on the number of rows (batch invariance).

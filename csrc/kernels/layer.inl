@@ -42,10 +42,10 @@ class StepRun {
     }
   }
 
-  // Norms the residual stream and quantises it as the input of a matrix of `kind`.
+  // Norms the residual stream and quantizes it as the input of a matrix of `kind`.
   void norm_input(const float* weight, WeightKind kind, int token, int input) const {
     rms_norm(x(token), weight, m.hidden_padded, m.hidden, m.norm_eps, row_buffer());
-    quantise_row(kind, row_buffer(), m.hidden_padded, work.inputs, input);
+    quantize_row(kind, row_buffer(), m.hidden_padded, work.inputs, input);
   }
 
  private:
@@ -73,7 +73,7 @@ class StepRun {
   void run_row_blocks();
   void wait_for_keys(int stage, int block, int num_blocks) const;
   void run_stage(int stage, Share tokens) const;
-  void finish_wanted(int index, Rows rows) const;
+  void finish_logit_rows(int index, Rows rows) const;
   void begin_layer(int index, Rows rows) const;
   void finish_layer(int index, Rows rows) const;
 
@@ -81,15 +81,15 @@ class StepRun {
     for (int i = 0; i < rows.count; i++) norm_input(weight, kind, rows.token + i, rows.input + i);
   }
 
-  // The output of a head is quantised right after its attention, unless a scale group of `o` spans heads.
-  bool quantises_heads(const Layer& layer) const {
+  // The output of a head is quantized right after its attention, unless a scale group of `o` spans heads.
+  bool quantizes_heads(const Layer& layer) const {
     return d % group_of(layer.o.kind) == 0 && m.num_heads * d == m.attention_padded;
   }
-  void quantise_attention(const Layer& layer, Rows rows) const {
+  void quantize_attention(const Layer& layer, Rows rows) const {
     for (int i = 0; i < rows.count; i++) {
       float* row = wide(rows.scratch + i);
       for (int j = m.num_heads * d; j < m.attention_padded; j++) row[j] = 0.0f;
-      quantise_row(layer.o.kind, row, m.attention_padded, work.inputs, rows.scratch + i);
+      quantize_row(layer.o.kind, row, m.attention_padded, work.inputs, rows.scratch + i);
     }
   }
 
@@ -133,7 +133,7 @@ void StepRun::project_qkv(const Layer& layer, Rows rows, Share panels) const {
        });
 }
 
-// Computes gate and up for groups of kDepth inputs of `down`, and quantises these while they are in the cache.
+// Computes gate and up for groups of kDepth inputs of `down`, and quantizes these while they are in the cache.
 void StepRun::project_gate_up(const Layer& layer, Rows rows, Share groups) const {
   const bool is_silu = m.activation == Activation::kSilu;
   for (int group = groups.begin; group < groups.end; group++) {
@@ -149,7 +149,7 @@ void StepRun::project_gate_up(const Layer& layer, Rows rows, Share groups) const
            }
          });
     for (int i = 0; i < rows.count; i++) {
-      quantise_row(layer.down.kind, gated(i), kDepth, work.gated_inputs, rows.scratch + i, group * kDepth);
+      quantize_row(layer.down.kind, gated(i), kDepth, work.gated_inputs, rows.scratch + i, group * kDepth);
     }
   }
 }
@@ -214,7 +214,7 @@ Context StepRun::context_of(int index, HeadRows rows) const {
 }
 
 // Attention of a range of rows. The output of token t goes to row t + scratch_offset of `wide` (t counted from the
-// first token of the step) and, quantised, to the input row of the same number.
+// first token of the step) and, quantized, to the input row of the same number.
 void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const Context& following) const {
   const Layer& layer = m.layers[index];
   const HeadShape shape = {&layer, d, m.norm_eps};
@@ -234,10 +234,10 @@ void StepRun::attend_range(int index, HeadRows rows, int scratch_offset, const C
     repeat_last_row(tile);
     if (kv.kind == KvKind::kInt8) attend<KvKind::kInt8>(tile, context, following, d);
     else attend<KvKind::kBf16>(tile, context, following, d);
-    if (!quantises_heads(layer)) continue;
+    if (!quantizes_heads(layer)) continue;
     for (int r = 0; r < tile.num_rows; r++) {
       const int row = token_of(first + r) + scratch_offset;
-      quantise_row(layer.o.kind, tile.out[r], d, work.inputs, row, head_of(first + r) * d);
+      quantize_row(layer.o.kind, tile.out[r], d, work.inputs, row, head_of(first + r) * d);
     }
   }
 }

@@ -104,9 +104,9 @@ class LogitRun {
     const uint32_t* mask = step.extras[row_of[i]].mask;
     const bool keep = !is_plain_greedy(row_of[i]);
     clear_best(i);
-    int found = 0;
+    int num_found = 0;
     for (int panel = 0; panel < m.lm_head.num_panels; panel++) {
-      if (mask[panel] == 0 || found++ % num_threads != thread) continue;
+      if (mask[panel] == 0 || num_found++ % num_threads != thread) continue;
       gemm(m.lm_head, work.inputs, input, 1, panel, panel + 1, [&](int, int, int column, const float* tile) {
         watch(i, tile, column);
         if (keep) __builtin_memcpy(logits(i) + column, tile, kPanel * sizeof(float));

@@ -1,7 +1,7 @@
 // The kernels that csrc/probes.h measures.
 
-void probe_quantise(WeightKind kind, const float* x, int k, const Activations& inputs, int row) {
-  quantise_row(kind, x, k, inputs, row);
+void probe_quantize(WeightKind kind, const float* x, int k, const Activations& inputs, int row) {
+  quantize_row(kind, x, k, inputs, row);
 }
 
 void probe_multiply(const Product& p) {

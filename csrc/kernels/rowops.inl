@@ -1,4 +1,4 @@
-// Operations on single rows: embedding, norms, activations, quantisation of matrix inputs.
+// Operations on single rows: embedding, norms, activations, quantization of matrix inputs.
 
 // 2^x for x >= -126 (smaller x gives 2^-126); relative error below 1e-6.
 INLINE vf exp2_v(vf x) {
@@ -51,8 +51,8 @@ INLINE void rms_norm(const float* x, const float* weight, int padded, int size, 
   for (int i = 0; i < padded; i += W) store_f(out + i, mul(mul(load_f(x + i), factor), load_f(weight + i)));
 }
 
-// Quantises `count` (a multiple of W) numbers to signed bytes; returns the scale, and the sum of the bytes in `total`.
-INLINE float quantise_s8(const float* x, int count, int8_t* out, int32_t* total) {
+// Quantizes `count` (a multiple of W) numbers to signed bytes; returns the scale, and the sum of the bytes in `total`.
+INLINE float quantize_s8(const float* x, int count, int8_t* out, int32_t* total) {
   vf largest = zero_f();
   for (int i = 0; i < count; i += W) largest = max(largest, abs(load_f(x + i)));
   const float peak = max_of(largest), scale = peak > 1e-30f ? peak / 127.0f : 0.0f;
@@ -70,8 +70,8 @@ INLINE float quantise_s8(const float* x, int count, int8_t* out, int32_t* total)
 // Number of inputs that share a scale (bf16: that are stored together).
 INLINE int group_of(WeightKind kind) { return kind == WeightKind::kW8 ? kDepth : kW4Group; }
 
-// Quantises `count` fp32 numbers of a row from number `first` on (both multiples of the group) for a matrix of `kind`.
-INLINE void quantise_row(WeightKind kind, const float* x, int count, const Activations& inputs, int row,
+// Quantizes `count` fp32 numbers of a row from number `first` on (both multiples of the group) for a matrix of `kind`.
+INLINE void quantize_row(WeightKind kind, const float* x, int count, const Activations& inputs, int row,
                          int first = 0) {
   const size_t slab = inputs.num_rows * 64;
   int8_t* out = inputs.values + static_cast<size_t>(row) * 64;
@@ -86,13 +86,13 @@ INLINE void quantise_row(WeightKind kind, const float* x, int count, const Activ
   int32_t total;
   if (kind == WeightKind::kW8) {
     for (int g = first / kDepth; g < (first + count) / kDepth; g++, x += kDepth) {
-      inputs.scales[groups + g] = quantise_s8(x, kDepth, out + g * slab, &total);
+      inputs.scales[groups + g] = quantize_s8(x, kDepth, out + g * slab, &total);
       inputs.biases[groups + g] = kW8Bias * total;
     }
     return;
   }
   for (int g = first / kW4Group; g < (first + count) / kW4Group; g++, x += kW4Group) {
-    const float scale = quantise_s8(x, kW4Group, out + g / 2 * slab + g % 2 * kW4Group, &total);
+    const float scale = quantize_s8(x, kW4Group, out + g / 2 * slab + g % 2 * kW4Group, &total);
     inputs.scales[groups + g] = scale;
     inputs.sums[groups + g] = scale * static_cast<float>(total);
   }

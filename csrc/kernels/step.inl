@@ -7,7 +7,7 @@
 // Few rows: every thread computes its share of each matrix of a layer, and of the attention.
 void StepRun::run_columns() {
   const int count = step.num_tokens;
-  // One or two rows: each thread quantises redundantly, which is cheaper than a barrier.
+  // One or two rows: each thread quantizes redundantly, which is cheaper than a barrier.
   const bool alone = count <= kRedundantRows;
   const Share mine = share_of(count, thread, num_threads);
   const Rows every = {0, count, alone ? thread * kRedundantRows : 0, 0};
@@ -15,51 +15,51 @@ void StepRun::run_columns() {
   const Rows normed = alone ? every : split;
   // Enough sequences of one row: a thread attends only to keys that it has written itself, without a barrier.
   const bool whole_heads = count == step.num_sequences && count * m.num_kv_heads >= 4 * num_threads;
-  const auto meet_after = [&](Phase phase) {
+  const auto barrier_after = [&](Phase phase) {
     watch.end(phase);
     team.barrier(thread);
     watch.end(Phase::kWait);
   };
   // Prefetch the first weights of the next matrix while waiting at the barrier.
-  const auto meet_before = [&](const Matrix& next, int panel, Phase phase) {
+  const auto barrier_before = [&](const Matrix& next, int panel, Phase phase) {
     fetch_first(next, panel);
-    meet_after(phase);
+    barrier_after(phase);
   };
   const auto norm = [&](const float* weight, const Matrix& matrix) {
     norm_inputs(weight, matrix.kind, normed);
-    alone ? watch.end(Phase::kNorm) : meet_after(Phase::kNorm);
+    alone ? watch.end(Phase::kNorm) : barrier_after(Phase::kNorm);
   };
   const auto add_norm = [&](const float* weight) {
     if (!weight) return;
     add_projected(weight, split);
-    meet_after(Phase::kNorm);
+    barrier_after(Phase::kNorm);
   };
 
   embed(mine);
-  meet_after(Phase::kEmbed);
+  barrier_after(Phase::kEmbed);
   for (int index = 0; index < m.num_layers; index++) {
     const Layer& layer = m.layers[index];
     const Matrix& next = index + 1 < m.num_layers ? m.layers[index + 1].qkv : m.lm_head;
     const Share groups = gate_up_groups(layer);
     norm(layer.attn_norm, layer.qkv);
     project_qkv(layer, every, panels(layer.qkv));
-    meet_after(Phase::kQkv);
+    barrier_after(Phase::kQkv);
     store_keys_share(index, whole_heads);
-    whole_heads ? watch.end(Phase::kKeys) : meet_after(Phase::kKeys);
+    whole_heads ? watch.end(Phase::kKeys) : barrier_after(Phase::kKeys);
     attend_share(index, whole_heads);
-    meet_before(layer.o, panels(layer.o).begin, Phase::kAttention);
-    if (!quantises_heads(layer)) {
-      quantise_attention(layer, split);
-      meet_after(Phase::kQuantise);
+    barrier_before(layer.o, panels(layer.o).begin, Phase::kAttention);
+    if (!quantizes_heads(layer)) {
+      quantize_attention(layer, split);
+      barrier_after(Phase::kQuantize);
     }
     project_residual(layer.o, work.inputs, layer.o_bias, !layer.post_attn_norm, every, panels(layer.o));
-    meet_before(layer.gate_up, groups.begin * kGateUpPanels, Phase::kOutput);
+    barrier_before(layer.gate_up, groups.begin * kGateUpPanels, Phase::kOutput);
     add_norm(layer.post_attn_norm);
     norm(layer.mlp_norm, layer.gate_up);
     project_gate_up(layer, every, groups);
-    meet_before(layer.down, panels(layer.down).begin, Phase::kGateUp);
+    barrier_before(layer.down, panels(layer.down).begin, Phase::kGateUp);
     project_residual(layer.down, work.gated_inputs, nullptr, !layer.post_mlp_norm, every, panels(layer.down));
-    meet_before(next, panels(next).begin, Phase::kDown);
+    barrier_before(next, panels(next).begin, Phase::kDown);
     add_norm(layer.post_mlp_norm);
   }
 }
@@ -98,13 +98,13 @@ void StepRun::run_stage(int stage, Share tokens) const {
   const Rows rows = {tokens.begin, tokens.end - tokens.begin, scratch, scratch};
   if (stage == 0) embed(tokens);
   watch.end(Phase::kEmbed);
-  if (stage == m.num_layers) return finish_wanted(stage - 1, rows);
+  if (stage == m.num_layers) return finish_logit_rows(stage - 1, rows);
   if (stage > 0) finish_layer(stage - 1, rows);
   begin_layer(stage, rows);
 }
 
 // Finishes the last layer, only for rows that need logits.
-void StepRun::finish_wanted(int index, Rows rows) const {
+void StepRun::finish_logit_rows(int index, Rows rows) const {
   for (int i = 0; i < step.num_rows;) {
     const int first = step.rows[i] - rows.token;
     int count = 1;
@@ -131,8 +131,8 @@ void StepRun::finish_layer(int index, Rows rows) const {
   const Layer& layer = m.layers[index];
   attend_rows_of(index, rows);
   watch.end(Phase::kAttention);
-  if (!quantises_heads(layer)) quantise_attention(layer, rows);
-  watch.end(Phase::kQuantise);
+  if (!quantizes_heads(layer)) quantize_attention(layer, rows);
+  watch.end(Phase::kQuantize);
   project_residual(layer.o, work.inputs, layer.o_bias, !layer.post_attn_norm, rows, all(layer.o));
   watch.end(Phase::kOutput);
   if (layer.post_attn_norm) add_projected(layer.post_attn_norm, rows);

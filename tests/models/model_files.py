@@ -91,7 +91,7 @@ def write_gguf(
     architecture: str = "llama",
     types: dict[str, GGMLQuantizationType] | None = None,
 ) -> Path:
-    """A GGUF file made by the `gguf` package; `types` quantises tensors by name, bytes are blocks already."""
+    """A GGUF file made by the `gguf` package; `types` quantizes tensors by name, bytes are blocks already."""
     writer = GGUFWriter(path, architecture)
     for key, value in metadata.items():
         _add(writer, key, value)

@@ -73,8 +73,8 @@ def test_the_config_that_is_written_can_be_read():
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"quant_method": "gptq"}, "quantised with gptq"),
-        ({"quant_method": "fp8"}, "quantised with fp8"),
+        ({"quant_method": "gptq"}, "quantized with gptq"),
+        ({"quant_method": "fp8"}, "quantized with fp8"),
         ({"format": "pack-quantized"}, "pack-quantized"),
         ({"format": "float-quantized"}, "float-quantized"),
         ({"weights__num_bits": 4}, "num_bits = 4"),
@@ -86,6 +86,6 @@ def test_the_config_that_is_written_can_be_read():
         ({"transform_config": {"config_groups": {"u": {"type": "hadamard"}}}}, "rotation"),
     ],
 )
-def test_another_quantisation_is_refused_by_name(changes, named):
+def test_another_quantization_is_refused_by_name(changes, named):
     with pytest.raises(UnsupportedModel, match=named):
         from_config(config_with(**changes))

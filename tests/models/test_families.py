@@ -185,7 +185,7 @@ def test_an_unknown_type_of_layer_is_named():
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
-        ({"num_key_value_heads": 3}, "cannot share 3"),
+        ({"num_key_value_heads": 3}, "a multiple of 3 key heads"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'"),
         ({"rope_scaling": {"rope_type": "linear"}}, "has no factor"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, "factor is 0.5"),

@@ -88,7 +88,7 @@ def test_the_rows_of_other_families_stay_where_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Type.Q5_0, Type.Q5_1])
-def test_other_formats_are_dequantised(tmp_path, kind):
+def test_other_formats_are_dequantized(tmp_path, kind):
     weights = random_weights(SPEC)
     source = GgufWeights(write_llama(tmp_path / "m.gguf", weights, kind=kind), *reversed_spec(tmp_path))
 

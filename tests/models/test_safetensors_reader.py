@@ -108,7 +108,7 @@ def test_a_missing_shard_is_named(tmp_path):
     write_folder(tmp_path, TINY_LLAMA, TENSORS, shards=3)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
 
-    with pytest.raises(BrokenModel, match=r"lacks model-00002-of-00003\.safetensors"):
+    with pytest.raises(BrokenModel, match=r"has no model-00002-of-00003\.safetensors"):
         SafetensorsWeights(tmp_path, LLAMA, SPEC)
 
 

@@ -231,7 +231,7 @@ def test_offline_a_hub_id_is_found_in_the_cache_or_refused(hub_home):
         ("GatedRepoError", "https://huggingface.co/org/tiny, then set HF_TOKEN"),
         ("RepositoryNotFoundError", "no model org/tiny"),
         ("RevisionNotFoundError", "no branch, tag or commit 'v2'"),
-        ("HfHubHTTPError", "refused to give org/tiny"),
+        ("HfHubHTTPError", "refused access to org/tiny"),
     ],
 )
 def test_errors_of_the_hub_say_what_to_do(kind, named):

@@ -40,7 +40,7 @@ def test_logits_match_the_reference(name, dtype, kv_dtype, isa, tmp_path):
 @pytest.mark.parametrize(
     ("encoding", "dtype"), [(Encoding.Q4_0, "w4a8"), (Encoding.Q4_1, "w4a8"), (Encoding.Q8_0, "w8a8")]
 )
-def test_quantised_checkpoints_lose_precision_only_in_activations(encoding, dtype, isa, tmp_path):
+def test_quantized_checkpoints_lose_precision_only_in_activations(encoding, dtype, isa, tmp_path):
     spec = small_spec(intermediate_size=192)
     plain = random_weights(spec)
     weights = BlockWeights({name: plain._arrays[name] for name in plain.names()}, encoding)

@@ -87,7 +87,7 @@ def test_silu_does_not_overflow():
 
 
 @pytest.mark.parametrize(("encoding", "steps"), [("q8_0", 127), ("q4_0", 8), ("q4_1", 15)])
-def test_quantised_tensors_decode_as_gguf_does(encoding, steps):
+def test_quantized_tensors_decode_as_gguf_does(encoding, steps):
     gguf = pytest.importorskip("gguf")
     kind = gguf.GGMLQuantizationType[encoding.upper()]
     values = np.random.default_rng(1).standard_normal((6, 96)).astype(np.float32)

@@ -93,7 +93,7 @@ def test_activations_that_are_not_finite_are_a_broken_model():
     spec = small_spec()
     arrays = with_outliers(spec)
     arrays["layers.1.up"] = arrays["layers.1.up"] * np.float32(np.nan)
-    with pytest.raises(BrokenModel, match="Layer 1 gives numbers that are not finite"):
+    with pytest.raises(BrokenModel, match="Layer 1 produces numbers that are not finite"):
         list(trace_layers(spec, ArrayWeights(arrays), SAMPLES))
 
 

@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as hnp
 
 from headrace.runner.smoothing import (
     GROUP,
-    quantise_rows,
+    quantize_rows,
     round_activations,
     search_joint,
     smoothing_scales,
@@ -20,14 +20,14 @@ MAXIMA = hnp.arrays(np.float32, 7, elements=st.floats(0, 1e4, width=32).map(lamb
 
 @given(MATRICES)
 def test_rows_come_back_to_half_a_step(matrix):
-    values, scales = quantise_rows(matrix)
+    values, scales = quantize_rows(matrix)
     assert np.abs(values.astype(int)).max() <= 127
     assert (np.abs(values * scales[:, None] - matrix) <= scales[:, None] * 0.5001).all()
 
 
 @given(MATRICES)
 def test_scales_of_rows_are_bfloat16_numbers(matrix):
-    _, scales = quantise_rows(matrix)
+    _, scales = quantize_rows(matrix)
     assert not (scales.view(np.uint32) & 0xFFFF).any()
 
 

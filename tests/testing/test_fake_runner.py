@@ -74,7 +74,7 @@ def test_before_step_sees_each_step():
 @pytest.mark.parametrize(
     ("step", "problem"),
     [
-        (make_step((PROMPT, 0, [64])), "sequence 0 names a block that does not exist"),
+        (make_step((PROMPT, 0, [64])), "the block table of sequence 0 has a block that does not exist"),
         (make_step((PROMPT, 11, [0])), "block table of sequence 0 is too short"),
         (make_step(([1], 0, [2]), ([1], 0, [2])), "share a slot"),
         (make_step(([256], 0, [0])), "outside the vocabulary"),

@@ -38,7 +38,7 @@ def calibration_samples(
     length = min(max_sample_tokens, model.spec.max_positions)
     samples = [ids for ids in _samples(model, file, length) if ids][:max_samples]
     if not samples:
-        raise SettingsError(f"{file} holds no text to calibrate with.")
+        raise SettingsError(f"{file} contains no calibration text.")
     return samples
 
 

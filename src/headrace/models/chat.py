@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import jinja2
 
 MAX_PROMPT_CHARACTERS: Final = 64 * 1024 * 1024
-"""Longest rendered prompt: a template that writes more is taken to loop."""
+"""Longest rendered prompt: a template that writes more is assumed to loop."""
 
 
 class ChatTemplate:

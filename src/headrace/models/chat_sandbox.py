@@ -84,7 +84,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Serialise without the HTML escapes of Jinja's own filter, which models have not been trained on."""
+    """Serialise to JSON without the HTML escapes of Jinja's own filter, which models have not been trained on."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

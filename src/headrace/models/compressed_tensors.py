@@ -50,8 +50,8 @@ def refuse_other_quantization(config: Fields) -> None:
     method = quantization.text("quant_method", "unnamed")
     if method != METHOD:
         raise UnsupportedModel(
-            f"{config.source}: weights quantised with {method} (quantization_config) are not supported. "
-            "Use the unquantised checkpoint or a GGUF file; Headrace quantises when it loads (--dtype w8a8 or w4a8).",
+            f"{config.source}: weights quantized with {method} (quantization_config) are not supported. "
+            "Use the unquantized checkpoint or a GGUF file; Headrace quantizes when it loads (--dtype w8a8 or w4a8).",
             quant_method=method,
         )
     quantization.refuse("format", f"the format of {METHOD}", unless=_FORMATS)
@@ -66,7 +66,7 @@ def _refuse_other_group(group: Fields) -> None:
     group.refuse("format", f"the format of {METHOD}", unless=_FORMATS)
     weights, activations = group.sub("weights"), group.sub("input_activations")
     for part in (weights, activations):
-        part.refuse("num_bits", f"quantisation of {METHOD}", unless=(8,))
-        part.refuse("type", f"quantisation of {METHOD}", unless=("int",))
+        part.refuse("num_bits", f"quantization of {METHOD}", unless=(8,))
+        part.refuse("type", f"quantization of {METHOD}", unless=("int",))
     weights.refuse("strategy", "a scale of weights", unless=("channel", "tensor"))
     weights.refuse("symmetric", "a zero point of weights", unless=(True,))

@@ -77,10 +77,10 @@ class Fields:
     def ids(self, key: str) -> frozenset[int]:
         """Return token ids, given as a number or a list of numbers; empty when absent."""
         value = self._get(key, [])
-        found = value if isinstance(value, list) else [value]
-        if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in found):
+        ids = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in ids):
             raise self._wrong(key, value, "a token id or a list of them")
-        return frozenset(item for item in found if isinstance(item, int))
+        return frozenset(item for item in ids if isinstance(item, int))
 
     def refuse(self, key: str, part: str, *, unless: tuple[object, ...] = ()) -> None:
         """Raise `UnsupportedModel` if the key has a value that is not in `unless`."""

@@ -92,7 +92,7 @@ def open_gguf(path: Path) -> GgufFile:
     except (struct.error, OverflowError) as exc:
         raise cursor.broken("ends in the middle of a value") from exc
     except UnicodeDecodeError as exc:
-        raise cursor.broken("holds a string that is not UTF-8") from exc
+        raise cursor.broken("contains a string that is not UTF-8") from exc
     header = content[: cursor.position]
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment <= 0:
@@ -188,8 +188,10 @@ class _Cursor:
             entries[name] = (shape, type_id, offset)
         return entries
 
-    def broken(self, what: str) -> BrokenModel:
-        return BrokenModel(f"{self.path} {what} (near byte {self.position}). Download it again.", path=str(self.path))
+    def broken(self, problem: str) -> BrokenModel:
+        return BrokenModel(
+            f"{self.path} {problem} (near byte {self.position}). Download it again.", path=str(self.path)
+        )
 
     def _value(self, kind: int, depth: int = 0) -> object:
         if kind == STRING:

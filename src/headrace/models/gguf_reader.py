@@ -1,7 +1,7 @@
 """
 Weights of a GGUF file by canonical name.
 
-Formats that runners support are returned unchanged, Q4_K as Q4_1; others are dequantised to F32.
+Formats that runners support are returned unchanged, Q4_K as Q4_1; others are dequantized to F32.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ _BITS: Final = {
     6: 5, 7: 5, 9: 8, 10: 2, 11: 3, 12: 4, 13: 5, 14: 6, 15: 8, 16: 2, 17: 2, 18: 3, 19: 1, 20: 4, 21: 3, 22: 2, 23: 4,
     29: 1, 34: 1, 35: 2, 39: 4,
 }  # fmt: skip
-"""Bits per number of the quantised types that are not in `RAW_TYPES`; all other types count as floats."""
+"""Bits per number of the quantized types that are not in `RAW_TYPES`; all other types count as floats."""
 _ROTARY_PARTS: Final = frozenset({"q", "k", "q_bias", "k_bias"})
 
 
@@ -96,7 +96,7 @@ class GgufWeights:
         if tensor.type_id == _Q4_K:
             data = q4_k_as_q4_1(data)
         elif tensor.type_id not in RAW_TYPES:
-            data = _dequantised(self._file, tensor)
+            data = _dequantized(self._file, tensor)
         part = name.rpartition(".")[2]
         if self._interleaved and part in _ROTARY_PARTS:
             data = self._neox_order(data, part)
@@ -142,7 +142,7 @@ def _rope_divisors(file: GgufFile) -> tuple[float, ...] | None:
     return tuple(file.rows(tensor).view("<f4").ravel().tolist())
 
 
-def _dequantised(file: GgufFile, tensor: GgufTensor) -> npt.NDArray[np.uint8]:
+def _dequantized(file: GgufFile, tensor: GgufTensor) -> npt.NDArray[np.uint8]:
     from gguf import GGMLQuantizationType, quants
 
     try:

@@ -208,7 +208,7 @@ def _strings(fields: Fields, key: str) -> list[str]:
         joined = b"\0".join(raw).decode().split("\0")
         return joined if len(joined) == len(raw) else [item.decode() for item in raw]
     except UnicodeDecodeError as exc:
-        raise BrokenModel(f"{fields.source}: {key} holds a string that is not UTF-8.", key=key) from exc
+        raise BrokenModel(f"{fields.source}: {key} contains a string that is not UTF-8.", key=key) from exc
 
 
 def _numbers(fields: Fields, key: str, length: int, *, default: float) -> list[float]:

@@ -119,7 +119,7 @@ def _failures() -> tuple[tuple[type[Exception], _Message], ...]:
         ),
         (
             errors.HfHubHTTPError,
-            lambda repo, _revision, exc: f"The Hub refused to give {repo}: {exc}",
+            lambda repo, _revision, exc: f"The Hub refused access to {repo}: {exc}",
         ),
         (
             OSError,

@@ -8,7 +8,7 @@ from tqdm.std import tqdm  # type: ignore[import-untyped]
 from headrace.core.progress import Progress
 
 _TRANSFER: Final = "Downloading bytes"
-"""The Hub's second bar for the same bytes, as they arrive."""
+"""Name of the Hub's second bar, which counts the same bytes as they arrive."""
 
 
 def progress_bars(progress: Progress, repo_id: str) -> type[Any]:

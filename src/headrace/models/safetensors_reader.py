@@ -185,7 +185,7 @@ def _files(folder: Path) -> list[Path]:
         names = _indexed_files(index)
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
-            raise BrokenModel(f"{folder} lacks {', '.join(missing)}, which {INDEX} names. Download it again.")
+            raise BrokenModel(f"{folder} has no {', '.join(missing)}, which {INDEX} lists. Download it again.")
         return [folder / name for name in names]
     single = folder / SINGLE
     files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))

@@ -2,7 +2,7 @@
 Convert text to tokens and back, with the exact bytes of every token.
 
 Wraps the `tokenizers` library; `hf_tokenizer` and `gguf_tokenizer` build a `Tokenizer` from the files of a checkpoint.
-Chat templates and generation are not its concern.
+Chat templates are in `chat`.
 """
 
 import json
@@ -128,8 +128,8 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token by its name in the vocabulary."""
-        found: int | None = self._backend.token_to_id(token)
-        return found
+        token_id: int | None = self._backend.token_to_id(token)
+        return token_id
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of tokens as a continuation: a leading space is kept."""
@@ -182,14 +182,14 @@ class Tokenizer:
         return shrink * max(longest, added)
 
     def _encode(self, text: str, *, add_special_tokens: bool, has_offsets: bool) -> "tokenizers.Encoding":
-        """NOTE: `encode` holds the GIL, for seconds on a huge text; the batch calls release it."""
+        """Encode a text. NOTE: `encode` holds the GIL, for seconds on a huge text; the batch calls release it."""
         try:
             if len(text) <= LONG_TEXT_CHARACTERS:
                 return self._backend.encode(text, add_special_tokens=add_special_tokens)
             batch = self._backend.encode_batch if has_offsets else self._backend.encode_batch_fast
             return batch([text], add_special_tokens=add_special_tokens)[0]
         except TypeError as exc:
-            # It accepts any text except a lone surrogate, which JSON can spell.
+            # The only text that it rejects is a lone surrogate, which JSON can represent.
             place = next((i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff"), 0)
             raise InvalidRequest(
                 f"The text has half of a surrogate pair at character {place}, which is not valid Unicode.",
@@ -245,8 +245,8 @@ def _state(part: object) -> dict[str, object]:
     state = getattr(part, "__getstate__", None)
     if part is None or state is None:
         return {}
-    found: dict[str, object] = json.loads(state())
-    return found
+    value: dict[str, object] = json.loads(state())
+    return value
 
 
 def _steps(state: dict[str, object], key: str) -> list[dict[str, object]]:

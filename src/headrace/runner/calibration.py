@@ -23,7 +23,7 @@ _BLOCK_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The activations one matrix read: the largest magnitude of each input (K,), and some tokens in full (S, K)."""
+    """The inputs of one matrix: the largest magnitude of each (K,), and the inputs of some tokens in full (S, K)."""
 
     maxima: Float32
     tokens: Float32
@@ -63,14 +63,14 @@ def trace_layers(spec: ModelSpec, weights: WeightSource, samples: Sequence[Seque
             slots: Int32 = np.arange(length, dtype=np.int32)
             layer.picked = _spread(length, -(-SEARCH_TOKENS // len(samples)))
             states[number] = layer.forward(state, slots, [(slots, length)])
-        inputs = {name: seen.joined() for name, seen in layer.seen.items()}
+        inputs = {name: recorded.joined() for name, recorded in layer.recorded.items()}
         _require_finite(index, states, inputs)
         parts = {name.removeprefix(prefix): values for name, values in loaded.items()}
         yield TracedLayer(index, parts, inputs)
 
 
 @dataclass(slots=True)
-class _Seen:
+class _RecordedInputs:
     maxima: Float32
     tokens: list[Float32] = field(default_factory=list)
 
@@ -83,14 +83,14 @@ class _WatchedLayer(Layer):
 
     def __init__(self, spec: ModelSpec, index: int, weights: dict[str, Float32], limits: RunnerLimits) -> None:
         super().__init__(spec, index, weights, limits)
-        self.seen: dict[str, _Seen] = {}
+        self.recorded: dict[str, _RecordedInputs] = {}
         self.picked: Int32 = np.zeros(0, np.int32)
         """Indices of the tokens of the sample that are kept."""
 
     def _linear(self, x: Float32, name: str) -> Float32:
-        seen = self.seen.setdefault(name, _Seen(np.zeros(x.shape[1], np.float32)))
-        np.maximum(seen.maxima, np.abs(x).max(axis=0), out=seen.maxima)
-        seen.tokens.append(x[self.picked])
+        recorded = self.recorded.setdefault(name, _RecordedInputs(np.zeros(x.shape[1], np.float32)))
+        np.maximum(recorded.maxima, np.abs(x).max(axis=0), out=recorded.maxima)
+        recorded.tokens.append(x[self.picked])
         return super()._linear(x, name)
 
 
@@ -111,9 +111,11 @@ def _spread(length: int, count: int) -> Int32:
 
 
 def _require_finite(index: int, states: Sequence[Float32], inputs: dict[str, Inputs]) -> None:
-    if all(np.isfinite(seen.maxima).all() for seen in inputs.values()) and all(np.isfinite(s).all() for s in states):
+    if all(np.isfinite(recorded.maxima).all() for recorded in inputs.values()) and all(
+        np.isfinite(s).all() for s in states
+    ):
         return
     raise BrokenModel(
-        f"Layer {index} gives numbers that are not finite on the calibration text: "
+        f"Layer {index} produces numbers that are not finite on the calibration text: "
         "the weights of this checkpoint are damaged, or do not match its config."
     )

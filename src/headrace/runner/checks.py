@@ -29,7 +29,7 @@ def check_step(step: StepInput, spec: ModelSpec, limits: RunnerLimits) -> None:
     _require(step.query_starts[-1] == num_tokens, "query_starts must end at the number of tokens")
     _require(bool((chunk_lens > 0).all()), "every sequence needs a token")
     _require(len(step.sampling) == num_rows, "every logit row needs its sampling")
-    _require(bool((np.diff(step.rows) > 0).all()), "rows must ascend")
+    _require(bool((np.diff(step.rows) > 0).all()), "rows must be in ascending order")
     _require(_within(step.rows, num_tokens), "a logit row lies outside the step")
     _require(_within(step.token_ids, spec.vocab_size), "a token id lies outside the vocabulary")
     _at_most("tokens in a context", int((step.context_lens + chunk_lens).max()), limits.max_context_tokens)
@@ -51,7 +51,8 @@ def _check_blocks(step: StepInput, limits: RunnerLimits) -> None:
         _require(num_blocks <= step.block_tables.shape[1], f"the block table of sequence {sequence} is too short")
         table = step.block_tables[sequence]
         _require(
-            _within(table[:num_blocks], limits.num_blocks), f"sequence {sequence} names a block that does not exist"
+            _within(table[:num_blocks], limits.num_blocks),
+            f"the block table of sequence {sequence} has a block that does not exist",
         )
         written.append(token_slots(table, total, limits.block_tokens)[context:])
     slots = np.concatenate(written)
@@ -62,10 +63,10 @@ def _within(values: Int32, stop: int) -> bool:
     return bool(((values >= 0) & (values < stop)).all())
 
 
-def _at_most(what: str, count: int, limit: int) -> None:
-    _require(count <= limit, f"{count} {what}; expected at most {limit}")
+def _at_most(name: str, count: int, limit: int) -> None:
+    _require(count <= limit, f"{count} {name}; expected at most {limit}")
 
 
-def _require(condition: bool, what: str) -> None:
+def _require(condition: bool, problem: str) -> None:
     if not condition:
-        raise EngineFailed(f"The step is invalid: {what}.")
+        raise EngineFailed(f"The step is invalid: {problem}.")

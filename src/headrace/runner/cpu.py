@@ -44,7 +44,7 @@ def has_native_bf16(isa: str | None = None) -> bool:
 
 
 def default_threads(sys_fs: Path = Path("/sys")) -> int:
-    """Return the physical cores this process may use, by affinity and cgroup quota; hyperthreads gain nothing."""
+    """Return the physical cores this process may use, by affinity and cgroup quota; hyperthreads do not help."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     siblings = {_read(sys_fs / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed}
     quota = _cgroup_cpus(sys_fs / "fs/cgroup")

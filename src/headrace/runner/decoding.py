@@ -1,4 +1,4 @@
-"""Dequantise raw tensors of a checkpoint. Source of the block formats: ggml `ggml-quants.c`, gguf-py `quants.py`."""
+"""Dequantize raw tensors of a checkpoint. Source of the block formats: ggml `ggml-quants.c`, gguf-py `quants.py`."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,7 +7,7 @@ from headrace.models.weights import Encoding, RawTensor
 from headrace.runner.step import Float32
 
 BLOCK = 32
-"""Numbers that share a scale in the quantised encodings."""
+"""Numbers that share a scale in the quantized encodings."""
 
 
 def decode(tensor: RawTensor) -> Float32:

@@ -68,7 +68,7 @@ def available_memory_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sy
 
     Cache that the kernel can drop counts as free. Source: Linux `proc_meminfo(5)`, cgroup-v1 and -v2 documentation.
     """
-    return min(_meminfo_available(proc), *_cgroup_rooms(proc, cgroups), _NO_LIMIT_BYTES)
+    return min(_meminfo_available(proc), *_cgroup_headrooms(proc, cgroups), _NO_LIMIT_BYTES)
 
 
 def plan_memory(
@@ -77,7 +77,7 @@ def plan_memory(
     """
     Add up the memory of a runner and decide the size of its KV cache.
 
-    `num_blocks` of `limits` is ignored: it is what is decided here.
+    `num_blocks` of `limits` is ignored: this function decides it.
 
     Raises:
         InsufficientMemory: The model does not fit; the message has the sum and the settings to change.
@@ -91,7 +91,7 @@ def plan_memory(
         limits,
         budget,
         block_bytes=block_bytes,
-        room_bytes=usable_bytes - reserve_bytes - weights_bytes - workspace_bytes,
+        free_bytes=usable_bytes - reserve_bytes - weights_bytes - workspace_bytes,
     )
     plan = MemoryPlan(
         weights_bytes=weights_bytes,
@@ -108,42 +108,42 @@ def plan_memory(
     return plan
 
 
-def _num_blocks(limits: RunnerLimits, budget: MemoryBudget, *, block_bytes: int, room_bytes: int) -> int:
+def _num_blocks(limits: RunnerLimits, budget: MemoryBudget, *, block_bytes: int, free_bytes: int) -> int:
     """
     Return the number of blocks of the KV cache.
 
-    Without `kv_cache_bytes` it holds a full context of each sequence, or as many blocks as there is room for, but at
+    Without `kv_cache_bytes` it holds a full context of each sequence, or as many blocks as fit into the memory, but at
     least one full context. It never holds more than `max_kv_cache_tokens`.
     """
-    blocks_of_one = _blocks_of_one_context(limits)
+    blocks_per_context = _blocks_per_context(limits)
     if budget.kv_cache_bytes is None:
-        num_blocks = max(min(blocks_of_one * limits.max_step_sequences, room_bytes // block_bytes), blocks_of_one)
+        num_blocks = max(min(blocks_per_context * limits.max_step_sequences, free_bytes // block_bytes), blocks_per_context)
     else:
         num_blocks = budget.kv_cache_bytes // block_bytes
     if budget.max_kv_cache_tokens is not None:
-        num_blocks = min(num_blocks, _most_blocks(budget.max_kv_cache_tokens, limits.block_tokens, blocks_of_one))
+        num_blocks = min(num_blocks, _most_blocks(budget.max_kv_cache_tokens, limits.block_tokens, blocks_per_context))
     return num_blocks
 
 
-def _blocks_of_one_context(limits: RunnerLimits) -> int:
+def _blocks_per_context(limits: RunnerLimits) -> int:
     return -(-limits.max_context_tokens // limits.block_tokens)
 
 
-def _most_blocks(max_tokens: int, block_tokens: int, blocks_of_one: int) -> int:
+def _most_blocks(max_tokens: int, block_tokens: int, blocks_per_context: int) -> int:
     """Return the whole blocks in `max_tokens`, or the blocks of one context if it needs a partial block more."""
-    return max(max_tokens // block_tokens, min(-(-max_tokens // block_tokens), blocks_of_one))
+    return max(max_tokens // block_tokens, min(-(-max_tokens // block_tokens), blocks_per_context))
 
 
 def _check(plan: MemoryPlan, limits: RunnerLimits, *, is_limited: bool) -> None:
-    blocks_of_one = _blocks_of_one_context(limits)
+    blocks_per_context = _blocks_per_context(limits)
     facts = {
         "weights_bytes": plan.weights_bytes,
         "workspace_bytes": plan.workspace_bytes,
         "kv_cache_bytes": plan.kv_cache_bytes,
         "available_bytes": plan.available_bytes,
     }
-    if plan.num_blocks < blocks_of_one:
-        needed = blocks_of_one * plan.block_bytes
+    if plan.num_blocks < blocks_per_context:
+        needed = blocks_per_context * plan.block_bytes
         raise InsufficientMemory(
             f"The KV cache has {_mib(plan.kv_cache_bytes)}, one context of {limits.max_context_tokens} tokens needs "
             f"{_mib(needed)}. Raise kv_cache_bytes or max_kv_cache_tokens, or lower max_model_len.",
@@ -177,19 +177,19 @@ def _meminfo_available(proc: Path) -> int:
     return _NO_LIMIT_BYTES
 
 
-def _cgroup_rooms(proc: Path, cgroups: Path) -> Iterator[int]:
+def _cgroup_headrooms(proc: Path, cgroups: Path) -> Iterator[int]:
     """Yield the bytes that each cgroup of this process still allows, from its own up to the root."""
     for line in _read(proc / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            yield from _rooms(cgroups, path, "memory.max", "memory.current", "inactive_file")
+            yield from _headrooms(cgroups, path, "memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
-            yield from _rooms(
+            yield from _headrooms(
                 cgroups / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
             )
 
 
-def _rooms(root: Path, path: str, limit_name: str, usage_name: str, droppable_name: str) -> Iterator[int]:
+def _headrooms(root: Path, path: str, limit_name: str, usage_name: str, droppable_name: str) -> Iterator[int]:
     folder = root / path.lstrip("/")
     for group in (folder, *folder.parents):
         limit, usage = _read(group / limit_name).strip(), _read(group / usage_name).strip()

@@ -25,7 +25,7 @@ from headrace.models.weights import WeightSource
 from headrace.runner.decoding import decode
 
 PACKING_VERSION: Final = 2
-"""Increased when the layout of packed weights or their quantisation changes."""
+"""Increased when the layout of packed weights or their quantization changes."""
 _MAGIC: Final = b"HEADRACE"
 _HEADER_BYTES: Final = 4096
 _W4_BITS: Final = 4
@@ -215,5 +215,5 @@ def _copy_vector(spec: ModelSpec, weights: WeightSource, arena: _native.Arena, s
     for part in parts_of(spec, slot.name):
         values = decode(weights.load(part.name)).ravel()
         if part.first_row + len(values) > len(out):
-            raise BrokenModel(f"Weight {part.name} has {len(values)} numbers, too many.", name=part.name)
+            raise BrokenModel(f"Weight {part.name} has {len(values)} numbers, which is too many.", name=part.name)
         out[part.first_row : part.first_row + len(values)] = values

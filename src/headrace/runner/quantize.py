@@ -1,4 +1,4 @@
-"""Smooth and quantise a model layer by layer into one safetensors file in the format of compressed-tensors."""
+"""Smooth and quantize a model layer by layer into one safetensors file in the format of compressed-tensors."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from headrace.models.weights import Encoding
 from headrace.runner.calibration import trace_layers
 from headrace.runner.decoding import decode
 from headrace.runner.smooth_layer import smooth_layer
-from headrace.runner.smoothing import Joint, quantise_rows
+from headrace.runner.smoothing import Joint, quantize_rows
 from headrace.runner.step import Float32
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MATRICES: Final = ("q", "k", "v", "o", "gate", "up", "down")
 VECTORS: Final = ("norm", "bias")
 """Suffixes of the names of all other parts of a layer."""
-_TASK: Final = "Quantising"
+_TASK: Final = "Quantizing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class LayerReport:
 
 def check_can_quantize(model: Model) -> None:
     """
-    Refuse a model that cannot be quantised correctly, before any work is done.
+    Refuse a model that cannot be quantized correctly, before any work is done.
 
     Raises:
         UnsupportedModel: the model is int8 already, or its layers have unknown parts.
     """
     if model.weights.dominant_encoding is Encoding.I8:
-        raise UnsupportedModel(f"{model.name} is quantised to int8 already; start from the original checkpoint.")
+        raise UnsupportedModel(f"{model.name} is quantized to int8 already; start from the original checkpoint.")
     family_of(model.spec)
     parts = {name.rpartition(".")[2] for name in model.weights.names() if name.startswith("layers.")}
     unknown = sorted(part for part in parts - set(MATRICES) if not part.endswith(VECTORS))
@@ -56,7 +56,7 @@ def check_can_quantize(model: Model) -> None:
         raise UnsupportedModel(
             f"{model.name} has layers that `headrace quantize` does not support "
             f"({', '.join(unknown) or 'matrices are missing'}). "
-            "Serve it with --dtype w8a8, which quantises without calibration."
+            "Serve it with --dtype w8a8, which quantizes without calibration."
         )
 
 
@@ -72,7 +72,7 @@ def quantize_weights(
     Write the weights of a model as W8A8.
 
     Args:
-        model: the model to quantise.
+        model: the model to quantize.
         samples: token ids of the calibration texts.
         file: the new safetensors file.
         alphas: smoothing strengths to choose from; empty for no smoothing.
@@ -132,11 +132,11 @@ class _Writing:
     def write(self, out: SafetensorsWriter, name: str, values: Float32) -> None:
         """Write a weight of a layer; matrices become int8."""
         if not np.isfinite(values).all():
-            raise BrokenModel(f"Weight {name} of {self._model.name} holds numbers that are not finite.", name=name)
+            raise BrokenModel(f"Weight {name} of {self._model.name} contains numbers that are not finite.", name=name)
         if not _is_matrix(name):
             self._write_floats(out, name, values)
             return
-        rounded, scales = quantise_rows(values)
+        rounded, scales = quantize_rows(values)
         out.write(self._stored(name), rounded.view(np.uint8).reshape(-1))
         out.write(self._stored(name) + SCALE_SUFFIX, scales.view(np.uint8))
 

@@ -29,7 +29,7 @@ NO_TOKEN = -1
 """
 Reported where no token can be drawn: a logit is NaN or +inf, or everything is forbidden.
 
-The logits of forbidden tokens count only if a logprob is asked for: a runner need not compute them otherwise.
+The logits of forbidden tokens matter only if a logprob is requested: a runner need not compute them otherwise.
 """
 
 
@@ -156,12 +156,12 @@ def _filter(logits: Float32, exponents: Float32, mass: UInt64, row: np.void) -> 
 
 
 def _by_logit(logits: Float32) -> Int64:
-    """Return token ids by falling logit; ties go to the lowest id."""
+    """Return token ids in descending order of logit; ties go to the lowest id."""
     return np.argsort(-logits, kind="stable")
 
 
 def _prefix(mass: UInt64, share: np.float32) -> int:
-    """Return the length of the shortest prefix that holds `share` of the whole mass, at least 1."""
+    """Return the length of the shortest prefix that has `share` of the whole mass, at least 1."""
     cumulative = np.cumsum(mass)
     return int(np.searchsorted(cumulative, _share(share, int(cumulative[-1])), side="left")) + 1
 

@@ -4,7 +4,7 @@ Smooth one layer: its joints, and the tensors that absorb their scales. The laye
     attn_norm -> q, k, v      mlp_norm -> gate, up      rows of up -> down      rows of v -> o
 
 The last joint has one scale for all query heads that read the same values. Norms after the two halves of a layer
-(Gemma), norms of q and k, and the bias of o come after the matrices and are left alone.
+(Gemma), norms of q and k, and the bias of o come after the matrices and are left unchanged.
 """
 
 from collections.abc import Callable, Sequence

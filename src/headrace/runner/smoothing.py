@@ -116,14 +116,14 @@ def round_activations(values: Float32) -> Float32:
 
 
 def round_weights(matrix: Float32) -> Float32:
-    """Round to what `quantise_rows` can represent."""
-    values, scales = quantise_rows(matrix)
+    """Round to what `quantize_rows` can represent."""
+    values, scales = quantize_rows(matrix)
     return values * scales[:, None]
 
 
-def quantise_rows(matrix: Float32) -> tuple[Int8, Float32]:
+def quantize_rows(matrix: Float32) -> tuple[Int8, Float32]:
     """
-    Quantise to 8 bits with a scale for every row: values (N, K) in -127..127, scales (N,).
+    Quantize to 8 bits with a scale for every row: values (N, K) in -127..127, scales (N,).
 
     Scales are rounded up to bfloat16, so that programs that keep them as fp32 or as bfloat16 read the same numbers.
     """

@@ -82,7 +82,7 @@ def test_the_default_fits_where_any_format_does(
     assert fits or dtype == "w4a8"
 
 
-def test_requested_quantised_weights_default_to_an_int8_kv_cache() -> None:
+def test_requested_quantized_weights_default_to_an_int8_kv_cache() -> None:
     for dtype, kv_dtype in (("bf16", "bf16"), ("w8a8", "int8"), ("w4a8", "int8")):
         formats = choose_formats(dtype, "auto", num_parameters=SMALL, stored_bits=4, machine=ROOMY)
         assert formats.kv_dtype == kv_dtype

@@ -46,7 +46,7 @@ class Told:
         self.layers = 0
 
     def __call__(self, task: str, done: int, total: int, unit: str = "bytes") -> None:
-        self.layers += task == "Quantising" and done > 0
+        self.layers += task == "Quantizing" and done > 0
 
 
 def smoothed(
@@ -111,7 +111,7 @@ def test_a_second_start_uses_the_cached_weights_unless_options_differ(llama: Pat
     assert len(folders(tmp_path)) == 2
 
 
-def test_other_weights_of_the_same_name_are_quantised_again(llama: Path, tmp_path: Path) -> None:
+def test_other_weights_of_the_same_name_are_quantized_again(llama: Path, tmp_path: Path) -> None:
     changed = tmp_path / llama.name
     write_checkpoint("mistral", changed)
     smoothed(llama, tmp_path / "cache", Told())

@@ -57,7 +57,7 @@ def smoothed_weights(
         max_samples: Maximum number of calibration texts.
 
     Raises:
-        UnsupportedModel: A layer is of a kind that cannot be quantised.
+        UnsupportedModel: A layer is of a kind that cannot be quantized.
         BrokenModel: A weight or an activation is not finite.
         InsufficientMemory: The largest layer does not fit in float32.
         SettingsError: The cache cannot be written.
@@ -118,7 +118,7 @@ def _check_memory(spec: ModelSpec, num_tokens: int, available_bytes: int) -> Non
     if needed > available_bytes:
         raise InsufficientMemory(
             f"Smoothing needs {format_size(needed)} for its largest layer, the embedding and the activations of the "
-            f"calibration texts; {format_size(available_bytes)} are available. Quantise on a larger machine "
+            f"calibration texts; {format_size(available_bytes)} are available. Quantize on a larger machine "
             "(`headrace quantize`) and serve the folder, or choose dtype w8a8.",
             needed_bytes=needed,
             available_bytes=available_bytes,

@@ -153,7 +153,9 @@ def checked(spec: ModelSpec, source: str) -> ModelSpec:
     if spec.num_layers > _MAX_LAYERS:
         raise BrokenModel(f"{source}: the network has {spec.num_layers} layers; expected at most {_MAX_LAYERS}.")
     if spec.num_heads % spec.num_kv_heads:
-        raise BrokenModel(f"{source}: {spec.num_heads} query heads cannot share {spec.num_kv_heads} key heads evenly.")
+        raise BrokenModel(
+            f"{source}: there are {spec.num_heads} query heads; expected a multiple of {spec.num_kv_heads} key heads."
+        )
     if spec.head_dim % 2 or spec.head_dim < 4:
         raise BrokenModel(f"{source}: the head size is {spec.head_dim}; expected an even number of at least 4.")
     return spec
@@ -188,13 +190,13 @@ def refuse_foreign_parts(config: Fields) -> None:
         config.refuse(key, "a mixture of experts", unless=(0, 1))
     config.refuse("vision_config", "an image encoder")
     config.refuse("audio_config", "an audio encoder")
-    config.refuse("partial_rotary_factor", "a rotary embedding of a part of each head", unless=(1.0, 1))
+    config.refuse("partial_rotary_factor", "a partial rotary embedding", unless=(1.0, 1))
     config.refuse("attn_logit_softcapping", "softcapping of attention scores")
     config.refuse("final_logit_softcapping", "softcapping of logits")
     config.refuse("mlp_bias", "biases in the MLP", unless=(False,))
     config.refuse("clip_qkv", "clipping of q, k and v")
     config.refuse("attention_sinks", "attention sinks", unless=(False,))
-    config.refuse("use_bidirectional_attention", "attention in both directions", unless=(False,))
+    config.refuse("use_bidirectional_attention", "bidirectional attention", unless=(False,))
 
 
 def refuse_foreign_gguf_parts(fields: Fields) -> None:
@@ -210,9 +212,9 @@ def refuse_foreign_gguf_parts(fields: Fields) -> None:
 
 def _refuse_uneven_heads(fields: Fields, head_dim: int) -> None:
     if fields.whole("attention.value_length", head_dim) != head_dim:
-        raise UnsupportedModel(f"{fields.source}: value heads of another size than key heads are not supported.")
+        raise UnsupportedModel(f"{fields.source}: value heads that differ in size from key heads are not supported.")
     rotary = fields.whole("rope.dimension_count", head_dim)
     if rotary != head_dim:
         raise UnsupportedModel(
-            f"{fields.source}: a rotary embedding of {rotary} of the {head_dim} values of a head is not supported."
+            f"{fields.source}: a partial rotary embedding ({rotary} of {head_dim} values of a head) is not supported."
         )

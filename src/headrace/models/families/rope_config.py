@@ -29,7 +29,7 @@ def rope_from_scaling(scaling: Fields, theta: float, max_positions: int) -> Rope
         UnsupportedModel: the type of scaling is unknown; the message names it.
     """
     kind = scaling.text("rope_type", scaling.text("type", "default"))
-    scaling.refuse("partial_rotary_factor", "a rotary embedding of a part of each head", unless=(1.0, 1))
+    scaling.refuse("partial_rotary_factor", "a partial rotary embedding", unless=(1.0, 1))
     original = scaling.whole("original_max_position_embeddings", max_positions)
     if kind == "default":
         return RopeSpec(theta=theta)
