@@ -123,7 +123,7 @@ def test_sagemakers_port_beats_other_names_for_it():
     assert load_settings(MODEL, {"SAGEMAKER_BIND_TO_PORT": "8081", "PORT": "1"}, container=True)[0].port == 8081
 
 
-def test_a_quantiser_says_more_than_a_dtype():
+def test_a_quantizer_says_more_than_a_dtype():
     env = {"OPTION_DTYPE": "fp16", "OPTION_QUANTIZE": "dynamic_int8"}
     settings, notices = load_settings(MODEL, env)
     assert settings.dtype == "w8a8"

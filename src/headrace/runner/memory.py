@@ -117,7 +117,9 @@ def _num_blocks(limits: RunnerLimits, budget: MemoryBudget, *, block_bytes: int,
     """
     blocks_per_context = _blocks_per_context(limits)
     if budget.kv_cache_bytes is None:
-        num_blocks = max(min(blocks_per_context * limits.max_step_sequences, free_bytes // block_bytes), blocks_per_context)
+        num_blocks = max(
+            min(blocks_per_context * limits.max_step_sequences, free_bytes // block_bytes), blocks_per_context
+        )
     else:
         num_blocks = budget.kv_cache_bytes // block_bytes
     if budget.max_kv_cache_tokens is not None:
