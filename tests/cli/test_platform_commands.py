@@ -110,7 +110,7 @@ def test_without_a_platform_the_answer_is_one_sentence(headrace, arguments: tupl
     result = headrace(*arguments, "--url", "http://127.0.0.1:9", env={**env, "HEADRACE_UP_DATA_DIR": str(tmp_path)})
     assert result.exit_code == 1
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
-    assert "No platform answers at http://127.0.0.1:9" in result.stderr
+    assert "No platform is running at http://127.0.0.1:9" in result.stderr
     assert "headrace up" in result.stderr
 
 
