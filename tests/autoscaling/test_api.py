@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.control.api.test_endpoints import make_config
+from tests.control.calls import make_config
 from tests.control.support import ROLE, Platform
 
 RESOURCE = "endpoint/e/variant/AllTraffic"

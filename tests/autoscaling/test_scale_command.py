@@ -7,7 +7,7 @@ from botocore.exceptions import ClientError
 from click.testing import CliRunner, Result
 
 from headrace.cli.scale import scale, tracking
-from tests.control.api.test_endpoints import make_config
+from tests.control.calls import make_config
 from tests.control.support import Platform
 
 IDENTITY = {

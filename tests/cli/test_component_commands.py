@@ -11,7 +11,7 @@ from headrace.cli.endpoints import describe, list_endpoints
 from headrace.cli.logs import logs
 from headrace.cli.scale import scale
 from headrace.control.model.worker import WORKER
-from tests.control.api.test_components import component, host, model, until
+from tests.control.calls import component, host, model, until
 from tests.control.support import Platform, running_platform
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # a command's clients live as long as its process

@@ -1,4 +1,4 @@
-"""Records that another program wrote: edits behind the store's back."""
+"""Edits of records in the database, past the store, as another program would make them."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Running control planes."""
+"""Fixtures of running control planes."""
 
 from collections.abc import Iterator
 
@@ -9,20 +9,20 @@ from tests.control.support import Platform, running_platform
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
-    """A friendly one whose workers come at once."""
+    """A control plane in friendly mode whose workers are ready at once."""
     with running_platform() as running:
         yield running
 
 
 @pytest.fixture
 def still_platform() -> Iterator[Platform]:
-    """One that writes down what is asked, and does nothing about it."""
+    """A control plane that stores desired states and does not reconcile."""
     with running_platform(reconciles=False) as running:
         yield running
 
 
 @pytest.fixture
 def strict_platform() -> Iterator[Platform]:
-    """A strict one that does nothing."""
+    """A control plane in strict mode that does not reconcile."""
     with running_platform(is_strict=True, reconciles=False) as running:
         yield running

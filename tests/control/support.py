@@ -1,4 +1,4 @@
-"""A control plane on a real port, with workers that are played."""
+"""A control plane on a real port, with fake workers."""
 
 import asyncio
 import threading
@@ -52,11 +52,11 @@ class ListedLogs:
     """A `LogReader` on lists; a position is an index."""
 
     lines: dict[str, list[Line]] = field(default_factory=dict)
-    """By worker; those of `""` are every worker's."""
+    """Lines by worker; those of `""` belong to all workers."""
     kept: dict[str, EndedLog] = field(default_factory=dict)
-    """By worker, in the order of their ends."""
+    """Retained logs by worker, in the order in which the workers ended."""
     fault: OSError | None = None
-    """Why nothing can be kept."""
+    """The error that `keep` raises."""
 
     def write(self, *messages: str, worker: str = "", begin_ms: int = 1_700_000_000_000) -> None:
         found = self.lines.setdefault(worker, [])
@@ -111,7 +111,7 @@ class ListedLogs:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What an instance type is here."""
+    """The share of this machine that an instance type gets."""
 
     threads: int | None = 1
     memory_bytes: int | None = None

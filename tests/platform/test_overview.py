@@ -10,8 +10,8 @@ from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.endpoint import ENDPOINT
 from headrace.control.model.worker import WORKER
 from headrace.platform.overview import hosts_json, read_overview
-from tests.control.api.test_components import NEED, component, host, model, until
 from tests.control.broken_records import insert_record
+from tests.control.calls import NEED, component, host, model, until
 from tests.control.support import Platform, running_platform
 
 EMPTY = {"components": [], "hosts": []}

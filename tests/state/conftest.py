@@ -1,4 +1,4 @@
-"""Stores of every kind: the same tests run on all of them."""
+"""Stores of all kinds, on which the same tests run."""
 
 import contextlib
 import os
@@ -86,13 +86,13 @@ def new_database(postgresql_server: str) -> Callable[[], str]:
 
 @pytest.fixture(params=["sqlite", "memory", "postgresql"])
 def any_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a new store may be, of each kind."""
+    """Location of a new store of each kind."""
     return _place(request, tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def lasting_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a new store may be that outlives its process."""
+    """Location of a new store that outlives its process."""
     return _place(request, tmp_path)
 
 

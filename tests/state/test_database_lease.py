@@ -1,4 +1,4 @@
-"""One platform acts on a store."""
+"""The lease by which only one platform acts on a store."""
 
 import contextlib
 import subprocess
@@ -23,13 +23,13 @@ IS_LOCK = "locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHE
 
 @pytest.fixture
 def made_place(lasting_place: str) -> str:
-    """Where a store is."""
+    """Location of an existing store."""
     open_store(lasting_place).close()
     return lasting_place
 
 
 def end_sessions_with_locks(place: str) -> int:
-    """What a restart of the database server does to the lock."""
+    """End the sessions that hold the lock, as a restart of the database server would."""
     ending = f"SELECT pg_terminate_backend(pid) FROM pg_locks WHERE {IS_LOCK}"
     with contextlib.closing(psycopg.connect(place, autocommit=True)) as connection:
         return len(connection.execute(ending).fetchall())

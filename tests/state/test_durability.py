@@ -1,4 +1,4 @@
-"""kill -9 at any moment: what was said to be written is there, and nothing is half written."""
+"""After kill -9 at any moment all reported writes are there, and none is partial."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def write_and_be_killed(where: str, after_lines: int) -> list[tuple[str, int]]:
-    """What a writer said before it was killed."""
+    """Return the writes that a writer reported before it was killed."""
     writer = subprocess.Popen(
         [sys.executable, "-m", "tests.state.store_writer", where],
         cwd=ROOT,

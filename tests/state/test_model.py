@@ -1,4 +1,4 @@
-"""Any sequence of calls does to a store what it does to a dictionary."""
+"""A store compared with a dictionary under random sequences of calls."""
 
 from collections.abc import Iterator
 

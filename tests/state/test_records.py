@@ -1,4 +1,4 @@
-"""Typed records: what is decoded, migrated, refused and kept."""
+"""Typed records: decoding, migrations, refusals and copies."""
 
 import contextlib
 import sqlite3

@@ -1,4 +1,4 @@
-"""What every store promises, on each kind of database."""
+"""The contract of stores, on each kind of database."""
 
 import contextlib
 import threading

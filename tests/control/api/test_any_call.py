@@ -1,4 +1,4 @@
-"""Whatever is asked within the rules of the models is answered, and what is written can be acted upon."""
+"""Handlers answer all requests that the models allow, and the planner can act on the records that they write."""
 
 import re
 from typing import Any

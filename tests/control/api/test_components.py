@@ -1,4 +1,4 @@
-"""Components over boto3, with played workers."""
+"""Inference components, called with boto3, with fake workers."""
 
 import re
 import time
@@ -12,42 +12,9 @@ from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.control.model.worker import WORKER
 from headrace.state.routes import ROUTE
 from headrace.testing.fake_launcher import fails_after, ready_after
-from tests.control.support import IMAGE, ROLE, Platform, running_platform
+from tests.control.calls import NEED, component, host, model, until
+from tests.control.support import Platform, running_platform
 from tests.waiting import WAIT_S
-
-NEED = {"NumberOfCpuCoresRequired": 1, "MinMemoryRequiredInMb": 1024}
-
-
-def host(client: Any, name: str = "ep", *, instance_type: str = "ml.p3.8xlarge", **variant: Any) -> None:
-    production = {"VariantName": "AllTraffic", "InstanceType": instance_type, "InitialInstanceCount": 1, **variant}
-    client.create_endpoint_config(EndpointConfigName=name, ExecutionRoleArn=ROLE, ProductionVariants=[production])
-    client.create_endpoint(EndpointName=name, EndpointConfigName=name)
-
-
-def model(client: Any, name: str) -> None:
-    container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": name}}
-    client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=ROLE)
-
-
-def component(client: Any, name: str, *, copies: int = 1, need: dict[str, Any] = NEED, model: str = "m") -> None:
-    client.create_inference_component(
-        InferenceComponentName=name,
-        EndpointName="ep",
-        VariantName="AllTraffic",
-        Specification={"ModelName": model, "ComputeResourceRequirements": need},
-        RuntimeConfig={"CopyCount": copies},
-    )
-
-
-def until(client: Any, name: str, *states: str, copies: int | None = None) -> dict[str, Any]:
-    deadline_s = time.monotonic() + WAIT_S
-    while True:
-        found: dict[str, Any] = client.describe_inference_component(InferenceComponentName=name)
-        present = found["RuntimeConfig"]["CurrentCopyCount"]
-        if found["InferenceComponentStatus"] in states and copies in (None, present):
-            return found
-        assert time.monotonic() < deadline_s, found
-        time.sleep(0.01)
 
 
 def ready(platform: Platform) -> Any:

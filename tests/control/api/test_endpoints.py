@@ -1,4 +1,4 @@
-"""Endpoints, as boto3 sees them."""
+"""Endpoints, called with boto3."""
 
 from typing import Any
 
@@ -7,30 +7,15 @@ from botocore.exceptions import ClientError
 
 from headrace.control.model.worker import WORKER
 from headrace.testing.fake_launcher import fails_after, ready_after
+from tests.control.calls import VARIANT, make_config
 from tests.control.support import IMAGE, ROLE, Platform
 from tests.waiting import WAIT_S
 
 WAITER = {"Delay": 0.1, "MaxAttempts": round(WAIT_S / 0.1)}
 
-VARIANT = {
-    "VariantName": "AllTraffic",
-    "ModelName": "m",
-    "InstanceType": "ml.g5.2xlarge",
-    "InitialInstanceCount": 1,
-    "InitialVariantWeight": 1.0,
-}
-
-
-def make_config(client: Any, name: str = "c", **variant: Any) -> None:
-    """A model, unless it is there, and a configuration."""
-    if not client.list_models(NameContains="m")["Models"]:
-        container = {"Image": IMAGE, "Environment": {"HF_MODEL_ID": "smollm2"}}
-        client.create_model(ModelName="m", ExecutionRoleArn=ROLE, PrimaryContainer=container)
-    client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[{**VARIANT, **variant}])
-
 
 def deployed(platform: Platform, name: str = "e") -> Any:
-    """A client, and an endpoint that is in service."""
+    """Return a client, after the endpoint has come into service."""
     client = platform.client("sagemaker")
     make_config(client)
     client.create_endpoint(EndpointName=name, EndpointConfigName="c")

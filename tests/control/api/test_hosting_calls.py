@@ -1,16 +1,15 @@
 """
-Hosting calls from the edges: what other SageMaker emulators hold up in their tests, as boto3 sees it here.
+Edge cases of hosting operations that other SageMaker emulators test, called with boto3.
 
-Compared with the tests of moto 5 for models, endpoint configurations and endpoints (its list of facts, not its code).
+The list of cases follows the tests of moto 5 for models, endpoint configurations and endpoints; the code does not.
 """
 
 import datetime as dt
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
-from tests.control.api.test_endpoints import VARIANT, make_config
+from tests.control.calls import VARIANT, make_config, refusal
 from tests.control.support import IMAGE, ROLE, Platform
 
 TAGS = [{"Key": "team", "Value": "rivers"}, {"Key": "tier", "Value": "test"}]
@@ -24,21 +23,13 @@ def client(still_platform: Platform) -> Any:
     return made
 
 
-def message_of(call: Any, **parameters: Any) -> str:
-    with pytest.raises(ClientError) as caught:
-        call(**parameters)
-    assert caught.value.response["Error"]["Code"] == "ValidationException"
-    text: str = caught.value.response["Error"]["Message"]
-    return text
-
-
 def test_a_configuration_is_made_once_and_gone_once(client: Any) -> None:
-    assert message_of(client.create_endpoint_config, EndpointConfigName="c", ProductionVariants=[VARIANT]).startswith(
+    assert refusal(client.create_endpoint_config, EndpointConfigName="c", ProductionVariants=[VARIANT]).startswith(
         "Cannot create already existing endpoint configuration"
     )
     client.delete_endpoint_config(EndpointConfigName="c")
     for call in (client.describe_endpoint_config, client.delete_endpoint_config):
-        assert message_of(call, EndpointConfigName="c").startswith("Could not find endpoint configuration")
+        assert refusal(call, EndpointConfigName="c").startswith("Could not find endpoint configuration")
 
 
 def test_tags_come_with_everything_that_is_created_and_go_with_it(client: Any) -> None:
@@ -115,7 +106,7 @@ def test_a_change_that_is_partly_wrong_changes_nothing(platform: Platform, names
     two_variants(client)
     before = described(platform, client)
     changes = [{"VariantName": name, "DesiredWeight": 9.0} for name in names]
-    message = message_of(
+    message = refusal(
         client.update_endpoint_weights_and_capacities, EndpointName="e", DesiredWeightsAndCapacities=changes
     )
     assert names[1] in message
@@ -124,11 +115,11 @@ def test_a_change_that_is_partly_wrong_changes_nothing(platform: Platform, names
 
 def test_a_change_to_an_endpoint_that_is_not_there_could_not_be_made(client: Any) -> None:
     change = [{"VariantName": "AllTraffic", "DesiredWeight": 1.0}]
-    message = message_of(
+    message = refusal(
         client.update_endpoint_weights_and_capacities, EndpointName="no", DesiredWeightsAndCapacities=change
     )
     assert message == 'Could not find endpoint "arn:aws:sagemaker:us-east-1:123456789012:endpoint/no".'
-    assert message_of(client.update_endpoint, EndpointName="no", EndpointConfigName="c") == message
+    assert refusal(client.update_endpoint, EndpointName="no", EndpointConfigName="c") == message
 
 
 def test_a_serverless_variant_has_a_size_that_there_is(client: Any) -> None:

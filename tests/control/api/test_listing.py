@@ -1,4 +1,4 @@
-"""Pages of lists."""
+"""Filters, order and pages of List operations."""
 
 from typing import Any
 

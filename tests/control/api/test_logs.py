@@ -1,4 +1,4 @@
-"""CloudWatch Logs, as boto3 sees the workers' lines."""
+"""CloudWatch Logs with the lines of workers, called with boto3."""
 
 from typing import Any
 

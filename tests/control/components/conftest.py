@@ -1,4 +1,4 @@
-"""A scene with an endpoint for components."""
+"""Fixture of the scenarios: an endpoint that hosts components."""
 
 from collections.abc import Iterator
 

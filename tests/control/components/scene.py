@@ -1,4 +1,4 @@
-"""Components through the API's handlers and the reconciler: played copies, a real store, a clock moved by hand."""
+"""Components through handlers and reconciler, with fake copies, a real store and a manual clock."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""Copies that were asked for and have no room: those that fit serve, the others come when there is some."""
+"""Copies without room on any instance: those that fit serve, the others start when there is room."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What becomes of components: instances, updates, alarms, hosts, deletions."""
+"""The reconciliation of components: instances, updates, alarms, hosts and deletions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A record that cannot be read hurts only what it is of."""
+"""An unreadable record affects only its own resource."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A reconciler with played workers, a real store and a clock that is moved by hand."""
+"""A reconciler with fake workers, a real store and a manual clock."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""How much serves and shall serve, kept as metrics."""
+"""Current and desired capacity, recorded as metrics."""
 
 import asyncio
 from dataclasses import replace
@@ -9,8 +9,8 @@ from headrace.cloudwatch.series.memory import MemorySeries
 from headrace.control.loops.capacity_recorder import CapacityRecorder, of_component
 from headrace.control.model.component import INFERENCE_COMPONENT
 from headrace.state.sql import open_store
-from tests.control.api.test_components import component, host, model, until
 from tests.control.broken_records import insert_record
+from tests.control.calls import component, host, model, until
 from tests.control.support import Platform
 
 NOW_S = 1_800_000_000.0

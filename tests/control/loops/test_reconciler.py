@@ -1,4 +1,4 @@
-"""The reconciler with played workers, a real store and a clock that is moved by hand."""
+"""The reconciler with fake workers, a real store and a manual clock."""
 
 import asyncio
 from collections.abc import Iterator

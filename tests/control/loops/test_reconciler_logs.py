@@ -1,4 +1,4 @@
-"""What the reconciler does with the logs of workers that go."""
+"""The reconciler retains and drops the logs of ended workers."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What workers' pages say."""
+"""Metrics read from the `/metrics` pages of workers."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A worker that has come up is noticed at once, and one that does not is asked less and less."""
+"""A worker that becomes ready is noticed at once, and one that does not is polled less and less often."""
 
 import asyncio
 import time

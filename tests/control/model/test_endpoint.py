@@ -1,4 +1,4 @@
-"""Members of a production variant that have no effect are listed."""
+"""Notices about members of a production variant that have no effect."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an image URI means: the table of the docs, every URI of the SageMaker SDK, own images."""
+"""Image profiles: the table in the docs, all URIs of the SageMaker SDK, and own images."""
 
 import importlib.util
 import re
@@ -65,7 +65,7 @@ def sdk_uris():
 
 
 def expected_dialect(framework, version, uri):
-    """What the release notes of the containers say, in other words than the table of families."""
+    """Return the dialect by the containers' release notes, independently of the table of families."""
     if framework == "huggingface-llm":
         return "tgi-1.0" if version.startswith(("0.", "1.0", "1.1", "1.2", "1.3")) else "tgi-3"
     if framework.startswith("djl-"):

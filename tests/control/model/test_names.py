@@ -1,4 +1,4 @@
-"""ARNs, and finding things by name."""
+"""ARNs, and the lookup of records by name."""
 
 import pytest
 from hypothesis import given

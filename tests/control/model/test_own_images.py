@@ -1,4 +1,4 @@
-"""The file of own images: read as it is written in the docs, refused with a sentence to act on."""
+"""The file of own images: examples of the docs are read, and errors say how to fix the file."""
 
 import contextlib
 import re

@@ -37,7 +37,7 @@ def managed(
 
 
 def component_config(gpus: float = 1, *, count: int = 1, strategy: str = "SPREAD") -> dict[str, Any]:
-    """What a component's revision is made of."""
+    """Return the configuration of a component's revision."""
     specification = {
         "ModelName": "m",
         "ComputeResourceRequirements": {"NumberOfAcceleratorDevicesRequired": gpus, "MinMemoryRequiredInMb": 1024},
@@ -119,7 +119,7 @@ class HostWorld:
         return found
 
     def used(self, instance: str) -> Resources:
-        """What stands on an instance, in all."""
+        """Return the resources that all copies on an instance take."""
         return sum((copy.need for copy in self._placed() if copy.instance == instance), Resources())
 
     def serving(self, name: str) -> int:
@@ -149,7 +149,7 @@ class HostWorld:
 
 
 def placed_of(world: World) -> dict[str, Placed]:
-    """Where the living copies of a component stand."""
+    """Return the places of a component's copies that have not ended."""
     found = {}
     for name, played in world.workers.items():
         if played.view.is_gone:

@@ -1,4 +1,4 @@
-"""Copies that follow instances: the ratio alone."""
+"""The ratio by which copies follow instances."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What holds for an endpoint whatever happens to it."""
+"""Invariants of an endpoint under random events."""
 
 from typing import Any
 

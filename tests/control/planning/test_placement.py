@@ -1,4 +1,4 @@
-"""Where copies go, and how many instances there are."""
+"""The placement of copies, and the number of instances."""
 
 from itertools import count
 from typing import Any

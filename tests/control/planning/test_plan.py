@@ -1,4 +1,4 @@
-"""The life of an endpoint, pass by pass."""
+"""An endpoint from its creation to its deletion, pass by pass."""
 
 from itertools import pairwise
 

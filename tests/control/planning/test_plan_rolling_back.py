@@ -1,4 +1,4 @@
-"""Rolling updates that are taken back: the old workers come in batches, and the new ones serve until they are there."""
+"""Rollbacks of rolling updates: old workers return in batches, and the new ones serve until they are ready."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Updates of an endpoint, pass by pass: how the traffic goes over, and back."""
+"""Updates of an endpoint, pass by pass: the traffic shifts to the new revision, and back."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""From a model to a worker."""
+"""The specification of a worker, built from a model and its revision."""
 
 from typing import Any
 

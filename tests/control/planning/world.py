@@ -26,17 +26,17 @@ AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """What a worker does after its start."""
+    """The script of a fake worker after its start."""
 
     fetch_s: float = 1.0
     ready_s: float | None = 3.0
-    """None: never."""
+    """None if it never becomes ready."""
     crash_s: float | None = None
     message: str = ""
-    """What it says when it crashes."""
+    """Its message when it crashes."""
     stop_s: float = 2.0
     is_immortal: bool = False
-    """No signal ends it."""
+    """True if no signal ends it."""
 
 
 GOOD = Behaviour()
@@ -56,7 +56,7 @@ class Played:
     shown: WorkerPhase | None = None
     """Seen instead, from now on."""
     instance: str = ""
-    """Where a copy of a component was placed."""
+    """Instance on which a copy of a component is placed."""
 
 
 def pass_context(
@@ -93,11 +93,11 @@ class World:
     """The platform dies between a worker's record and its process."""
     num_made: int = 0
     alarm: str = ""
-    """Why an alarm that is watched during updates speaks against them; empty: none does."""
+    """Reason for a rollback that an alarm demands; empty without one."""
     no_room: str = ""
-    """Why missing workers have no place; empty: they have one."""
+    """Reason why missing workers cannot be placed; empty if they can."""
     busy: dict[str, int] = field(default_factory=dict)
-    """Worker -> requests that run on it."""
+    """Number of requests in flight, by worker."""
 
     def create(
         self, config: Mapping[str, Any], behaviour: Behaviour = GOOD, deployment: Mapping[str, Any] | None = None
@@ -174,7 +174,7 @@ class World:
 
     @property
     def state(self) -> State:
-        """What DescribeEndpoint would say."""
+        """The status that DescribeEndpoint would show."""
         return visible_state(self.record)
 
     @property

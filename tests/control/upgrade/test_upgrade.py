@@ -1,4 +1,4 @@
-"""A store that an older Headrace wrote opens, says the same, and its endpoints come up."""
+"""A store written by an older Headrace opens, is described as before, and its endpoints come up."""
 
 import contextlib
 import json
