@@ -77,22 +77,24 @@ class ControlApp:
         await send_response(scope, send, response.status, response.headers, response.body)
 
     async def _answer(self, request: HttpRequest, request_id: str) -> HttpResponse:
-        started_s, spoken = time.perf_counter(), identify(request)
+        started_s, identified = time.perf_counter(), identify(request)
         try:
             request = compression.inflated(request, max_bytes=MAX_BODY_BYTES)
-            spoken = identify(request)  # a form names its operation only in its body
-            if spoken.operation in services.operation_names(spoken.service):
+            identified = identify(request)  # a form names its operation only in its body
+            if identified.operation in services.operation_names(identified.service):
                 # report unsupported operations before validation errors
-                self._handler_of(spoken.service, spoken.operation)
+                self._handler_of(identified.service, identified.operation)
             free = frozenset() if self._is_strict else FREE_IN_FRIENDLY_MODE
             call = calls.parse(request, free_shapes=free)
             result = await asyncio.to_thread(self._handle, call, request_id)
             response = calls.render(call, result, request_id)
         except AwsError as error:
-            response = calls.render_error(spoken, error, request_id)
-            self._log_call(spoken.service, spoken.operation, response.status, started_s, request_id, error.message)
+            response = calls.render_error(identified, error, request_id)
+            self._log_call(
+                identified.service, identified.operation, response.status, started_s, request_id, error.message
+            )
         else:
-            self._log_call(spoken.service, spoken.operation, response.status, started_s, request_id)
+            self._log_call(identified.service, identified.operation, response.status, started_s, request_id)
         return response
 
     def _handle(self, call: AwsCall, request_id: str) -> dict[str, Any]:
@@ -120,7 +122,9 @@ class ControlApp:
             raise
         except Exception as error:
             self._log.exception("call.failed", service=call.service, operation=call.operation, request_id=request_id)
-            raise AwsError("InternalFailure", f"Headrace failed; its log says why, at {request_id}.") from error
+            raise AwsError(
+                "InternalFailure", f"Headrace failed. Its log has the error under request_id {request_id}."
+            ) from error
         raise throttled(f"{call.operation}: other calls keep writing to the same resource. Try again.")
 
     def _handler_of(self, service: str, operation: str) -> Handler:
@@ -128,7 +132,7 @@ class ControlApp:
         if handler is None:
             raise AwsError(
                 "UnknownOperationException",
-                f"{service} {operation} is not supported by Headrace: docs/coverage.md lists what is.",
+                f"{service} {operation} is not supported by Headrace: docs/coverage.md lists the supported operations.",
             )
         return handler
 

@@ -92,7 +92,7 @@ class _FileLock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise SettingsError(f"The store's lock {path} cannot be made: {error.strerror}.") from error
+            raise SettingsError(f"The store's lock {path} cannot be created: {error.strerror}.") from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

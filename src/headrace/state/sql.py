@@ -259,7 +259,7 @@ class SqlStore:
             yield
         except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
             raise Unavailable(
-                f"The store {self._shown} does not work: {first_line(error)}. What was written before is safe. "
+                f"The store {self._shown} failed: {first_line(error)}. Earlier writes are safe. "
                 "Check its disk (is it full?) or that the database server runs, then try again."
             ) from error
 

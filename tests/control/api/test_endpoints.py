@@ -233,7 +233,7 @@ def test_a_deployment_that_contradicts_itself_is_refused(
 def test_more_workers_than_an_endpoint_may_have_are_refused(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     make_config(client, InitialInstanceCount=1000)
-    with pytest.raises(client.exceptions.ResourceLimitExceeded, match="1000 were asked for"):
+    with pytest.raises(client.exceptions.ResourceLimitExceeded, match="1000 were requested"):
         client.create_endpoint(EndpointName="e", EndpointConfigName="c")
 
 

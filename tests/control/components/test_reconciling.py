@@ -162,7 +162,7 @@ async def test_all_specifications_are_described_and_the_fitting_one_is_deployed(
     [
         ((TYPE, TYPE), "Several of Specifications are for ml.p3.8xlarge"),
         ((TYPE, None), "InstanceType is missing"),
-        (("ml.g5.xlarge",), "No one of Specifications is for ml.p3.8xlarge"),
+        (("ml.g5.xlarge",), "None of Specifications is for ml.p3.8xlarge"),
     ],
 )
 async def test_specifications_that_are_not_clear_are_refused(

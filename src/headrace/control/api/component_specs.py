@@ -28,14 +28,16 @@ def chosen_specification(params: Json, instance_type: str) -> Json:
     if single:
         return dict(single)
     if not several:
-        raise validation_error("Specification is missing: it says which model the inference component serves.")
+        raise validation_error("Specification is missing: it names the model that the inference component serves.")
     if len(several) > 1:
         _refuse_ambiguous(several)
     for specification in several:
         if specification.get("InstanceType", instance_type) == instance_type:
             return dict(specification)
     named = ", ".join(str(specification.get("InstanceType")) for specification in several)
-    raise validation_error(f"No one of Specifications is for {instance_type}, the variant's type; they are: {named}.")
+    raise validation_error(
+        f"None of Specifications is for {instance_type}, the variant's instance type; given: {named}."
+    )
 
 
 def _refuse_ambiguous(specifications: Sequence[Json]) -> None:
@@ -43,7 +45,7 @@ def _refuse_ambiguous(specifications: Sequence[Json]) -> None:
     for specification in specifications:
         kind = specification.get("InstanceType")
         if kind is None:
-            raise validation_error("InstanceType is missing in one of several Specifications; each is for a type.")
+            raise validation_error("InstanceType is missing in one of several Specifications; expected one in each.")
         if kind in seen:
             raise validation_error(f"Several of Specifications are for {kind}. Give one for each instance type.")
         seen.add(kind)

@@ -75,7 +75,7 @@ def update_inference_component(context: CallContext, params: dict[str, Any]) -> 
     copies = (params.get("RuntimeConfig") or {}).get("CopyCount")
     if not any(params.get(member) for member in _SPECIFICATIONS):
         if copies is None:
-            raise validation_error("Nothing is to be updated: give Specification, Specifications or RuntimeConfig.")
+            raise validation_error("Nothing to update: give Specification, Specifications or RuntimeConfig.")
         return _scale(context, record, int(copies))
     endpoint = context.get(ENDPOINT, record.spec.endpoint)
     host = _host_of(context, endpoint, record.spec.revision.variant)

@@ -99,7 +99,7 @@ def _check_model(context: CallContext, params: dict[str, Any]) -> None:
     if len(containers) > 1:
         raise validation_error(
             f"The model has {len(containers)} containers; Headrace does not support inference pipelines and "
-            "multi-container models yet. Make one model of each container."
+            "multi-container models yet. Create a model for each container."
         )
     _check_container(context, container_of(params))
 
@@ -109,7 +109,7 @@ def _check_container(context: CallContext, container: dict[str, Any]) -> None:
         if container.get(member):
             raise validation_error(f"{title} ({member}) are not supported by Headrace yet.")
     if container.get("Mode") == "MultiModel":
-        raise validation_error("Mode MultiModel is not supported by Headrace yet. Make one endpoint a model.")
+        raise validation_error("Mode MultiModel is not supported by Headrace yet. Create an endpoint for each model.")
     if not container.get("Image"):
         raise validation_error("The container has no Image. Name the image that serves the model.")
     if container.get("ModelDataUrl") and container.get("ModelDataSource"):
@@ -117,7 +117,9 @@ def _check_container(context: CallContext, container: dict[str, Any]) -> None:
     for source in _s3_sources(container):
         for member in ("ManifestS3Uri", "HubAccessConfig"):
             if source.get(member):
-                raise validation_error(f"{member} is not supported by Headrace yet. Name the files' own S3Uri.")
+                raise validation_error(
+                    f"{member} is not supported by Headrace yet. Give the S3Uri of the files themselves."
+                )
     image_profile(container, own_images=context.own_images, is_strict=context.is_strict)
 
 

@@ -99,7 +99,7 @@ def delete_log_group(context: CallContext, params: dict[str, Any]) -> dict[str, 
     """Answer DeleteLogGroup: delete the logs of ended workers, or refuse if the group has running workers."""
     streams = _streams(context, params)
     if any(not stream.is_ended for stream in streams):
-        raise AwsError("OperationAbortedException", f"{params['logGroupName']} has workers that write to it.")
+        raise AwsError("OperationAbortedException", f"{params['logGroupName']} has running workers, which write to it.")
     context.logs.drop([stream.worker for stream in streams])
     return {}
 

@@ -249,6 +249,6 @@ def check_num_copies(copies: int) -> None:
     if copies > MAX_COPIES:
         raise AwsError(
             "ResourceLimitExceeded",
-            f"The limit for the number of copies of an inference component is {MAX_COPIES}, and {copies} were asked "
-            "for. Ask for fewer.",
+            f"The limit for the number of copies of an inference component is {MAX_COPIES}, and {copies} were "
+            "requested. Request fewer.",
         )

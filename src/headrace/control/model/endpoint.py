@@ -222,7 +222,7 @@ def check_num_workers(desired: Mapping[str, DesiredCapacity]) -> None:
         raise AwsError(
             "ResourceLimitExceeded",
             f"The account-level service limit 'Number of instances for an endpoint' is {MAX_WORKERS} Instances, "
-            f"and {number} were asked for. Ask for fewer.",
+            f"and {number} were requested. Request fewer.",
         )
 
 

@@ -219,7 +219,7 @@ def _version_and_dialect(family: Family, tag: str) -> tuple[str, str, str]:
         if len(family.dialects) == 1:
             return "", newest, ""
         shown = f"The tag {tag!r}" if tag else "An image without a tag"
-        return "", newest, f"{shown} does not say which version of {family.title} it is: taken to speak {newest}."
+        return "", newest, f"{shown} does not say which version of {family.title} it is: {newest} is assumed."
     version = next(group for group in found.groups() if group)
     number = tuple(int(part) for part in version.split("."))
     return version, next(dialect for since, dialect in reversed(family.dialects) if number >= since), ""
@@ -274,7 +274,7 @@ def _unknown(image: str, environment: Mapping[str, str], *, is_strict: bool) -> 
         )
     completed, notices = _completed(environment, {})
     remark = (
-        f"The image {image} is not known: Headrace's own model server takes its place. "
+        f"The image {image} is not known: Headrace's own model server runs instead. "
         "Name a command for it in a file of own images (docs/images.md) to run something else."
     )
     return _served("auto", completed, family="unknown", version="", notices=(remark, *notices))

@@ -317,7 +317,7 @@ def exit_reason(seen: Observation) -> str:
     if seen.message:
         return seen.message
     if seen.exit_code is None:
-        return "it ended, and left no exit status."
+        return "it ended without an exit status."
     if seen.exit_code < 0:
         return f"it was ended by signal {-seen.exit_code}."
     return f"it ended with exit status {seen.exit_code}."
