@@ -20,7 +20,7 @@ from headrace.control.planning.rollout import wanted_workers
 from headrace.control.planning.worker_build import WorkerDefaults, build_worker
 from headrace.platform.operations import OPERATIONS
 from headrace.state.records import copy_part
-from headrace.state.routes import Route
+from headrace.state.routes import VariantRoute
 from headrace.state.sql import SqlStore, open_store
 from headrace.wire.aws import calls, patterns, services, validation
 from headrace.wire.aws.errors import AwsError
@@ -201,8 +201,7 @@ def act(store: SqlStore) -> None:
             if plan.deployment is None:
                 store.remove(record)
                 break
-            assert plan.route is not None
-            assert copy_part(plan.route, Route) == plan.route
+            assert all(copy_part(route, VariantRoute) == route for route in plan.variants)
             status = EndpointStatus(progress=plan.deployment.progress, revisions=dict(plan.deployment.revisions))
             record = store.update(record, status=status)  # noqa: PLW2901 -- the same one, later
             workers = [serving(fleet, n) for fleet, num in wanted_workers(plan.deployment).items() for n in range(num)]

@@ -21,12 +21,11 @@ def test_a_good_model_comes_into_service_with_all_its_workers() -> None:
     world.create(config(a=2, b=1))
     world.step()
     assert world.state is State.CREATING
-    assert world.route is not None
-    assert all(not fleet.replicas for one in world.route.variants for fleet in one.fleets)
+    assert all(not fleet.replicas for one in world.variants for fleet in one.fleets)
     world.settle(5)
     assert world.state is State.IN_SERVICE
-    assert world.route.variants[0].fleets[0].share == 1
-    assert [len(one.fleets[0].replicas) for one in world.route.variants] == [2, 1]
+    assert world.variants[0].fleets[0].share == 1
+    assert [len(one.fleets[0].replicas) for one in world.variants] == [2, 1]
 
 
 def test_a_host_of_components_is_in_service_at_once_and_has_no_workers() -> None:
@@ -37,8 +36,7 @@ def test_a_host_of_components_is_in_service_at_once_and_has_no_workers() -> None
     world.step()
     assert world.state is State.IN_SERVICE
     assert world.workers == {}
-    assert world.route is not None
-    assert world.route.variants[0].fleets == ()
+    assert world.variants[0].fleets == ()
 
 
 def test_a_model_that_says_why_it_cannot_be_loaded_fails_the_endpoint_at_once() -> None:
@@ -104,11 +102,10 @@ def test_a_worker_that_stops_answering_is_replaced_after_a_while() -> None:
     world.show(hung, WorkerPhase.UNHEALTHY)
     world.step(1)
     assert world.shares() == {1: 1.0}
-    assert world.route is not None
-    assert world.route.variants[0].fleets[0].replicas == ()
+    assert world.variants[0].fleets[0].replicas == ()
     world.settle(40)
     assert [one.name for one in world.wanted()] != [hung]
-    assert world.route.variants[0].fleets[0].replicas
+    assert world.variants[0].fleets[0].replicas
 
 
 def test_new_weights_hold_at_once_and_new_counts_when_they_are_there() -> None:
@@ -116,8 +113,7 @@ def test_new_weights_hold_at_once_and_new_counts_when_they_are_there() -> None:
     world.scale(a=(3.0, 2))
     assert world.state is State.UPDATING
     world.step()
-    assert world.route is not None
-    assert [one.weight for one in world.route.variants] == [3.0, 1.0]
+    assert [one.weight for one in world.variants] == [3.0, 1.0]
     assert world.state is State.UPDATING
     world.settle(5)
     assert world.state is State.IN_SERVICE
@@ -143,8 +139,7 @@ def test_a_worker_that_goes_gets_no_requests_before_it_is_stopped() -> None:
     world.scale(a=(1.0, 1))
     world.step(0.1)
     (leaving,) = [played for played in world.workers.values() if played.view.draining_s is not None]
-    assert world.route is not None
-    assert leaving.view.name not in {one.worker for one in world.route.variants[0].fleets[0].replicas}
+    assert leaving.view.name not in {one.worker for one in world.variants[0].fleets[0].replicas}
     world.step(0.5)
     assert leaving.view.stopping_s is None
     world.step(0.6)
@@ -158,8 +153,7 @@ def test_a_variant_that_wakes_may_be_waited_for_in_every_moment() -> None:
     world.scale(a=(1.0, 1))
     for _ in range(100):
         world.step(0.1)
-        assert world.route is not None
-        (variant,) = world.route.variants
+        (variant,) = world.variants
         assert variant.standby != any(fleet.replicas for fleet in variant.fleets)
     assert not variant.standby
 
@@ -171,8 +165,7 @@ def test_a_crashed_worker_is_waited_for_until_it_has_crashed_too_often() -> None
     seen: list[tuple[int, bool]] = []
     for _ in range(400):
         world.step(0.25)
-        assert world.route is not None
-        (variant,) = world.route.variants
+        (variant,) = world.variants
         if not any(fleet.replicas for fleet in variant.fleets):
             seen.append((world.num_made - 1, variant.standby))
     assert all(standby for num_restarts, standby in seen if num_restarts < 5), "delays of 1, 2, 4 and 8 s"
@@ -219,7 +212,7 @@ def test_an_endpoint_can_be_deleted_in_every_state(seconds: float) -> None:
     world.delete()
     assert world.state is State.DELETING
     world.step(0.1)
-    assert world.route is None
+    assert world.variants == ()
     world.settle(10)
     assert world.record is None
     assert world.workers == {}

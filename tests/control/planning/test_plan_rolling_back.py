@@ -38,8 +38,7 @@ def half_way(deployment: dict[str, Any], *, count: int = 4, behaviour: Behaviour
 
 def serving(world: World) -> int:
     """Workers that take requests, and get some."""
-    assert world.route is not None
-    fleets = world.route.variants[0].fleets
+    fleets = world.variants[0].fleets
     return sum(len(fleet.replicas) for fleet in fleets if fleet.share > 0)
 
 

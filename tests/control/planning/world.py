@@ -18,7 +18,7 @@ from headrace.control.planning.deployment import ExternalConditions
 from headrace.control.planning.plan import Plan, plan_deployable
 from headrace.control.planning.worker_actions import Action, Drain, Forget, GiveUp, Launch, RemoveRecord, Start, Stop
 from headrace.state.records import AnyKind, Record, RecordPart, copy_part
-from headrace.state.routes import Route
+from headrace.state.routes import VariantRoute
 from headrace.wire.aws.scope import AwsScope
 
 AWS_SCOPE = AwsScope(account="123456789012", region="us-east-1")
@@ -85,7 +85,7 @@ class World:
     now_s: float = 1000.0
     workers: dict[str, Played] = field(default_factory=dict)
     record: Any = None
-    route: Route | None = None
+    variants: tuple[VariantRoute, ...] = ()
     plan: Plan | None = None
     behaviours: dict[int, Behaviour] = field(default_factory=dict)
     """By revision."""
@@ -160,7 +160,7 @@ class World:
     def take(self, plan: Plan) -> None:
         """Record and do what was planned."""
         assert self.record is not None
-        self.plan, self.route = plan, plan.route
+        self.plan, self.variants = plan, plan.variants
         if plan.deployment is not None:
             status = self.kind.status(progress=plan.deployment.progress, revisions=dict(plan.deployment.revisions))
             self.record = replace(self.record, status=copy_part(status, self.kind.status))
@@ -196,8 +196,7 @@ class World:
 
     def shares(self, variant: str = "a") -> dict[int, float]:
         """Share of each revision, as it is routed."""
-        assert self.route is not None
-        route = next(one for one in self.route.variants if one.name == variant)
+        route = next(one for one in self.variants if one.name == variant)
         return {fleet.generation: fleet.share for fleet in route.fleets}
 
     def crash(self, name: str, message: str = "") -> None:

@@ -77,7 +77,7 @@ class EndpointPass:
         view = view_endpoint(record, components, copies, alarms=snapshot.alarms, loads=self._loads())
         plan = plan_endpoint(view, self._context())
         # NOTE: the route comes first, so that an endpoint which is InService to DescribeEndpoint can be invoked.
-        await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, plan.own.route)
+        await store_access.publish(self._store, snapshot.routes.get(record.name), record.name, plan.route)
         own = copies.pop("", [])
         if plan.own.deployment is not None and isinstance(record, Record):
             record = await self._record_endpoint(record, plan.own.deployment, own, plan.instances)

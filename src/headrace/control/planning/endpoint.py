@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as evolve
 
 from headrace.control.model.component import ComponentRecord
-from headrace.control.model.endpoint import EndpointRecord, HostInstance
+from headrace.control.model.endpoint import ENDPOINT, EndpointRecord, HostInstance
+from headrace.control.model.names import arn_of
 from headrace.control.model.worker import WorkerRecord, WorkerView, view_worker
 from headrace.control.model.workload import Deployable
 from headrace.control.planning.config import PassContext
@@ -22,7 +23,7 @@ from headrace.control.planning.plan import Plan, plan_deployable, plan_removal
 from headrace.control.planning.pool import Placed
 from headrace.control.planning.worker_actions import Action, Drain, GiveUp, RemoveRecord, Start
 from headrace.state.records import Record, Unreadable
-from headrace.state.routes import ComponentRoute, Route
+from headrace.state.routes import ComponentRoute, Route, VariantRoute
 
 _NO_SPARE_ROOM = " An update needs room for a batch of new copies (MaximumBatchSize) beside those that serve."
 
@@ -46,10 +47,12 @@ class EndpointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointPlan:
-    """The plan of an endpoint with its components."""
+    """The plan of an endpoint with its components. In this order: publish the route, record the progress, act."""
 
+    route: Route | None
+    """None if the endpoint is being deleted: its route is removed."""
     own: Plan
-    """Of the endpoint's record and the workers of its own models; `route` includes the components."""
+    """For the endpoint's record and the workers of its own models."""
     components: Mapping[str, Plan]
     """By name."""
     instances: Mapping[str, Sequence[HostInstance]]
@@ -139,14 +142,19 @@ def _alarm_reason(record: Deployable, alarms: Collection[str]) -> str:
 
 def plan_endpoint(view: EndpointView, context: PassContext) -> EndpointPlan:
     """Plan an endpoint with its components. One that cannot be read is planned only while it is being deleted."""
-    own, instances = _plan_own(view, context), {}
-    if own.deployment is not None and isinstance(view.record, Record):
-        instances = view.record.status.instances
-    hosted = plan_components(own.deployment, view.components, context, instances=instances, unreadable=view.unreadable)
-    route = own.route if own.route is None else _with_components(own.route, hosted)
+    record, own = view.record, _plan_own(view, context)
+    if own.deployment is None or isinstance(record, Unreadable):
+        hosted = plan_components(None, view.components, context, instances={}, unreadable=view.unreadable)
+        route = None
+    else:
+        instances = record.status.instances
+        hosted = plan_components(
+            own.deployment, view.components, context, instances=instances, unreadable=view.unreadable
+        )
+        route = _endpoint_route(record, own.deployment, own.variants, hosted, context)
     actions = own.actions if view.is_last else _without_removal(own.actions)
     return EndpointPlan(
-        own=replace(own, route=route, actions=actions), components=hosted.plans, instances=hosted.instances
+        route=route, own=replace(own, actions=actions), components=hosted.plans, instances=hosted.instances
     )
 
 
@@ -159,10 +167,24 @@ def _plan_own(view: EndpointView, context: PassContext) -> Plan:
     return plan_deployable(record, view.workers, context, conditions=conditions)
 
 
-def _with_components(route: Route, hosted: ComponentPlans) -> Route:
+def _endpoint_route(
+    record: EndpointRecord,
+    deployment: Deployment,
+    variants: Sequence[VariantRoute],
+    hosted: ComponentPlans,
+    context: PassContext,
+) -> Route:
     """Return the route of an endpoint with its components, and the instances that they share."""
-    variants = [replace(variant, instances=len(hosted.instances.get(variant.name, ()))) for variant in route.variants]
-    return replace(route, variants=tuple(variants), components=hosted.routes)
+    return Route(
+        endpoint=record.name,
+        endpoint_arn=arn_of(context.aws_scope, ENDPOINT, record.name),
+        endpoint_uid=record.uid,
+        created_s=record.created_s,
+        status=deployment.progress.state.value,
+        variants=tuple(replace(variant, instances=len(hosted.instances.get(variant.name, ()))) for variant in variants),
+        components=hosted.routes,
+        async_output=(deployment.stable or record.spec.revision).async_output,
+    )
 
 
 def _without_removal(actions: Sequence[Action]) -> tuple[Action, ...]:
@@ -206,9 +228,9 @@ def _component_routes(
     """Return the routes of the components, with the routing strategy of their variant."""
     routes = []
     for name, plan in sorted(plans.items()):
-        if plan.route is None or not plan.route.variants:
+        if not plan.variants:
             continue
-        route = plan.route.variants[0]
+        route = plan.variants[0]
         if (variant := variants.get(route.name)) is not None:
             route = replace(route, strategy=variant.strategy)
         routes.append(ComponentRoute(name=name, variant=route.name, route=route))

@@ -1,5 +1,5 @@
 """
-The next actions for one endpoint or component: its record, its workers and the time give actions, a route and a status.
+The next actions for one endpoint or component: its record, its workers and the time give actions, routes and a status.
 
 The reconciler calls it once a pass with what is true, not with what has happened: after a crash of a worker or of the
 platform the next pass decides again. Doing an action twice, or half, does no harm.
@@ -14,19 +14,19 @@ from headrace.control.model.workload import Deployable, State
 from headrace.control.planning.config import PassContext, ReconcilerConfig
 from headrace.control.planning.deployment import NO_CONDITIONS, Deployment, ExternalConditions, start_deployment
 from headrace.control.planning.rollout import advance, desired_state
-from headrace.control.planning.routes import plan_route
+from headrace.control.planning.routes import plan_variants
 from headrace.control.planning.worker_actions import Action, end_workers, plan_workers, removal_actions
-from headrace.state.routes import Route
+from headrace.state.routes import VariantRoute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The outcome of planning. In this order: publish the route, record the progress, act."""
+    """The outcome of planning one endpoint or component."""
 
     deployment: Deployment | None
     """None: it is being deleted."""
-    route: Route | None
-    """None: it is removed."""
+    variants: tuple[VariantRoute, ...] = ()
+    """Routes of its variants."""
     actions: tuple[Action, ...]
     is_stable: bool = False
     """The state is not transient, and each worker is ready or has ended."""
@@ -59,10 +59,10 @@ def plan_deployable(
     deployment = advance(start_deployment(record, now_s), workers, now_s=now_s, config=config, conditions=conditions)
     desired = desired_state(deployment)
     changes = plan_workers(desired, workers, now_s=now_s, config=config)
-    route = plan_route(
-        record, deployment, desired, changes.staying, aws_scope=context.aws_scope, starting=changes.starting
+    variants = plan_variants(record, deployment, desired, changes.staying, starting=changes.starting)
+    return Plan(
+        deployment=deployment, variants=variants, actions=changes.actions, is_stable=_is_stable(deployment, workers)
     )
-    return Plan(deployment=deployment, route=route, actions=changes.actions, is_stable=_is_stable(deployment, workers))
 
 
 def plan_orphans(workers: Sequence[WorkerView], *, now_s: float, config: ReconcilerConfig) -> tuple[Action, ...]:
@@ -73,7 +73,7 @@ def plan_orphans(workers: Sequence[WorkerView], *, now_s: float, config: Reconci
 def plan_removal(deleting_s: float, workers: Sequence[WorkerView], *, now_s: float, config: ReconcilerConfig) -> Plan:
     """Plan a deletion."""
     actions = removal_actions(deleting_s, workers, now_s=now_s, config=config)
-    return Plan(deployment=None, route=None, actions=actions)
+    return Plan(deployment=None, actions=actions)
 
 
 def _is_stable(deployment: Deployment, workers: Sequence[WorkerView]) -> bool:

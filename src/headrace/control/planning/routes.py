@@ -1,58 +1,44 @@
-"""The route of an endpoint: its progress and its workers give the replicas and their shares of the traffic."""
+"""Routes of variants: the progress of a deployment and its workers give the replicas and their traffic."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from headrace.control.model.component import is_component
-from headrace.control.model.endpoint import ENDPOINT
-from headrace.control.model.names import arn_of
 from headrace.control.model.worker import WorkerView
 from headrace.control.model.workload import Deployable, Revision, State, Workload
 from headrace.control.planning.deployment import Deployment, DesiredState
-from headrace.state.routes import Fleet, Replica, Route, VariantRoute
-from headrace.wire.aws.scope import AwsScope
+from headrace.state.routes import Fleet, Replica, VariantRoute
 
 _SERVING = frozenset({State.IN_SERVICE, State.UPDATING, State.ROLLING_BACK, State.UPDATE_ROLLBACK_FAILED})
 
 
-def plan_route(
+def plan_variants(
     record: Deployable,
     deployment: Deployment,
     desired: DesiredState,
     workers: Sequence[WorkerView],
     *,
-    aws_scope: AwsScope,
     starting: Collection[str] = (),
-) -> Route:
+) -> tuple[VariantRoute, ...]:
     """
-    Return the route of an endpoint; it has no replicas while the endpoint is not in service.
+    Return the routes of the variants of an endpoint or a component; without replicas while it is not in service.
 
     Args:
         record: of the endpoint or the component.
-        deployment: how far it is.
-        desired: the workers and the traffic that it needs.
+        deployment: its deployment.
+        desired: the workers and the traffic that the deployment needs.
         workers: all that stay.
-        aws_scope: of the ARN of the endpoint.
         starting: variants of which a worker is started now or soon.
     """
     progress = deployment.progress
-    endpoint = record.spec.endpoint if is_component(record) else record.name
     serving = [worker for worker in workers if worker.can_serve] if progress.state in _SERVING else []
     is_first = is_component(record) and progress.state is State.CREATING
     is_up = is_first or progress.state in _SERVING
     awake = {variant for (variant, _), count in desired.num_workers.items() if count}
     coming = {worker.variant for worker in workers if worker.is_wanted} | set(starting)
-    return Route(
-        endpoint=record.name,
-        endpoint_arn=arn_of(aws_scope, ENDPOINT, endpoint),
-        endpoint_uid=record.uid,
-        created_s=record.created_s,
-        status=progress.state.value,
-        variants=tuple(
-            _on_standby(route, is_awaited=route.name not in awake or route.name in coming) if is_up else route
-            for route in _variants(deployment, desired.traffic_fraction, serving)
-        ),
-        async_output=(deployment.stable or record.spec.revision).async_output,
+    return tuple(
+        _on_standby(route, is_awaited=route.name not in awake or route.name in coming) if is_up else route
+        for route in _variants(deployment, desired.traffic_fraction, serving)
     )
 
 

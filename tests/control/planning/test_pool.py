@@ -1,4 +1,4 @@
-"""The placement of copies, and the number of instances."""
+"""The pool of a variant: the instance for a copy, and the number of instances."""
 
 from itertools import count
 from typing import Any
