@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import cast
 
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
-from headrace.engine.loading.assembly import assemble
 from headrace.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 
 QUESTIONS = {
@@ -67,7 +66,7 @@ async def measure(dtype: str, arguments: argparse.Namespace) -> list[Count]:
     settings = ServerSettings(
         model=arguments.model, dtype=dtype, kv_dtype=arguments.kv_dtype, max_model_len=512, isa=arguments.isa
     )
-    engine = assemble(engine_config(settings))
+    engine = load_engine(settings)
     try:
         await engine.start()
         return [

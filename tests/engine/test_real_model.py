@@ -11,9 +11,8 @@ import pytest
 
 import headrace
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar
-from headrace.engine.loading.assembly import assemble
 from headrace.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import Answer, FreeRows, ask, request, running
 
@@ -31,7 +30,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @asynccontextmanager
 async def engine_on(path: Path, cache_dir: Path, **changes: object) -> AsyncIterator[AsyncEngine]:
     settings = ServerSettings(model=str(path), cache_dir=cache_dir, max_model_len=512, threads=1)
-    async with running(assemble(engine_config(replace(settings, **changes)))) as engine:
+    async with running(load_engine(replace(settings, **changes))) as engine:
         yield engine
 
 

@@ -10,14 +10,13 @@ from click.testing import CliRunner
 
 from headrace.cli.main import cli
 from headrace.core.errors import InsufficientMemory, SettingsError
-from headrace.engine.loading.assembly import assemble
 from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.gguf_reader import gguf_name
 from headrace.models.loading import load_model
 from headrace.models.weights import Encoding, WeightSource
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.models.model_files import (
     TINY_LLAMA,
@@ -82,21 +81,19 @@ def test_smoothed_weights_equal_those_of_the_offline_command(llama: Path, tmp_pa
 
 
 def test_an_engine_with_dtype_smoothquant_runs_smoothed_weights_as_w8a8(llama: Path, tmp_path: Path) -> None:
-    config = engine_config(
-        ServerSettings(
-            model=str(llama),
-            dtype="smoothquant",
-            smoothquant_alpha=0.5,
-            cache_dir=tmp_path,
-            max_model_len=64,
-            threads=1,
-        )
+    settings = ServerSettings(
+        model=str(llama),
+        dtype="smoothquant",
+        smoothquant_alpha=0.5,
+        cache_dir=tmp_path,
+        max_model_len=64,
+        threads=1,
     )
-    engine = assemble(config)
+    engine = load_engine(settings)
     assert (engine.info.name, engine.info.dtype) == (llama.name, "w8a8")
     assert len(folders(tmp_path)) == 1
     (first,) = (tmp_path / "packed").glob("*.weights")
-    assemble(replace(config, dtype="w8a8"))
+    load_engine(replace(settings, dtype="w8a8"))
     plain = set((tmp_path / "packed").glob("*.weights")) - {first}
     assert len(plain) == 1, "other weights than those of plain w8a8"
 
