@@ -95,7 +95,9 @@ def text(limits: dict[str, Any]) -> st.SearchStrategy[str]:
 
 
 def structure(shape: Any, depth: int) -> st.SearchStrategy[dict[str, Any]]:
-    members = {name: st.deferred(lambda one=one: valid(one, depth + 1)) for name, one in shape.members.items()}
+    members = {
+        name: st.deferred(lambda member=member: valid(member, depth + 1)) for name, member in shape.members.items()
+    }
     required = {name: members.pop(name) for name in shape.required_members}
     names = st.lists(st.sampled_from(sorted(members)), unique=True, max_size=4) if members else st.just([])
     return names.flatmap(lambda picked: st.fixed_dictionaries(required | {name: members[name] for name in picked}))

@@ -253,10 +253,10 @@ def test_endpoints_are_listed_by_state_and_name_page_by_page(still_platform: Pla
     for number in range(5):
         client.create_endpoint(EndpointName=f"e{number}", EndpointConfigName="c")
     first = client.list_endpoints(SortBy="Name", SortOrder="Ascending", MaxResults=3)
-    assert [one["EndpointName"] for one in first["Endpoints"]] == ["e0", "e1", "e2"]
+    assert [endpoint["EndpointName"] for endpoint in first["Endpoints"]] == ["e0", "e1", "e2"]
     rest = client.list_endpoints(SortBy="Name", SortOrder="Ascending", NextToken=first["NextToken"])
-    assert [one["EndpointName"] for one in rest["Endpoints"]] == ["e3", "e4"]
+    assert [endpoint["EndpointName"] for endpoint in rest["Endpoints"]] == ["e3", "e4"]
     assert "NextToken" not in rest
     assert len(client.list_endpoints(StatusEquals="Creating")["Endpoints"]) == 5
     assert client.list_endpoints(StatusEquals="InService")["Endpoints"] == []
-    assert [one["EndpointName"] for one in client.list_endpoints(NameContains="3")["Endpoints"]] == ["e3"]
+    assert [endpoint["EndpointName"] for endpoint in client.list_endpoints(NameContains="3")["Endpoints"]] == ["e3"]

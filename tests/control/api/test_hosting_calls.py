@@ -83,7 +83,7 @@ def two_variants(client: Any) -> None:
 
 def described(platform: Platform, client: Any) -> list[tuple[str, float, int]]:
     found = platform.wait_for(client, "e", "InService")["ProductionVariants"]
-    return [(one["VariantName"], one["CurrentWeight"], one["CurrentInstanceCount"]) for one in found]
+    return [(variant["VariantName"], variant["CurrentWeight"], variant["CurrentInstanceCount"]) for variant in found]
 
 
 def test_both_variants_change_together(platform: Platform) -> None:

@@ -32,7 +32,7 @@ def test_pages_have_everything_once_and_in_order(
     while True:
         page = list_page(listed(things), params, member="Things")
         assert len(page["Things"]) <= number
-        found += [one["n"] for one in page["Things"]]
+        found += [thing["n"] for thing in page["Things"]]
         if "NextToken" not in page:
             break
         params["NextToken"] = page["NextToken"]
@@ -47,7 +47,7 @@ def test_what_comes_and_goes_between_pages_shifts_nothing(things: dict[str, tupl
     first = list_page(listed(things), params, member="Things")
     if "NextToken" not in first:
         return
-    seen = [one["n"] for one in first["Things"]]
+    seen = [thing["n"] for thing in first["Things"]]
     left = {name: value for name, value in things.items() if name not in seen}
     rest = list_page(listed(left), {**params, "MaxResults": 100, "NextToken": first["NextToken"]}, member="Things")
-    assert [one["n"] for one in rest["Things"]] == sorted(left)
+    assert [thing["n"] for thing in rest["Things"]] == sorted(left)

@@ -38,11 +38,11 @@ def test_groups_and_streams_are_named_as_by_sagemaker(logs: Any) -> None:
     (group,) = logs.describe_log_groups(logGroupNamePrefix="/aws/sagemaker")["logGroups"]
     assert group["logGroupName"] == GROUP
     streams = logs.describe_log_streams(logGroupName=GROUP)["logStreams"]
-    assert [one["logStreamName"] for one in streams] == ["AllTraffic/i-1", "b/i-2"]
+    assert [stream["logStreamName"] for stream in streams] == ["AllTraffic/i-1", "b/i-2"]
     assert streams[0]["lastEventTimestamp"] == 1002
     page = logs.describe_log_streams(logGroupName=GROUP, limit=1)
     rest = logs.describe_log_streams(logGroupName=GROUP, nextToken=page["nextToken"])
-    assert [one["logStreamName"] for one in rest["logStreams"]] == ["b/i-2"]
+    assert [stream["logStreamName"] for stream in rest["logStreams"]] == ["b/i-2"]
 
 
 def test_lines_of_all_streams_come_in_the_order_of_time(logs: Any) -> None:
@@ -131,7 +131,7 @@ def test_streams_outlive_their_workers(logs: Any, still_platform: Platform) -> N
     ended, _ = logs.describe_log_streams(logGroupName=GROUP)["logStreams"]
     assert (ended["logStreamName"], ended["creationTime"], ended["lastEventTimestamp"]) == ("AllTraffic/i-1", 500, 1002)
     newest_first = logs.describe_log_streams(logGroupName=GROUP, orderBy="LastEventTime", descending=True)
-    assert [one["logStreamName"] for one in newest_first["logStreams"]] == ["AllTraffic/i-1", "b/i-2"]
+    assert [stream["logStreamName"] for stream in newest_first["logStreams"]] == ["AllTraffic/i-1", "b/i-2"]
     end(still_platform, 2)  # the endpoint is gone
     (group,) = logs.describe_log_groups()["logGroups"]
     assert (group["logGroupName"], group["creationTime"]) == (GROUP, 500)

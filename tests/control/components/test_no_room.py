@@ -148,7 +148,7 @@ def test_a_crashed_copy_gets_its_place_back() -> None:
     world.settle()
     assert (world.serving("a"), world.serving("b")) == (1, 3)
     for _ in range(4):  # the later ones are waited for before they start again
-        other.crash(next(one.name for one in other.wanted()))
+        other.crash(next(worker.name for worker in other.wanted()))
         world.settle(20)
     world.settle(60)
     assert (world.serving("a"), world.serving("b")) == (1, 3)
