@@ -48,7 +48,7 @@ def defines(path: Path, name: str) -> bool:
 
 
 def exists(dotted: str) -> bool:
-    """Whether `a.b.name` is a module below `headrace`, or a name that one defines."""
+    """Return whether `a.b.name` is a module below `headrace`, or a name that one defines."""
     path = PACKAGE.joinpath(*dotted.split("."))
     if path.is_dir() or path.with_suffix(".py").exists():
         return True

@@ -113,9 +113,9 @@ def table(counts: list[Count]) -> str:
     ]
     for start in range(0, len(counts), len(SAMPLING)):
         row = counts[start : start + len(SAMPLING)]
-        asked = f"{row[0].dtype} (auto)" if row[0].asked_dtype == "auto" else row[0].dtype
+        dtype = f"{row[0].dtype} (auto)" if row[0].asked_dtype == "auto" else row[0].dtype
         cells = " | ".join(f"{count.num_right} of {count.num_answers}" for count in row)
-        lines.append(f"| {row[0].question} | {asked} | {row[0].kv_dtype} | {cells} |")
+        lines.append(f"| {row[0].question} | {dtype} | {row[0].kv_dtype} | {cells} |")
     return "\n".join(lines)
 
 

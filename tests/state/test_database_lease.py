@@ -66,9 +66,9 @@ def test_an_in_memory_database_is_never_shared() -> None:
 
 
 def test_two_databases_of_one_server_know_nothing_of_each_other(new_database) -> None:
-    one, two = acquire_database_lease(new_database()), acquire_database_lease(new_database())
-    one.release()
-    two.release()
+    first, second = acquire_database_lease(new_database()), acquire_database_lease(new_database())
+    first.release()
+    second.release()
 
 
 def test_a_lost_connection_is_restored_and_the_lease_acquired_again(new_database) -> None:

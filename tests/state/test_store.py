@@ -200,12 +200,15 @@ def test_a_store_has_the_same_records_after_it_was_closed(lasting_place) -> None
 
 
 def test_two_stores_on_one_database_see_each_other(lasting_place) -> None:
-    with contextlib.closing(open_store(lasting_place)) as one, contextlib.closing(open_store(lasting_place)) as two:
-        made = one.create(MODEL, "a", spec={})
-        written = two.update(made, spec={"x": 1})
-        assert one.revision() == written.revision
+    with (
+        contextlib.closing(open_store(lasting_place)) as first,
+        contextlib.closing(open_store(lasting_place)) as second,
+    ):
+        made = first.create(MODEL, "a", spec={})
+        written = second.update(made, spec={"x": 1})
+        assert first.revision() == written.revision
         with pytest.raises(Conflict):
-            one.update(made, spec={"x": 2})
+            first.update(made, spec={"x": 2})
 
 
 def test_stores_that_are_opened_at_once_make_the_tables_once(lasting_place) -> None:

@@ -50,13 +50,13 @@ class HeadraceEngine:
     def describe(self) -> dict[str, Any]:
         info = self._engine.info
         requested = asdict(model_source(self._settings)) | asdict(engine_config(self._settings))
-        asked = {name: value for name, value in requested.items() if value is not None}
+        settings = {name: value for name, value in requested.items() if value is not None}
         return {
             "version": importlib.metadata.version("headrace"),
             "weights": info.dtype,
             "kv": info.kv_dtype,
             "device": info.device,
-            "engine": {name: Path(value).name if name == "model" else str(value) for name, value in asked.items()},
+            "engine": {name: Path(value).name if name == "model" else str(value) for name, value in settings.items()},
         }
 
 

@@ -56,14 +56,14 @@ def _options(rows: Sequence[SettingRow]) -> Decorator:
     return decorate
 
 
-def engine_settings(model: str, given: Mapping[str, object]) -> ServerSettings:
+def engine_settings(model: str, options: Mapping[str, object]) -> ServerSettings:
     """
     Return the settings of an engine from the options and `HEADRACE_*` variables.
 
     Raises:
         SettingsError: a value is invalid.
     """
-    overrides = {"model": model, **{name: given.get(name) for name in ENGINE_SETTINGS}}
+    overrides = {"model": model, **{name: options.get(name) for name in ENGINE_SETTINGS}}
     settings, _ = load_settings(overrides, _own_environment())
     return settings
 

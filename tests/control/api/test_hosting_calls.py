@@ -62,8 +62,8 @@ def test_times_are_times_and_filter_lists(client: Any) -> None:
     assert described["CreationTime"] <= described["LastModifiedTime"]
     for call, member, created in lists:
         assert isinstance(created, dt.datetime)
-        (one,) = call(CreationTimeAfter=LONG_AGO)[member]
-        assert isinstance(one["CreationTime"], dt.datetime)
+        (listed,) = call(CreationTimeAfter=LONG_AGO)[member]
+        assert isinstance(listed["CreationTime"], dt.datetime)
         assert call(CreationTimeBefore=LONG_AGO)[member] == []
     assert client.list_endpoints(LastModifiedTimeBefore=LONG_AGO)["Endpoints"] == []
 

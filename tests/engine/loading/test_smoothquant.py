@@ -119,9 +119,9 @@ def test_other_weights_of_the_same_name_are_quantized_again(llama: Path, tmp_pat
 def test_workers_that_start_together_smooth_the_weights_once(llama: Path, tmp_path: Path) -> None:
     told = [Told() for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
-        made = list(pool.map(lambda one: smoothed(llama, tmp_path, one), told))
+        made = list(pool.map(lambda progress: smoothed(llama, tmp_path, progress), told))
     assert len({weights.fingerprint for weights in made}) == 1
-    assert sum(one.layers > 0 for one in told) == 1
+    assert sum(progress.layers > 0 for progress in told) == 1
 
 
 def test_files_of_a_killed_start_are_removed(llama: Path, tmp_path: Path) -> None:

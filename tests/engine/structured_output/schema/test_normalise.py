@@ -19,7 +19,7 @@ A, B, N = {"type": "null"}, {"type": "boolean"}, {"type": "integer"}
 
 
 def accepts(schema: object, text: str, **options: str) -> bool:
-    """Whether a whole answer fits, as the engine would enforce it."""
+    """Return whether a whole answer fits, as the engine would enforce it."""
     source = grammar_source(Grammar("json_schema", json.dumps(schema), **options))
     matcher = LLMatcher(byte_tokenizer().grammar_tokenizer(), source, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
@@ -247,7 +247,7 @@ VALUES = st.recursive(
 
 
 def closed(schema: object, value: object) -> bool:
-    """Whether a value fits a schema whose objects have no property that the schema does not name (in one level)."""
+    """Return whether a value fits a schema and has only properties that the schema names (in one level)."""
     return jsonschema.Draft202012Validator({"allOf": [schema], "unevaluatedProperties": False}).is_valid(value)
 
 
