@@ -73,7 +73,7 @@ def test_a_component_that_failed_says_why(platform: Platform) -> None:
     assert "not enough hardware" in told["failure_reason"]
 
 
-def test_records_of_another_form_hide_no_others(platform: Platform) -> None:
+def test_unreadable_records_hide_no_others(platform: Platform) -> None:
     client = platform.client("sagemaker")
     model(client, "m")
     host(client)
@@ -92,7 +92,7 @@ def test_records_of_another_form_hide_no_others(platform: Platform) -> None:
     assert [copy["component"] for instance in seen["hosts"][0]["instances"] for copy in instance["copies"]] == ["c"]
 
 
-def test_an_endpoint_that_is_no_host_or_not_there_has_none(platform: Platform) -> None:
+def test_an_endpoint_that_is_no_host_or_unknown_has_no_components(platform: Platform) -> None:
     client = platform.client("sagemaker")
     model(client, "m")
     host(client, ModelName="m")

@@ -228,7 +228,7 @@ def serving(fleet: tuple[str, int], number: int) -> WorkerView:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(asked=st.lists(st.one_of(CALLS, MORE_OF_THESE), max_size=10))
-def test_any_calls_are_answered_and_can_be_acted_upon(asked: list[AwsCall]) -> None:
+def test_any_valid_calls_are_answered_and_their_records_can_be_planned(asked: list[AwsCall]) -> None:
     store = open_store("sqlite://")
     try:
         for call in (*BEGINNING, *asked):

@@ -8,7 +8,7 @@ from tests.control.calls import CONTAINER, make_model, refusal
 from tests.control.support import IMAGE, ROLE, Platform
 
 
-def test_a_model_is_what_it_was_made_of(still_platform: Platform) -> None:
+def test_a_model_is_described_as_it_was_created(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     arn = make_model(client)
     found = client.describe_model(ModelName="m")

@@ -33,7 +33,7 @@ from tests.control.components.scene import Scene
         lambda spec: {**spec, "revision": {**spec["revision"], "deployment": ["Alarms"]}},
     ],
 )
-async def test_a_component_that_cannot_be_read_hurts_only_itself(scene: Scene, change: Any) -> None:
+async def test_an_unreadable_component_affects_only_itself(scene: Scene, change: Any) -> None:
     await scene.host()
     scene.create("sound")
     scene.create("broken", copies=2)
@@ -67,7 +67,7 @@ async def test_a_component_that_cannot_be_read_hurts_only_itself(scene: Scene, c
     assert len(list(scene.machine.living())) == 3
 
 
-async def test_a_status_that_cannot_be_read_hurts_only_its_component(scene: Scene) -> None:
+async def test_an_unreadable_status_affects_only_its_component(scene: Scene) -> None:
     await scene.host()
     scene.create("sound")
     scene.create("broken")
@@ -105,7 +105,7 @@ async def test_a_component_without_an_endpoint_in_its_record_can_be_deleted(scen
     assert not list(scene.machine.living())
 
 
-async def test_nothing_is_written_for_one_that_cannot_be_read(scene: Scene) -> None:
+async def test_an_unreadable_component_is_never_rewritten(scene: Scene) -> None:
     await scene.host()
     scene.create("broken")
     await scene.settle()
@@ -127,7 +127,7 @@ async def test_nothing_is_written_for_one_that_cannot_be_read(scene: Scene) -> N
         {"status": lambda status: {**status, "failed_s": "yesterday"}},
     ],
 )
-async def test_a_copy_whose_record_cannot_be_read_is_replaced(scene: Scene, spoil: Any) -> None:
+async def test_a_copy_with_an_unreadable_record_is_replaced(scene: Scene, spoil: Any) -> None:
     await scene.host()
     scene.create("a")
     scene.create("b")
@@ -151,7 +151,7 @@ async def test_a_copy_whose_record_cannot_be_read_is_replaced(scene: Scene, spoi
         {"status": lambda status: {**status, "progress": {"state": "Dreaming"}}},
     ],
 )
-async def test_an_endpoint_that_cannot_be_read_is_listed_described_and_deleted(scene: Scene, spoil: Any) -> None:
+async def test_an_unreadable_endpoint_is_listed_described_and_deleted(scene: Scene, spoil: Any) -> None:
     await scene.host()
     scene.create("c")
     scene.config("other")
