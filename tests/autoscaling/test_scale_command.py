@@ -51,7 +51,7 @@ def test_a_name_and_bounds_are_enough_and_off_undoes_them(endpoint: Platform) ->
     assert run(endpoint, "e", "--min", "1", "--max", "3").exit_code == 0
     assert len(endpoint.client("cloudwatch").describe_alarms()["MetricAlarms"]) == 2, "no idle policy any more"
     described = run(endpoint, "e", "--describe").output
-    assert "endpoint/e/variant/AllTraffic: 0 of 1 workers serve, 1 to 3 are allowed" in described
+    assert "endpoint/e/variant/AllTraffic: 0 of 1 workers in service, bounds 1 to 3" in described
     assert "headrace-load  keeps SageMakerVariantConcurrentRequestsPerModelHighResolution at 4" in described
     assert "High INSUFFICIENT_DATA, Low INSUFFICIENT_DATA" in described
     assert run(endpoint, "e", "--off").exit_code == 0
