@@ -153,7 +153,7 @@ def test_other_rope_divisors_are_refused(tmp_path):
     [
         ({"llama.expert_count": 8}, "expert_count = 8"),
         ({"llama.rope.scaling.type": "yarn"}, "yarn"),
-        ({"llama.rope.dimension_count": 4}, "4 of the 8"),
+        ({"llama.rope.dimension_count": 4}, "4 of 8 values"),
         ({"llama.attention.value_length": 4}, "value heads"),
     ],
 )

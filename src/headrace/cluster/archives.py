@@ -114,7 +114,7 @@ def _decompressed(packed: _Packed, name: str) -> IO[bytes]:
     if head.startswith(b"\xfd7zXZ"):
         return lzma.LZMAFile(buffered)
     if head.startswith((b"PK\x03\x04", b"(\xb5/\xfd", b"GGUF")):
-        raise FetchFailed(f"{name} is not an archive; expected tar.gz. {_REPACK}")
+        raise FetchFailed(f"{name} is a file of another kind; expected a tar.gz archive. {_REPACK}")
     return buffered
 
 
