@@ -38,7 +38,7 @@ def test_llama_sizes_are_read():
     assert (spec.family, spec.num_layers, spec.hidden_size, spec.intermediate_size) == ("llama", 6, 64, 96)
     assert (spec.num_heads, spec.num_kv_heads, spec.head_dim) == (4, 2, 16)
     assert (spec.vocab_size, spec.max_positions, spec.norm_eps) == (300, 512, 1e-5)
-    assert spec.rope == RopeSpec(theta=10000.0)
+    assert spec.ropes == (RopeSpec(theta=10000.0),)
     assert (spec.tie_embeddings, spec.qkv_bias, spec.o_bias, spec.windows) == (False, False, False, ())
 
 
@@ -60,13 +60,15 @@ def test_llama_biases_are_on_all_four_matrices():
 def test_llama_3_rope_scaling_is_read_in_every_form(rope):
     spec = spec_of({**TINY_LLAMA, "max_position_embeddings": 131072, **rope})
 
-    assert spec.rope == RopeSpec(
-        theta=500000.0,
-        kind="llama3",
-        factor=8.0,
-        low_freq_factor=1.0,
-        high_freq_factor=4.0,
-        original_max_positions=8192,
+    assert spec.ropes == (
+        RopeSpec(
+            theta=500000.0,
+            kind="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_positions=8192,
+        ),
     )
     assert spec.max_positions == 131072
 
@@ -76,7 +78,8 @@ def test_llama_3_rope_scaling_is_read_in_every_form(rope):
 def test_linear_and_dynamic_scaling_stretch_the_context(kind, key):
     spec = spec_of({**TINY_LLAMA, "rope_scaling": {key: kind, "factor": 4.0}})
 
-    assert (spec.rope.kind, spec.rope.factor, spec.rope.original_max_positions) == (kind, 4.0, 128)
+    (rope,) = spec.ropes
+    assert (rope.kind, rope.factor, rope.original_max_positions) == (kind, 4.0, 128)
     assert spec.max_positions == 512
 
 
@@ -120,7 +123,8 @@ def test_gemma_3_is_read_in_the_form_of_transformers_5():
     spec = spec_of(gemma())
 
     assert spec.windows == (16, 16, 16, 16, 16, 0)
-    assert (spec.rope, spec.local_rope) == (RopeSpec(theta=1e6), RopeSpec(theta=1e4))
+    assert spec.ropes == (RopeSpec(theta=1e6), RopeSpec(theta=1e4))
+    assert spec.rope_of_layer == (1, 1, 1, 1, 1, 0)
     assert spec.embedding_scale == math.sqrt(64)
     assert spec.scale == 64**-0.5
     assert (spec.activation, spec.qk_norm, spec.sandwich_norms) == ("gelu_tanh", True, True)
@@ -141,8 +145,9 @@ def test_gemma_3_is_read_in_the_form_of_transformers_4():
 
     spec = spec_of(values | old)
     assert spec.windows == (16, 16, 0, 16, 16, 0)
-    assert (spec.rope.kind, spec.rope.factor, spec.rope.theta) == ("linear", 8.0, 1e6)
-    assert spec.local_rope == RopeSpec(theta=5000.0)
+    rope, local = spec.ropes
+    assert (rope.kind, rope.factor, rope.theta) == ("linear", 8.0, 1e6)
+    assert local == RopeSpec(theta=5000.0)
     assert spec.max_positions == 4096
     assert spec.tie_embeddings
 
@@ -153,8 +158,7 @@ def test_gemma_3_is_read_in_the_form_of_transformers_4():
         ({"model_type": "mixtral"}, "'mixtral'"),
         ({"model_type": None}, "model_type"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "'yarn'"),
-        ({"rope_scaling": {"type": "longrope"}}, "'longrope'"),
+        ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "'ntk'"),
         ({"hidden_act": "relu"}, "hidden_act = 'relu'"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"num_local_experts": 8}, "num_local_experts = 8"),
@@ -197,3 +201,25 @@ def test_an_unknown_type_of_layer_is_named():
 def test_a_wrong_value_is_named(change, named):
     with pytest.raises(BrokenModel, match=named):
         spec_of(TINY_LLAMA | change)
+
+
+def test_yarn_stretches_the_context_of_a_config_that_names_the_original_one():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+
+    assert spec_of(TINY_LLAMA | {"rope_scaling": yarn}).max_positions == 512
+    assert spec_of(TINY_LLAMA | {"rope_scaling": yarn, "max_position_embeddings": 600}).max_positions == 600
+
+
+@pytest.mark.parametrize(
+    ("scaling", "named"),
+    [
+        ({"type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 4}, "1 short factors; expected 4"),
+        ({"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [0.0] * 4}, "long factors"),
+        ({"type": "longrope", "short_factor": ["1"]}, "a list of numbers"),
+        ({"type": "yarn", "factor": 0.5}, "at least 1"),
+        ({"type": "llama3", "factor": 2.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}, "low_freq_factor"),
+    ],
+)
+def test_a_malformed_rope_scaling_is_refused(scaling, named):
+    with pytest.raises(BrokenModel, match=named):
+        spec_of(TINY_LLAMA | {"rope_scaling": scaling})

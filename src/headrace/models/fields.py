@@ -67,6 +67,15 @@ class Fields:
             raise self._wrong(key, value, "a list of strings")
         return tuple(value)
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """Return a list of finite numbers; empty when absent."""
+        value = self._get(key, [])
+        if not isinstance(value, list) or not all(
+            isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item) for item in value
+        ):
+            raise self._wrong(key, value, "a list of numbers")
+        return tuple(float(item) for item in value)
+
     def sub(self, key: str) -> "Fields":
         """Return the values of a nested object; empty when absent."""
         value = self._get(key, {})

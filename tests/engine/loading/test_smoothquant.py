@@ -14,8 +14,8 @@ from headrace.engine.loading.assembly import assemble
 from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.gguf_reader import gguf_name
 from headrace.models.loading import load_model
+from headrace.models.places import gguf_name
 from headrace.models.weights import Encoding, WeightSource
 from headrace.server.engine_config import engine_config
 from headrace.settings.server_settings import ServerSettings

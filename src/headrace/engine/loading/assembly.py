@@ -35,7 +35,6 @@ def assemble(
     model = load_model(
         config.model,
         revision=config.revision,
-        max_model_len=config.max_model_len,
         cache_dir=config.cache_dir,
         chat_template=config.chat_template,
         progress=progress,

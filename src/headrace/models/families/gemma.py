@@ -44,12 +44,12 @@ def spec_from_config(config: Fields) -> ModelSpec:
     spec = base_config_spec(Fields(without_rope, config.source), "gemma3")
     spec = replace(
         _gemma(spec),
-        rope=_rope(config, "full_attention", max_positions),
-        local_rope=_rope(config, "sliding_attention", max_positions),
+        ropes=tuple(_rope(config, layer_type, max_positions) for layer_type in ("full_attention", "sliding_attention")),
         attention_scale=config.positive("query_pre_attn_scalar") ** -0.5,
     )
     pattern = config.whole("sliding_window_pattern", PATTERN)
-    return layer_windows(config, spec, config.whole("sliding_window"), _sliding(spec.num_layers, pattern))
+    spec = layer_windows(config, spec, config.whole("sliding_window"), _sliding(spec.num_layers, pattern))
+    return _with_local_rope(spec)
 
 
 def spec_from_gguf(header: GgufHeader) -> ModelSpec:
@@ -58,12 +58,18 @@ def spec_from_gguf(header: GgufHeader) -> ModelSpec:
     window = header.fields.whole("attention.sliding_window")
     local_theta = header.fields.positive("rope.freq_base_swa", LOCAL_THETA)
     scalar = spec.hidden_size // spec.num_heads if spec.num_layers == LAYERS_OF_27B else spec.head_dim
-    return replace(
+    spec = replace(
         spec,
         windows=tuple(window if sliding else 0 for sliding in _sliding(spec.num_layers, PATTERN)),
-        local_rope=RopeSpec(theta=local_theta),
+        ropes=(*spec.ropes, RopeSpec(theta=local_theta)),
         attention_scale=scalar**-0.5,
     )
+    return _with_local_rope(spec)
+
+
+def _with_local_rope(spec: ModelSpec) -> ModelSpec:
+    """Give the layers with a window the second rotary embedding."""
+    return replace(spec, rope_of_layer=tuple(int(spec.window(layer) > 0) for layer in range(spec.num_layers)))
 
 
 def _gemma(spec: ModelSpec) -> ModelSpec:
@@ -81,13 +87,14 @@ def _sliding(num_layers: int, pattern: int) -> tuple[bool, ...]:
 
 
 def _rope(config: Fields, layer_type: str, max_positions: int) -> RopeSpec:
+    is_global = layer_type == "full_attention"
+    theta = GLOBAL_THETA if is_global else LOCAL_THETA
     scaling = config.sub("rope_parameters").sub(layer_type)
-    if scaling.values:
-        theta = GLOBAL_THETA if layer_type == "full_attention" else LOCAL_THETA
-        return rope_from_scaling(scaling, scaling.positive("rope_theta", theta), max_positions)
-    if layer_type == "sliding_attention":
-        return RopeSpec(theta=config.positive("rope_local_base_freq", LOCAL_THETA))
-    return rope_from_scaling(config.sub("rope_scaling"), config.positive("rope_theta", GLOBAL_THETA), max_positions)
+    if not scaling.values:
+        theta = config.positive("rope_theta" if is_global else "rope_local_base_freq", theta)
+        scaling = config.sub("rope_scaling") if is_global else Fields({}, config.source)
+    values = {"rope_theta": theta, **scaling.values}
+    return rope_from_scaling(Fields(values, scaling.source), config.whole("head_dim"), max_positions)
 
 
 GEMMA3: Final = Family(
