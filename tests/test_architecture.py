@@ -1,4 +1,4 @@
-"""The pages for newcomers name what exists: floors, modules, classes, files."""
+"""The pages for newcomers name what exists: layers, modules, classes, files."""
 
 import configparser
 import re
@@ -28,9 +28,9 @@ def layers_of(text: str) -> list[set[str]]:
     return [layer for layer in layers if layer != {"__main__"}]
 
 
-def floors_of_page() -> dict[str, list[set[str]]]:
-    """Return the floors of each picture: the first column of the lines that do not begin with white space."""
-    pictures = re.findall(r"(?:^## (The floors)|^`([\w.]+)`:)\n\n```text\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+def layers_of_page() -> dict[str, list[set[str]]]:
+    """Return the layers of each picture: the first column of the lines that do not begin with white space."""
+    pictures = re.findall(r"(?:^## (The layers)|^`([\w.]+)`:)\n\n```text\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
     return {
         f"headrace.{package}".rstrip("."): [
             set(re.split(r"\s{2,}", line)[0].strip().split(" | "))
@@ -48,7 +48,7 @@ def defines(path: Path, name: str) -> bool:
 
 
 def exists(dotted: str) -> bool:
-    """Whether `a.b.name` is a module below `headrace`, or a name that one defines."""
+    """Return whether `a.b.name` is a module below `headrace`, or a name that one defines."""
     path = PACKAGE.joinpath(*dotted.split("."))
     if path.is_dir() or path.with_suffix(".py").exists():
         return True
@@ -57,7 +57,7 @@ def exists(dotted: str) -> bool:
 
 
 def test_the_pictures_of_the_page_are_the_layers_that_imports_are_checked_against() -> None:
-    assert floors_of_page() == layers_of_importlinter(), "Bring the pictures in docs/architecture.md up to date."
+    assert layers_of_page() == layers_of_importlinter(), "Bring the pictures in docs/architecture.md up to date."
 
 
 def test_every_module_that_the_architecture_page_names_exists() -> None:
@@ -73,7 +73,7 @@ def test_every_source_file_that_a_page_names_exists(page: Path) -> None:
     assert [name for name in names if not any((top / name).exists() for top in (ROOT, PACKAGE))] == []
 
 
-def test_the_values_that_cross_a_floor_are_defined_in_the_files_that_the_page_names() -> None:
+def test_the_values_that_cross_layers_are_defined_in_the_files_that_the_page_names() -> None:
     rows = re.findall(r"^\| .* [↔] .* \| (.*) \| (.*) \|$", PAGE, re.MULTILINE)
     assert rows
     for values, files in rows:

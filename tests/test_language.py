@@ -76,8 +76,8 @@ def test_no_text_uses_the_words_that_the_field_does_not() -> None:
     assert not found, "\n".join(found)
 
 
-def python_sources() -> Iterator[tuple[Path, ast.Module]]:
-    for path in checked("src/headrace"):
+def python_sources(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
+    for path in checked(*(folders or ("src/headrace",))):
         if path.suffix == ".py":
             yield path, ast.parse(path.read_text())
 
@@ -104,7 +104,7 @@ def test_a_class_docstring_says_enough_to_stand_alone_where_an_editor_shows_it()
 def test_a_docstring_opens_with_an_imperative_or_a_noun_not_with_a_question_word_or_a_fragment() -> None:
     found = [
         f"{at_line(path, line)}: {docstring.splitlines()[0]}"
-        for path, tree in python_sources()
+        for path, tree in python_sources("src/headrace", "tests", "benchmarks", "examples", "scripts")
         for _, line, docstring in documented(tree)
         if re.split(r"\W", docstring, maxsplit=1)[0] in {*_QUESTION_WORDS, "Of"}
     ]
@@ -124,9 +124,21 @@ def test_an_error_says_what_was_expected_not_what_was_wanted() -> None:
 def test_a_variable_is_named_after_the_thing_that_it_holds() -> None:
     found = [
         at_line(path, node.lineno)
-        for path, tree in python_sources()
+        for path, tree in python_sources("src/headrace", "tests", "benchmarks", "examples", "scripts")
         for node in ast.walk(tree)
         if (isinstance(node, ast.arg) and node.arg == "one")
         or (isinstance(node, ast.Name) and node.id == "one" and isinstance(node.ctx, ast.Store))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_quantization_is_spelled_in_one_way() -> None:
+    """The field, its formats and the command `headrace quantize` spell it with a z."""
+    places = ("src/headrace", "csrc", "docs", "tests", "benchmarks", "examples", "scripts", "README.md")
+    found = [
+        f"{at_line(path, number)}: {line.strip()}"
+        for path in checked(*places, "CONTRIBUTING.md")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if "quantis" in line.lower()
     ]
     assert not found, "\n".join(found)

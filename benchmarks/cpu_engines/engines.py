@@ -42,12 +42,12 @@ class Row:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is Headrace."""
+        """True if it is Headrace."""
         return self.family == OURS
 
     @property
     def uses_our_python(self) -> bool:
-        """Whether its worker runs in the project's environment; llama.cpp is a program and needs none."""
+        """True if its worker runs in the project's environment; llama.cpp is a program and needs none."""
         return self.family in {OURS, "llamacpp"}
 
 

@@ -26,7 +26,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How weights and KV are stored, and with which instructions they are multiplied."""
+    """The storage of weights and KV, and the instructions that multiply them."""
 
     layer_bits: float
     head_bits: float

@@ -34,7 +34,7 @@ class Sample:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether other processes used so much CPU time that the figure is unreliable."""
+        """True if other processes used so much CPU time that the figure is unreliable."""
         return self.foreign_cores > DISTURBED_CORES
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class Contest:
                 yield measured
 
     def _is_hopeless(self, measured: Measured, cell_name: str) -> bool:
-        """Whether a long measurement of a peer is already known to be far from the best peer's."""
+        """Return whether a long measurement of a peer is already known to be far from the best peer's."""
         taken = [sample for sample in measured.samples if sample.cell == cell_name]
         if measured.row.is_ours or not taken or min(sample.seconds for sample in taken) < self._plan.long_s:
             return False

@@ -28,7 +28,7 @@ class Cell:
 
     @property
     def prefix_caching(self) -> bool:
-        """Whether prefix caches are on."""
+        """True if prefix caches are on."""
         return self.shared_tokens > 0
 
     @property

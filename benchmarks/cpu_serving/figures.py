@@ -66,10 +66,10 @@ def check_lengths(cell: Cell, result: Mapping[str, Any]) -> None:
         ("prompt", inputs, result["input_lens"], 0),
         ("answer", outputs, answers, _RECOUNT_TOKENS),
     )
-    for what, wanted, got, tolerance in checks:
-        for asked, found in zip(wanted, got, strict=True):
-            if abs(asked - found) > tolerance:
-                raise WrongOutput(f"{cell.name}: {what} of {found} tokens; expected {asked}.")
+    for name, requested, reported, tolerance in checks:
+        for expected, counted in zip(requested, reported, strict=True):
+            if abs(expected - counted) > tolerance:
+                raise WrongOutput(f"{cell.name}: {name} of {counted} tokens; expected {expected}.")
 
 
 def late_figures(result: Mapping[str, Any]) -> dict[str, float]:

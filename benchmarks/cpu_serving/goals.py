@@ -21,7 +21,7 @@ class Goal:
 
     @property
     def wants_more(self) -> bool:
-        """Whether more is better."""
+        """True if more is better."""
         return self.figure in HIGHER_IS_BETTER
 
 

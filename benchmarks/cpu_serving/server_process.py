@@ -40,7 +40,7 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL at which it listens."""
         return f"http://{_HOST}:{self.port}"
 
     @property

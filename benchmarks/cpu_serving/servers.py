@@ -45,7 +45,7 @@ class Row:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is Headrace."""
+        """True if it is Headrace."""
         return self.family == OURS
 
 

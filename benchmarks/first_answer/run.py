@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import cast
 
 from headrace.core.generation import ChatPrompt, Chunk, GenerationRequest, SamplingParams
-from headrace.engine.loading.assembly import assemble
 from headrace.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 
 QUESTIONS = {
@@ -67,7 +66,7 @@ async def measure(dtype: str, arguments: argparse.Namespace) -> list[Count]:
     settings = ServerSettings(
         model=arguments.model, dtype=dtype, kv_dtype=arguments.kv_dtype, max_model_len=512, isa=arguments.isa
     )
-    engine = assemble(engine_config(settings))
+    engine = load_engine(settings)
     try:
         await engine.start()
         return [
@@ -114,9 +113,9 @@ def table(counts: list[Count]) -> str:
     ]
     for start in range(0, len(counts), len(SAMPLING)):
         row = counts[start : start + len(SAMPLING)]
-        asked = f"{row[0].dtype} (auto)" if row[0].asked_dtype == "auto" else row[0].dtype
+        dtype = f"{row[0].dtype} (auto)" if row[0].asked_dtype == "auto" else row[0].dtype
         cells = " | ".join(f"{count.num_right} of {count.num_answers}" for count in row)
-        lines.append(f"| {row[0].question} | {asked} | {row[0].kv_dtype} | {cells} |")
+        lines.append(f"| {row[0].question} | {dtype} | {row[0].kv_dtype} | {cells} |")
     return "\n".join(lines)
 
 

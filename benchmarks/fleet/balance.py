@@ -75,7 +75,7 @@ def _chosen(rule: Rule, loads: NDArray[np.int32], rng: np.random.Generator) -> i
     if rule == "random":
         return int(rng.integers(len(loads)))
     if rule.endswith("of two"):
-        one, other = (int(which) for which in rng.integers(len(loads), size=2))
-        return one if loads[one] <= loads[other] else other
+        first, second = (int(which) for which in rng.integers(len(loads), size=2))
+        return first if loads[first] <= loads[second] else second
     least = np.flatnonzero(loads == loads.min())
     return int(least[rng.integers(len(least))])

@@ -83,8 +83,8 @@ def timed_us(call: Callable[[], object], *, budget_s: float = 0.3) -> float:
 
 def gateway_cores(summary: list[dict[str, Any]]) -> dict[str, float]:
     """Return the cores that the gateways need, from the CPU time of a streamed piece with 32 streams."""
-    costs = {row["door"]: row["gateway_cpu_us_a_piece"] for row in summary if row["streams"] == 32}
-    return {door: cost * 1e-6 * PIECES * REQUESTS_PER_S for door, cost in costs.items()}
+    costs = {row["api"]: row["gateway_cpu_us_a_piece"] for row in summary if row["streams"] == 32}
+    return {api: cost * 1e-6 * PIECES * REQUESTS_PER_S for api, cost in costs.items()}
 
 
 def balance(num_requests: int) -> list[dict[str, Any]]:
@@ -115,8 +115,8 @@ def tables(results: dict[str, Any]) -> str:
         chosen = (row["choose_us RANDOM"], row["choose_us LEAST_OUTSTANDING_REQUESTS"])
         cells = (row["replicas"], f"{row['route_bytes']:,}", f"{row['read_route_us']:,.0f}")
         lines.append(f"| {' | '.join(map(str, cells))} | {' | '.join(f'{us:,.1f}' for us in chosen)} |")
-    lines += ["", "| door | gateway cores |", "|---|---|"]
-    lines += [f"| {door} | {cores:,.0f} |" for door, cores in results["cores"].items()]
+    lines += ["", "| API | gateway cores |", "|---|---|"]
+    lines += [f"| {api} | {cores:,.0f} |" for api, cores in results["cores"].items()]
     lines += ["", "| gateways | rule | mean wait, ms | p99 wait, ms |", "|---|---|---|---|"]
     for row in results["balance"]:
         waits = f"{row['mean_s'] * 1e3:.2f} | {row['p99_s'] * 1e3:.1f}"

@@ -1,4 +1,4 @@
-"""What the gateway adds, from the times of single requests. Pure."""
+"""The overhead of the gateway, from the times of single requests. Pure."""
 
 import statistics
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Answer:
 class Round:
     """The same requests directly to the worker and through the gateway, answers in the same order."""
 
-    door: str
+    api: str
     """`sagemaker` or `openai`"""
     streams: int
     direct: tuple[Answer, ...]
@@ -34,30 +34,30 @@ class Round:
 
 def added_ttft_ms(rounds: Sequence[Round]) -> float:
     """Return the added time to the first byte: the median of the differences, prompt by prompt."""
-    pairs = [pair for one in rounds for pair in zip(one.direct, one.through, strict=True)]
+    pairs = [pair for measured in rounds for pair in zip(measured.direct, measured.through, strict=True)]
     return statistics.median(through.ttft_s - direct.ttft_s for direct, through in pairs) * 1e3
 
 
 def throughput_loss(rounds: Sequence[Round]) -> float:
     """Return the lost share of the throughput: the median of the rounds. Answers are equal, so times are comparable."""
-    return statistics.median(1 - one.direct_s / one.through_s for one in rounds)
+    return statistics.median(1 - measured.direct_s / measured.through_s for measured in rounds)
 
 
 def cpu_us_a_piece(rounds: Sequence[Round]) -> float:
     """Return the gateway's CPU time per piece of a stream, all else included, microseconds."""
-    pieces = sum(answer.num_pieces for one in rounds for answer in one.through)
-    return sum(one.gateway_cpu_s for one in rounds) / pieces * 1e6
+    pieces = sum(answer.num_pieces for measured in rounds for answer in measured.through)
+    return sum(measured.gateway_cpu_s for measured in rounds) / pieces * 1e6
 
 
 def summary(rounds: Sequence[Round]) -> list[dict[str, Any]]:
     """Return one row per API and number of streams."""
-    cells = sorted({(one.door, one.streams) for one in rounds})
+    cells = sorted({(measured.api, measured.streams) for measured in rounds})
     rows = []
-    for door, streams in cells:
-        chosen = [one for one in rounds if (one.door, one.streams) == (door, streams)]
+    for api, streams in cells:
+        chosen = [measured for measured in rounds if (measured.api, measured.streams) == (api, streams)]
         rows.append(
             {
-                "door": door,
+                "api": api,
                 "streams": streams,
                 "added_ttft_ms": added_ttft_ms(chosen),
                 "throughput_loss": throughput_loss(chosen),
@@ -70,11 +70,11 @@ def summary(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as a Markdown table."""
     lines = [
-        "| door | streams | added TTFT, median | throughput lost | gateway CPU a piece |",
+        "| API | streams | added TTFT, median | throughput lost | gateway CPU a piece |",
         "|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row['door']} | {row['streams']} | {row['added_ttft_ms']:.2f} ms | {row['throughput_loss']:.1%} "
+        f"| {row['api']} | {row['streams']} | {row['added_ttft_ms']:.2f} ms | {row['throughput_loss']:.1%} "
         f"| {row['gateway_cpu_us_a_piece']:.0f} us |"
         for row in rows
     ]

@@ -45,7 +45,7 @@ def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a file or a folder")
-    parser.add_argument("--doors", default="sagemaker,openai")
+    parser.add_argument("--apis", default="sagemaker,openai")
     parser.add_argument("--streams", default="1,8,32", help="requests at a time, separated by commas")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--waves", type=int, default=2, help="of requests in a round; more where there are few streams")
@@ -55,10 +55,10 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def request_body(door: str, number: int, output_tokens: int) -> bytes:
+def request_body(api: str, number: int, output_tokens: int) -> bytes:
     """Return a body, the same for both ways; each number has its own prompt, so that prefix caches do not help."""
     prompt = f"Number {number}. Tell a long story about number {number} and its friends."
-    if door == "openai":
+    if api == "openai":
         body = {"model": "m", "prompt": prompt, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
         return json.dumps({**body, "stream": True}).encode()
     return json.dumps({"inputs": prompt, "parameters": {"max_new_tokens": output_tokens}, "stream": True}).encode()
@@ -88,13 +88,13 @@ async def measure(options: argparse.Namespace, worker_url: str, gateway_url: str
     clients = HttpClient(worker_url), HttpClient(gateway_url)
     rounds = []
     for number in range(-1, options.rounds):
-        for door in options.doors.split(","):
+        for api in options.apis.split(","):
             for streams in map(int, options.streams.split(",")):
                 num_waves = max(options.waves, options.waves * WAVES_OF_STREAMS // streams)
                 prompts = range((number + 1) * 1_000_000, (number + 1) * 1_000_000 + num_waves * streams)
-                bodies = [request_body(door, prompt, options.output_tokens) for prompt in prompts]
+                bodies = [request_body(api, prompt, options.output_tokens) for prompt in prompts]
                 waves = [bodies[start : start + streams] for start in range(0, len(bodies), streams)]
-                made = await measure_round(door, waves, clients, gateway_pid)
+                made = await measure_round(api, waves, clients, gateway_pid)
                 if number >= 0:
                     rounds.append(made)
                     print(table(summary([made])).splitlines()[-1], file=sys.stderr, flush=True)
@@ -104,7 +104,7 @@ async def measure(options: argparse.Namespace, worker_url: str, gateway_url: str
 
 
 async def measure_round(
-    door: str, waves: list[list[bytes]], clients: tuple[HttpClient, HttpClient], gateway_pid: int
+    api: str, waves: list[list[bytes]], clients: tuple[HttpClient, HttpClient], gateway_pid: int
 ) -> Round:
     """Send each wave both ways, one right after the other; which is first changes from wave to wave."""
     answers: tuple[list[Answer], list[Answer]] = ([], [])
@@ -112,11 +112,11 @@ async def measure_round(
     before_s = session_cpu_s(gateway_pid)
     for number, bodies in enumerate(waves):
         for way in (0, 1) if number % 2 else (1, 0):
-            some, took_s = await ask_all(clients[way], _PATHS[door][way], bodies)
+            some, took_s = await ask_all(clients[way], _PATHS[api][way], bodies)
             answers[way].extend(some)
             wall_s[way] += took_s
     return Round(
-        door=door,
+        api=api,
         streams=len(waves[0]),
         direct=tuple(answers[0]),
         direct_s=wall_s[0],
@@ -171,7 +171,7 @@ def main() -> None:
         "threads": options.threads,
         "took_s": round(time.time() - started_s),
         "summary": rows,
-        "rounds": [asdict(one) for one in rounds],
+        "rounds": [asdict(measured) for measured in rounds],
     }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(result, indent=1) + "\n")

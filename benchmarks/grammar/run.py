@@ -15,12 +15,11 @@ import time
 
 from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, Grammar, SamplingParams
-from headrace.engine.loading.assembly import assemble
 from headrace.engine.service.async_engine import AsyncEngine
 from headrace.engine.structured_output.compiler import GrammarCompiler
 from headrace.models.loading import load_model
 from headrace.models.tokenizer import Tokenizer
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 
 RECORDS = {
@@ -134,7 +133,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         max_num_seqs=max(arguments.streams),
         max_draft_tokens=0,
     )
-    engine = assemble(engine_config(settings))
+    engine = load_engine(settings)
     await engine.start()
     try:
         tokenizer = load_model(arguments.model).tokenizer

@@ -18,9 +18,8 @@ from tests.schemas import SCHEMAS, problem
 
 from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar, SamplingParams
-from headrace.engine.loading.assembly import assemble
 from headrace.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 
 NUM_STREAMS = 32
@@ -83,7 +82,7 @@ async def measure(arguments: argparse.Namespace) -> int:
         kv_cache_bytes=1 << 29,
         max_num_seqs=NUM_STREAMS,
     )
-    engine = assemble(engine_config(settings))
+    engine = load_engine(settings)
     await engine.start()
     started_s = time.perf_counter()
     try:

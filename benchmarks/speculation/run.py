@@ -19,9 +19,8 @@ from itertools import product
 
 from headrace.bench.environment import describe_environment
 from headrace.core.generation import ChatPrompt, GenerationRequest, SamplingParams
-from headrace.engine.loading.assembly import assemble
 from headrace.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 
 TEXT = (
@@ -167,7 +166,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         max_num_seqs=max(arguments.batches),
     )
     engines = {
-        name: assemble(engine_config(replace(settings, max_draft_tokens=most)))
+        name: load_engine(replace(settings, max_draft_tokens=most))
         for name, most in (("off", 0), ("on", arguments.max_draft_tokens))
     }
     for engine in engines.values():

@@ -10,7 +10,7 @@ GOAL_S = 3.0
 class Request:
     """One request that was sent at zero."""
 
-    door: str
+    api: str
     first_s: float | None
     """From sending it to the first byte of its text; None: it was lost."""
     error: str = ""
@@ -26,7 +26,7 @@ class WakeUp:
     @property
     def first_s(self) -> float | None:
         """Seconds until the first of the requests had its first byte."""
-        return min((one.first_s for one in self.requests if one.first_s is not None), default=None)
+        return min((request.first_s for request in self.requests if request.first_s is not None), default=None)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

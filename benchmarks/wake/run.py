@@ -41,7 +41,7 @@ PATIENCE_S = 60.0
 POLL_S = 0.05
 _COMPLETION = {"prompt": "The sea is", "max_tokens": 8, "temperature": 0, "model": NAME}
 _TGI = {"inputs": "The sea is", "parameters": {"max_new_tokens": 8}}
-DOORS: dict[str, tuple[str, dict[str, object]]] = {
+APIS: dict[str, tuple[str, dict[str, object]]] = {
     "sagemaker stream": (f"/endpoints/{NAME}/invocations-response-stream", {**_TGI, "stream": True}),
     "openai stream": ("/v1/completions", {**_COMPLETION, "stream": True}),
     "sagemaker": (f"/endpoints/{NAME}/invocations", _TGI),
@@ -126,9 +126,9 @@ class Sleeper:
         raise RuntimeError(f"the endpoint did not come to {count} instances")
 
 
-def ask(client: httpx.Client, door: str, start: Barrier) -> Request:
+def ask(client: httpx.Client, api: str, start: Barrier) -> Request:
     """Send one request and read the whole answer."""
-    path, body = DOORS[door]
+    path, body = APIS[api]
     start.wait()
     started_s = perf_counter()
     try:
@@ -139,18 +139,18 @@ def ask(client: httpx.Client, door: str, start: Barrier) -> Request:
                 first_s = first_s if first_s is not None else perf_counter() - started_s
                 content += part
     except httpx.HTTPError as error:
-        return Request(door=door, first_s=None, error=repr(error))
+        return Request(api=api, first_s=None, error=repr(error))
     is_lost = answer.status_code != httpx.codes.OK or b"exception" in content or b'"error"' in content
     return Request(
-        door=door, first_s=None if is_lost else first_s, error=content[:500].decode("latin-1") if is_lost else ""
+        api=api, first_s=None if is_lost else first_s, error=content[:500].decode("latin-1") if is_lost else ""
     )
 
 
 def wake_up(client: httpx.Client, pool: ThreadPoolExecutor, number: int, num_requests: int) -> WakeUp:
     """Send all requests at the same moment."""
-    start, doors = Barrier(num_requests), list(DOORS)
-    asked = [pool.submit(ask, client, doors[(number + one) % len(doors)], start) for one in range(num_requests)]
-    return WakeUp(number=number, requests=tuple(one.result() for one in asked))
+    start, apis = Barrier(num_requests), list(APIS)
+    futures = [pool.submit(ask, client, apis[(number + i) % len(apis)], start) for i in range(num_requests)]
+    return WakeUp(number=number, requests=tuple(future.result() for future in futures))
 
 
 def measure(options: argparse.Namespace, url: str) -> list[WakeUp]:
@@ -165,7 +165,12 @@ def measure(options: argparse.Namespace, url: str) -> list[WakeUp]:
             sleeper.sleep()
             time.sleep(options.rest)
             wakes.append(wake_up(client, pool, number, options.requests))
-            print(number, wakes[-1].first_s, [one.error for one in wakes[-1].requests if one.error], file=sys.stderr)
+            print(
+                number,
+                wakes[-1].first_s,
+                [request.error for request in wakes[-1].requests if request.error],
+                file=sys.stderr,
+            )
     sleeper.close()
     return wakes
 
@@ -183,7 +188,7 @@ def main() -> None:
         "requests_at_once": options.requests,
         "took_s": round(time.time() - started_s),
         "summary": found,
-        "wake_ups": [asdict(one) for one in wakes],
+        "wake_ups": [asdict(wake) for wake in wakes],
     }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(result, indent=1) + "\n")

@@ -117,8 +117,8 @@ with ThreadPoolExecutor(NUM_CLIENTS) as pool:
         until_copies(3)
     finally:
         is_over.set()
-for one in asking:
-    one.result()  # no request failed
+for future in asking:
+    future.result()  # no request failed
 print("copies under load: 3")
 until_copies(2)
 print("copies without load: 2")

@@ -111,15 +111,16 @@ def counts():
 
 
 def activities():
-    """Print the answer to the article's last call."""
-    found = autoscale.describe_scaling_activities(
+    """Print the response to the last call of the article."""
+    newest = autoscale.describe_scaling_activities(
         ServiceNamespace="sagemaker",
         ResourceId="endpoint/" + endpoint_name + "/variant/AllTraffic",
         ScalableDimension="sagemaker:variant:DesiredInstanceCount",
         MaxResults=100,
     )["ScalingActivities"]
-    for one in found:
-        print(f"{one['StatusCode']}: {one['Description']} Cause: {one['Cause']} {one.get('Details', '')}")
+    for activity in newest:
+        details = activity.get("Details", "")
+        print(f"{activity['StatusCode']}: {activity['Description']} Cause: {activity['Cause']} {details}")
 
 
 def until(wanted, patience_s, work):

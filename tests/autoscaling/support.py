@@ -65,7 +65,7 @@ class World:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What names the variant where it is scaled."""
+        """The members that identify the variant's scalable target."""
         return {**IDENTITY, "ResourceId": f"endpoint/{self.endpoint}/variant/{self.variant}"}
 
     def metric(self, name: str) -> Metric:

@@ -30,7 +30,7 @@ STEP = {
 
 @pytest.fixture
 def client(still_platform: Platform) -> Any:
-    """Of a platform with an endpoint `e`."""
+    """The client of a platform with an endpoint `e`."""
     sagemaker = still_platform.client("sagemaker")
     make_config(sagemaker)
     sagemaker.create_endpoint(EndpointName="e", EndpointConfigName="c")
@@ -108,7 +108,7 @@ def test_a_tracking_policy_has_two_alarms_which_cloudwatch_shows(client: Any, cl
     policy = {"PolicyName": "p", "PolicyType": "TargetTrackingScaling", **IDENTITY}
     made = client.put_scaling_policy(**policy, TargetTrackingScalingPolicyConfiguration=TRACKING)
     assert made["PolicyARN"].endswith(f":resource/sagemaker/{RESOURCE}:policyName/p")
-    names = [one["AlarmName"] for one in made["Alarms"]]
+    names = [alarm["AlarmName"] for alarm in made["Alarms"]]
     assert names[0].startswith(f"TargetTracking-{RESOURCE}-AlarmHigh-")
     assert names[1].startswith(f"TargetTracking-{RESOURCE}-AlarmLow-")
     high, low = cloudwatch.describe_alarms(AlarmNames=names)["MetricAlarms"]
@@ -137,8 +137,8 @@ def test_a_policy_that_may_not_scale_in_has_only_the_alarm_for_out(client: Any, 
     def put(*, is_scale_in_disabled: bool) -> list[str]:
         config = {**TRACKING, "DisableScaleIn": is_scale_in_disabled}
         made = client.put_scaling_policy(**policy, TargetTrackingScalingPolicyConfiguration=config)
-        names = [one["AlarmName"] for one in made["Alarms"]]
-        assert {one["AlarmName"] for one in cloudwatch.describe_alarms()["MetricAlarms"]} == set(names)
+        names = [alarm["AlarmName"] for alarm in made["Alarms"]]
+        assert {alarm["AlarmName"] for alarm in cloudwatch.describe_alarms()["MetricAlarms"]} == set(names)
         (shown,) = client.describe_scaling_policies(ServiceNamespace="sagemaker")["ScalingPolicies"]
         assert shown["Alarms"] == made["Alarms"]
         return names
@@ -174,7 +174,7 @@ def test_a_step_policy_has_the_alarms_of_users_that_name_it(client: Any, cloudwa
     )
     (shown,) = client.describe_scaling_policies(ServiceNamespace="sagemaker", PolicyNames=["p"])["ScalingPolicies"]
     assert shown["PolicyType"] == "StepScaling"
-    assert [one["AlarmName"] for one in shown["Alarms"]] == ["mine"]
+    assert [alarm["AlarmName"] for alarm in shown["Alarms"]] == ["mine"]
     client.delete_scaling_policy(**IDENTITY, PolicyName="p")
     (left,) = cloudwatch.describe_alarms()["MetricAlarms"]
     assert left["AlarmActions"] == []
@@ -300,7 +300,7 @@ def test_policies_are_described_in_pages(client: Any) -> None:
     pages = client.get_paginator("describe_scaling_policies").paginate(
         ServiceNamespace="sagemaker", PaginationConfig={"PageSize": 2}
     )
-    names = [one["PolicyName"] for page in pages for one in page["ScalingPolicies"]]
+    names = [policy["PolicyName"] for page in pages for policy in page["ScalingPolicies"]]
     assert names == ["p0", "p1", "p2", "p3", "p4"]
     for number in range(5, 12):
         client.put_scaling_policy(**IDENTITY, PolicyName=f"p{number}", StepScalingPolicyConfiguration=STEP)

@@ -79,7 +79,7 @@ def test_load_scales_out_and_its_end_scales_in(world: World) -> None:
     world.load = lambda _serving: 0.0
     world.pass_time(2400)
     assert world.capacities[-1] == 1
-    assert all(1 <= one <= 6 for one in world.capacities)
+    assert all(1 <= capacity <= 6 for capacity in world.capacities)
 
 
 def test_a_constant_load_is_met_by_one_scaling(world: World) -> None:
@@ -96,10 +96,10 @@ def test_a_capacity_at_its_maximum_says_so_once(world: World) -> None:
     world.load = lambda _serving: 50.0
     world.pass_time(900)
     assert world.capacities[-1] == 2
-    told = [one for one in world.activities(with_not_scaled=True) if "NotScaledReasons" in one]
-    assert [one["NotScaledReasons"] for one in told] == [[{"Code": "AlreadyAtMaxCapacity", "MaxCapacity": 2}]]
+    told = [activity for activity in world.activities(with_not_scaled=True) if "NotScaledReasons" in activity]
+    assert [activity["NotScaledReasons"] for activity in told] == [[{"Code": "AlreadyAtMaxCapacity", "MaxCapacity": 2}]]
     assert told[0]["Description"] == "Attempting to scale due to alarm triggered"
-    assert not any("NotScaledReasons" in one for one in world.activities())
+    assert not any("NotScaledReasons" in activity for activity in world.activities())
 
 
 def test_suspended_scaling_does_nothing_and_goes_on_when_it_is_resumed(world: World) -> None:
@@ -171,7 +171,7 @@ def test_new_bounds_take_effect_at_once(world: World) -> None:
     world.register(1, 2)
     world.pass_time(10)
     assert world.capacities == [3, 2]
-    assert [one["Cause"] for one in world.activities()] == [
+    assert [activity["Cause"] for activity in world.activities()] == [
         "minimum capacity was set to 3",
         "maximum capacity was set to 2",
     ]
@@ -190,7 +190,7 @@ def test_a_scheduled_action_sets_bounds_and_capacity_at_its_time(world: World) -
     assert world.capacities == [1]
     world.pass_time(60)
     assert world.capacities[-1] == 4
-    told = [(one["Description"], one["Cause"]) for one in world.activities()]
+    told = [(activity["Description"], activity["Cause"]) for activity in world.activities()]
     assert sorted(told, reverse=True) == [
         ("Setting min capacity to 4", "scheduled action name morning was triggered"),
         ("Setting desired instance count to 4.", "minimum capacity was set to 4"),
@@ -256,10 +256,10 @@ def test_policies_and_alarms_without_a_target_are_removed(world: World) -> None:
 def test_a_deleted_alarm_of_a_policy_is_recreated(world: World) -> None:
     world.register()
     alarms = world.put_policy(**TRACKING)["Alarms"]
-    names = {one["AlarmName"] for one in alarms}
+    names = {alarm["AlarmName"] for alarm in alarms}
     world.call("DeleteAlarms", "cloudwatch", AlarmNames=sorted(names))
     world.pass_time(10)
-    assert {one.name for one in world.store.list(ALARM)} == names
+    assert {alarm.name for alarm in world.store.list(ALARM)} == names
 
 
 def test_without_targets_and_alarms_it_waits_for_a_write(world: World) -> None:

@@ -69,15 +69,15 @@ def test_the_step_example_of_the_user_guide():
 
 @pytest.mark.parametrize(("capacity", "percent", "change"), [(127, 10, 12), (67, 1, 1), (58, -1, -1), (667, -1, -6)])
 def test_percentages_are_rounded_as_the_guide_says(capacity, percent, change):
-    one = step.StepAdjustment(adjustment=percent)
-    policy = step.StepScaling(adjustment_type="PercentChangeInCapacity", steps=(one,))
-    assert step.adjusted(policy, one, capacity=capacity) == capacity + change
+    adjustment = step.StepAdjustment(adjustment=percent)
+    policy = step.StepScaling(adjustment_type="PercentChangeInCapacity", steps=(adjustment,))
+    assert step.adjusted(policy, adjustment, capacity=capacity) == capacity + change
 
 
 def test_the_minimum_magnitude_of_the_guide_adds_two():
-    one = step.StepAdjustment(lower=0, adjustment=25)
-    policy = step.StepScaling(adjustment_type="PercentChangeInCapacity", steps=(one,), min_magnitude=2)
-    assert step.adjusted(policy, one, capacity=4) == 6
+    adjustment = step.StepAdjustment(lower=0, adjustment=25)
+    policy = step.StepScaling(adjustment_type="PercentChangeInCapacity", steps=(adjustment,), min_magnitude=2)
+    assert step.adjusted(policy, adjustment, capacity=4) == 6
 
 
 def test_a_larger_step_within_the_cooldown_adds_only_the_difference():
@@ -105,12 +105,12 @@ def test_starting_copies_are_not_added_twice():
 
 
 def test_the_largest_wins_and_all_must_agree_to_scale_in():
-    one, two = tracking(50), tracking(20)
-    high = [trigger(one, 60.0, name="a"), trigger(two, 60.0, name="b")]
+    loose, tight = tracking(50), tracking(20)
+    high = [trigger(loose, 60.0, name="a"), trigger(tight, 60.0, name="b")]
     assert decide(state(4), high, now_s=0).capacity == 12
-    low = [trigger(one, 10.0, is_below=True, name="a"), trigger(two, 10.0, is_below=True, name="b")]
+    low = [trigger(loose, 10.0, is_below=True, name="a"), trigger(tight, 10.0, is_below=True, name="b")]
     assert decide(state(10), low, now_s=0).capacity == 5
-    disagreeing = [low[0], trigger(two, 19.0, is_below=True, is_alarm=False, name="b")]
+    disagreeing = [low[0], trigger(tight, 19.0, is_below=True, is_alarm=False, name="b")]
     assert decide(state(10), disagreeing, now_s=0).capacity is None
     disabled = tracking(20, is_scale_in_disabled=True)
     assert decide(state(10), [low[0], trigger(disabled, 19.0, is_below=True, is_alarm=False)], now_s=0).capacity == 2
@@ -206,7 +206,7 @@ def test_never_outside_the_bounds_and_never_in_within_a_cooldown(situation, now_
 
 @given(st.floats(0.01, 5000), st.integers(1, 100))
 def test_a_constant_load_is_met_by_one_decision(load, begin):
-    """Whatever it began with, one scaling later the metric is at or below the target, and nothing moves again."""
+    """From any capacity, one scaling later the metric is at or below the target, and nothing is scaled again."""
     policy = tracking(50)
     capacity = begin
     for round_number in range(3):

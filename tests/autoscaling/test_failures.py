@@ -40,7 +40,7 @@ def work(world: World, seconds: int) -> None:
 
 
 def told(world: World) -> list[tuple[str, str]]:
-    return [(one["StatusCode"], one["StatusMessage"]) for one in world.activities()]
+    return [(activity["StatusCode"], activity["StatusMessage"]) for activity in world.activities()]
 
 
 def test_more_than_an_endpoint_may_have_fails_once_a_minute(world: World) -> None:
@@ -92,7 +92,7 @@ def test_an_unreadable_policy_does_not_affect_others(world: World) -> None:
     (bad,) = (record for record in world.store.list(raw) if record.spec["PolicyName"] == "bad")
     broken = {**tracking, "TargetValue": -1.0}
     world.store.update(bad, spec={**bad.spec, "TargetTrackingScalingPolicyConfiguration": broken})
-    names = {one["AlarmName"] for one in alarms}
+    names = {alarm["AlarmName"] for alarm in alarms}
     world.call("DeleteAlarms", "cloudwatch", AlarmNames=sorted(names))
     world.scaler.run_pass()
     assert names <= {record.name for record in world.store.list(ALARM)}

@@ -97,7 +97,7 @@ class Hosted(Scene):
         self.call("RegisterScalableTarget", **identity, MinCapacity=minimum, MaxCapacity=maximum)
 
     def activities(self, **more: Any) -> list[dict[str, Any]]:
-        """Of the variant, oldest first."""
+        """The activities of the variant, oldest first."""
         found = self.call("DescribeScalingActivities", **VARIANT, **more)
         return list(reversed(found["ScalingActivities"]))
 
@@ -148,7 +148,7 @@ class Hosted(Scene):
 
     def per_instance(self) -> Counter[str]:
         """Instance -> living copies."""
-        return Counter(one.spec.copy.instance for one in self.store.list(WORKER) if one.spec.copy is not None)
+        return Counter(worker.spec.copy.instance for worker in self.store.list(WORKER) if worker.spec.copy is not None)
 
     def density(self, name: str = "c") -> Density | None:
         return self.record(name).spec.density
@@ -243,8 +243,8 @@ async def test_copies_without_room_set_the_instances_back_and_are_retried_each_m
     await scene.until((2, 8), 300)
     await scene.pass_time(10)
     assert scene.activities()[-1]["StatusCode"] == "Successful"
-    ended = [one["EndTime"] for one in scene.activities()]
-    begun = [one["StartTime"] for one in scene.activities()]
+    ended = [activity["EndTime"] for activity in scene.activities()]
+    begun = [activity["StartTime"] for activity in scene.activities()]
     assert all(start >= end + 60 for end, start in zip(ended, begun[1:], strict=False))
 
 
@@ -356,7 +356,7 @@ async def test_a_variant_is_not_scaled_while_a_component_on_it_is_updated(scene:
     await scene.pass_time(180)
     assert scene.activities() == []
     (told,) = scene.activities(IncludeNotScaledActivities=True)
-    assert [one["Code"] for one in told["NotScaledReasons"]] == ["TargetServicePutResourceAsUnscalable"]
+    assert [reason["Code"] for reason in told["NotScaledReasons"]] == ["TargetServicePutResourceAsUnscalable"]
     await scene.until((2, 4), 600)
 
 
@@ -381,7 +381,7 @@ async def test_in_strict_mode_the_policy_has_no_data_and_copies_do_not_follow() 
     await scene.pass_time(300)
     assert scene.there() == (1, 4)
     alarms = scene.call("DescribeAlarms", "cloudwatch")["MetricAlarms"]
-    assert {one["StateValue"] for one in alarms} == {"INSUFFICIENT_DATA"}
+    assert {alarm["StateValue"] for alarm in alarms} == {"INSUFFICIENT_DATA"}
     scene.register(2, 3)
     await scene.until((2, 4), 60)
     assert scene.density() is None

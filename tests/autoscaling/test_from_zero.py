@@ -88,7 +88,7 @@ def test_a_backlog_scales_an_endpoint_from_zero_and_its_end_back(world: World) -
     assert world.capacities == [0]
     play_backlog(world, 18, 600)
     assert world.capacities == [0, 1, 4], "one by the step policy; 18 at 5 for each by target tracking"
-    causes = [one["Cause"] for one in world.activities()]
+    causes = [activity["Cause"] for activity in world.activities()]
     assert causes[0] == "monitor alarm has-backlog in state ALARM triggered policy from-zero"
     assert causes[1].endswith("triggered policy backlog")
     assert "-AlarmHigh-" in causes[1]
@@ -114,7 +114,7 @@ def test_missing_data_do_not_scale_in_a_running_target(world: World) -> None:
     world.load = lambda _serving: None
     world.pass_time(1200)
     assert world.capacities[-1] == 3
-    low = next(one for one in world.store.list(ALARM) if "-AlarmLow-" in one.name)
+    low = next(alarm for alarm in world.store.list(ALARM) if "-AlarmLow-" in alarm.name)
     assert low.status.state == "INSUFFICIENT_DATA"
 
 
@@ -158,7 +158,7 @@ def test_activities_are_described_newest_first_in_pages(world: World) -> None:
     while True:
         answer = page(**token)
         assert len(answer["ScalingActivities"]) <= 2
-        found += [one["Description"] for one in answer["ScalingActivities"]]
+        found += [activity["Description"] for activity in answer["ScalingActivities"]]
         if "NextToken" not in answer:
             break
         token = {"NextToken": answer["NextToken"]}

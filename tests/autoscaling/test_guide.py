@@ -198,7 +198,7 @@ def test_a_rate_counts_from_its_start_and_stops_at_its_end():
     st.sampled_from([OUT_STEPS, None]),
 )
 def test_no_two_scale_ins_are_closer_than_their_cooldown(loads, cooldown_s, extra):
-    """Whatever the load does, with and without a step policy besides; a scale-out between ends the cooldown."""
+    """For any load, with and without a step policy too; a scale-out in between ends the cooldown."""
     requests = [load for load, length in loads for _ in range(length)]
     tracked = {
         "TargetValue": 4.0,

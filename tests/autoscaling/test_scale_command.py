@@ -38,20 +38,20 @@ def test_a_name_and_bounds_are_enough_and_off_undoes_them(endpoint: Platform) ->
     shown, _ = json.JSONDecoder().raw_decode(output[output.index("{\n") :])  # the server may log to the same place
     (target,) = shown["ScalableTargets"]
     assert (target["MinCapacity"], target["MaxCapacity"]) == (0, 3)
-    assert {one["PolicyName"] for one in shown["ScalingPolicies"]} == {"headrace-load", "headrace-idle"}
+    assert {policy["PolicyName"] for policy in shown["ScalingPolicies"]} == {"headrace-load", "headrace-idle"}
     alarms = endpoint.client("cloudwatch").describe_alarms()["MetricAlarms"]
     assert len(alarms) == 3
-    (idle,) = (one for one in alarms if one["AlarmName"].startswith("headrace-idle"))
+    (idle,) = (alarm for alarm in alarms if alarm["AlarmName"].startswith("headrace-idle"))
     assert (idle["EvaluationPeriods"], idle["TreatMissingData"]) == (6, "breaching")
-    watched = [one["MetricStat"] for one in idle["Metrics"] if "MetricStat" in one]
-    assert {(one["Metric"]["MetricName"], one["Stat"], one["Period"]) for one in watched} == {
+    watched = [query["MetricStat"] for query in idle["Metrics"] if "MetricStat" in query]
+    assert {(query["Metric"]["MetricName"], query["Stat"], query["Period"]) for query in watched} == {
         ("ConcurrentRequestsPerModel", "Maximum", 10),
         ("Invocations", "Sum", 10),
     }
     assert run(endpoint, "e", "--min", "1", "--max", "3").exit_code == 0
     assert len(endpoint.client("cloudwatch").describe_alarms()["MetricAlarms"]) == 2, "no idle policy any more"
     described = run(endpoint, "e", "--describe").output
-    assert "endpoint/e/variant/AllTraffic: 0 of 1 workers serve, 1 to 3 are allowed" in described
+    assert "endpoint/e/variant/AllTraffic: 0 of 1 workers in service, bounds 1 to 3" in described
     assert "headrace-load  keeps SageMakerVariantConcurrentRequestsPerModelHighResolution at 4" in described
     assert "High INSUFFICIENT_DATA, Low INSUFFICIENT_DATA" in described
     assert run(endpoint, "e", "--off").exit_code == 0
@@ -66,8 +66,8 @@ def test_a_name_and_bounds_are_enough_and_off_undoes_them(endpoint: Platform) ->
 def test_the_idle_time_is_at_least_the_given_one(endpoint: Platform, idle_s: int, period_s: int, periods: int) -> None:
     assert run(endpoint, "e", "--min", "0", "--max", "1", "--idle-s", str(idle_s)).exit_code == 0
     found = endpoint.client("cloudwatch").describe_alarms(AlarmNamePrefix="headrace-idle")["MetricAlarms"]
-    assert [one["EvaluationPeriods"] for one in found] == [periods]
-    assert {one["MetricStat"]["Period"] for one in found[0]["Metrics"] if "MetricStat" in one} == {period_s}
+    assert [entry["EvaluationPeriods"] for entry in found] == [periods]
+    assert {query["MetricStat"]["Period"] for query in found[0]["Metrics"] if "MetricStat" in query} == {period_s}
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -111,10 +111,10 @@ def test_a_settling_change_of_the_autoscaler_is_no_failure_and_the_next_follows_
         world.series.put(WORK, 5.0, now_s=world.now_s + 5)
         world.now_s += 10
         world.scaler.run_pass()
-    assert [one["StatusCode"] for one in world.activities(with_not_scaled=True)] == ["InProgress"]
+    assert [activity["StatusCode"] for activity in world.activities(with_not_scaled=True)] == ["InProgress"]
     world.reconcile()
     world.scaler.run_pass()
-    told = [(one["StatusCode"], one["Description"]) for one in world.activities(with_not_scaled=True)]
+    told = [(activity["StatusCode"], activity["Description"]) for activity in world.activities(with_not_scaled=True)]
     assert sorted(told) == [
         ("InProgress", "Setting desired instance count to 3."),
         ("Successful", "Setting desired instance count to 2."),

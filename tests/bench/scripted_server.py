@@ -38,7 +38,7 @@ class ScriptedServer:
     """The scripted routes, and the requests received so far."""
 
     routes: dict[str, Answer]
-    asked: list[tuple[str, dict]] = field(default_factory=list)
+    requests: list[tuple[str, dict]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     num_connections: int = 0
     url: str = ""
@@ -54,7 +54,7 @@ class ScriptedServer:
                 self.headers.append(headers)
                 if path in self.routes:
                     question = json.loads(body or b"{}")
-                    self.asked.append((path, question))
+                    self.requests.append((path, question))
                     await self.routes[path](Connection(writer), question)
                 else:
                     Connection(writer).json({"error": "not found"}, "404 Not Found")

@@ -126,7 +126,7 @@ async def never_answers(connection: Connection, _: dict) -> None:
 )
 async def test_a_failure_is_named_by_its_kind_and_does_not_stop_the_run(answer, failure: Failure) -> None:
     async def sometimes(connection: Connection, question: dict) -> None:
-        failing = question["max_tokens"] == 5 and len(server.asked) % 2
+        failing = question["max_tokens"] == 5 and len(server.requests) % 2
         await (answer if failing else openai_completion)(connection, question)
 
     async with serving({**ROUTES, "/v1/completions": sometimes}) as server:
@@ -197,7 +197,7 @@ async def test_levels_of_a_sweep_share_no_prompts() -> None:
     async with serving(ROUTES) as server:
         levels = tuple(Arrivals(kind="closed", concurrency=n) for n in (1, 2, 4))
         await bench(server.url, levels=levels, num_requests=4, warmup_requests=0)
-    prompts = [question["prompt"] for path, question in server.asked if path == "/v1/completions"]
+    prompts = [question["prompt"] for path, question in server.requests if path == "/v1/completions"]
     assert len(prompts) == len(set(prompts))
 
 

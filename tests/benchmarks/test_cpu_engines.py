@@ -1,4 +1,4 @@
-"""How engines are compared: the protocol with their processes, medians, ratios, limits."""
+"""The comparison of engines: the protocol with their processes, medians, ratios, limits."""
 
 import dataclasses
 import os

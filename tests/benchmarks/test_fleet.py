@@ -16,8 +16,8 @@ def test_no_request_waits_in_an_empty_fleet(rule):
 
 def test_one_queue_on_one_slot_waits_as_queueing_theory_predicts():
     """M/M/1 at a load of 0.5: the mean wait is the mean service time."""
-    one = Fleet(replicas=1, gateways=1, slots=1, service_s=1.0, requests_per_s=0.5)
-    assert simulate(one, "random", num_requests=60_000, seed=1).mean_s == pytest.approx(1.0, rel=0.15)
+    single = Fleet(replicas=1, gateways=1, slots=1, service_s=1.0, requests_per_s=0.5)
+    assert simulate(single, "random", num_requests=60_000, seed=1).mean_s == pytest.approx(1.0, rel=0.15)
 
 
 def test_the_knowledge_of_one_gateway_is_worth_less_the_more_gateways_there_are():
@@ -27,7 +27,7 @@ def test_the_knowledge_of_one_gateway_is_worth_less_the_more_gateways_there_are(
 
 
 def test_cores_follow_from_the_cost_of_a_piece():
-    rows = [{"door": "openai", "streams": 32, "gateway_cpu_us_a_piece": 30.0}, {"door": "openai", "streams": 1}]
+    rows = [{"api": "openai", "streams": 32, "gateway_cpu_us_a_piece": 30.0}, {"api": "openai", "streams": 1}]
     assert gateway_cores(rows) == {"openai": pytest.approx(384.0)}
 
 

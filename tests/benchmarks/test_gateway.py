@@ -10,7 +10,7 @@ from benchmarks.gateway.run import request_body
 def made(*, direct_s: float, through_s: float, ttfts: tuple[float, float], streams: int = 1) -> Round:
     direct, through = (Answer(ttft_s=ttft_s, total_s=1, num_pieces=100) for ttft_s in ttfts)
     return Round(
-        door="openai",
+        api="openai",
         streams=streams,
         direct=(direct,),
         direct_s=direct_s,
@@ -34,13 +34,13 @@ def test_added_latency_and_lost_throughput_are_medians():
 
 
 def test_apis_and_numbers_of_streams_have_separate_rows():
-    one = made(direct_s=1, through_s=1, ttfts=(1, 1))
-    rows = summary([one, made(direct_s=1, through_s=2, ttfts=(1, 1), streams=8)])
+    fast = made(direct_s=1, through_s=1, ttfts=(1, 1))
+    rows = summary([fast, made(direct_s=1, through_s=2, ttfts=(1, 1), streams=8)])
     assert [(row["streams"], row["throughput_loss"]) for row in rows] == [(1, 0), (8, 0.5)]
 
 
-@pytest.mark.parametrize("door", ["sagemaker", "openai"])
-def test_no_two_requests_have_the_same_prompt_and_all_stream(door):
-    bodies = {request_body(door, number, 10) for number in range(50)}
+@pytest.mark.parametrize("api", ["sagemaker", "openai"])
+def test_no_two_requests_have_the_same_prompt_and_all_stream(api):
+    bodies = {request_body(api, number, 10) for number in range(50)}
     assert len(bodies) == 50
     assert all(json.loads(body)["stream"] for body in bodies)

@@ -1,4 +1,4 @@
-"""Which peers are installed, and what is written down about them."""
+"""The installed peers, and the description of them in results."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the benchmark of wake-ups makes of its times."""
+"""The figures of the benchmark of wake-ups."""
 
 from benchmarks.wake.figures import Request, WakeUp, quantile, summary, table
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 
 def wake(*times: float | None) -> WakeUp:
-    return WakeUp(number=0, requests=tuple(Request(door="d", first_s=time) for time in times))
+    return WakeUp(number=0, requests=tuple(Request(api="d", first_s=time) for time in times))
 
 
 def test_lost_and_late_requests_are_counted() -> None:

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from headrace.cli.main import cli
 from headrace.cli.sources import Seams
-from headrace.engine.config import EngineConfig
+from headrace.settings.server_settings import ServerSettings
 from headrace.testing.echo import EchoBackend, EchoScript
 
 
@@ -20,9 +20,9 @@ class Headrace:
         self.kind = EchoBackend
         self.backend = EchoBackend()
         """The engine of the last command."""
-        self.configs: list[EngineConfig] = []
+        self.configs: list[ServerSettings] = []
 
-    def make_engine(self, config: EngineConfig, progress: Callable) -> EchoBackend:
+    def make_engine(self, config: ServerSettings, progress: Callable) -> EchoBackend:
         self.configs.append(config)
         progress("load", 1, 1)
         self.backend = self.kind(max_model_len=600, script=self.script)

@@ -39,7 +39,7 @@ def hosting() -> Iterator[Platform]:
         component(client, "big", copies=9, need={"NumberOfAcceleratorDevicesRequired": 1, "MinMemoryRequiredInMb": 128})
         until(client, "chat", "InService", copies=2)
         until(client, "big", "Failed")
-        copies = [one for one in platform.store.list(WORKER) if one.spec.copy.component == "chat"]
+        copies = [worker for worker in platform.store.list(WORKER) if worker.spec.copy.component == "chat"]
         platform.logs.write("a line", worker=copies[0].name)
         yield platform
 
@@ -53,7 +53,7 @@ def test_components_are_listed_below_the_endpoints(hosting: Platform) -> None:
 
 def test_components_are_in_the_json_of_their_endpoint(hosting: Platform) -> None:
     [endpoint] = json.loads(said(list_endpoints, hosting, "--json"))
-    assert [one["InferenceComponentName"] for one in endpoint["InferenceComponents"]] == ["big", "chat"]
+    assert [component["InferenceComponentName"] for component in endpoint["InferenceComponents"]] == ["big", "chat"]
     shown = json.loads(said(describe, hosting, "ep", "--json"))
     assert shown["InferenceComponents"][1]["RuntimeConfig"]["CurrentCopyCount"] == 2
 

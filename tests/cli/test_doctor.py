@@ -21,7 +21,7 @@ def test_doctor_for_scripts_is_one_json_object(headrace) -> None:
     assert {finding["status"] for finding in value["findings"]} <= {"ok", "warning", "failed"}
 
 
-def test_what_makes_serving_impossible_is_exit_code_1(headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_is_exit_code_1(headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Finding(name="native runtime", status="failed", found="does not load", advice="Reinstall headrace.")
     monkeypatch.setattr(checks, "CHECKS", (checks.check_versions, lambda: iter([broken])))
     result = headrace("doctor")
@@ -37,7 +37,7 @@ def test_memory_is_judged_by_what_is_available(gib: float, status: str) -> None:
     assert bool(finding.advice) == (status != "ok")
 
 
-def test_a_taken_port_is_a_warning_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_a_warning_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(checks, "PORT", taken.getsockname()[1])
         (finding,) = checks.check_port()

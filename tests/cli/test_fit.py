@@ -45,7 +45,7 @@ def advice_for(available: int, *, auto: tuple[str, str] = ("bf16", "bf16"), cont
 
 
 @given(st.integers(300, 100_000), st.integers(32, 8192))
-def test_room_is_all_memory_besides_the_weights(available: int, context: int) -> None:
+def test_the_kv_cache_may_use_all_memory_besides_the_weights(available: int, context: int) -> None:
     fits = fit_formats(planner(available), max_model_len=context, max_num_seqs=2, available_bytes=available)
     assert [(fit.dtype, fit.kv_dtype) for fit in fits] == list(FORMATS)
     for fit in fits:
@@ -111,7 +111,7 @@ def test_a_real_model_in_too_little_memory_is_shown_as_not_fitting(headrace, smo
     assert "does not fit" in result.stdout
 
 
-def test_a_model_that_is_not_there_is_one_sentence(headrace) -> None:
+def test_a_missing_model_is_reported_in_one_sentence(headrace) -> None:
     result = headrace("fit", "nope")
     assert result.exit_code == 2
     assert "nope" in result.stderr

@@ -51,7 +51,7 @@ def test_the_path_of_a_model_and_of_the_store_are_printed(headrace, home) -> Non
 
 
 @pytest.mark.parametrize("args", [("path", "nope"), ("remove", "nope", "--yes"), ("pull", "nope")])
-def test_a_model_that_is_not_there_is_one_sentence_and_exit_code_2(headrace, home, args) -> None:
+def test_a_missing_model_is_one_sentence_and_exit_code_2(headrace, home, args) -> None:
     result = headrace("models", *args)
     assert result.exit_code == 2
     assert "nope" in result.stderr

@@ -105,7 +105,7 @@ def test_a_parameter_without_a_name_or_value_is_refused(parameters: tuple[str, .
         ("deploy", "smollm2"),
     ],
 )
-def test_without_a_platform_the_answer_is_one_sentence(headrace, arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_without_a_platform_the_error_is_one_sentence(headrace, arguments: tuple[str, ...], tmp_path: Path) -> None:
     env = dict.fromkeys(name for name in os.environ if name.startswith("AWS_"))
     result = headrace(*arguments, "--url", "http://127.0.0.1:9", env={**env, "HEADRACE_UP_DATA_DIR": str(tmp_path)})
     assert result.exit_code == 1
@@ -133,6 +133,6 @@ def test_keys_are_made_listed_and_removed(headrace, tmp_path: Path) -> None:
     assert "headrace keys ls" in gone.stderr
 
 
-def test_a_worker_command_is_there_and_not_listed(headrace) -> None:
+def test_the_worker_command_exists_but_is_not_listed(headrace) -> None:
     assert "\n  worker " not in headrace("--help").stdout
     assert headrace("worker", "--help").exit_code == 0

@@ -17,7 +17,7 @@ def test_a_task_that_is_already_done_prints_nothing(capsys) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_bars_show_amounts_and_go_away_when_all_is_done() -> None:
+def test_bars_show_amounts_and_disappear_when_all_tasks_are_done() -> None:
     file = io.StringIO()
     bars = BarProgress(Console(file=file, force_terminal=True, width=100))
     bars("prompts", 1, 4, "prompts")

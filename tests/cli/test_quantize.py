@@ -98,7 +98,7 @@ def test_a_gguf_file_becomes_a_folder_with_tokenizer_and_template(headrace, tmp_
     assert np.abs(after - before).std() < 0.05 * before.std()
 
 
-def test_own_texts_are_read(headrace, llama, tmp_path):
+def test_calibration_texts_of_the_user_are_read(headrace, llama, tmp_path):
     lines = [{"text": "The quick brown fox"}, {"messages": [{"role": "user", "content": "Tab and spaces"}]}]
     (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, lines)))
     quantize(headrace, llama, tmp_path / "out", "--calibration", tmp_path / "own.jsonl")

@@ -17,11 +17,11 @@ def request(prompt="one two three", **sampling) -> GenerationRequest:
     return GenerationRequest(request_id="r", prompt=prompt, sampling=SamplingParams(**sampling))
 
 
-async def answer(url: str, asked: GenerationRequest, **options) -> tuple[str, object]:
+async def answer(url: str, request: GenerationRequest, **options) -> tuple[str, object]:
     source = RemoteSource(url, **options)
     try:
         await source.start()
-        chunks = [chunk async for chunk in source.generate(asked)]
+        chunks = [chunk async for chunk in source.generate(request)]
     finally:
         await source.close(deadline_s=0)
     assert [chunk.finish for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
@@ -57,7 +57,7 @@ async def test_a_model_that_is_not_served_is_refused(echo) -> None:
         await answer(echo.url, request(), model="other")
 
 
-async def test_a_server_that_is_not_there_is_one_sentence() -> None:
+async def test_an_unreachable_server_is_reported_in_one_sentence() -> None:
     with pytest.raises(Unavailable, match="No server answers"):
         await answer("http://127.0.0.1:9", request())
 
@@ -85,7 +85,7 @@ async def test_an_abandoned_answer_closes_its_connection() -> None:
         await source.close(deadline_s=0)
 
 
-async def test_a_full_queue_says_when_to_come_again() -> None:
+async def test_a_full_queue_has_a_retry_time() -> None:
     async def full(connection: Connection, _: dict) -> None:
         body = '{"error": {"message": "The queue is full."}}'
         head = f"HTTP/1.1 429 Too Many Requests\r\nretry-after: 3\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -129,7 +129,7 @@ def test_bench_measures_every_dialect_of_our_server(headrace, echo, tmp_path, ap
     assert "6 of 6" in result.stdout
 
 
-def test_bench_asks_the_questions_of_a_file(headrace, echo, tmp_path) -> None:
+def test_bench_sends_the_prompts_of_a_file(headrace, echo, tmp_path) -> None:
     questions = tmp_path / "chats.jsonl"
     rows = [{"messages": [{"role": "user", "content": f"say {word}"}]} for word in ("one", "two")]
     questions.write_text("\n".join(map(json.dumps, rows)))
@@ -137,8 +137,8 @@ def test_bench_asks_the_questions_of_a_file(headrace, echo, tmp_path) -> None:
     result = headrace("bench", echo.url, "--dataset", questions, "--requests", 4, "--warmup", 0)
     assert result.exit_code == 0, result.stderr
     assert "(openai-chat)" in result.stdout
-    asked = [sent.prompt.messages[0]["content"] for sent in echo.backend.requests[num_before + 2 :]]
-    assert sorted(asked) == ["say one", "say one", "say two", "say two"]
+    prompts = [sent.prompt.messages[0]["content"] for sent in echo.backend.requests[num_before + 2 :]]
+    assert sorted(prompts) == ["say one", "say one", "say two", "say two"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_an_invalid_load_is_one_sentence(headrace, flags, word: str) -> None:
     assert word in result.stderr
 
 
-def test_bench_of_a_server_that_is_not_there_is_exit_code_1(headrace) -> None:
+def test_bench_of_an_unreachable_server_is_exit_code_1(headrace) -> None:
     result = headrace("bench", "http://127.0.0.1:9")
     assert result.exit_code == 1
     assert "No server answers" in result.stderr

@@ -9,7 +9,7 @@ TARGET = {"ResourceId": "inference-component/chat", "MinCapacity": 0, "MaxCapaci
 
 
 def step_policy(kind: str, *adjustments: int) -> dict:
-    steps = [{"ScalingAdjustment": one} for one in adjustments]
+    steps = [{"ScalingAdjustment": adjustment} for adjustment in adjustments]
     return {
         "PolicyName": "p",
         "StepScalingPolicyConfiguration": {"AdjustmentType": kind, "StepAdjustments": steps},

@@ -37,7 +37,7 @@ def test_a_model_that_does_not_exist_is_named_with_the_nearest_one() -> None:
     assert "Did you mean smollm2?" in refused("smolm2", "--port", "0")
 
 
-def test_a_file_that_is_cut_off_is_named(tmp_path: Path, smollm2_path: Path) -> None:
+def test_a_truncated_file_is_named(tmp_path: Path, smollm2_path: Path) -> None:
     broken = tmp_path / "cut.gguf"
     with smollm2_path.open("rb") as whole:
         broken.write_bytes(whole.read(5_000_000))

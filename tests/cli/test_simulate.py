@@ -156,7 +156,7 @@ def test_two_policies_are_compared_on_one_trace(tmp_path):
 
 
 @pytest.mark.parametrize(("at_zero", "lost", "held"), [("wake", 0, 3), ("fail", 4, 0), ("wait", 0, 4)])
-def test_what_a_request_does_at_zero_can_be_chosen(tmp_path, at_zero, lost, held):
+def test_the_handling_of_requests_at_zero_can_be_chosen(tmp_path, at_zero, lost, held):
     """Four requests, ten seconds apart; a copy that is woken serves after thirty."""
     path = write(tmp_path, "time\n0\n10\n20\n30\n")
     options = [str(path), "--target", "4", "--min", "0", "--at-zero", at_zero, "--json"]

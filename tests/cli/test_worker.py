@@ -50,7 +50,7 @@ def test_the_image_and_the_share_of_the_host_override_the_environment() -> None:
     assert (settings.dialect, settings.served_model_name) == ("lmi-0.26", "llm")
 
 
-def test_a_model_folder_takes_the_role_of_opt_ml_model(tmp_path) -> None:
+def test_the_model_folder_stands_for_opt_ml_model(tmp_path) -> None:
     (tmp_path / "config.json").write_text("{}")
     settings, _ = settings_of(folder=tmp_path)
     assert settings.model == str(tmp_path)

@@ -93,14 +93,14 @@ def test_an_alarm_on_an_expression_keeps_its_queries(client, name):
 
 def test_alarms_are_described_by_name_state_action_and_metric(client, name):
     names = [f"{name}-{number}" for number in range(3)]
-    for number, one in enumerate(names):
+    for number, alarm in enumerate(names):
         dimensions = [{"Name": "EndpointName", "Value": name}]
         actions = [ACTION] if number == 0 else []
-        client.put_metric_alarm(AlarmName=one, Dimensions=dimensions, AlarmActions=actions, **RULE)
+        client.put_metric_alarm(AlarmName=alarm, Dimensions=dimensions, AlarmActions=actions, **RULE)
     client.set_alarm_state(AlarmName=names[1], StateValue="ALARM", StateReason="test")
 
     def found(**params):
-        return [one["AlarmName"] for one in client.describe_alarms(AlarmNamePrefix=name, **params)["MetricAlarms"]]
+        return [alarm["AlarmName"] for alarm in client.describe_alarms(AlarmNamePrefix=name, **params)["MetricAlarms"]]
 
     of_metric = client.describe_alarms_for_metric(
         Namespace=RULE["Namespace"], MetricName=RULE["MetricName"], Dimensions=dimensions
@@ -110,7 +110,7 @@ def test_alarms_are_described_by_name_state_action_and_metric(client, name):
     assert found(StateValue="ALARM") == names[1:2]
     assert found(ActionPrefix="arn:aws:autoscaling:") == names[:1]
     assert found(AlarmTypes=["CompositeAlarm"]) == []
-    assert [one["AlarmName"] for one in of_metric["MetricAlarms"]] == names
+    assert [alarm["AlarmName"] for alarm in of_metric["MetricAlarms"]] == names
     assert [len(page["MetricAlarms"]) for page in pages] == [2, 1]
 
 

@@ -27,7 +27,7 @@ def series_of(**values: list[float | None]) -> tuple[MemorySeries, list[Query]]:
 
 
 def result(expression: str, **values: list[float | None]) -> list[float | None]:
-    """What an expression is in each minute."""
+    """Return the value of an expression in each minute."""
     series, queries = series_of(**values)
     requested = [*queries, Query(id="e", expression=expression)]
     (line,) = evaluate(requested, series.read, start_s=T0, end_s=T0 + 240)["e"]

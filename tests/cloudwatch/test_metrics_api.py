@@ -177,7 +177,7 @@ def test_metrics_are_listed_by_namespace_name_and_dimensions(client, namespace):
     put(client, namespace, Value=1.0, Dimensions=DIMENSIONS)
 
     def listed(**params):
-        return [len(one["Dimensions"]) for one in client.list_metrics(Namespace=namespace, **params)["Metrics"]]
+        return [len(query["Dimensions"]) for query in client.list_metrics(Namespace=namespace, **params)["Metrics"]]
 
     assert listed() == [0, 2]
     assert listed(MetricName="Other") == []
@@ -216,14 +216,20 @@ def test_metric_data_are_returned_newest_first_in_pages(client, namespace):
     rising = client.get_metric_data(**asked, ScanBy="TimestampAscending")
     pages = list(client.get_paginator("get_metric_data").paginate(**asked, PaginationConfig={"PageSize": 2}))
 
-    assert [one["Id"] for one in whole["MetricDataResults"]] == ["a", "b"]
+    assert [result["Id"] for result in whole["MetricDataResults"]] == ["a", "b"]
     first = whole["MetricDataResults"][0]
     assert (first["Values"], first["Timestamps"]) == ([3.0, 2.0, 1.0], times[::-1])
     assert (first["Label"], first["StatusCode"]) == ("Latency", "Complete")
     assert rising["MetricDataResults"][0]["Values"] == [1.0, 2.0, 3.0]
     assert len(pages) == 3
     for name in ("a", "b"):
-        values = [v for page in pages for one in page["MetricDataResults"] if one["Id"] == name for v in one["Values"]]
+        values = [
+            v
+            for page in pages
+            for result in page["MetricDataResults"]
+            if result["Id"] == name
+            for v in result["Values"]
+        ]
         assert values == [3.0, 2.0, 1.0]
 
 
@@ -242,7 +248,7 @@ def test_expressions_are_computed_from_other_queries(client, namespace):
         "MetricDataResults"
     ]
 
-    results = [(one["Id"], one["Label"], one["Values"]) for one in found]
+    results = [(entry["Id"], entry["Label"], entry["Values"]) for entry in found]
     assert results[:2] == [("mean", "the mean", [3.0]), ("twice", "twice", [6.0])]
     assert [(name, values) for name, _, values in results[2:]] == [("both", [6.0]), ("both", [2.0])]
 

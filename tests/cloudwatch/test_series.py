@@ -91,10 +91,10 @@ def test_a_series_beyond_the_maximum_replaces_an_idle_one_only() -> None:
     series.put(metric("a"), 1.0, now_s=T0)
     series.put(metric("b"), 1.0, now_s=T0 + 3000)
     series.put(metric("c"), 1.0, now_s=T0 + 3000)
-    assert [one.name for one in series.list()] == ["a", "b"]
+    assert [listed.name for listed in series.list()] == ["a", "b"]
     assert series.num_refused == 1
     series.put(metric("c"), 1.0, now_s=T0 + 3700)
-    assert [one.name for one in series.list()] == ["b", "c"], "a was idle for more than an hour"
+    assert [listed.name for listed in series.list()] == ["b", "c"], "a was idle for more than an hour"
 
 
 def test_metrics_are_listed_by_namespace_name_and_time_of_last_measurement() -> None:

@@ -16,7 +16,7 @@ def descendants(pid: int) -> set[int]:
     found, new = set[int](), {pid}
     while new:
         found |= new
-        new = {child for one in new for child in _children(one)} - found
+        new = {child for pid in new for child in _children(pid)} - found
     return found - {pid}
 
 

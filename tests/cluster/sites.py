@@ -64,8 +64,8 @@ class Site:
     def said(self, name: str) -> list[str]:
         return [event.message for event in self.logs.read(name)]
 
-    async def healthy(self, name: str, *, resources: ResourceRequest = SMALL, **asked: object) -> Handle:
-        handle = await started(self.launcher, spec(name, resources=resources, **asked))
+    async def healthy(self, name: str, *, resources: ResourceRequest = SMALL, **script: object) -> Handle:
+        handle = await started(self.launcher, spec(name, resources=resources, **script))
         (self.folder(name) / "healthy").touch()
         await seen_as(self.launcher, name, handle, WorkerPhase.READY)
         return handle
@@ -116,8 +116,8 @@ def ray_launcher(
     )
 
 
-def spec(name: str, *, resources: ResourceRequest = SMALL, **asked: object) -> WorkerSpec:
-    return WorkerSpec(name=name, environment={"STUB": json.dumps(asked)}, resources=resources)
+def spec(name: str, *, resources: ResourceRequest = SMALL, **script: object) -> WorkerSpec:
+    return WorkerSpec(name=name, environment={"STUB": json.dumps(script)}, resources=resources)
 
 
 async def started(launcher: Launcher, wanted: WorkerSpec) -> Handle:

@@ -35,21 +35,21 @@ class Handler(BaseHTTPRequestHandler):
 def main() -> None:
     path = Path(sys.argv[1])
     assignment = json.loads(path.read_text())
-    asked = json.loads(assignment["spec"]["environment"].get("STUB", "{}"))
+    script = json.loads(assignment["spec"]["environment"].get("STUB", "{}"))
     if assignment["parent"]:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     Handler.folder = path.parent
-    if asked.get("deaf"):
+    if script.get("deaf"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    for line in asked.get("print", []):
+    for line in script.get("print", []):
         print(line, flush=True)
-    if asked.get("child"):
+    if script.get("child"):
         child = subprocess.Popen(["/bin/sleep", "100"])
         (path.parent / "child").write_text(str(child.pid))
-    if asked.get("fetch"):
+    if script.get("fetch"):
         (path.parent / "report.json").write_text('{"phase": "fetching", "notices": ["a notice"]}')
-    if "exit" in asked:
-        os._exit(asked["exit"])
+    if "exit" in script:
+        os._exit(script["exit"])
     server = HTTPServer((assignment["host"], assignment["port"]), Handler)
     (path.parent / "listening").touch()
     server.serve_forever()

@@ -113,7 +113,7 @@ LINES = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n")
 
 
 def contiguous(events: list[WorkerLogEvent]) -> bool:
-    return all(one.next_position <= two.position for one, two in pairwise(events))
+    return all(event.next_position <= following.position for event, following in pairwise(events))
 
 
 @given(lines=LINES, limit=st.integers(1, 7))

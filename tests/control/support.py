@@ -75,16 +75,16 @@ class ListedLogs:
     ) -> Sequence[Line]:
         lines = self.lines.get(worker, self.lines.get("", []))
         within = [
-            one
-            for one in lines
-            if (start_ms is None or one.timestamp_ms >= start_ms) and (end_ms is None or one.timestamp_ms < end_ms)
+            line
+            for line in lines
+            if (start_ms is None or line.timestamp_ms >= start_ms) and (end_ms is None or line.timestamp_ms < end_ms)
         ]
         if is_backward:
-            return [one for one in within if position is None or one.position < position][-limit:]
-        return [one for one in within if position is None or one.position >= position][:limit]
+            return [line for line in within if position is None or line.position < position][-limit:]
+        return [line for line in within if position is None or line.position >= position][:limit]
 
     def size_bytes(self, worker: str) -> int:
-        return sum(len(one.message) for one in self.lines.get(worker, self.lines.get("", [])))
+        return sum(len(line.message) for line in self.lines.get(worker, self.lines.get("", [])))
 
     def ended(self) -> Sequence[EndedLog]:
         return list(self.kept.values())

@@ -23,11 +23,11 @@ def test_unsupported_operations_are_refused_by_name(still_platform: Platform) ->
         client.delete_inference_component(InferenceComponentName="i")
 
 
-def test_all_operations_that_are_answered_are_in_the_models() -> None:
+def test_all_supported_operations_are_in_botocores_models() -> None:
     assert all(operation in services.operation_names(service) for service, operation in OPERATIONS)
 
 
-def test_a_body_without_end_is_refused(still_platform: Platform) -> None:
+def test_a_body_that_is_too_large_is_refused(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     environment = {f"k{number}": "x" * 1000 for number in range(100)}
     container = {**CONTAINER, "Environment": environment}

@@ -1,4 +1,4 @@
-"""The error tree: one root, drawn as it is."""
+"""The error tree has one root, and its docstring shows it as it is."""
 
 import re
 
@@ -19,7 +19,7 @@ def _defined() -> dict[str, int]:
     return {kind.__name__: kind.__mro__.index(HeadraceError) for kind in kinds}
 
 
-def test_the_drawing_shows_each_class_at_its_depth():
+def test_the_class_tree_in_the_docstring_matches_the_classes():
     assert sorted(_drawn(), key=str) == sorted(((depth, name) for name, depth in _defined().items()), key=str)
 
 

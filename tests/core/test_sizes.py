@@ -1,4 +1,4 @@
-"""Sizes in bytes, read and shown."""
+"""Parsing and formatting of sizes in bytes."""
 
 import pytest
 from hypothesis import given

@@ -57,14 +57,14 @@ def test_the_request_line_has_its_facts_in_milliseconds():
 
 
 @pytest.mark.parametrize(("status", "level"), [(422, "warning"), (429, "warning"), (500, "error")])
-def test_a_failed_request_is_a_warning_and_a_failure_of_ours_an_error(status, level):
+def test_a_failed_request_is_a_warning_and_an_internal_failure_an_error(status, level):
     log = io.StringIO()
     setup_logging(format="json", stream=log)
     log_request(get_logger(), record(status=status, error="x", message="Why."))
     assert lines(log)[0]["level"] == level
 
 
-def test_the_level_is_kept_to():
+def test_lines_below_the_level_are_not_logged():
     log = io.StringIO()
     setup_logging(format="json", level="error", stream=log)
     log_request(get_logger(), record(status=200))
@@ -128,7 +128,7 @@ def families(made):
     return {family.name: family for family in text_string_to_metric_families(render(made).decode())}
 
 
-def test_the_page_of_metrics_is_valid_and_no_name_is_there_twice():
+def test_the_metrics_page_is_valid_and_has_each_name_once():
     text = render(metrics()).decode()
     names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
     assert len(names) == len(set(names))
@@ -164,7 +164,7 @@ def test_the_page_of_metrics_is_valid_and_no_name_is_there_twice():
         "headrace_requests_in_flight",
     ],
 )
-def test_the_names_that_dashboards_use_are_there(name):
+def test_the_names_that_dashboards_use_exist(name):
     assert re.search(rf"^{re.escape(name)}[ {{]", render(metrics()).decode(), re.MULTILINE)
 
 
@@ -192,7 +192,7 @@ def test_the_engines_numbers_are_read_when_asked():
         (200, "aborted", "incomplete"),
     ],
 )
-def test_failures_are_counted_in_tgis_words(status, error, kind):
+def test_failures_are_counted_by_tgis_names(status, error, kind):
     made = metrics()
     made.count(record(status=status, error=error))
     assert made.failures == {kind: 1}

@@ -1,4 +1,4 @@
-"""The ids of a request: what is taken, what is replaced, what is passed on."""
+"""The ids of a request: accepted, replaced and forwarded ones."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_all_ids_are_read_logged_and_passed_on():
     }
 
 
-def test_only_a_request_id_is_made_where_there_are_none():
+def test_only_a_request_id_is_generated_without_headers():
     trace = read()
     assert len(trace.request_id) == 32
     assert trace.headers() == (("X-Request-Id", trace.request_id),)
@@ -103,7 +103,7 @@ NAMES = [
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES).map(str.encode), st.binary(max_size=600)), max_size=8))
-def test_whatever_comes_what_is_passed_on_is_short_and_safe_and_read_again_as_it_is(headers):
+def test_forwarded_ids_are_short_and_safe_and_are_read_back_unchanged(headers):
     trace = read_trace(headers)
     passed_on = trace.headers()
     assert passed_on[0][0] == "X-Request-Id"

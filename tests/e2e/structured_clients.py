@@ -29,7 +29,7 @@ MAX_TOKENS = 120
 
 
 class Size(StrEnum):
-    """How large a city is."""
+    """Return the size of a city."""
 
     SMALL = "small"
     LARGE = "large"

@@ -37,7 +37,7 @@ def client(server: Served) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def results(server: Served) -> dict[str, dict[str, str]]:
-    """What each call of `structured_clients.py` brought; making its environment takes a minute the first time."""
+    """The result of each call of `structured_clients.py`; creating its environment takes a minute the first time."""
     made = subprocess.run([ROOT / "scripts" / "environment", "clients"], capture_output=True, text=True)
     if made.returncode != 0:
         why = f"the clients cannot be installed: {made.stderr[-1000:]}"

@@ -11,9 +11,8 @@ import pytest
 
 import headrace
 from headrace.core.generation import ChatPrompt, FinishReason, GenerationRequest, Grammar
-from headrace.engine.loading.assembly import assemble
 from headrace.engine.service.async_engine import AsyncEngine
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import Answer, FreeRows, ask, request, running
 
@@ -31,7 +30,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @asynccontextmanager
 async def engine_on(path: Path, cache_dir: Path, **changes: object) -> AsyncIterator[AsyncEngine]:
     settings = ServerSettings(model=str(path), cache_dir=cache_dir, max_model_len=512, threads=1)
-    async with running(assemble(engine_config(replace(settings, **changes)))) as engine:
+    async with running(load_engine(replace(settings, **changes))) as engine:
         yield engine
 
 
@@ -59,11 +58,11 @@ async def test_answers_do_not_depend_on_the_batch_the_cache_chunks_or_preemption
     formats = {"dtype": dtype, "kv_dtype": kv_dtype}
     plainly = {"max_draft_tokens": 0, "enable_prefix_caching": False}
     async with engine_on(smollm2_path, cache_dir, **plainly, **formats) as engine:
-        alone = [essence(await ask(engine, one)) for one in wanted]
+        alone = [essence(await ask(engine, request)) for request in wanted]
         block_bytes = engine._runner.info.kv_cache_bytes // engine._runner.limits.num_blocks
     async with engine_on(smollm2_path, cache_dir, max_num_batched_tokens=96, **formats) as engine:
-        together = await asyncio.gather(*(ask(engine, one) for one in wanted))
-        again = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        together = await asyncio.gather(*(ask(engine, request) for request in wanted))
+        again = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert engine.stats().cached_tokens_total > 0
     assert [essence(answer) for answer in together] == alone
     assert [essence(answer) for answer in again] == alone
@@ -73,7 +72,7 @@ async def test_answers_do_not_depend_on_the_batch_the_cache_chunks_or_preemption
     }  # guesses make answers too short-lived to collide
     async with engine_on(smollm2_path, cache_dir, **tiny, **formats) as engine:
         engine._engine.scheduler._expected_output_tokens = 1.0
-        squeezed = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        squeezed = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert engine.stats().preemptions_total > 0
     assert [essence(answer) for answer in squeezed] == alone
 
@@ -103,10 +102,10 @@ async def test_draft_tokens_do_not_change_any_bit(
     formats = {"dtype": dtype, "kv_dtype": kv_dtype}
     wanted = repetitive_requests()
     async with engine_on(smollm2_path, cache_dir, max_draft_tokens=0, enable_prefix_caching=False, **formats) as engine:
-        plain = [await ask(engine, one) for one in wanted]
+        plain = [await ask(engine, request) for request in wanted]
     async with engine_on(smollm2_path, cache_dir, max_draft_tokens=7, **formats) as engine:
         engine._engine.scheduler._row_costs = FreeRows()
-        together = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        together = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert 0 < engine.stats().accepted_tokens_total < engine.stats().drafted_tokens_total
     assert [(a.text, a.tokens, a.prompt, a.finish.reason) for a in together] == [
         (a.text, a.tokens, a.prompt, a.finish.reason) for a in plain
@@ -140,7 +139,7 @@ async def test_the_first_suggestion_of_the_chat_page_is_answered_right_with_ever
             )
             for seed in range(20)
         ]
-        answers = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        answers = await asyncio.gather(*(ask(engine, request) for request in wanted))
     assert [answer.text for answer in answers if "Paris" not in answer.text] == []
 
 

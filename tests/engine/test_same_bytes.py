@@ -37,7 +37,7 @@ async def alone(wanted: list[GenerationRequest]) -> list[tuple[object, ...]]:
     """Each request alone, nothing cached, whole prompts in one step."""
     limits = replace(LIMITS, enable_prefix_caching=False, max_num_batched_tokens=512)
     async with running(make_engine(limits=limits)) as engine:
-        return [essence(await ask(engine, one)) for one in wanted]
+        return [essence(await ask(engine, request)) for request in wanted]
 
 
 CASES = {
@@ -58,7 +58,7 @@ async def test_sixty_four_concurrent_answers_equal_those_of_each_request_alone(c
     async with running(make_engine(limits=limits, room=runner_limits(num_blocks))) as engine:
         if case == "tiny pool":
             engine._engine.scheduler._expected_output_tokens = 1.0
-        answers = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        answers = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert [essence(answer) for answer in answers] == expected
         stats = engine.stats()
         if case == "tiny pool":
@@ -85,7 +85,7 @@ async def test_a_preempted_answer_continues_where_it_stopped() -> None:
     expected = await alone(wanted)
     async with running(make_engine(room=runner_limits(18))) as engine:
         engine._engine.scheduler._expected_output_tokens = 1.0
-        answers = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        answers = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert engine.stats().preemptions_total >= 1
         assert engine.stats().output_tokens_total == 300
     assert [essence(answer) for answer in answers] == expected

@@ -91,8 +91,8 @@ class RouteStore:
         self.failure: Exception | None = None
 
     def put(self, *routes: Route) -> None:
-        for one in routes:
-            self._put(one.endpoint, partial(Record, kind=ROUTE, spec=one, status=NoStatus()))
+        for route in routes:
+            self._put(route.endpoint, partial(Record, kind=ROUTE, spec=route, status=NoStatus()))
 
     def put_unreadable(self, name: str) -> None:
         self._put(name, partial(Unreadable, kind=ROUTE, reason="it was edited"))

@@ -21,7 +21,9 @@ HOST = variant("AllTraffic")
 def two(gateway: Running) -> tuple[object, object]:
     """An endpoint with the components `a` and `b`, one copy each."""
     workers = gateway.worker(chat), gateway.worker(chat)
-    gateway.put(route(HOST, components=[component(name, [one.url]) for name, one in zip("ab", workers, strict=True)]))
+    gateway.put(
+        route(HOST, components=[component(name, [worker.url]) for name, worker in zip("ab", workers, strict=True)])
+    )
     return workers
 
 

@@ -232,8 +232,8 @@ def test_every_request_ends_and_is_counted_out_whatever_fails(impatient, fates, 
     impatient.put(route(variant("AllTraffic", [worker.url for worker in workers])))
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(ask_and_perhaps_leave, impatient.url, path, stays=stays) for path, stays in requests]
-        for one in asked:
-            one.result(WAIT_S)
+        for future in asked:
+            future.result(WAIT_S)
     impatient.until(impatient.is_idle, "all requests ended")
     assert impatient.gateway._service.budget.held_bytes == 0
     for worker in workers:
@@ -241,7 +241,7 @@ def test_every_request_ends_and_is_counted_out_whatever_fails(impatient, fates, 
 
 
 def test_a_worker_killed_under_load_leaves_no_request_without_an_end(gateway):
-    """Of two workers one dies under ten clients: its streams end with an error, the others with all their parts."""
+    """One of two workers is killed under ten clients: its streams end with an error, the others are complete."""
 
     async def slowly(exchange: Exchange) -> None:
         exchange.start()
@@ -281,8 +281,8 @@ def test_a_worker_killed_under_load_leaves_no_request_without_an_end(gateway):
         num_before = len(outcomes)
         gateway.until(lambda: len(outcomes) > num_before + 30, "requests go on")
         is_over.set()
-        for one in clients:
-            one.result(WAIT_S)
+        for future in clients:
+            future.result(WAIT_S)
     assert set(outcomes) == {"whole", "ModelStreamError"}
     gateway.until(gateway.is_idle, "all requests ended")
 

@@ -77,7 +77,7 @@ def test_a_request_is_retried_if_its_worker_died_before_the_first_byte(patient: 
         patient.run(victim.stop())
         patient.until(lambda: patient.gateway.held == {"ep": 3}, "they are held")
         patient.put(route(variant("AllTraffic", [patient.worker().url])))
-        assert [one.result(WAIT_S).status_code for one in asking] == [200] * 3
+        assert [future.result(WAIT_S).status_code for future in asking] == [200] * 3
 
 
 def test_a_request_that_crashes_workers_is_not_retried_without_end(patient: Running) -> None:
@@ -180,13 +180,13 @@ def test_the_listener_is_called_once_for_each_worker_in_quarantine(patient: Runn
     told: list[None] = []
     patient.gateway.on_quarantine(lambda: told.append(None))
     dead = [gone(patient), gone(patient)]
-    patient.put(route(variant("AllTraffic", [one.url for one in dead])))
+    patient.put(route(variant("AllTraffic", [worker.url for worker in dead])))
     with ThreadPoolExecutor(6) as pool:
         asking = [pool.submit(patient.client.post, PATHS[0], content=b"x") for _ in range(6)]
         patient.until(lambda: patient.gateway.held == {"ep": 6}, "all are held")
         assert len(told) == 2
         patient.put(route(variant("AllTraffic", [patient.worker().url])))
-        assert {one.result(WAIT_S).status_code for one in asking} == {200}
+        assert {future.result(WAIT_S).status_code for future in asking} == {200}
 
 
 def test_a_request_of_a_lost_session_is_not_held(patient: Running) -> None:
@@ -231,6 +231,6 @@ def test_killing_workers_under_load_loses_no_request_without_a_first_byte(patien
             replicas.append(patient.worker(slowly))
             patient.put(route(variant("AllTraffic", [replicas[-1].url])))
         is_over.set()
-        for one in clients:
-            one.result(WAIT_S)
+        for future in clients:
+            future.result(WAIT_S)
     assert set(outcomes) == {200}

@@ -30,12 +30,12 @@ def test_a_quantile_is_within_the_stated_error(durations_s: list[float], share: 
     assert abs(estimate / exact - 1) <= RELATIVE_ERROR + 1e-9
 
 
-@given(one=DURATIONS, other=DURATIONS)
-def test_merged_sketches_equal_the_sketch_of_all_durations(one: list[float], other: list[float]) -> None:
-    merged = sketch_of(one)
-    merged.merge(sketch_of(other))
-    together = sketch_of(one + other)
-    assert len(merged) == len(together) == len(one) + len(other)
+@given(first=DURATIONS, second=DURATIONS)
+def test_merged_sketches_equal_the_sketch_of_all_durations(first: list[float], second: list[float]) -> None:
+    merged = sketch_of(first)
+    merged.merge(sketch_of(second))
+    together = sketch_of(first + second)
+    assert len(merged) == len(together) == len(first) + len(second)
     for share in (0.0, 0.1, 0.5, 0.95, 1.0):
         assert merged.quantile(share) == together.quantile(share)
 

@@ -201,7 +201,7 @@ def test_an_unknown_route_is_an_error_in_openais_format(gateway, path, status):
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize(("method", "path", "form", "said"), [one for one in FOREIGN if one[1].startswith("/v1/")])
+@pytest.mark.parametrize(("method", "path", "form", "said"), [case for case in FOREIGN if case[1].startswith("/v1/")])
 @pytest.mark.parametrize("model", ["gpt-4o", None])
 def test_clients_of_other_servers_learn_which_route_to_use(gateway, method, path, form, said, model):
     body = {"model": model, "input": "x"} if method == "POST" else None

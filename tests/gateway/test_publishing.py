@@ -44,8 +44,8 @@ def published(
     """Return the published points by name and first dimension value."""
     series = MemorySeries()
     publisher = Publisher(series, is_strict=is_strict, clock=lambda: T0)
-    for one in records:
-        publisher.publish(one, to or two())
+    for record in records:
+        publisher.publish(record, to or two())
     return points(series)
 
 
@@ -201,8 +201,8 @@ def sampled(
         clock=lambda: now[0],
     )
     sampler.sample()
-    for one in asked:
-        publisher.publish(one, routes)
+    for record in asked:
+        publisher.publish(record, routes)
     now[0] = T0 + 10
     sampler.sample()
     return points(series)

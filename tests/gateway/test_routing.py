@@ -33,9 +33,9 @@ def routes(draw) -> Route:
 def usable(of: Route, *, target: str | None, excluded: set[str]) -> set[str]:
     return {
         replica.worker
-        for one in of.variants
-        if (one.weight > 0 if target is None else one.name == target)
-        for fleet in one.fleets
+        for variant in of.variants
+        if (variant.weight > 0 if target is None else variant.name == target)
+        for fleet in variant.fleets
         if fleet.share > 0
         for replica in fleet.replicas
     } - excluded
@@ -50,7 +50,7 @@ def usable(of: Route, *, target: str | None, excluded: set[str]) -> set[str]:
     st.lists(NUMBER, min_size=3, max_size=3),
 )
 def test_the_chosen_replica_is_usable_and_there_is_one_if_possible(of, excluded, loads, prefix, target, numbers):
-    assume(target is None or any(one.name == target for one in of.variants))
+    assume(target is None or any(variant.name == target for variant in of.variants))
     query = RoutingQuery(target_variant=target, prefix=prefix, excluded=frozenset(excluded))
     possible = usable(of, target=target, excluded=excluded)
     if not possible:

@@ -92,8 +92,8 @@ class Fleet(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Let all requests end, and check that all counts are zero."""
         self.serve(["answer"], is_component=False)
-        for one in self.asked:
-            assert one.result(WAIT_S) in STATUSES
+        for future in self.asked:
+            assert future.result(WAIT_S) in STATUSES
         for client in self.clients:
             client.close()
         self.pool.shutdown()

@@ -85,11 +85,13 @@ def test_a_request_at_zero_is_answered_by_the_replica_that_it_has_woken(sleepy, 
 def test_many_requests_at_zero_wake_once_and_are_all_answered(sleepy, waker):
     sleepy.put(route(asleep()))
     with ThreadPoolExecutor(8) as pool:
-        asking = [pool.submit(sleepy.boto.invoke_endpoint, EndpointName="ep", Body=b"%d" % one) for one in range(8)]
+        asking = [
+            pool.submit(sleepy.boto.invoke_endpoint, EndpointName="ep", Body=b"%d" % number) for number in range(8)
+        ]
         sleepy.until(lambda: sleepy.gateway.held == {"ep": 8}, "all are held")
         assert len(set(waker.wanted)) == 1
         wake(sleepy, waker)
-        assert [one.result(WAIT_S)["Body"].read() for one in asking] == [b"%d" % one for one in range(8)]
+        assert [future.result(WAIT_S)["Body"].read() for future in asking] == [b"%d" % number for number in range(8)]
     assert sleepy.gateway.metrics.held_s.count >= 8
 
 
@@ -103,7 +105,7 @@ def test_requests_above_the_limit_are_throttled_with_a_retry_after(sleepy, waker
             assert refused.status_code == 429
             assert refused.headers["retry-after"] == "1"
         wake(sleepy, waker)
-        assert {one.result(WAIT_S).status_code for one in asking} == {200}
+        assert {future.result(WAIT_S).status_code for future in asking} == {200}
 
 
 def test_a_held_request_ends_at_its_timeout(waker):

@@ -1,4 +1,4 @@
-"""Which pages may use a server, decided from two headers."""
+"""The origin check decides from two headers."""
 
 import pytest
 from hypothesis import given

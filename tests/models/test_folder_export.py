@@ -1,4 +1,4 @@
-"""Folders appear whole or not at all, and describe the network that they hold."""
+"""Folders are created completely or not at all, and describe the network that they contain."""
 
 import dataclasses
 
@@ -73,7 +73,7 @@ def _break_off(folder, error):
     raise error
 
 
-def test_an_empty_folder_is_filled_and_any_other_is_left_alone(tmp_path):
+def test_an_empty_folder_is_filled_and_any_other_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with new_folder(tmp_path / "empty") as folder:
         (folder / "file").touch()

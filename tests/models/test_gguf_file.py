@@ -46,11 +46,11 @@ def test_the_real_file_has_its_vocabulary_and_tensors(smollm2_path):
 
 
 def test_the_fingerprint_changes_with_the_content(tmp_path):
-    one = open_gguf(write_gguf(tmp_path / "one.gguf", {"a": 1}, {"t": ROWS}))
-    two = open_gguf(write_gguf(tmp_path / "two.gguf", {"a": 2}, {"t": ROWS}))
+    first = open_gguf(write_gguf(tmp_path / "one.gguf", {"a": 1}, {"t": ROWS}))
+    second = open_gguf(write_gguf(tmp_path / "two.gguf", {"a": 2}, {"t": ROWS}))
 
-    assert one.fingerprint != two.fingerprint
-    assert one.fingerprint == open_gguf(tmp_path / "one.gguf").fingerprint
+    assert first.fingerprint != second.fingerprint
+    assert first.fingerprint == open_gguf(tmp_path / "one.gguf").fingerprint
 
 
 def test_every_truncated_file_is_a_broken_model(small_file, tmp_path):

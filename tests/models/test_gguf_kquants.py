@@ -67,7 +67,7 @@ def test_q4_k_as_q4_1_moves_no_number_by_more_than_the_rounding_of_its_scale_and
     assert np.all(np.abs(ours - exact) <= largest.reshape(-1, 1) * 2.0**-11 + 1e-7)
 
 
-def test_a_q4_k_tensor_is_handed_out_as_q4_1_and_the_others_as_floats(tmp_path):
+def test_a_q4_k_tensor_is_returned_as_q4_1_and_the_others_as_floats(tmp_path):
     _, weights = write(tmp_path / "m.gguf", {"o": Type.Q4_K, "down": Type.Q6_K, "gate": Type.Q5_K})
     assert weights.load("layers.0.o").encoding is Encoding.Q4_1
     assert weights.load("layers.0.down").encoding is Encoding.F32
@@ -95,7 +95,7 @@ def test_a_mixed_file_keeps_8_bits_where_it_has_more_than_4(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Type.Q4_K, Type.Q6_K])
-def test_a_file_of_one_kind_is_no_mixture(kind, tmp_path):
+def test_a_file_of_one_type_is_not_mixed(kind, tmp_path):
     spec, weights = write(tmp_path / "m.gguf", dict.fromkeys((*MIXED, "v"), kind))
     assert eight_bit_matrices(spec, weights) == ()
 

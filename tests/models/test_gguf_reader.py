@@ -50,7 +50,7 @@ def as_floats(raw):
 
 
 @pytest.mark.parametrize("kind", ENCODINGS)
-def test_known_formats_are_handed_out_as_they_lie_in_the_file(tmp_path, kind):
+def test_supported_formats_are_returned_unchanged(tmp_path, kind):
     weights = random_weights(SPEC)
     source = GgufWeights(write_llama(tmp_path / "m.gguf", weights, kind=kind), *reversed_spec(tmp_path))
 
@@ -99,7 +99,7 @@ def test_other_formats_are_dequantized(tmp_path, kind):
     assert np.array_equal(as_floats(raw), expected)
 
 
-def test_tied_embeddings_are_seen_by_the_missing_output_matrix(tmp_path):
+def test_tied_embeddings_are_detected_by_the_missing_output_matrix(tmp_path):
     weights = random_weights(replace(SPEC, tie_embeddings=True))
     _, spec = read_gguf_spec(write_llama(tmp_path / "m.gguf", weights))
 

@@ -40,7 +40,7 @@ def byte_level(**changes) -> GgufFile:
 
 
 def hugging_face(pre: str) -> Backend:
-    """The same vocabulary cut into words as the tokenizer.json files of the real models do it."""
+    """The same vocabulary with the pre-tokenizer of the real models' tokenizer.json files."""
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokens, merges = vocabulary(BACKEND)
     ignore_merges = pre in {"llama-bpe", "tekken"}

@@ -39,7 +39,7 @@ def test_every_weight_comes_back_from_one_file_and_from_several(tmp_path, shards
     ("dtype", "encoding"),
     [(torch.bfloat16, Encoding.BF16), (torch.float16, Encoding.F16), (torch.float32, Encoding.F32)],
 )
-def test_numbers_are_handed_out_in_the_encoding_of_the_file(tmp_path, dtype, encoding):
+def test_numbers_are_returned_in_the_encoding_of_the_file(tmp_path, dtype, encoding):
     tensors = {name: torch.from_numpy(values).to(dtype) for name, values in TENSORS.items()}
     write_folder(tmp_path, TINY_LLAMA, TENSORS)
     save_torch_file(tensors, tmp_path / "model.safetensors")
@@ -70,11 +70,11 @@ def test_a_checkpoint_of_the_bare_network_is_read_too(tmp_path):
 
 
 def test_the_fingerprint_changes_with_the_files(tmp_path):
-    one = SafetensorsWeights(write_folder(tmp_path / "one", TINY_LLAMA, TENSORS), LLAMA, SPEC)
-    two = SafetensorsWeights(write_folder(tmp_path / "two", TINY_LLAMA, TENSORS, shards=2), LLAMA, SPEC)
+    first = SafetensorsWeights(write_folder(tmp_path / "one", TINY_LLAMA, TENSORS), LLAMA, SPEC)
+    second = SafetensorsWeights(write_folder(tmp_path / "two", TINY_LLAMA, TENSORS, shards=2), LLAMA, SPEC)
 
-    assert one.fingerprint != two.fingerprint
-    assert one.fingerprint == SafetensorsWeights(tmp_path / "one", LLAMA, SPEC).fingerprint
+    assert first.fingerprint != second.fingerprint
+    assert first.fingerprint == SafetensorsWeights(tmp_path / "one", LLAMA, SPEC).fingerprint
 
 
 @settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -136,7 +136,7 @@ def test_a_tensor_of_the_wrong_shape_is_named(tmp_path):
         SafetensorsWeights(write_folder(tmp_path, TINY_LLAMA, tensors), LLAMA, SPEC)
 
 
-def test_a_type_of_numbers_that_is_not_read_is_named(tmp_path):
+def test_an_unsupported_dtype_is_named(tmp_path):
     tensors = TENSORS | {"lm_head.weight": np.zeros((320, 32), np.int8)}
 
     with pytest.raises(UnsupportedModel, match=r"lm_head\.weight has type I8"):

@@ -84,7 +84,7 @@ def test_an_alias_that_is_downloaded_is_not_fetched_again(index, tmp_path):
     assert fetch_alias(TINY, tmp_path, no_progress) == first
 
 
-def test_another_file_than_the_right_one_is_refused_and_not_kept(index, tmp_path):
+def test_a_file_with_the_wrong_checksum_is_refused_and_deleted(index, tmp_path):
     with pytest.raises(BrokenModel, match="SHA-256"):
         fetch_alias(replace(TINY, sha256="0" * 64), tmp_path / "models", no_progress)
 
@@ -170,12 +170,12 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         find(path, tmp_path)
 
 
-def test_downloads_lie_where_the_environment_says():
+def test_the_environment_sets_the_folder_of_downloads():
     assert home_folder({"HEADRACE_HOME": "/data/headrace"}) == Path("/data/headrace")
     assert home_folder({}) == Path.home() / ".cache" / "headrace"
 
 
-def test_hub_ids_and_files_are_told_from_other_names():
+def test_hub_ids_and_files_are_recognised():
     assert parse_hub_ref("org/name-1.5B") == HubRef("org/name-1.5B")
     assert parse_hub_ref("org/name/sub/file.gguf") == HubRef("org/name", "sub/file.gguf")
     assert parse_hub_ref("name") is None

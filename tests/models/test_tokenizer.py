@@ -102,7 +102,7 @@ def test_spans_tile_the_text(text):
 
 
 @given(TEXTS.map(lambda text: text * 5))
-def test_min_tokens_is_never_more_than_there_are(text):
+def test_min_tokens_is_a_lower_bound(text):
     assert BYTE_LEVEL.min_tokens(text) <= len(BYTE_LEVEL.encode(text))
     tokenizer = sentencepiece(prefix=False)
     assert tokenizer.min_tokens(text) <= len(tokenizer.encode(text))
@@ -136,7 +136,7 @@ def test_min_tokens_accounts_for_tokens_that_absorb_spaces():
     assert tokenizer.min_tokens(text) <= len(tokenizer.encode(text))
 
 
-def test_a_token_that_the_model_has_no_row_for_is_refused():
+def test_a_token_without_an_embedding_is_refused():
     with pytest.raises(InvalidRequest, match="<tool>"):
         Tokenizer(BACKEND, vocab_size=320).encode("a<tool>")
 

@@ -93,7 +93,7 @@ class Scene:
 
     def names(self, **filters: Any) -> list[str]:
         listed = self.sagemaker.list_inference_components(**filters)["InferenceComponents"]
-        return [one["InferenceComponentName"] for one in listed]
+        return [entry["InferenceComponentName"] for entry in listed]
 
     def is_up(self, name: str, copies: int) -> bool:
         found = self.seen(name)

@@ -53,7 +53,7 @@ class Refused(Exception):
 
 @dataclass
 class FakePlatform:
-    """What the platform knows, and what it was asked."""
+    """The resources of the platform, and the calls that it received."""
 
     endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class FakePlatform:
         return self.endpoints[name]
 
     def overview(self, endpoint: str) -> dict[str, Any]:
-        """What the console is told of an endpoint's components."""
+        """The overview of an endpoint's components for the console."""
         return self.overviews.get(endpoint, {"components": [], "hosts": []})
 
     def asked(self, operation: str) -> list[dict[str, Any]]:
@@ -199,14 +199,14 @@ class FakePlatform:
         NextToken: str = "0",
     ) -> dict[str, Any]:
         fitting = [
-            one
-            for one in self.endpoints.values()
-            if NameContains in one["EndpointName"] and StatusEquals in ("", one["EndpointStatus"])
+            endpoint
+            for endpoint in self.endpoints.values()
+            if NameContains in endpoint["EndpointName"] and StatusEquals in ("", endpoint["EndpointStatus"])
         ]
-        fitting.sort(key=lambda one: one[_SORTED[SortBy]], reverse=SortOrder == "Descending")
+        fitting.sort(key=lambda endpoint: endpoint[_SORTED[SortBy]], reverse=SortOrder == "Descending")
         start = int(NextToken)
         names = ("EndpointName", "EndpointArn", "EndpointStatus", "CreationTime", "LastModifiedTime")
-        page = [{name: one[name] for name in names} for one in fitting[start : start + MaxResults]]
+        page = [{name: endpoint[name] for name in names} for endpoint in fitting[start : start + MaxResults]]
         more = {"NextToken": str(start + MaxResults)} if start + MaxResults < len(fitting) else {}
         return {"Endpoints": page, **more}
 
@@ -264,14 +264,16 @@ class FakePlatform:
         self, *, InferenceComponentName: str, DesiredRuntimeConfig: dict[str, Any]
     ) -> dict[str, Any]:
         for overview in self.overviews.values():
-            for one in overview["components"]:
-                if one["name"] == InferenceComponentName:
-                    one["desired"] = DesiredRuntimeConfig["CopyCount"]
+            for component in overview["components"]:
+                if component["name"] == InferenceComponentName:
+                    component["desired"] = DesiredRuntimeConfig["CopyCount"]
         return {"InferenceComponentArn": arn("inference-component", InferenceComponentName)}
 
     def _DeleteInferenceComponent(self, *, InferenceComponentName: str) -> None:
         for overview in self.overviews.values():
-            overview["components"] = [one for one in overview["components"] if one["name"] != InferenceComponentName]
+            overview["components"] = [
+                component for component in overview["components"] if component["name"] != InferenceComponentName
+            ]
 
     def _DescribeLogStreams(self, *, logGroupName: str, **_order: Any) -> dict[str, Any]:
         assert logGroupName.startswith(("/aws/sagemaker/Endpoints/", "/aws/sagemaker/InferenceComponents/"))

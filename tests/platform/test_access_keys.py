@@ -15,7 +15,7 @@ def keys() -> Iterator[AccessKeys]:
     store.close()
 
 
-def test_a_key_is_made_listed_and_removed(keys: AccessKeys) -> None:
+def test_a_key_is_created_listed_and_removed(keys: AccessKeys) -> None:
     made = keys.create(note="the CI machine")
     assert keys.list() == [made]
     assert (made.note, len(made.key_id), made.key_id[:4]) == ("the CI machine", 20, "HRAK")
@@ -25,7 +25,7 @@ def test_a_key_is_made_listed_and_removed(keys: AccessKeys) -> None:
     assert not keys.remove(made.key_id)
 
 
-def test_a_secret_is_not_shown_by_chance(keys: AccessKeys) -> None:
+def test_a_secret_is_not_in_the_repr_of_a_key(keys: AccessKeys) -> None:
     made = keys.create()
     assert made.secret not in repr(made)
     assert keys.create().secret != made.secret

@@ -1,4 +1,4 @@
-"""Each request finds its door, and only those pass who may."""
+"""Each request reaches its application, if its credentials allow it."""
 
 import base64
 import time
@@ -31,10 +31,10 @@ from .serving import serving
 KEY, SECRET = "HRAKTEST", "a-secret+with/signs"
 
 
-def door(name: str) -> Any:
+def app_named(name: str) -> Any:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive, max_bytes=1 << 20)
-        response = JSONResponse({"door": name, "bytes": len(body)})
+        response = JSONResponse({"served_by": name, "bytes": len(body)})
         await response(scope, receive, send)
 
     return app
@@ -45,11 +45,11 @@ def platform(*, is_open: bool, allowed_hosts: tuple[str, ...] = (), status: str 
     store = open_store("sqlite://")
     store.create(ACCESS_KEY, KEY, spec=AccessKeySpec(secret=SECRET))
     apps = Apps(
-        gateway=door("gateway"),
+        gateway=app_named("gateway"),
         gateway_owns=Gateway.owns,
-        control=door("control"),
-        s3=door("s3"),
-        console=door("console"),
+        control=app_named("control"),
+        s3=app_named("s3"),
+        console=app_named("console"),
         metrics=lambda: ("text/plain", b"metrics"),
         health=lambda: {"service": "headrace", "status": status},
     )
@@ -116,12 +116,12 @@ def test_an_unsigned_request_is_routed(
     opened: str, method: str, path: str, headers: dict[str, str], body: bytes, wanted: str
 ) -> None:
     response = httpx.request(method, opened + path, headers=headers, content=body, timeout=WAIT_S)
-    assert response.json() == {"door": wanted, "bytes": len(body)}
+    assert response.json() == {"served_by": wanted, "bytes": len(body)}
 
 
 @pytest.mark.parametrize("path", ["/console", "/v1/models", "/health", "/metrics", "/endpoints/x/invocations"])
 def test_what_is_signed_for_s3_is_a_bucket_whatever_its_name(opened: str, path: str) -> None:
-    assert signed(opened, "s3", method="GET", path=path).json()["door"] == "s3"
+    assert signed(opened, "s3", method="GET", path=path).json()["served_by"] == "s3"
 
 
 def test_a_browser_at_the_root_is_redirected_to_the_console(opened: str) -> None:
@@ -131,7 +131,7 @@ def test_a_browser_at_the_root_is_redirected_to_the_console(opened: str) -> None
 
 @pytest.mark.parametrize(
     ("method", "path", "form", "said"),
-    [one for one in FOREIGN if not one[1].startswith("/v1/")],
+    [case for case in FOREIGN if not case[1].startswith("/v1/")],
 )
 def test_clients_of_other_servers_are_told_what_to_use(
     opened: str, method: str, path: str, form: str, said: str
@@ -143,8 +143,8 @@ def test_clients_of_other_servers_are_told_what_to_use(
 
 def test_objects_whose_names_resemble_another_servers_paths_are_objects(opened: str) -> None:
     for method, path in (("GET", "/predictions/key"), ("PUT", "/api/chat"), ("GET", "/completions/key")):
-        assert httpx.request(method, f"{opened}{path}").json()["door"] == "s3"
-    assert signed(opened, "s3", method="POST", path="/api/chat").json()["door"] == "s3"
+        assert httpx.request(method, f"{opened}{path}").json()["served_by"] == "s3"
+    assert signed(opened, "s3", method="POST", path="/api/chat").json()["served_by"] == "s3"
 
 
 def test_health_and_metrics_are_answered_here(opened: str) -> None:
@@ -190,13 +190,13 @@ def test_a_signed_request_passes_with_its_body(
     closed: str, service: str, path: str, headers: dict[str, str], wanted: str
 ) -> None:
     body = b"Action=GetCallerIdentity&Version=2011-06-15" if headers is FORM else b'{"a": 1}'
-    assert signed(closed, service, path=path, body=body, **headers).json() == {"door": wanted, "bytes": len(body)}
+    assert signed(closed, service, path=path, body=body, **headers).json() == {"served_by": wanted, "bytes": len(body)}
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/endpoints/a/openai/v1/chat/completions"])
 def test_a_secret_is_a_bearer_key(closed: str, path: str) -> None:
     right = httpx.post(closed + path, content=b"{}", headers={"Authorization": f"Bearer {SECRET}"}, timeout=WAIT_S)
-    assert right.json()["door"] == "gateway"
+    assert right.json()["served_by"] == "gateway"
     for wrong in ({"Authorization": "Bearer no"}, {"Authorization": f"Bearer {KEY}"}, {}):
         refused = httpx.post(closed + path, content=b"{}", headers=wrong, timeout=WAIT_S)
         assert refused.status_code == 401
@@ -215,7 +215,7 @@ def sagemaker_token(secret: str) -> str:
 def test_a_token_of_the_sagemaker_sdk_opens_the_routes_of_openai_alone(closed: str) -> None:
     openai, token = f"{closed}/endpoints/a/openai/v1/chat/completions", sagemaker_token(SECRET)
     opened = httpx.post(openai, content=b"{}", headers={"Authorization": token}, timeout=WAIT_S)
-    assert opened.json()["door"] == "gateway"
+    assert opened.json()["served_by"] == "gateway"
     forged = httpx.post(openai, content=b"{}", headers={"Authorization": sagemaker_token("guessed")}, timeout=WAIT_S)
     assert forged.status_code == 401
     elsewhere = httpx.post(
@@ -240,12 +240,12 @@ def test_without_a_key_every_request_is_refused(closed: str, path: str, method: 
     for more in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "AWS4-HMAC-SHA256 nonsense"}):
         response = httpx.request(method, closed + path, headers={**headers, **more}, content=body, timeout=WAIT_S)
         assert 400 <= response.status_code < 500, response.text
-        assert "door" not in response.text
+        assert "served_by" not in response.text
 
 
 def test_health_and_the_page_of_the_console_need_no_key(closed: str) -> None:
     assert httpx.get(f"{closed}/health", timeout=WAIT_S).status_code == 200
-    assert httpx.get(f"{closed}/console", timeout=WAIT_S).json()["door"] == "console"
+    assert httpx.get(f"{closed}/console", timeout=WAIT_S).json()["served_by"] == "console"
 
 
 def test_a_wrong_secret_and_a_changed_body_are_refused(closed: str) -> None:

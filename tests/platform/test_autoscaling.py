@@ -77,7 +77,7 @@ def test_a_variant_scales_out_then_to_zero_and_is_woken_by_a_request(platform: R
     (answer,) = invoke(platform, NAME)
     assert answer["details"]["generated_tokens"] == 12
     activities = scaling.describe_scaling_activities(ServiceNamespace="sagemaker", ResourceId=IDENTITY["ResourceId"])
-    causes = [one["Cause"] for one in reversed(activities["ScalingActivities"])]
+    causes = [activity["Cause"] for activity in reversed(activities["ScalingActivities"])]
     assert causes == [
         "monitor alarm busy in state ALARM triggered policy busy",
         f"monitor alarm headrace-idle-{IDENTITY['ResourceId']} in state ALARM triggered policy headrace-idle",

@@ -1,4 +1,4 @@
-"""Where a platform runs its workers, by its setting."""
+"""The launcher of a platform, by its setting."""
 
 import signal
 from pathlib import Path

@@ -68,7 +68,7 @@ def test_components_are_listed_filtered_and_paged(scene: Scene, host: str) -> No
         )
     )
     assert [len(page["InferenceComponents"]) for page in pages] == [2, 2, 1]
-    names = [one["InferenceComponentName"] for page in pages for one in page["InferenceComponents"]]
+    names = [component["InferenceComponentName"] for page in pages for component in page["InferenceComponents"]]
     assert names == [f"listed-{number}" for number in range(5)]
 
 
@@ -85,7 +85,7 @@ def test_a_component_is_deployed_and_removed_from_a_shell(scene: Scene) -> None:
     assert "Inference Component Name header is required" in unnamed.stderr
     arn = scene.seen("shelled")["InferenceComponentArn"]
     scene.sagemaker.add_tags(ResourceArn=arn, Tags=[{"Key": "team", "Value": "blue"}])
-    tags = {one["Key"]: one["Value"] for one in scene.sagemaker.list_tags(ResourceArn=arn)["Tags"]}
+    tags = {tag["Key"]: tag["Value"] for tag in scene.sagemaker.list_tags(ResourceArn=arn)["Tags"]}
     assert tags == {"headrace:made-by": "headrace deploy", "team": "blue"}
     gone = scene.running.headrace("rm", "shell-host", "shelled", "--url", scene.running.url)
     assert gone.returncode == 0, gone.stderr
@@ -116,7 +116,11 @@ def test_an_instance_that_is_removed_is_emptied_under_load_and_no_request_fails(
             EndpointName="shrunk", DesiredWeightsAndCapacities=[{"VariantName": "v", "DesiredInstanceCount": 1}]
         )
         (variant,) = until(
-            lambda: [one for one in scene.endpoint("shrunk")["ProductionVariants"] if one["CurrentInstanceCount"] == 1],
+            lambda: [
+                variant
+                for variant in scene.endpoint("shrunk")["ProductionVariants"]
+                if variant["CurrentInstanceCount"] == 1
+            ],
             "one instance is left",
         )
         assert variant["DesiredInstanceCount"] == 1
@@ -247,7 +251,7 @@ def test_a_killed_copy_is_replaced(scene: Scene, host: str) -> None:
 
 
 def pids(scene: Scene, host: str, component: str = "hurt") -> set[int]:
-    """Of the copies that answer now, asked so often that none is missed by chance; a killed one may cost a request."""
+    """The processes of the copies that answer, from enough requests to reach each; a killed one may cost a request."""
     found = set()
     for _ in range(40):
         with suppress(ClientError):
@@ -303,16 +307,18 @@ def test_an_endpoint_is_deleted_only_after_its_components(scene: Scene) -> None:
     for thread in threads:
         thread.join(WAIT_S)
     allowed = ("done", "Could not find", "Cannot delete endpoint with inference component")
-    assert all(one.startswith(allowed) for one in outcomes), outcomes
+    assert all(outcome.startswith(allowed) for outcome in outcomes), outcomes
     scene.until_gone("last-1", "last-2")
-    with_endpoint = any(one["EndpointName"] == "last" for one in scene.sagemaker.list_endpoints()["Endpoints"])
+    with_endpoint = any(
+        endpoint["EndpointName"] == "last" for endpoint in scene.sagemaker.list_endpoints()["Endpoints"]
+    )
     if with_endpoint:
         scene.sagemaker.delete_endpoint(EndpointName="last")
     until(lambda: "last" not in endpoints(scene), "the endpoint is gone")
 
 
 def endpoints(scene: Scene) -> list[str]:
-    return [one["EndpointName"] for one in scene.sagemaker.list_endpoints()["Endpoints"]]
+    return [endpoint["EndpointName"] for endpoint in scene.sagemaker.list_endpoints()["Endpoints"]]
 
 
 def test_a_platform_that_is_killed_amid_changes_finishes_them(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the console's routes answer."""
+"""Responses of the console's routes."""
 
 import re
 from collections.abc import Iterator

@@ -86,7 +86,7 @@ def refusal(call: Any, **parameters: Any) -> tuple[int, str]:
 
 
 def pids(disk: SmallDisk) -> set[int]:
-    """Of the workers that the platform has started."""
+    """The workers that the platform has started."""
     handles = disk.seen.glob("data/workers/*/handle.json")
     return {json.loads(path.read_text())["facts"]["process"]["pid"] for path in handles}
 

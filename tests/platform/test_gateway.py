@@ -34,7 +34,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 @pytest.fixture
 def name(scene: Scene, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of an endpoint of this test alone, which goes with all that is on it."""
+    """The name of an endpoint of this test alone, which is deleted with everything on it."""
     name = request.node.name.removeprefix("test_").translate(str.maketrans("_[]", "---")).rstrip("-")[-50:].lstrip("-")
     yield name
     scene.clear(name)
@@ -65,7 +65,7 @@ def serving(scene: Scene, name: str) -> int:
 
 
 def ask(scene: Scene, name: str, **parameters: Any) -> tuple[int, str]:
-    """Who answered: its process, and the variant."""
+    """The process and the variant that answered."""
     body = parameters.pop("Body", b"{}")
     answer = scene.runtime.invoke_endpoint(EndpointName=name, Body=body, **parameters)
     with answer["Body"] as stream:
@@ -95,8 +95,8 @@ class Load:
                 yield self
             finally:
                 self._is_over.set()
-            for one in asking:
-                one.result(WAIT_S)
+            for future in asking:
+                future.result(WAIT_S)
 
     def more(self, number: int) -> None:
         wanted = self.outcomes["answered"] + number
@@ -136,7 +136,9 @@ class Load:
 def alive(scene: Scene, name: str) -> dict[str, int]:
     """The processes of an endpoint, or a component, by their workers' names; failed ones are in the folder, too."""
     found = workers(scene.running)
-    return {one: pid for one, pid in found.items() if one.startswith(f"{name}-") and Path(f"/proc/{pid}").exists()}
+    return {
+        worker: pid for worker, pid in found.items() if worker.startswith(f"{name}-") and Path(f"/proc/{pid}").exists()
+    }
 
 
 def kill(scene: Scene, name: str) -> None:
@@ -228,14 +230,16 @@ def test_sessions_stay_with_their_copy(scene: Scene, name: str) -> None:
     scene.until_up(name, 3)
     target = {"InferenceComponentName": name}
     sessions = [f"session-{number}" for number in range(30)]
-    first = {one: ask(scene, name, SessionId=one, **target)[0] for one in sessions}
+    first = {session: ask(scene, name, SessionId=session, **target)[0] for session in sessions}
     assert len(set(first.values())) == 3, "they are spread"
-    assert {one: ask(scene, name, SessionId=one, **target)[0] for one in sessions} == first
+    assert {session: ask(scene, name, SessionId=session, **target)[0] for session in sessions} == first
     scene.scale(name, 4)
     scene.until_up(name, 4)
-    after = {one: ask(scene, name, SessionId=one, **target)[0] for one in sessions}
-    moved = {one for one in sessions if after[one] != first[one]}
-    assert {after[one] for one in moved} <= set(after.values()) - set(first.values()), "only to the one that came"
+    after = {session: ask(scene, name, SessionId=session, **target)[0] for session in sessions}
+    moved = {session for session in sessions if after[session] != first[session]}
+    assert {after[session] for session in moved} <= set(after.values()) - set(first.values()), (
+        "only to the one that came"
+    )
     assert len(moved) < 20
 
 

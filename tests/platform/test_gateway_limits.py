@@ -1,4 +1,4 @@
-"""How many requests wait for a replica, and how long: what real clients are told on a real platform."""
+"""Limits on the number and time of requests that wait for a replica, as real clients see them on a real platform."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -100,7 +100,7 @@ def test_requests_over_the_hold_limits_are_told_to_retry(scene: Scene) -> None:
             ]
             assert all("as many requests as may wait" in text for _, _, text, _ in full)
             kinds = {"ServiceUnavailable"} if waiting == WAYS[:2] else {"InternalServerError"}
-            late = [one.result(WAIT_S) for one in held]
+            late = [future.result(WAIT_S) for future in held]
             assert {(status, kind, again) for status, kind, _, again in late} == {(503, kinds.pop(), "1")}
             assert all(f"had no copy that could answer for {HOLD_S:g} s" in text for _, _, text, _ in late)
     assert num_held(scene) == 0

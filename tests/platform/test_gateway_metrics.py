@@ -36,7 +36,7 @@ def platforms(folder: Path) -> Iterator[list[Running]]:
 
 
 def total(running: Running, name: str, statistic: str = "Sum", **dimensions: str) -> float | None:
-    """Of all that was measured; None: nothing was."""
+    """Statistics over everything that was measured; None: nothing was."""
     metric = {
         "Namespace": "AWS/SageMaker",
         "MetricName": name,
@@ -164,4 +164,4 @@ def test_a_queue_at_zero_survives_the_platform_and_scales_its_endpoint(folder: P
 
 
 def keys(s3: Any) -> set[str]:
-    return {one["Key"] for one in s3.list_objects_v2(Bucket="out").get("Contents", [])}
+    return {object_["Key"] for object_ in s3.list_objects_v2(Bucket="out").get("Contents", [])}

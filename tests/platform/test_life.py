@@ -1,4 +1,4 @@
-"""What ends a platform, and what does not."""
+"""Signals and failures that stop a platform, and those that do not."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What workers wrote is there after they are not, on a real platform with the real small model."""
+"""Logs outlive their workers, on a real platform with the real small model."""
 
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ def lines(running: Running) -> list[tuple[str, str]]:
 
 def streams(running: Running) -> list[str]:
     found: list[dict[str, Any]] = running.client("logs").describe_log_streams(logGroupName=GROUP)["logStreams"]
-    assert all(one["storedBytes"] and one["lastEventTimestamp"] for one in found)
-    return [one["logStreamName"] for one in found]
+    assert all(entry["storedBytes"] and entry["lastEventTimestamp"] for entry in found)
+    return [entry["logStreamName"] for entry in found]
 
 
 def has_ended(running: Running) -> bool:
-    """Whether the worker's folder is gone."""
+    """Return whether the worker's folder was removed."""
     return not list((running.folder / "workers").glob("*"))
 
 

@@ -1,4 +1,4 @@
-"""Whatever is sent to the one port, the answer is never the platform's fault."""
+"""No request to the platform's port, however malformed, gets a 5xx."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The life of the embedded S3 server: killed, left behind, found again, and with strangers on its ports."""
+"""The lifecycle of the embedded S3 server: killed, orphaned, adopted, and with other programs on its ports."""
 
 import asyncio
 import json

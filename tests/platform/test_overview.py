@@ -40,8 +40,8 @@ def test_copies_are_shown_on_their_instances(platform: Platform) -> None:
     [where] = seen["hosts"]
     assert (where["variant"], where["instance_type"]) == ("AllTraffic", "ml.p3.8xlarge")
     assert where["has"] == {"cpus": 32, "accelerators": 4, "memory_mb": 244 * 1024}
-    assert sorted(len(one["copies"]) for one in where["instances"]) == [1, 2]
-    copies = [copy for one in where["instances"] for copy in one["copies"]]
+    assert sorted(len(instance["copies"]) for instance in where["instances"]) == [1, 2]
+    copies = [copy for instance in where["instances"] for copy in instance["copies"]]
     assert {(copy["component"], copy["state"]) for copy in copies} == {("c", "serving")}
     assert all(copy["need"] == need and copy["log_stream"].startswith("AllTraffic/") for copy in copies)
 
@@ -73,7 +73,7 @@ def test_a_component_that_failed_says_why(platform: Platform) -> None:
     assert "not enough hardware" in told["failure_reason"]
 
 
-def test_records_of_another_form_hide_no_others(platform: Platform) -> None:
+def test_unreadable_records_hide_no_others(platform: Platform) -> None:
     client = platform.client("sagemaker")
     model(client, "m")
     host(client)
@@ -85,11 +85,14 @@ def test_records_of_another_form_hide_no_others(platform: Platform) -> None:
     insert_record(platform.store, INFERENCE_COMPONENT, "odd", {"endpoint": "ep", "endpoint_uid": record.uid})
     insert_record(platform.store, WORKER, "odd", {"endpoint_uid": record.uid, "copy": {"component": "odd"}})
     seen = read_overview(platform.store, "ep")
-    assert {one["name"]: one["status"] for one in seen["components"]} == {"c": "InService", "odd": "Failed"}
-    assert [copy["component"] for one in seen["hosts"][0]["instances"] for copy in one["copies"]] == ["c"]
+    assert {component["name"]: component["status"] for component in seen["components"]} == {
+        "c": "InService",
+        "odd": "Failed",
+    }
+    assert [copy["component"] for instance in seen["hosts"][0]["instances"] for copy in instance["copies"]] == ["c"]
 
 
-def test_an_endpoint_that_is_no_host_or_not_there_has_none(platform: Platform) -> None:
+def test_an_endpoint_that_is_no_host_or_unknown_has_no_components(platform: Platform) -> None:
     client = platform.client("sagemaker")
     model(client, "m")
     host(client, ModelName="m")

@@ -203,7 +203,7 @@ def test_a_component_without_copies_is_woken_by_its_name(napper: Running) -> Non
 
 
 def test_the_console_and_cloudwatch_show_a_component(napper: Running) -> None:
-    """Where its copy is, which no operation of AWS tells; and how many there were."""
+    """The console shows the instance of the copy, which no AWS operation returns; CloudWatch the number of copies."""
     shown = httpx.get(
         f"{napper.url}/console/api/components", params={"endpoint": "naps"}, trust_env=False, timeout=WAIT_S
     ).json()

@@ -21,7 +21,7 @@ def machine(tmp_path, siblings, files=()):
     return default_threads(tmp_path)
 
 
-def test_every_core_counts_where_nothing_is_known(tmp_path):
+def test_every_core_counts_if_the_topology_is_unknown(tmp_path):
     assert machine(tmp_path, {}) == len(CPUS)
 
 

@@ -54,7 +54,7 @@ def test_the_plan_is_what_is_allocated(name, dtype, kv_dtype, threads, tmp_path)
     assert planned.total_bytes == info.weights_bytes + info.workspace_bytes + info.kv_cache_bytes
 
 
-def test_without_a_size_the_cache_holds_every_sequence_whole():
+def test_without_a_size_the_cache_holds_every_sequence_in_full():
     assert plan(small_spec()).num_blocks == 4 * 256 // 32
 
 
@@ -83,7 +83,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_sum():
 
 
 @pytest.mark.parametrize(("tokens", "held"), [(100_000, 1024), (512, 512), (300, 288), (287, 256), (256, 256)])
-def test_a_bound_in_tokens_holds_whatever_the_memory(tokens, held):
+def test_a_bound_in_tokens_is_independent_of_the_memory(tokens, held):
     assert plan(small_spec(), max_kv_cache_tokens=tokens).num_blocks * 32 == held
     assert plan(small_spec(), max_kv_cache_tokens=tokens, kv_cache_bytes=1 << 30).num_blocks * 32 <= max(tokens, 256)
 

@@ -124,7 +124,7 @@ MASKED = {
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", ["bf16", "w8a8"])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_masked_rows_are_those_of_the_definition_alone_and_together(threads, dtype, isa, tmp_path):
+def test_masked_rows_match_the_reference_alone_and_in_a_batch(threads, dtype, isa, tmp_path):
     spec = small_spec(vocab_size=2000)
     limits = replace(LIMITS, max_step_sequences=len(MASKED))
     runner = load(spec, random_weights(spec), tmp_path, isa=isa, dtype=dtype, threads=threads, limits=limits)
@@ -201,7 +201,7 @@ def test_the_report_names_the_best_isa():
     assert report.threads >= 1
 
 
-def test_the_runner_says_what_it_loaded(tmp_path):
+def test_the_runner_reports_the_loaded_model(tmp_path):
     spec = small_spec()
     runner = load(spec, random_weights(spec), tmp_path, dtype="w8a8", kv_dtype="int8", isa="portable")
     assert (runner.info.dtype, runner.info.kv_dtype, runner.info.device) == ("w8a8", "int8", "cpu (portable)")

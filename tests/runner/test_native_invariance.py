@@ -1,5 +1,5 @@
 """
-A row gets the same bits whatever else is in the batch, however its prompt was cut, on one thread or two.
+A row gets the same bits in any batch, with any chunks of its prompt, on one thread or two.
 
 Each test computes all logits of some sequences alone and in one piece, then again in random chunks, in random company,
 on blocks that hold the leftovers of others, and compares bit for bit.

@@ -154,12 +154,12 @@ def test_a_forbidden_logit_counts_only_for_logprobs(sample, temperature):
     assert sample([np.nan, 1.0, INF], {"temperature": temperature, "num_top": 0}, masks=masks) == NO_TOKEN
 
 
-def test_a_broken_row_does_not_touch_its_neighbours(sample):
+def test_a_broken_row_does_not_affect_the_others(sample):
     logits = np.array([[np.nan, 1.0], [0.0, 1.0]], np.float32)
     assert sample.rows(logits, step_of([{}, {}])).token_ids.tolist() == [NO_TOKEN, 1]
 
 
-def test_a_mask_is_obeyed_at_any_temperature(sample):
+def test_a_mask_is_enforced_at_any_temperature(sample):
     logits = np.linspace(5, -5, 70)
     allowed = {3, 33, 64, 69}
     mask = (Mask(0, mask_of(70, allowed)),)

@@ -80,7 +80,7 @@ def test_division_gives_numbers_that_can_be_stored_and_scales_that_fit_them():
     np.testing.assert_allclose(exact, scales, rtol=2**-8)
 
 
-def test_a_norm_weight_that_storing_would_lose_is_kept():
+def test_a_norm_weight_that_would_be_rounded_to_zero_is_kept():
     def coarse(values):
         return np.rint(values)
 

@@ -19,7 +19,7 @@ MAXIMA = hnp.arrays(np.float32, 7, elements=st.floats(0, 1e4, width=32).map(lamb
 
 
 @given(MATRICES)
-def test_rows_come_back_to_half_a_step(matrix):
+def test_rows_are_restored_to_within_half_a_step(matrix):
     values, scales = quantize_rows(matrix)
     assert np.abs(values.astype(int)).max() <= 127
     assert (np.abs(values * scales[:, None] - matrix) <= scales[:, None] * 0.5001).all()
@@ -32,7 +32,7 @@ def test_scales_of_rows_are_bfloat16_numbers(matrix):
 
 
 @given(MATRICES)
-def test_activations_come_back_to_half_a_step(values):
+def test_activations_are_restored_to_within_half_a_step(values):
     largest = np.abs(values).max(axis=1, keepdims=True)
     assert (np.abs(round_activations(values) - values) <= largest / 127 * 0.5001).all()
 

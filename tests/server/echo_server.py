@@ -18,18 +18,18 @@ from headrace.testing.echo import EchoBackend, EchoScript
 
 
 def main() -> int:
-    asked = json.loads(sys.argv[1])
+    options = json.loads(sys.argv[1])
 
     def load(_settings: ServerSettings, _progress: Progress, _metrics: Metrics) -> Backend:
-        time.sleep(asked.get("load_s", 0))
-        if asked.get("fail") == "crash":
+        time.sleep(options.get("load_s", 0))
+        if options.get("fail") == "crash":
             raise RuntimeError("a bug")
-        if "fail" in asked:
-            raise BrokenModel(asked["fail"])
-        return EchoBackend(max_model_len=1_000_000, script=EchoScript(**asked.get("script", {})))
+        if "fail" in options:
+            raise BrokenModel(options["fail"])
+        return EchoBackend(max_model_len=1_000_000, script=EchoScript(**options.get("script", {})))
 
     settings, notices = load_settings(
-        {"model": "echo", "port": 0, "log_format": "json", **asked.get("settings", {})}, asked.get("env", {})
+        {"model": "echo", "port": 0, "log_format": "json", **options.get("settings", {})}, options.get("env", {})
     )
     return run_server(settings, notices=notices, load=load)
 

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import httpx
 import pytest
 
-from headrace.engine.config import EngineConfig, fit_to_runner
+from headrace.engine.config import EngineConfig, ModelSource, fit_to_runner
 from headrace.models.chat import ChatTemplate
 from headrace.server.app import create_app
 from headrace.server.engine_config import engine_config, request_limits
@@ -32,7 +32,7 @@ async def server_with_an_engine() -> AsyncIterator[httpx.AsyncClient]:
             yield client
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(EngineConfig)])
+@pytest.mark.parametrize("name", [field.name for kind in (ModelSource, EngineConfig) for field in fields(kind)])
 def test_each_field_of_the_engines_configuration_comes_from_a_setting(name):
     assert DERIVED.get(name, name) in {field.name for field in fields(ServerSettings)}
 

@@ -26,9 +26,9 @@ SLOW = {"delay_s": 0.02}
 class Process:
     """A server process and the events of its log."""
 
-    def __init__(self, **asked: object) -> None:
+    def __init__(self, **script: object) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.server.echo_server", json.dumps(asked)],
+            [sys.executable, "-m", "tests.server.echo_server", json.dumps(script)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
             stderr=subprocess.PIPE,
@@ -74,8 +74,8 @@ class Process:
 
 
 @contextlib.contextmanager
-def process(**asked: object) -> Iterator[Process]:
-    running = Process(**asked)
+def process(**script: object) -> Iterator[Process]:
+    running = Process(**script)
     try:
         yield running
     finally:

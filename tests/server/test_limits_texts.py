@@ -1,4 +1,4 @@
-"""What is over a limit is refused with the limit that is in force, and the docs name the setting that changes it."""
+"""Values over a limit are refused with the limit in force, and the docs name the setting that changes it."""
 
 from dataclasses import fields
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which web pages may use a server."""
+"""Web pages of other origins are refused unless they are allowed."""
 
 import pytest
 
@@ -8,7 +8,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def status(origin: str | None, host: str | None = None, **settings: object) -> int:
-    """What a chat request with these headers is answered; `{own}` is the server's address."""
+    """Return the response to a chat request with these headers; `{own}` is the server's address."""
     with serving(**settings) as echo:
         own = echo.url.removeprefix("http://")
         headers = {"host": (host or "{own}").format(own=own)}

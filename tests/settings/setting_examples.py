@@ -1,4 +1,4 @@
-"""A value of each setting that its own name and foreign ones may give: as text, and as it is read."""
+"""An example value of each setting, as text and as parsed."""
 
 from pathlib import Path
 

@@ -57,7 +57,7 @@ def load_one(kind, name, value, **overrides):
 @pytest.mark.parametrize(
     ("kind", "name", "key", "meaning"), [pytest.param(*row, id=f"{row[0]}-{row[1]}") for row in rows()]
 )
-def test_every_foreign_name_is_obeyed_or_told_about(kind, name, key, meaning):
+def test_every_foreign_name_is_applied_or_gets_a_notice(kind, name, key, meaning):
     if isinstance(meaning, Fills):
         text, wanted = SPECIAL.get(key) or EXAMPLES[meaning.field]
         overrides = {} if meaning.field == "model" else MODEL
@@ -91,7 +91,7 @@ def test_every_foreign_name_is_obeyed_or_told_about(kind, name, key, meaning):
         ),
     ],
 )
-def test_of_vllms_ways_to_speculate_n_grams_are_obeyed(config, wanted):
+def test_only_ngram_of_vllms_speculative_methods_is_applied(config, wanted):
     settings, notices = load_one("properties", "option.speculative_config", config, **MODEL)
     assert settings.max_draft_tokens == wanted
     assert len(notices) == 1
@@ -105,7 +105,7 @@ def test_a_speculative_config_that_cannot_be_read_stops_the_start(config):
         load_one("properties", "option.speculative_config", config, **MODEL)
 
 
-def test_every_field_that_a_name_fills_exists():
+def test_every_field_that_a_name_sets_exists():
     known = {spec.name for spec in fields(ServerSettings)}
     tables = (ENVIRONMENT, OPTIONS, PROPERTIES, VLLM, MODEL_CONFIG)
     meanings = [meaning for table in tables for meaning in table.values()]
@@ -113,24 +113,24 @@ def test_every_field_that_a_name_fills_exists():
     assert set(ENVIRONMENT) >= GENERAL_NAMES
 
 
-def test_a_quiet_value_is_not_told_about():
+def test_a_value_that_asks_for_the_default_gets_no_notice():
     for kind, name, _key, meaning in rows():
         for value in meaning.quiet if isinstance(meaning, NoEffect) else ():
             assert load_one(kind, name, value, **MODEL)[1] == []
 
 
-def test_sagemakers_port_beats_other_names_for_it():
+def test_sagemakers_port_takes_precedence_over_other_names_for_it():
     assert load_settings(MODEL, {"SAGEMAKER_BIND_TO_PORT": "8081", "PORT": "1"}, container=True)[0].port == 8081
 
 
-def test_a_quantizer_says_more_than_a_dtype():
+def test_a_quantization_method_takes_precedence_over_a_dtype():
     env = {"OPTION_DTYPE": "fp16", "OPTION_QUANTIZE": "dynamic_int8"}
     settings, notices = load_settings(MODEL, env)
     assert settings.dtype == "w8a8"
     assert "OPTION_QUANTIZE sets dtype already" in notices[-1].message
 
 
-def test_lmis_smoothquant_is_obeyed_with_its_strength():
+def test_lmis_smoothquant_is_applied_with_its_strength():
     properties = {
         "option.quantize": "smoothquant",
         "option.smoothquant_alpha": "0.8",
@@ -149,7 +149,7 @@ def test_a_coarser_smoothquant_is_refused_by_name(part):
         load_settings(MODEL, {}, properties)
 
 
-def test_a_strength_without_smoothquant_is_told_about():
+def test_a_strength_without_smoothquant_gets_a_notice():
     notices = load_settings(MODEL, {"OPTION_QUANTIZE": "fp8", "OPTION_SMOOTHQUANT_ALPHA": "0.5"})[1]
     assert notices[-1].message.startswith("OPTION_SMOOTHQUANT_ALPHA has no effect: it is for dtype smoothquant")
 
@@ -220,7 +220,7 @@ def test_the_model_config_of_the_torchserve_article_works_unchanged():
     assert {notice.name for notice in notices} >= {"handler.tp_degree", "micro_batching", "batchSize"}
 
 
-def test_what_else_a_handler_is_told_is_for_code_that_is_not_run():
+def test_other_handler_keys_have_no_effect_because_handlers_are_not_run():
     config = {"handler.prompt_prefix": "x", "handler.vllm_engine_config.max_model_len": "64", "minWorker": "1"}
     settings, notices = load_settings(MODEL, {}, {}, config)
     assert settings.max_model_len == 64
@@ -232,7 +232,7 @@ def test_what_else_a_handler_is_told_is_for_code_that_is_not_run():
     assert "Did you mean minWorkers?" in "".join(notice.message for notice in notices)
 
 
-def test_new_tokens_beat_a_length_in_a_model_config():
+def test_max_new_tokens_takes_precedence_over_max_length_in_a_model_config():
     config = {"handler.max_length": "100", "handler.max_new_tokens": "20"}
     assert load_settings(MODEL, {}, {}, config)[0].default_max_new_tokens == 20
 
@@ -253,7 +253,7 @@ def test_new_tokens_beat_a_length_in_a_model_config():
         ({}, {"option.model-id": "m"}, "option.model_id"),
     ],
 )
-def test_an_unknown_option_is_told_about_with_the_nearest_known_name(env, properties, near):
+def test_the_notice_of_an_unknown_option_suggests_the_nearest_known_name(env, properties, near):
     (notice,) = load_settings(MODEL, env, properties)[1]
     assert notice.kind == "unknown"
     assert notice.message.endswith(f"Did you mean {near}?")
@@ -268,9 +268,9 @@ def test_a_name_that_is_like_no_other_gets_no_hint(name):
 
 @pytest.mark.parametrize("value", [*BATCHERS, "Disabled", "DISABLE", "vLLM"])
 @pytest.mark.parametrize("form", ["environment", "properties"])
-def test_every_rolling_batch_that_lmi_took_is_served(form, value):
-    given = {"OPTION_ROLLING_BATCH": value}, {"option.rolling_batch": value}
-    env, properties = (given[0], {}) if form == "environment" else ({}, given[1])
+def test_every_rolling_batch_value_of_lmi_is_accepted(form, value):
+    sources = {"OPTION_ROLLING_BATCH": value}, {"option.rolling_batch": value}
+    env, properties = (sources[0], {}) if form == "environment" else ({}, sources[1])
     settings, (notice,) = load_settings(MODEL, env, properties)
     assert settings.rolling_batch in ("auto", "native")
     assert settings.max_num_seqs == ServerSettings().max_num_seqs
@@ -286,7 +286,7 @@ def test_a_batch_total_below_one_context_stops_the_start_with_both_names():
     assert "max_kv_cache_tokens is 2048 (MAX_BATCH_TOTAL_TOKENS)" in refused.value.message
 
 
-def test_variables_of_neuron_are_told_about():
+def test_neuron_variables_get_a_notice():
     env = {"NEURON_RT_NUM_CORES": "24", "NEURON_CC_FLAGS": "--model-type=transformer", "NEURONX_CACHE": "on"}
     settings, notices = load_settings(MODEL, {**env, "OPTION_N_POSITIONS": "2048"})
     assert settings.max_model_len == 2048
@@ -307,14 +307,14 @@ def test_variables_of_neuron_are_told_about():
         ({"OPTION_TASK": "text_embedding"}, {}),
     ],
 )
-def test_what_is_not_text_generation_is_refused_by_name(env, properties):
+def test_tasks_other_than_text_generation_are_refused_by_name(env, properties):
     ((name, value),) = (env or properties).items()
     with pytest.raises(SettingsError) as refused:
         load_settings(MODEL, env, properties)
     assert refused.value.message.startswith(f"{name} is {value!r}; expected one of ")
 
 
-def test_names_that_mean_other_things_on_a_persons_machine_are_read_in_containers_only():
+def test_general_names_are_read_only_in_containers():
     env = {"PORT": "3000", "API_KEY": "other", "REVISION": "abc", "HOSTNAME": "box", "DTYPE": "bfloat16"}
     settings, notices = load_settings(MODEL, env)
     assert (settings.port, settings.api_key, settings.revision, notices) == (8080, None, None, [])

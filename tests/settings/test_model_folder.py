@@ -1,4 +1,4 @@
-"""A model's folder says what to serve: at its top or in its one folder, in DJL's form or in TorchServe's."""
+"""Configuration in a model's folder: at its top or in its only subfolder, in DJL's format or in TorchServe's."""
 
 import contextlib
 from pathlib import Path
@@ -27,7 +27,7 @@ def model_of(folder, env=None, **overrides):
 
 @pytest.fixture(params=["top", "inner"])
 def place(request, tmp_path):
-    """Where the files lie in the folder that is served: at its top, or in its one folder."""
+    """The place of the files in the served folder: its top, or its only subfolder."""
     place = tmp_path if request.param == "top" else tmp_path / "packed"
     place.mkdir(exist_ok=True)
     return place
@@ -73,12 +73,12 @@ def test_the_environment_names_the_model_if_the_folder_does_not(variable, tmp_pa
     assert model_of(tmp_path, {variable: "org/name"}) == "org/stronger"
 
 
-def test_a_part_of_sagemakers_folder_is_a_part_of_the_folder_that_plays_it(tmp_path):
+def test_a_path_in_sagemakers_folder_is_resolved_in_the_folder_that_replaces_it(tmp_path):
     write(tmp_path, {"a/config.json": "{}", "b/config.json": "{}"})
     assert model_of(tmp_path, {"HF_MODEL_ID": "/opt/ml/model/b"}) == str(tmp_path / "b")
 
 
-def test_a_model_that_is_named_beside_the_folder_is_served_with_its_settings(tmp_path):
+def test_a_model_named_outside_the_folder_is_served_with_the_folders_settings(tmp_path):
     write(tmp_path, {"serving.properties": "option.model_id=s3://bucket/x\noption.max_model_len=64\n"})
     settings, notices = gather_settings({}, {"HEADRACE_MODEL_FOLDER": str(tmp_path), "HEADRACE_MODEL": "fetched"})
     assert (settings.model, settings.max_model_len, settings.container) == ("fetched", 64, True)
@@ -86,7 +86,7 @@ def test_a_model_that_is_named_beside_the_folder_is_served_with_its_settings(tmp
     assert model_of(tmp_path, model="smollm2") == "smollm2"
 
 
-def test_a_folder_that_is_not_there_stops_the_start(tmp_path):
+def test_a_missing_folder_stops_the_start(tmp_path):
     with pytest.raises(SettingsError, match=r"HEADRACE_MODEL_FOLDER is .* expected a folder"):
         model_of(tmp_path / "missing")
 
@@ -135,7 +135,7 @@ def test_torchserves_folder_is_served_as_torchserve(tmp_path, place):
         ('model_path: ""', ["config.json"], ""),
     ],
 )
-def test_what_a_model_config_names_is_looked_for_in_the_folder(handler, files, wanted, tmp_path, place):
+def test_names_in_a_model_config_are_resolved_in_the_folder(handler, files, wanted, tmp_path, place):
     write(place, dict.fromkeys(files, "{}"))
     (place / "model-config.yaml").write_text(f"handler:\n  {handler}\n")
     assert Path(model_of(tmp_path)) == (place / wanted if wanted else place)
@@ -151,12 +151,12 @@ def test_what_a_model_config_names_is_looked_for_in_the_folder(handler, files, w
         ("model_path: smollm2", "smollm2"),
     ],
 )
-def test_what_is_not_in_the_folder_is_found_by_its_name(handler, wanted, tmp_path, place):
+def test_a_name_that_is_not_in_the_folder_is_kept_as_a_model_name(handler, wanted, tmp_path, place):
     (place / "model-config.yaml").write_text(f"handler:\n  {handler}\n")
     assert model_of(tmp_path) == wanted
 
 
-def test_properties_beat_a_model_config(tmp_path):
+def test_serving_properties_take_precedence_over_a_model_config(tmp_path):
     files = {
         "serving.properties": "option.model_id=org/first",
         "model-config.yaml": "handler: {model_path: org/second}",
@@ -166,7 +166,7 @@ def test_properties_beat_a_model_config(tmp_path):
     assert (settings.model, settings.dialect) == ("org/first", "lmi-17")
 
 
-def test_only_a_folder_that_is_alone_is_looked_into(tmp_path):
+def test_only_a_single_subfolder_is_searched(tmp_path):
     write(tmp_path, {"one/config.json": "{}", "README": "hello", ".cache/config.json": "{}"})
     assert read_model_folder(tmp_path).root == tmp_path / "one"
     write(tmp_path, {"two/config.json": "{}"})
@@ -200,7 +200,7 @@ def test_a_model_config_that_cannot_be_read_stops_the_start(text, sentence, tmp_
     assert "\n" not in caught.value.message
 
 
-def test_a_file_that_is_no_text_or_far_too_long_stops_the_start(tmp_path):
+def test_a_file_that_is_binary_or_too_large_stops_the_start(tmp_path):
     (tmp_path / "model-config.yaml").write_bytes(b"a: \xff")
     with pytest.raises(SettingsError, match="a YAML file in UTF-8"):
         model_of(tmp_path)
@@ -209,7 +209,7 @@ def test_a_file_that_is_no_text_or_far_too_long_stops_the_start(tmp_path):
         model_of(tmp_path)
 
 
-def test_values_are_texts_and_what_has_parts_is_not_written_out():
+def test_values_become_strings_and_nested_values_are_never_formatted():
     bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
     assert parse_model_config(f"{bomb}handler:\n  flag: true\n  empty:\n  number: 1.5\n  inner: {{a: 1}}\n") == {
         "a": "...",
@@ -223,12 +223,12 @@ def test_values_are_texts_and_what_has_parts_is_not_written_out():
 
 
 @given(text=st.text(max_size=60) | st.text("ab:-[]{}&*!'\"\n |>#%@", max_size=60))
-def test_no_text_breaks_the_reader(text):
+def test_any_text_is_parsed_or_refused(text):
     with contextlib.suppress(SettingsError):
         assert all(isinstance(value, str) for value in parse_model_config(text).values())
 
 
 @given(name=st.text(max_size=40))
-def test_no_name_breaks_the_search(name):
+def test_any_name_is_resolved_without_an_exception(name):
     assert isinstance(in_folder(name, root=Path("/nonexistent"), folder=Path("/nonexistent")), str)
     assert MODEL_FOLDER.is_absolute()

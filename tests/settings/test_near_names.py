@@ -1,4 +1,4 @@
-"""Hints: a misspelt or shortened name finds the one that was meant."""
+"""Suggestions for misspelt or shortened names."""
 
 from difflib import SequenceMatcher
 
@@ -26,7 +26,7 @@ def test_one_wrong_letter_finds_a_name_that_is_one_letter_away(name: str, data: 
 
 
 @given(st.sampled_from([name for name in NAMES if len(name.rpartition("_")[0]) >= 6]))
-def test_a_name_without_its_last_word_finds_one_that_goes_on(name: str) -> None:
+def test_a_name_without_its_last_word_finds_the_full_name(name: str) -> None:
     shortened = name.rpartition("_")[0]
     near = near_name(shortened, OPTIONS)
     assert near is not None
@@ -34,10 +34,10 @@ def test_a_name_without_its_last_word_finds_one_that_goes_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["", "max", "xyzzy", "banana_split"])
-def test_a_name_that_is_like_none_finds_none(word: str) -> None:
+def test_a_name_without_a_similar_one_gets_no_suggestion(word: str) -> None:
     assert near_name(word, OPTIONS) is None
 
 
-def test_case_and_separators_do_not_count() -> None:
+def test_case_and_separators_are_ignored() -> None:
     assert near_name("maxRollingBatchSize", OPTIONS) == "max_rolling_batch_size"
     assert near_name("MODEL-ID", OPTIONS) == "model_id"

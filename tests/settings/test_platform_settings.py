@@ -1,4 +1,4 @@
-"""Settings of the platform come from flags and `HEADRACE_UP_*`, and do not get into the model server's way."""
+"""Settings of the platform come from flags and `HEADRACE_UP_*`, and do not affect the model server."""
 
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from headrace.settings.server_settings import load_settings
 
 
 @pytest.mark.parametrize("cluster", ["local", "ray", "10.0.0.1:6379", "ray://head:10001"])
-def test_a_cluster_is_none_one_of_our_own_or_another(cluster: str) -> None:
+def test_a_cluster_is_local_ray_or_the_address_of_a_ray_cluster(cluster: str) -> None:
     assert load_platform_settings({"cluster": cluster}, {}).cluster == cluster
 
 
-def test_a_flag_beats_the_environment() -> None:
+def test_a_flag_takes_precedence_over_the_environment() -> None:
     settings = load_platform_settings(
         {"port": "1", "host": None}, {"HEADRACE_UP_PORT": "2", "HEADRACE_UP_STRICT": "yes"}
     )
@@ -42,20 +42,20 @@ def test_a_bad_value_is_one_sentence(env: dict[str, str], said: str) -> None:
     assert said in caught.value.message
 
 
-def test_the_model_server_does_not_mind_settings_of_the_platform() -> None:
+def test_the_model_server_ignores_settings_of_the_platform() -> None:
     settings, _ = load_settings({"model": "echo"}, {"HEADRACE_UP_PORT": "1"})
     assert settings.port == 8080
 
 
 @pytest.mark.parametrize(
-    ("given", "is_open"),
+    ("overrides", "is_open"),
     [({}, True), ({"host": "0.0.0.0"}, False), ({"require_keys": "true"}, False), ({"host": "::1"}, True)],
 )
-def test_only_a_loopback_address_is_open(given: dict[str, str], is_open: bool) -> None:
-    assert load_platform_settings(given, {}).is_open is is_open
+def test_only_a_loopback_address_is_open(overrides: dict[str, str], is_open: bool) -> None:
+    assert load_platform_settings(overrides, {}).is_open is is_open
 
 
-def test_data_lies_in_the_users_data_folder(tmp_path: Path) -> None:
+def test_data_are_stored_in_the_users_data_folder(tmp_path: Path) -> None:
     settings = PlatformSettings()
     assert data_folder(settings, {"XDG_DATA_HOME": str(tmp_path)}) == tmp_path / "headrace"
     assert data_folder(settings, {}) == Path("~/.local/share/headrace").expanduser()

@@ -15,7 +15,7 @@ from headrace.settings.server_settings import (
 from .setting_examples import EXAMPLES, MODEL
 
 
-def test_the_strongest_source_wins():
+def test_sources_are_applied_in_order_of_precedence():
     env = {"MAX_TOTAL_TOKENS": "100", "OPTION_MAX_MODEL_LEN": "200"}
     properties = {"option.max_model_len": "300"}
     assert load_settings(MODEL, env)[0].max_model_len == 200
@@ -56,7 +56,7 @@ def test_no_model_is_refused_with_examples():
         load_settings({}, {})
 
 
-def test_a_container_listens_to_its_network_and_nothing_else_does():
+def test_only_a_container_listens_on_all_addresses_by_default():
     assert load_settings(MODEL, {})[0].host == "127.0.0.1"
     assert load_settings(MODEL, {}, container=True)[0].host == "0.0.0.0"
     assert load_settings(MODEL, {"HEADRACE_CONTAINER": "true"})[0].host == "0.0.0.0"
@@ -65,11 +65,11 @@ def test_a_container_listens_to_its_network_and_nothing_else_does():
 
 
 @pytest.mark.parametrize("allowed", [{"api_key": "k"}, {"allow_anonymous": True}])
-def test_an_open_address_wants_a_key_or_an_explicit_yes(allowed):
+def test_an_open_address_requires_a_key_or_allow_anonymous(allowed):
     assert load_settings(MODEL | {"host": "0.0.0.0"} | allowed, {})[0].host == "0.0.0.0"
 
 
-def test_a_delay_that_the_grace_period_has_no_room_for_is_refused():
+def test_a_delay_longer_than_the_grace_period_is_refused():
     with pytest.raises(SettingsError, match=r"shutdown_delay_s is 30 and shutdown_grace_s is 25; expected at most"):
         load_settings({"model": "m", "shutdown_delay_s": 30}, {})
 
@@ -78,11 +78,11 @@ def test_a_delay_that_the_grace_period_has_no_room_for_is_refused():
     ("delay_s", "grace_s", "host", "expected_s"),
     [(None, 25, "127.0.0.1", 0), (None, 25, "0.0.0.0", 5), (None, 2, "0.0.0.0", 2), (3, 25, "127.0.0.1", 3)],
 )
-def test_only_a_server_that_others_reach_serves_on_after_sigterm_by_default(delay_s, grace_s, host, expected_s):
+def test_only_a_reachable_server_has_a_shutdown_delay_by_default(delay_s, grace_s, host, expected_s):
     assert resolve_shutdown_delay(delay_s, grace_s=grace_s, host=host) == expected_s
 
 
-def test_secrets_never_show():
+def test_secrets_are_never_shown():
     settings, notices = load_settings(MODEL, {"API_KEY": "hunter2"}, container=True)
     assert settings.api_key == "hunter2"
     assert "hunter2" not in repr(settings)
@@ -115,7 +115,7 @@ def test_every_own_env_name_is_read():
 
 
 @pytest.mark.parametrize("name", sorted(FOREIGN_ENV_NAMES))
-def test_a_name_of_ours_that_other_programs_read_does_not_stop_the_start(name):
+def test_variables_of_other_headrace_commands_do_not_stop_the_start(name):
     settings, notices = load_settings(MODEL, {name: "x"})
     assert settings == load_settings(MODEL, {})[0]
     assert notices == []

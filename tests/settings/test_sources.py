@@ -1,4 +1,4 @@
-"""Where settings come from: model folders, properties files, and whatever text those hold."""
+"""Sources of settings: model folders and properties files with any text."""
 
 import contextlib
 
@@ -11,7 +11,7 @@ from headrace.settings.container_names import parse_properties, read_container_n
 from headrace.settings.sources import gather_settings
 
 
-def test_a_model_folder_may_say_in_its_properties_what_to_serve(tmp_path):
+def test_the_properties_of_a_model_folder_may_name_the_model(tmp_path):
     (tmp_path / "serving.properties").write_text("option.model_id=org/other\noption.max_model_len=64\n")
     settings, _ = gather_settings({"model": str(tmp_path)}, {})
     assert (settings.model, settings.max_model_len) == ("org/other", 64)
@@ -44,6 +44,6 @@ def test_properties_are_read_as_java_reads_them():
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=5), st.text(max_size=200))
-def test_no_environment_and_no_properties_file_break_the_reader(env, text):
+def test_any_environment_and_properties_file_are_read_or_refused(env, text):
     with contextlib.suppress(SettingsError):
         read_container_names(env, parse_properties(text), container=True)

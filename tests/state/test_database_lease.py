@@ -35,7 +35,7 @@ def end_sessions_with_locks(place: str) -> int:
         return len(connection.execute(ending).fetchall())
 
 
-def test_a_second_one_is_refused_until_the_first_gives_it_back(made_place) -> None:
+def test_a_second_lease_is_refused_until_the_first_is_released(made_place) -> None:
     with contextlib.closing(open_store(made_place)):
         first = acquire_database_lease(made_place)
         with pytest.raises(SettingsError, match="Another platform uses the store"):
@@ -47,7 +47,7 @@ def test_a_second_one_is_refused_until_the_first_gives_it_back(made_place) -> No
         second.release()
 
 
-def test_a_process_that_was_killed_has_it_no_more(made_place) -> None:
+def test_a_killed_process_loses_its_lease(made_place) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", TAKE_AND_WAIT, made_place], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -65,10 +65,10 @@ def test_an_in_memory_database_is_never_shared() -> None:
     second.release()
 
 
-def test_two_databases_of_one_server_know_nothing_of_each_other(new_database) -> None:
-    one, two = acquire_database_lease(new_database()), acquire_database_lease(new_database())
-    one.release()
-    two.release()
+def test_two_databases_of_one_server_have_separate_leases(new_database) -> None:
+    first, second = acquire_database_lease(new_database()), acquire_database_lease(new_database())
+    first.release()
+    second.release()
 
 
 def test_a_lost_connection_is_restored_and_the_lease_acquired_again(new_database) -> None:
@@ -81,7 +81,7 @@ def test_a_lost_connection_is_restored_and_the_lease_acquired_again(new_database
     held.release()
 
 
-def test_who_was_too_late_after_a_lost_connection_hears_that_another_one_has_it(new_database) -> None:
+def test_a_lease_lost_to_another_platform_is_reported(new_database) -> None:
     place = new_database()
     held = acquire_database_lease(place)
     end_sessions_with_locks(place)
@@ -93,7 +93,7 @@ def test_who_was_too_late_after_a_lost_connection_hears_that_another_one_has_it(
     held.release()
 
 
-def test_a_server_that_is_away_is_said_without_secrets() -> None:
+def test_the_error_for_an_unreachable_server_has_no_secrets() -> None:
     with pytest.raises(Unavailable, match="cannot be locked") as caught:
         acquire_database_lease("postgresql://user:secret@127.0.0.1:1/x")
     assert "secret" not in caught.value.message

@@ -34,7 +34,7 @@ def write_and_be_killed(where: str, after_lines: int) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("after_lines", [1, 40])
-def test_what_was_told_is_there_after_kill_9(lasting_place, after_lines) -> None:
+def test_reported_writes_are_there_after_kill_9(lasting_place, after_lines) -> None:
     open_store(lasting_place).close()
     said = write_and_be_killed(lasting_place, after_lines)
     with contextlib.closing(open_store(lasting_place)) as store:

@@ -94,7 +94,7 @@ def test_a_record_that_cannot_be_decoded_is_an_unreadable_value(store, spec, rea
     store.create(ALARM, "sound", spec=Alarm(period_ms=5))
     store.create(ALARM, "a", spec=Alarm(period_ms=5))
     overwrite(store, spec=spec)
-    found = {one.name: one for one in store.list(ALARM)}
+    found = {record.name: record for record in store.list(ALARM)}
     assert isinstance(found["sound"], Record)
     assert isinstance(found["a"], Unreadable)
     assert reason in found["a"].reason

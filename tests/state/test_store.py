@@ -14,7 +14,7 @@ from tests.state.kinds import ACCESS_KEY, ENDPOINT, MODEL, ROUTE, WORKER
 NASTY = {"text": "ünïcödé \ud800 \x00 'quoted' \"\\", "deep": {"list": [1, 2.5, None, True, {"": []}]}}
 
 
-def test_what_was_created_is_read_back(store, clock) -> None:
+def test_a_created_record_is_read_back(store, clock) -> None:
     made = store.create(MODEL, "a", spec=NASTY, status={"seen": 1}, tags={"team": "x"})
     assert store.get(MODEL, "a") == made
     assert (made.kind, made.name, made.spec, made.status, made.tags) == (
@@ -27,14 +27,14 @@ def test_what_was_created_is_read_back(store, clock) -> None:
     assert (made.created_s, made.modified_s, made.deleting_s) == (clock.now_s, clock.now_s, None)
 
 
-def test_a_record_is_not_what_its_maker_changes_later(store) -> None:
+def test_later_changes_by_the_caller_do_not_reach_the_record(store) -> None:
     spec = {"list": [1]}
     made = store.create(MODEL, "a", spec=spec)
     spec["list"].append(2)
     assert made.spec == {"list": [1]}
 
 
-def test_what_is_not_there_is_none(store) -> None:
+def test_an_unknown_name_is_none(store) -> None:
     assert store.get(ENDPOINT, "a") is None
     assert list(store.list(ENDPOINT)) == []
 
@@ -49,7 +49,7 @@ def test_names_are_unique_for_a_kind_only_and_case_counts(store) -> None:
     assert store.revision() == before
 
 
-def test_a_name_may_be_used_again_with_another_uid(store) -> None:
+def test_a_name_may_be_reused_with_another_uid(store) -> None:
     first = store.create(MODEL, "a", spec={})
     store.remove(first)
     second = store.create(MODEL, "a", spec={})
@@ -65,7 +65,7 @@ def test_records_are_listed_by_creation_then_name(store, clock) -> None:
     assert [record.name for record in store.list(WORKER)] == ["d", "a", "b", "c"]
 
 
-def test_an_update_writes_what_is_given_and_leaves_the_rest(store, clock) -> None:
+def test_an_update_writes_the_given_parts_and_keeps_the_others(store, clock) -> None:
     made = store.create(ENDPOINT, "a", spec={"x": 1}, status={"y": 1}, tags={"z": "1"})
     clock.now_s += 5
     written = store.update(made, status={"y": 2})
@@ -120,7 +120,7 @@ def test_every_write_has_a_larger_revision_and_reads_have_none(store) -> None:
     assert store.revision() == seen[-1]
 
 
-def test_writing_the_same_again_is_no_write(store, clock) -> None:
+def test_writing_unchanged_values_is_no_write(store, clock) -> None:
     made = store.create(WORKER, "a", spec={"x": [1]}, status={"y": 1})
     told = []
     store.subscribe(lambda: told.append(1))
@@ -142,7 +142,7 @@ def test_listeners_hear_of_writes_until_they_end(store) -> None:
     assert told == [made.revision, made.revision + 1]
 
 
-def test_a_listener_that_fails_hurts_neither_the_writer_nor_others(store) -> None:
+def test_a_failing_listener_affects_neither_the_writer_nor_other_listeners(store) -> None:
     told = []
 
     def fail() -> None:
@@ -191,7 +191,7 @@ def test_threads_that_read_and_write_lose_nothing(store) -> None:
     assert found.spec == {"n": 40}
 
 
-def test_a_store_has_the_same_records_after_it_was_closed(lasting_place) -> None:
+def test_a_store_has_the_same_records_after_it_is_reopened(lasting_place) -> None:
     with contextlib.closing(open_store(lasting_place)) as store:
         made = store.create(MODEL, "a", spec=NASTY)
     with contextlib.closing(open_store(lasting_place)) as store:
@@ -200,15 +200,18 @@ def test_a_store_has_the_same_records_after_it_was_closed(lasting_place) -> None
 
 
 def test_two_stores_on_one_database_see_each_other(lasting_place) -> None:
-    with contextlib.closing(open_store(lasting_place)) as one, contextlib.closing(open_store(lasting_place)) as two:
-        made = one.create(MODEL, "a", spec={})
-        written = two.update(made, spec={"x": 1})
-        assert one.revision() == written.revision
+    with (
+        contextlib.closing(open_store(lasting_place)) as first,
+        contextlib.closing(open_store(lasting_place)) as second,
+    ):
+        made = first.create(MODEL, "a", spec={})
+        written = second.update(made, spec={"x": 1})
+        assert first.revision() == written.revision
         with pytest.raises(Conflict):
-            one.update(made, spec={"x": 2})
+            first.update(made, spec={"x": 2})
 
 
-def test_stores_that_are_opened_at_once_make_the_tables_once(lasting_place) -> None:
+def test_concurrently_opened_stores_create_the_tables_once(lasting_place) -> None:
     def work(number: int) -> None:
         with contextlib.closing(open_store(lasting_place)) as store:
             store.create(MODEL, str(number), spec={})
@@ -234,7 +237,7 @@ def test_the_file_belongs_to_its_owner_alone(tmp_path) -> None:
         ("postgresql://user:secret@127.0.0.1:1/x", "cannot be opened"),
     ],
 )
-def test_a_place_that_cannot_be_opened_is_one_sentence_without_secrets(where, said) -> None:
+def test_the_error_for_a_location_that_cannot_be_opened_has_no_secrets(where, said) -> None:
     with pytest.raises(SettingsError, match=said) as caught:
         open_store(where)
     assert "secret" not in caught.value.message
@@ -248,7 +251,7 @@ def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path) -> None:
     assert path.read_bytes() == b"my precious diary" * 100
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path) -> None:
+def test_a_folder_that_cannot_be_created_is_a_settings_error(tmp_path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match="Choose another folder"):
         open_store(tmp_path / "file" / "state.db")
@@ -265,7 +268,7 @@ def test_a_store_of_a_newer_headrace_is_refused(tmp_path) -> None:
         open_store(path)
 
 
-def test_a_store_whose_disk_is_full_says_so_and_keeps_what_it_had(tmp_path) -> None:
+def test_a_store_on_a_full_disk_reports_it_and_keeps_its_records(tmp_path) -> None:
     import sqlalchemy as sa
 
     with contextlib.closing(open_store(tmp_path / "state.db")) as store:

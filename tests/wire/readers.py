@@ -15,7 +15,7 @@ def as_events(parts: Iterable[bytes]) -> list[dict]:
 
 
 class Lines:
-    """Whole lines out of parts that are cut anywhere; it never ends if the last line has no newline (as published)."""
+    """Whole lines from parts split anywhere; like the published one, it never ends if the last line has no newline."""
 
     def __init__(self, events: Iterable[dict]) -> None:
         self._events = iter(events)

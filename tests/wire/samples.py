@@ -68,12 +68,12 @@ def body(**fields: object) -> bytes:
 
 
 def parse(dialect: Dialect, **fields: object) -> ParsedRequest:
-    """Parse a body that is made of these fields."""
+    """Parse a body with these fields."""
     return dialect.parse(body(**fields), CONTEXT)
 
 
 def streamed(parsed: ParsedRequest, chunks: Iterable[Chunk], *, request: int = 0) -> list[bytes]:
-    """The parts that a stream is sent in."""
+    """The parts in which a stream is sent."""
     renderer = parsed.reply.stream()
     parts = [part for chunk in chunks for part in renderer.chunk(chunk, request=request)]
     return [*parts, *renderer.end()]
@@ -129,6 +129,6 @@ def answers(draw: st.DrawFn, texts: st.SearchStrategy[list[str]] = pieces) -> tu
 
 
 def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
-    """The data cut at these places."""
+    """The data split at these places."""
     edges = sorted({min(place, len(data)) for place in places} | {0, len(data)})
     return [data[start:stop] for start, stop in pairwise(edges)]

@@ -44,17 +44,17 @@ def test_the_prompt_is_kept():
         ([Chunk(text="a", finish=finish(FinishReason.ABORT))], RequestAborted),
     ],
 )
-def test_an_answer_without_a_good_end_is_an_error(chunks, error):
+def test_an_answer_that_failed_or_never_ended_is_an_error(chunks, error):
     with pytest.raises(error):
         collected(chunks)
 
 
-def test_the_reason_of_a_failure_is_told():
+def test_the_error_contains_the_reason_of_the_failure():
     with pytest.raises(EngineFailed, match="boom"):
         collected([Chunk(finish=finish(FinishReason.ERROR, message="boom"))])
 
 
-def test_a_failure_that_a_field_caused_is_the_client_s():
+def test_a_failure_caused_by_a_field_is_an_invalid_request():
     failed = finish(FinishReason.ERROR, message="too large", param="structured_outputs.grammar")
     with pytest.raises(InvalidRequest, match="too large") as caught:
         collected([Chunk(finish=failed)])
@@ -74,7 +74,7 @@ def test_usage_counts_each_prompt_once_and_each_choice():
     assert usage_of(results) == Usage(prompt_tokens=8, output_tokens=3 + 2 + 2, cached_tokens=0)
 
 
-def test_logprobs_that_json_cannot_say_become_a_number():
+def test_logprobs_that_json_cannot_represent_become_a_number():
     assert finite_logprob(-math.inf) == -9999.0
     assert finite_logprob(math.nan) == -9999.0
     assert finite_logprob(-0.5) == -0.5

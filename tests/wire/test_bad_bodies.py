@@ -1,4 +1,4 @@
-"""Whatever a client sends, a dialect understands it or refuses it in its own form: never another exception."""
+"""A dialect parses any bytes or refuses them in its own format: never another exception."""
 
 import json
 import math
@@ -94,19 +94,19 @@ def as_json(value):
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=IDS)
 @given(data=st.binary(max_size=50))
-def test_bytes(dialect, data):
+def test_any_bytes_are_parsed_or_refused(dialect, data):
     check_is_understood_or_refused(dialect, data)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=IDS)
 @given(value=values)
-def test_json_values(dialect, value):
+def test_any_json_value_is_parsed_or_refused(dialect, value):
     check_is_understood_or_refused(dialect, as_json(value))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=IDS)
 @given(fields=bodies, more=likely_parameters)
-def test_bodies_that_are_nearly_right(dialect, fields, more):
+def test_nearly_valid_bodies_are_parsed_or_refused(dialect, fields, more):
     data = as_json({"inputs": "a", "prompt": "a", "messages": [{"role": "user", "content": "a"}], **more, **fields})
     check_is_understood_or_refused(dialect, data)
 
@@ -143,7 +143,7 @@ def test_well_known_bad_bodies_are_refused(dialect, data):
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=IDS)
 @pytest.mark.parametrize("depth", range(100, 1000, 60))
-def test_a_deep_value_in_a_free_field_is_refused_or_taken(dialect, depth):
+def test_a_deeply_nested_value_in_an_untyped_field_is_refused_or_accepted(dialect, depth):
     fields = {
         "inputs": "a",
         "prompt": "a",
@@ -167,7 +167,7 @@ def test_choosing_a_dialect_never_fails():
         assert select_dialect(data, DIALECTS[0]) is DIALECTS[0]
 
 
-def test_msgspec_refuses_what_json_has_not():
+def test_msgspec_refuses_values_that_json_does_not_have():
     """The dialects rely on it."""
     for text in (b"NaN", b"Infinity", b"-Infinity", b"1e999"):
         with pytest.raises(msgspec.DecodeError):

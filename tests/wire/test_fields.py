@@ -1,4 +1,4 @@
-"""Each field of the requests that our dialects answer is applied, refused by name, or listed as having no effect."""
+"""Each request field of our dialects is applied, refused by name, or listed as having no effect."""
 
 import dataclasses
 import json
@@ -102,12 +102,12 @@ def parsed(name, fields):
 @pytest.mark.parametrize(
     ("table", "names"), [case[1:] for case in ORIGINS], ids=[f"{case[0]}-{len(case[2])}" for case in ORIGINS]
 )
-def test_each_field_of_an_origin_has_a_place_in_the_table(table, names):
+def test_each_field_of_a_published_client_is_in_a_table(table, names):
     assert set(names) <= table.applied | table.refused.keys() | table.no_effect
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_each_field_has_one_place(table):
+def test_each_field_is_in_one_table_only(table):
     assert not table.applied & table.refused.keys()
     assert not table.applied & table.no_effect
     assert not table.refused.keys() & table.no_effect
@@ -124,7 +124,7 @@ def test_a_field_that_is_not_supported_is_refused_by_name(name, field):
 
 
 @pytest.mark.parametrize(("name", "field"), REFUSED, ids=[f"{name}-{field}" for name, field in REFUSED])
-def test_a_neutral_value_of_such_a_field_is_taken(name, field):
+def test_a_neutral_value_of_an_unsupported_field_is_accepted(name, field):
     neutral = TABLES[name].refused[field].neutral
     for value in (None, False, [], {}, "", neutral):
         assert parsed(name, {field: value}).requests

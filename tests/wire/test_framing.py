@@ -35,7 +35,7 @@ class Choosy(msgspec.Struct):
 DECODER = msgspec.json.Decoder(Outer)
 
 
-def test_what_a_client_wrote_is_quoted_in_short():
+def test_quoted_client_input_is_shortened():
     with pytest.raises(InvalidRequest) as caught:
         decode_body(b'{"inner": {"number": 3}, "kind": "%b"}' % (b"x" * 10_000), msgspec.json.Decoder(Choosy))
     assert len(caught.value.message) < 300
@@ -44,7 +44,7 @@ def test_what_a_client_wrote_is_quoted_in_short():
     assert max(map(len, names)) < 300
 
 
-def test_a_good_body_is_decoded():
+def test_a_valid_body_is_decoded():
     assert decode_body(b'{"inner": {"number": 3}, "more": 1}', DECODER) == Outer(inner=Inner(number=3))
 
 
@@ -101,7 +101,7 @@ def test_events_and_lines_are_framed():
 
 
 @given(st.text(st.characters(codec="utf-8")))
-def test_no_frame_is_broken_by_a_text(text):
+def test_any_text_stays_within_one_frame(text):
     encoded = to_json(text)
     assert len(encoded.decode().splitlines()) == 1
     assert msgspec.json.decode(encoded) == text

@@ -63,7 +63,7 @@ def test_golden_lines_of_0_26_with_details():
     ]
 
 
-def test_0_26_drops_what_is_empty_but_never_what_clients_read_blindly():
+def test_0_26_omits_empty_values_except_those_that_clients_always_read():
     parsed = parse(lmi("0.26"), inputs="hi", parameters={"details": True})
     chunks = [
         Chunk(tokens=(Token(0, "", 0.0),)),
@@ -134,18 +134,18 @@ def test_a_list_of_inputs_is_a_list_of_answers(version):
     assert json.loads(written) == [{"generated_text": "1"}, {"generated_text": "2"}]
 
 
-def test_tgi_compat_speaks_like_tgi():
+def test_tgi_compat_uses_tgis_format():
     dialect = lmi("0.27", tgi_compat=True)
-    asked = parse(dialect, inputs="hi")
-    assert asked.requests[0].sampling.logprobs == 0
-    (written,) = json.loads(whole(asked, answer(" a")))
+    parsed = parse(dialect, inputs="hi")
+    assert parsed.requests[0].sampling.logprobs == 0
+    (written,) = json.loads(whole(parsed, answer(" a")))
     assert written["details"]["tokens"][-1] == {"id": 2, "text": "", "logprob": -0.125, "special": True}
     parsed = parse(dialect, inputs="hi", stream=True)
     assert parsed.reply.content_type == "text/event-stream"
     assert streamed(parsed, answer(" a"))[0] == b'data: {"token": {"id": 10, "text": " a", "logprob": -0.5}}\n\n'
 
 
-def test_a_formatter_streams_whatever_the_body_says():
+def test_a_formatter_streams_regardless_of_the_body():
     parsed = parse(lmi("0.27", formatter="sse"), inputs="hi")
     assert parsed.stream
     assert [item["token"]["text"] for item in sse_objects(streamed(parsed, answer(" a")))] == [" a", ""]
@@ -164,12 +164,12 @@ def test_a_formatter_streams_whatever_the_body_says():
         ("17", {"do_sample": True}, 1.0),
     ],
 )
-def test_up_to_0_31_a_draw_needs_do_sample(version, parameters, temperature):
+def test_up_to_0_31_sampling_needs_do_sample(version, parameters, temperature):
     assert sampling(version, **parameters).temperature == temperature
 
 
 def test_every_parameter_arrives():
-    given = sampling(
+    params = sampling(
         max_new_tokens=7,
         min_length=2,
         top_k=-1,
@@ -189,19 +189,19 @@ def test_every_parameter_arrives():
         details=True,
         top_n_tokens=2,
     )
-    assert (given.max_new_tokens, given.min_new_tokens, given.top_k, given.top_p) == (7, 2, 0, 1.0)
-    assert (given.min_p, given.typical_p, given.repetition_penalty) == (0.1, 0.5, 1.1)
-    assert (given.presence_penalty, given.frequency_penalty, given.seed) == (0.2, 0.3, 5)
-    assert (given.stop, given.stop_token_ids, given.ignore_eos) == (("x", "y"), (3,), True)
-    assert (given.skip_special_tokens, given.include_stop, given.logprobs) == (False, True, 2)
+    assert (params.max_new_tokens, params.min_new_tokens, params.top_k, params.top_p) == (7, 2, 0, 1.0)
+    assert (params.min_p, params.typical_p, params.repetition_penalty) == (0.1, 0.5, 1.1)
+    assert (params.presence_penalty, params.frequency_penalty, params.seed) == (0.2, 0.3, 5)
+    assert (params.stop, params.stop_token_ids, params.ignore_eos) == (("x", "y"), (3,), True)
+    assert (params.skip_special_tokens, params.include_stop, params.logprobs) == (False, True, 2)
 
 
 def test_defaults_are_djl_s():
-    given = sampling("0.26")
-    assert (given.max_new_tokens, given.top_k, given.top_p, given.temperature) == (30, 0, 1.0, 0.0)
+    params = sampling("0.26")
+    assert (params.max_new_tokens, params.top_k, params.top_p, params.temperature) == (30, 0, 1.0, 0.0)
 
 
-def test_several_candidates_are_answered_at_once_with_the_best_first():
+def test_several_candidates_are_returned_in_one_response_with_the_best_first():
     parsed = parse(lmi("0.27"), inputs="hi", parameters={"n": 2, "do_sample": True}, stream=True)
     assert not parsed.stream
     worse = [Chunk(index=0, text="w", tokens=(token("w", logprob=-3.0),), finish=finish())]
@@ -211,7 +211,7 @@ def test_several_candidates_are_answered_at_once_with_the_best_first():
     assert written["details"]["best_of_sequences"][0]["generated_text"] == "w"
 
 
-def test_what_has_no_effect_is_named():
+def test_fields_without_effect_are_named():
     parsed = parse(lmi("17"), inputs="hi", parameters={"length_penalty": 1.2}, cached_prompt="x")
     assert parsed.ignored == ("cached_prompt", "parameters.length_penalty")
 
@@ -260,7 +260,7 @@ def test_an_adapter_is_not_registered():
         (InsufficientMemory("no"), 507, "WlmOutOfMemoryException"),
     ],
 )
-def test_errors_of_the_front_end_have_djl_s_form(error, status, kind):
+def test_errors_of_the_front_end_have_djls_format(error, status, kind):
     reply = lmi("0.27").render_error(error)
     assert (reply.status, json.loads(reply.body)) == (
         status,
@@ -298,7 +298,7 @@ def test_prompt_tokens_cannot_be_streamed():
         parse(lmi("17"), inputs="hi", parameters={"decoder_input_details": True}, stream=True)
 
 
-def test_a_body_that_is_no_json_is_424():
+def test_a_body_that_is_not_json_is_424():
     dialect = lmi("17")
     with pytest.raises(HeadraceError) as caught:
         dialect.parse(b"Today the weather", CONTEXT)

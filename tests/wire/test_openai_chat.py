@@ -99,17 +99,17 @@ def test_lmi_streams_chat_as_lines_without_done():
     assert [item["object"] for item in objects] == ["chat.completion.chunk"] * 3
 
 
-def test_choices_are_streamed_apart():
+def test_each_choice_is_streamed_separately():
     parsed = chat(stream=True, n=2)
-    one, two = answer("a", index=0), answer("b", index=1)
-    mixed = [chunk for pair in zip(one, two, strict=True) for chunk in pair]
+    first, second = answer("a", index=0), answer("b", index=1)
+    mixed = [chunk for pair in zip(first, second, strict=True) for chunk in pair]
     texts = {0: "", 1: ""}
     for item in sse_objects(streamed(parsed, mixed)):
         texts[item["choices"][0]["index"]] += item["choices"][0]["delta"].get("content", "")
     assert texts == {0: "a", 1: "b"}
 
 
-def test_logprobs_hold_bytes_and_alternatives():
+def test_logprobs_contain_bytes_and_alternatives():
     parsed = chat(logprobs=True, top_logprobs=1)
     assert parsed.requests[0].sampling.logprobs == 1
     (choice,) = json.loads(whole(parsed, answer("é", num_top=2)))["choices"]
@@ -130,7 +130,7 @@ def test_the_openai_client_s_types_fit():
     ChatCompletion.model_validate_json(whole(chat(logprobs=True), answer("a")), strict=True)
 
 
-def test_max_completion_tokens_comes_before_max_tokens():
+def test_max_completion_tokens_takes_precedence_over_max_tokens():
     assert chat().requests[0].sampling.max_new_tokens is None
     assert chat(max_tokens=5).requests[0].sampling.max_new_tokens == 5
     assert chat(max_tokens=5, max_completion_tokens=6).requests[0].sampling.max_new_tokens == 6
@@ -170,7 +170,7 @@ def test_template_options_are_passed_on():
     assert (prompt.template_values, prompt.add_generation_prompt) == ({"think": False}, False)
 
 
-def test_only_the_prompt_of_a_chat_can_be_had():
+def test_the_prompt_of_a_chat_can_be_parsed_alone():
     assert parse_chat_prompt(body(messages=HELLO)).messages == tuple(HELLO)
 
 
@@ -251,7 +251,7 @@ def test_errors_have_openai_s_status_type_and_code(error, status, kind, code):
     assert (reply.status, written["type"], written["code"]) == (status, kind, code)
 
 
-def test_a_too_long_prompt_is_told_with_the_numbers_that_clients_look_for():
+def test_the_error_for_a_too_long_prompt_has_the_numbers_that_clients_look_for():
     error = ContextTooLong(prompt_tokens=9, max_new_tokens=3, max_total_tokens=10)
     assert b"maximum context length is 10 tokens. However, you requested 12 tokens" in DIALECT.render_error(error).body
 
@@ -264,7 +264,7 @@ def test_a_failure_in_the_stream_is_an_event_before_done():
     assert sum(part == b"data: [DONE]\n\n" for part in parts) == 1
 
 
-def test_another_model_is_not_found_where_names_are_checked():
+def test_another_model_is_not_found_if_names_are_checked():
     strict = replace(CONTEXT, accepted_models=frozenset({"alias"}))
     for name in ("smol", "alias", None):
         assert DIALECT.parse(body(messages=HELLO, model=name), strict)

@@ -45,12 +45,12 @@ def test_golden_stream():
 
 
 def test_defaults_are_openai_s():
-    given = sampling()
-    assert (given.max_new_tokens, given.temperature, given.top_p, given.logprobs) == (16, 1.0, 1.0, None)
+    params = sampling()
+    assert (params.max_new_tokens, params.temperature, params.top_p, params.logprobs) == (16, 1.0, 1.0, None)
 
 
 def test_every_parameter_arrives():
-    given = sampling(
+    params = sampling(
         max_tokens=9,
         temperature=0.5,
         top_p=0.9,
@@ -72,12 +72,12 @@ def test_every_parameter_arrives():
         skip_special_tokens=False,
         guided_regex="a+",
     )
-    assert (given.max_new_tokens, given.temperature, given.top_p, given.n, given.best_of) == (9, 0.5, 0.9, 2, 3)
-    assert (given.stop, given.logit_bias, given.logprobs) == (("x",), {5: -100.0, 7: 3.5}, 2)
-    assert (given.presence_penalty, given.frequency_penalty, given.seed) == (0.1, 0.2, 2**64 - 1)
-    assert (given.top_k, given.min_p, given.repetition_penalty, given.min_new_tokens) == (0, 0.05, 1.1, 1)
-    assert (given.ignore_eos, given.stop_token_ids, given.include_stop) == (True, (4,), True)
-    assert (given.skip_special_tokens, given.grammar) == (False, Grammar("regex", "a+"))
+    assert (params.max_new_tokens, params.temperature, params.top_p, params.n, params.best_of) == (9, 0.5, 0.9, 2, 3)
+    assert (params.stop, params.logit_bias, params.logprobs) == (("x",), {5: -100.0, 7: 3.5}, 2)
+    assert (params.presence_penalty, params.frequency_penalty, params.seed) == (0.1, 0.2, 2**64 - 1)
+    assert (params.top_k, params.min_p, params.repetition_penalty, params.min_new_tokens) == (0, 0.05, 1.1, 1)
+    assert (params.ignore_eos, params.stop_token_ids, params.include_stop) == (True, (4,), True)
+    assert (params.skip_special_tokens, params.grammar) == (False, Grammar("regex", "a+"))
 
 
 def test_temperature_or_top_p_of_zero_is_greedy():
@@ -98,7 +98,7 @@ def test_all_forms_of_prompts_are_understood(prompt, prompts):
     assert [request.prompt for request in parse(DIALECT, prompt=prompt).requests] == prompts
 
 
-def test_choices_of_several_prompts_are_numbered_through():
+def test_choices_of_several_prompts_are_numbered_consecutively():
     parsed = parse(DIALECT, prompt=["a", "b"], n=2)
     streams = [[*answer(f"{name}0", index=0), *answer(f"{name}1", index=1)] for name in "ab"]
     choices = json.loads(whole(parsed, *streams))["choices"]
@@ -215,19 +215,19 @@ def test_bad_values_are_refused_in_openai_s_form(fields, param, text):
     assert text in error["message"]
 
 
-def test_unknown_fields_are_taken_and_named():
+def test_unknown_fields_are_accepted_and_named():
     assert parse(DIALECT, prompt="hi", use_beam_search=False, foo=1, prompt_cache_key="k").ignored == (
         "foo",
         "prompt_cache_key",
     )
 
 
-def test_no_prompt_is_an_error():
+def test_a_missing_prompt_is_an_error():
     with pytest.raises(HeadraceError, match="`prompt` is missing"):
         parse(DIALECT, model="smol")
 
 
-def test_a_too_long_prompt_is_called_a_prompt():
+def test_the_error_for_a_too_long_prompt_names_the_prompt():
     reply = DIALECT.render_error(PromptTooLong(prompt_tokens=9, max_prompt_tokens=5))
     assert b"However, your prompt resulted in 9 tokens. Please reduce the length of the prompt." in reply.body
     reply = DIALECT.render_error(ContextTooLong(prompt_tokens=9, max_new_tokens=3, max_total_tokens=10))

@@ -84,12 +84,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("written", "text", "calls"), CASES)
-def test_calls_are_found_in_what_models_write(written, text, calls):
+def test_calls_are_detected_in_the_text_of_models(written, text, calls):
     assert read(AUTO, [written]) == (text, calls)
 
 
 @given(st.sampled_from(CASES), st.lists(st.integers(0, 100), max_size=20))
-def test_calls_do_not_depend_on_how_the_text_is_cut(case, places):
+def test_calls_do_not_depend_on_how_the_text_is_split(case, places):
     written, text, calls = case
     pieces = [piece.decode() for piece in cut(written.encode(), places)]
     assert read(AUTO, pieces) == (text, calls)
@@ -121,7 +121,7 @@ fragments = st.sampled_from(
 
 
 @given(st.lists(fragments, max_size=20), st.lists(st.integers(0, 150), max_size=20), st.sampled_from([AUTO, FORCED]))
-def test_garbage_is_read_the_same_however_it_is_cut(items, places, plan):
+def test_malformed_calls_do_not_depend_on_how_the_text_is_split(items, places, plan):
     written = "".join(items)
     assert read(plan, [piece.decode() for piece in cut(written.encode(), places)]) == read(plan, [written])
 
@@ -133,7 +133,7 @@ def test_plain_text_is_never_changed(text, places):
         assert read(AUTO, pieces) == (text, [])
 
 
-def test_a_second_call_is_swallowed_where_only_one_is_wanted():
+def test_a_second_call_is_dropped_if_only_one_is_allowed():
     plan = ToolPlan(mode="auto", names=AUTO.names, max_calls=1)
     written = '<tool_call>{"name":"f","arguments":{}}</tool_call><tool_call>{"name":"get","arguments":{}}</tool_call>'
     assert read(plan, [written]) == ("", [("f", "{}")])
@@ -151,7 +151,7 @@ def decoded():
 
 
 def accepts(schema, text):
-    """Whether llguidance's matcher takes the text (bytes as tokens)."""
+    """Return whether llguidance's matcher accepts the text (bytes as tokens)."""
     tokenizer = llguidance.LLTokenizer("byte")
     matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema)))
     assert not matcher.is_error(), matcher.get_error()
@@ -160,7 +160,7 @@ def accepts(schema, text):
 
 
 @pytest.mark.parametrize(("parallel", "most"), [(True, 16), (False, 1)])
-def test_required_calls_come_to_an_end(parallel, most):
+def test_required_calls_are_bounded_in_number(parallel, most):
     schema = grammar_of(plan_tools(decoded(), "required", parallel=parallel))
     call = {"name": "now", "arguments": {}}
     assert accepts(schema, json.dumps([call] * most))
@@ -222,7 +222,7 @@ def test_allowed_tools_are_the_only_ones_that_are_called():
         ({"type": "custom", "custom": {"name": "f"}}, "invalid enum value 'custom'"),
     ],
 )
-def test_a_choice_that_means_nothing_is_refused(choice, text):
+def test_an_invalid_tool_choice_is_refused(choice, text):
     with pytest.raises(InvalidRequest, match=text) as caught:
         chat(tool_choice=choice)
     assert caught.value.param.startswith("tool_choice")

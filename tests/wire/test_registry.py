@@ -44,7 +44,7 @@ def test_formatters_belong_to_lmi():
         (b"\xff", "tgi-3"),
     ],
 )
-def test_a_body_says_by_its_fields_what_it_is(body, name):
+def test_the_fields_of_a_body_select_its_dialect(body, name):
     assert select_dialect(body, Tgi(version="3")).name == name
 
 

@@ -1,4 +1,4 @@
-"""A stream says the same as the whole answer, to each of the published readers, wherever the network cuts it."""
+"""Each of the published readers gets the text of the whole answer from a stream, wherever the network splits it."""
 
 import json
 
@@ -60,7 +60,7 @@ plain = st.lists(st.text("abcABC .,\n😀é中{}:_", min_size=1, max_size=5), mi
 
 @given(sample=answers(plain))
 def test_the_fragment_reader_gets_the_text(sample):
-    """As far as that reader goes: it knows no escape but the newline, and eats quotes at the ends."""
+    """Within the limits of that reader: it knows no escape but the newline, and strips quotes at the ends."""
     text, chunks = sample
     parts = streamed(parse(Lmi(version="0.25"), inputs="hi"), chunks)
     assert read_lmi_fragments(as_events(parts)) == text
@@ -101,7 +101,7 @@ def test_tgi_s_reader_reads_lmi_s_lines(dialect, sample, cuts):
 
 
 @given(sample=answers())
-def test_completions_say_the_same_streamed_and_whole(sample):
+def test_completions_have_the_same_text_streamed_and_whole(sample):
     text, chunks = sample
     dialect = OpenAICompletions()
     fields = {"prompt": "hi", "logprobs": 1}
@@ -115,7 +115,7 @@ def test_completions_say_the_same_streamed_and_whole(sample):
 
 
 @given(sample=answers(), with_tools=st.booleans())
-def test_chats_say_the_same_streamed_and_whole(sample, with_tools):
+def test_chats_have_the_same_text_streamed_and_whole(sample, with_tools):
     text, chunks = sample
     dialect = OpenAIChat()
     fields = {"messages": HELLO, "logprobs": True, "top_logprobs": 1}

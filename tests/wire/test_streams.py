@@ -1,4 +1,4 @@
-"""Every stream renderer ends once: with its end, or with the error that it was given."""
+"""Every stream renderer ends once: with its end or with an error."""
 
 import pytest
 

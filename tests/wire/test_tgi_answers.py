@@ -85,8 +85,8 @@ def test_the_best_of_several_is_the_answer_and_the_others_are_listed():
 
 
 def test_top_tokens_only_when_asked_for():
-    asked = parse(NEW, inputs="hi", parameters={"top_n_tokens": 2, "details": True}, stream=True)
-    first = sse_objects(streamed(asked, answer("a", num_top=2)))[0]
+    parsed = parse(NEW, inputs="hi", parameters={"top_n_tokens": 2, "details": True}, stream=True)
+    first = sse_objects(streamed(parsed, answer("a", num_top=2)))[0]
     assert [top["text"] for top in first["top_tokens"]] == ["a", "a1"]
     plain = parse(NEW, inputs="hi", stream=True)
     assert all("top_tokens" not in item for item in sse_objects(streamed(plain, answer("a", num_top=2))))
@@ -119,14 +119,14 @@ def test_a_failure_in_the_stream_is_an_event_and_the_last_one(dialect, start):
     assert len(parts) == 2
 
 
-def test_after_an_error_nothing_more_is_written():
+def test_an_error_ends_the_stream():
     renderer = parse(NEW, inputs="hi", stream=True).reply.stream()
     assert renderer.error(EngineFailed("boom"))
     assert list(renderer.error(EngineFailed("again"))) == []
     assert list(renderer.end()) == []
 
 
-def test_headers_carry_the_timings_in_milliseconds():
+def test_headers_contain_the_timings_in_milliseconds():
     timings = Timings(
         total_s=1.5, validation_s=0.001, queue_s=0.002, inference_s=1.25, prompt_tokens=4, output_tokens=10
     )
@@ -149,7 +149,7 @@ def test_headers_of_a_stream_are_known_before_it():
     assert parse(NEW, inputs="hi", stream=True).reply.headers(None)[-1] == ("x-accel-buffering", "no")
 
 
-def test_tokenize_gives_ids_and_places():
+def test_tokenize_returns_ids_and_offsets():
     spans = [TextSpan(id=3, text="hé", start=0, stop=2)]
     assert parse_tokenize(b'{"inputs": "h\xc3\xa9"}') == "hé"
     assert render_tokenize(spans) == b'[{"id":3,"text":"h\xc3\xa9","start":0,"stop":2}]'

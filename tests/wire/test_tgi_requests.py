@@ -41,12 +41,12 @@ def test_defaults_are_greedy_with_20_tokens_in_1_0_and_the_whole_context_in_3():
         ({"repetition_penalty": 1.2}, 0.0),
     ],
 )
-def test_a_draw_is_made_when_asked_for_or_when_a_warper_is_moved(parameters, temperature):
+def test_tokens_are_sampled_if_do_sample_or_a_sampling_parameter_is_set(parameters, temperature):
     assert sampling(**parameters).temperature == temperature
 
 
 def test_every_parameter_arrives():
-    given = sampling(
+    params = sampling(
         do_sample=True,
         temperature=0.9,
         top_k=50,
@@ -61,10 +61,10 @@ def test_every_parameter_arrives():
         top_n_tokens=2,
         decoder_input_details=True,
     )
-    assert (given.temperature, given.top_k, given.top_p, given.typical_p) == (0.9, 50, 0.6, 0.8)
-    assert (given.repetition_penalty, given.frequency_penalty) == (1.03, 0.5)
-    assert (given.max_new_tokens, given.stop, given.seed) == (512, ("a", "b"), 2**64 - 1)
-    assert (given.logprobs, given.prompt_logprobs) == (2, 0)
+    assert (params.temperature, params.top_k, params.top_p, params.typical_p) == (0.9, 50, 0.6, 0.8)
+    assert (params.repetition_penalty, params.frequency_penalty) == (1.03, 0.5)
+    assert (params.max_new_tokens, params.stop, params.seed) == (512, ("a", "b"), 2**64 - 1)
+    assert (params.logprobs, params.prompt_logprobs) == (2, 0)
 
 
 def test_the_article_s_body_is_a_stream():
@@ -90,11 +90,11 @@ def test_the_article_s_body_is_a_stream():
 
 
 def test_best_of_asks_for_that_many_choices_with_logprobs():
-    given = sampling(best_of=2, do_sample=True)
-    assert (given.n, given.logprobs) == (2, 0)
+    params = sampling(best_of=2, do_sample=True)
+    assert (params.n, params.logprobs) == (2, 0)
 
 
-def test_truncate_is_given_to_the_engine():
+def test_truncate_is_passed_to_the_engine():
     assert parse(NEW, inputs="hi", parameters={"truncate": 7}).requests[0].truncate_prompt_tokens == 7
 
 
@@ -114,7 +114,7 @@ def test_grammars_are_understood(grammar, wanted):
     assert sampling(grammar=grammar).grammar == wanted
 
 
-def test_1_0_applies_what_came_later():
+def test_1_0_applies_fields_of_later_versions():
     parsed = parse(OLD, inputs="hi", parameters={"frequency_penalty": 0.5}, extra=1)
     assert parsed.requests[0].sampling.frequency_penalty == 0.5
     assert parsed.ignored == ("extra",)
@@ -172,7 +172,7 @@ def test_bad_values_are_refused_in_tgi_s_words(parameters, text):
         ),
     ],
 )
-def test_some_things_cannot_be_streamed(parameters, text):
+def test_best_of_and_prompt_tokens_cannot_be_streamed(parameters, text):
     assert text in refusal(stream=True, **parameters)[1]
 
 
@@ -220,11 +220,11 @@ def test_errors_have_tgi_s_status_and_form(error, status, written):
     assert (reply.status, reply.body.decode()) == (status, written)
 
 
-def test_an_overload_says_when_to_come_back():
+def test_an_overload_has_retry_after():
     assert NEW.render_error(Busy("full", retry_after_s=2.2)).headers == (("retry-after", "3"),)
 
 
-def test_a_body_that_is_no_json_is_400():
+def test_a_body_that_is_not_json_is_400():
     with pytest.raises(HeadraceError) as caught:
         NEW.parse(b'{"inputs":', CONTEXT)
     reply = NEW.render_error(caught.value)
@@ -232,7 +232,7 @@ def test_a_body_that_is_no_json_is_400():
     assert b"Failed to parse the request body as JSON" in reply.body
 
 
-def test_a_null_is_the_same_as_nothing():
+def test_null_is_the_same_as_an_absent_field():
     assert (
         NEW.parse(body(inputs="hi", parameters=None, stream=None), CONTEXT).requests == parse(NEW, inputs="hi").requests
     )

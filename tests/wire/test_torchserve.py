@@ -1,4 +1,4 @@
-"""TorchServe: text in whatever its content type, words out in pieces that the published parser does not damage."""
+"""TorchServe: text in with any content type, words out in pieces that the published parser reads without loss."""
 
 import json
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_every_piece_is_whole_words_that_end_in_one_separator(sample):
 
 
 @given(sample=answers())
-def test_the_stream_says_the_same_as_the_whole_and_ends_in_a_newline(sample):
+def test_the_stream_has_the_text_of_the_whole_answer_and_ends_in_a_newline(sample):
     text, chunks = sample
     parsed = DIALECT.parse(PROMPT.encode(), CONTEXT)
     parts = streamed(parsed, chunks)
@@ -98,7 +98,7 @@ def test_a_long_word_is_not_cut():
         (b'{"inputs": " kept as it is "}', " kept as it is "),
     ],
 )
-def test_the_body_is_the_prompt_whatever_it_looks_like(body, prompt):
+def test_any_other_body_is_the_prompt(body, prompt):
     parsed = DIALECT.parse(body, CONTEXT)
     (request,) = parsed.requests
     assert request.prompt == prompt
@@ -106,14 +106,14 @@ def test_the_body_is_the_prompt_whatever_it_looks_like(body, prompt):
     assert (request.sampling.max_new_tokens, request.sampling.temperature) == (50, 0.0)
 
 
-def test_the_settings_say_how_long_an_answer_is():
+def test_the_settings_determine_the_length_of_an_answer():
     context = replace(CONTEXT, default_max_new_tokens=7)
     assert DIALECT.parse(b"hi", context).requests[0].sampling.max_new_tokens == 7
     (request,) = DIALECT.parse(b'{"inputs": "hi", "parameters": {"max_new_tokens": 3}}', context).requests
     assert request.sampling.max_new_tokens == 3
 
 
-def test_an_object_may_say_more():
+def test_an_object_may_have_parameters():
     fields = {
         "inputs": "hi",
         "parameters": {"do_sample": True, "temperature": 0.5, "top_k": 3, "seed": -1, "stop": ["x"]},
@@ -127,7 +127,7 @@ def test_an_object_may_say_more():
     assert DIALECT.parse(json.dumps(fields).encode(), CONTEXT).requests[0].sampling.temperature == 0
 
 
-def test_the_prompt_may_be_left_out():
+def test_the_prompt_may_be_omitted_from_the_answer():
     body = b'{"inputs": "hi", "parameters": {"return_full_text": false}}'
     assert b"".join(sent(body, " there", " you")) == b" there you\n"
 
@@ -181,5 +181,5 @@ def test_a_failure_in_the_stream_is_an_object_on_a_line_of_its_own():
         (b'{"prompt": "a"}', "openai-completions"),
     ],
 )
-def test_on_invocations_chats_and_completions_stay_what_they_are(body, name):
+def test_chats_and_completions_on_invocations_are_still_openais(body, name):
     assert select_dialect(body, get_dialect("torchserve")).name == name

@@ -1,4 +1,4 @@
-"""What is said of paths that are not served, in the form of the clients that ask for them."""
+"""Errors of paths that are not served, in the format of the clients that request them."""
 
 import json
 
@@ -41,7 +41,7 @@ FOREIGN = [
 
 
 def message_of(form: str, body: bytes) -> str:
-    """The text of an error, where the clients of that form look for it."""
+    """The text of an error in the member where clients of that format look for it."""
     read = json.loads(body)
     if form == "openai":
         assert set(read["error"]) == {"message", "type", "param", "code"}
@@ -79,11 +79,11 @@ def test_another_servers_path_names_the_alternative_in_its_own_form(method, path
         ("/v1/models/", "GET /v1/models"),
     ],
 )
-def test_a_slip_names_the_route_that_was_meant(path, near):
+def test_a_misspelt_route_gets_a_suggestion(path, near):
     assert unknown_route("POST", path).message.endswith(f"Did you mean {near}?")
 
 
-def test_what_resembles_nothing_names_what_generates():
+def test_any_other_route_names_the_generation_routes():
     said = unknown_route("GET", "/nowhere", invocations="/endpoints/NAME/invocations").message
     assert said.startswith("GET /nowhere is not served. Generation: POST /endpoints/NAME/invocations, /v1/chat")
 
@@ -121,12 +121,12 @@ def test_other_errors_at_such_a_path_have_the_same_form(error, status, kind):
         ("POST", "/bucket", False),
     ],
 )
-def test_only_what_no_client_of_s3_sends_is_taken_for_another_servers(method, path, expected):
+def test_only_requests_that_no_s3_client_sends_count_as_another_servers(method, path, expected):
     assert is_foreign(method, path) is expected
 
 
 @given(st.text(max_size=300).map(lambda text: f"/{text}"))
-def test_any_path_is_told_on_one_line_and_shortened(path):
+def test_any_path_is_quoted_on_one_line_and_shortened(path):
     reply = render_error_for(path, unknown_route("GET", path))
     assert reply.status == 404
     assert len(unknown_route("GET", path).message) < 2000

@@ -11,8 +11,7 @@ from typing import Any
 from worker import Generation, serve
 
 from headrace.core.generation import FinishReason, GenerationRequest, SamplingParams
-from headrace.engine.loading.assembly import assemble
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import engine_config, load_engine, model_source
 from headrace.settings.server_settings import ServerSettings
 
 
@@ -20,13 +19,13 @@ class HeadraceEngine:
     """`AsyncEngine` on an event loop that runs only while a cell runs."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._config = engine_config(ServerSettings(model=settings["model"], **settings["engine"]))
+        self._settings = ServerSettings(model=settings["model"], **settings["engine"])
         self._loop = asyncio.new_event_loop()
         if settings.get("packs_again"):
             with tempfile.TemporaryDirectory() as folder:
-                self._engine = assemble(replace(self._config, cache_dir=Path(folder)))
+                self._engine = load_engine(replace(self._settings, cache_dir=Path(folder)))
         else:
-            self._engine = assemble(self._config)
+            self._engine = load_engine(self._settings)
         self._loop.run_until_complete(self._engine.start())
 
     def generate(self, prompts: list[list[int]], num_tokens: int) -> Generation:
@@ -50,13 +49,14 @@ class HeadraceEngine:
 
     def describe(self) -> dict[str, Any]:
         info = self._engine.info
-        asked = {name: value for name, value in asdict(self._config).items() if value is not None}
+        requested = asdict(model_source(self._settings)) | asdict(engine_config(self._settings))
+        settings = {name: value for name, value in requested.items() if value is not None}
         return {
             "version": importlib.metadata.version("headrace"),
             "weights": info.dtype,
             "kv": info.kv_dtype,
             "device": info.device,
-            "engine": {name: Path(value).name if name == "model" else str(value) for name, value in asked.items()},
+            "engine": {name: Path(value).name if name == "model" else str(value) for name, value in settings.items()},
         }
 
 

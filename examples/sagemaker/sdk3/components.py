@@ -71,7 +71,10 @@ component.update_runtime_configs(InferenceComponentRuntimeConfig(copy_count=2))
 component.wait_for_status("InService", poll=1, timeout=120)
 component.refresh()
 print("copies:  ", component.runtime_config.current_copy_count)
-print("found:   ", [one.inference_component_name for one in InferenceComponent.get_all(endpoint_name_equals=NAME)])
+print(
+    "found:   ",
+    [component.inference_component_name for component in InferenceComponent.get_all(endpoint_name_equals=NAME)],
+)
 
 component.delete()
 component.wait_for_delete(poll=1, timeout=120)

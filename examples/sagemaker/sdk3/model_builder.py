@@ -44,7 +44,7 @@ response = boto3.client("sagemaker-runtime").invoke_endpoint_with_response_strea
 )
 parts = b"".join(event["PayloadPart"]["Bytes"] for event in response["Body"])
 events = [json.loads(line.removeprefix(b"data:")) for line in parts.splitlines() if line.startswith(b"data:")]
-print("streamed:", "".join(one["token"]["text"] for one in events))
+print("streamed:", "".join(event["token"]["text"] for event in events))
 
 endpoint.delete()
 EndpointConfig.get(endpoint_config_name=NAME).delete()

@@ -51,7 +51,7 @@ answer = endpoint.invoke(
 )
 print("at once: ", json.loads(answer.body.read())[0]["generated_text"])
 
-print("found:   ", [one.endpoint_name for one in Endpoint.get_all(name_contains=NAME)])
+print("found:   ", [endpoint.endpoint_name for endpoint in Endpoint.get_all(name_contains=NAME)])
 
 endpoint.delete()
 endpoint.wait_for_delete(poll=1, timeout=120)

@@ -75,7 +75,8 @@ def fit(*, model: str, revision: str | None, memory: str | None, as_json: bool, 
 
     available = available_memory_bytes() if memory is None else _size(memory)
     requested = {name: value for name, value in limits.items() if value is not None}
-    served = resolve_limits(engine_config(ServerSettings(model=model, **requested)), facts.spec)
+    settings = ServerSettings(model=model, **requested)
+    served = resolve_limits(engine_config(settings), facts.spec, max_model_len=settings.max_model_len)
     max_model_len, max_num_seqs = served.max_model_len, served.max_num_seqs
     plan = _planner(facts, served, available)
     fits = fit_formats(plan, max_model_len=max_model_len, max_num_seqs=max_num_seqs, available_bytes=available)

@@ -105,12 +105,12 @@ def _activity_row(activity: Mapping[str, Any], now: datetime) -> tuple[str, ...]
         _NOT_SCALED.get(reason["Code"], reason["Code"]).format_map({**_NUMBERS, **reason})
         for reason in activity.get("NotScaledReasons", ())
     ]
-    what = ", ".join(reasons) or activity["Description"]
+    description = ", ".join(reasons) or activity["Description"]
     if activity["StatusCode"] in ("Failed", "Unfulfilled") and not reasons:
-        what = activity.get("StatusMessage", what)
-    what = " ".join(filter(None, (what, activity.get("Details"))))
+        description = activity.get("StatusMessage", description)
+    description = " ".join(filter(None, (description, activity.get("Details"))))
     status = "not scaled" if reasons else activity["StatusCode"]
-    return age(activity["StartTime"], now), status, what, _cause(activity)
+    return age(activity["StartTime"], now), status, description, _cause(activity)
 
 
 _NUMBERS = dict.fromkeys(("MinCapacity", "MaxCapacity", "CurrentCapacity"), "?")

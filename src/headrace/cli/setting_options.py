@@ -7,16 +7,13 @@ same words as a bad environment variable.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from headrace.settings.docs import SettingRow, setting_rows
 from headrace.settings.platform_settings import PlatformSettings
-from headrace.settings.server_settings import load_settings
-
-if TYPE_CHECKING:
-    from headrace.engine.config import EngineConfig
+from headrace.settings.server_settings import ServerSettings, load_settings
 
 ENGINE_SETTINGS = (
     "revision",
@@ -59,18 +56,16 @@ def _options(rows: Sequence[SettingRow]) -> Decorator:
     return decorate
 
 
-def engine_config(model: str, given: Mapping[str, object]) -> "EngineConfig":
+def engine_settings(model: str, options: Mapping[str, object]) -> ServerSettings:
     """
-    Return the engine configuration from the options and `HEADRACE_*` variables.
+    Return the settings of an engine from the options and `HEADRACE_*` variables.
 
     Raises:
         SettingsError: a value is invalid.
     """
-    from headrace.server.engine_config import engine_config as config_of
-
-    overrides = {"model": model, **{name: given.get(name) for name in ENGINE_SETTINGS}}
+    overrides = {"model": model, **{name: options.get(name) for name in ENGINE_SETTINGS}}
     settings, _ = load_settings(overrides, _own_environment())
-    return config_of(settings)
+    return settings
 
 
 def _own_environment() -> dict[str, str]:

@@ -8,19 +8,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import click
 
 from headrace.cli.progress import showing_progress
 from headrace.cli.remote import RemoteSource
-from headrace.cli.setting_options import engine_config
+from headrace.cli.setting_options import engine_settings
 from headrace.core.errors import SettingsError
 from headrace.core.generation import Chunk, GenerationRequest, ModelInfo
 from headrace.core.progress import Progress
-
-if TYPE_CHECKING:
-    from headrace.engine.config import EngineConfig
+from headrace.settings.server_settings import ServerSettings
 
 
 class Source(Protocol):
@@ -44,18 +42,18 @@ class Source(Protocol):
         ...
 
 
-def assemble_engine(config: "EngineConfig", progress: Progress) -> Source:
+def make_engine(settings: ServerSettings, progress: Progress) -> Source:
     """Load the model into an engine of this process."""
-    from headrace.engine.loading.assembly import assemble
+    from headrace.server.engine_config import load_engine
 
-    return assemble(config, progress)
+    return load_engine(settings, progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seams:
     """The functions that commands call and tests replace (click's `obj`)."""
 
-    make_engine: Callable[["EngineConfig", Progress], Source] = assemble_engine
+    make_engine: Callable[[ServerSettings, Progress], Source] = make_engine
 
 
 @contextmanager
@@ -89,4 +87,4 @@ def _make_source(ctx: click.Context, model: str | None, options: Mapping[str, An
         return RemoteSource(options["url"], model=model, api_key=options.get("api_key"))
     if model is None:
         raise SettingsError("Name a model, such as smollm2, or a server with --url.")
-    return ctx.ensure_object(Seams).make_engine(engine_config(model, options), progress)
+    return ctx.ensure_object(Seams).make_engine(engine_settings(model, options), progress)

@@ -1,7 +1,7 @@
 """
-The configuration of an engine (`EngineConfig`), and the resolved limits that it enforces (`EngineLimits`).
+The requested model and configuration of an engine (`ModelSource`, `EngineConfig`), and its limits (`EngineLimits`).
 
-The server derives an `EngineConfig` from its settings, which have the defaults; `loading.plan.resolve_limits` resolves
+The server derives both from its settings, which have the defaults; `loading.plan.resolve_limits` resolves
 it against the model, and `fit_to_runner` against what the loaded runner can hold.
 """
 
@@ -13,22 +13,32 @@ from headrace.runner.step import RunnerLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """The requested configuration of one engine. None and "auto" are resolved once the model is known."""
+class ModelSource:
+    """The model to serve, and what is made of its files at load."""
 
     model: str
     """Alias, Hub id, folder, `.gguf` file."""
     revision: str | None = None
     served_model_name: str | None = None
     """Name that clients use; None: the model's own."""
-    dtype: str
-    """bf16, w8a8, w4a8, smoothquant (w8a8, smoothed at load); auto: see `formats.choose_formats`."""
-    smoothquant_alpha: float | None = None
-    """Strength of the dtype smoothquant; None: searched."""
-    kv_dtype: str
-    """bf16, int8; auto: see `formats.choose_formats`."""
     max_model_len: int | None = None
     """Prompt + answer in tokens; None: the checkpoint's own, at most 8192."""
+    chat_template: str | None = None
+    """Replaces the model's own: a built-in name, a path, or Jinja source."""
+    smoothquant_alpha: float | None = None
+    """Strength of the dtype smoothquant; None: searched."""
+    cache_dir: Path | None = None
+    """Downloads and packed weights; None: the home folder of Headrace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """The requested formats, sizes and limits of one engine. None and "auto" are resolved once the model is known."""
+
+    dtype: str
+    """bf16, w8a8, w4a8, smoothquant (w8a8, smoothed at load); auto: see `formats.choose_formats`."""
+    kv_dtype: str
+    """bf16, int8; auto: see `formats.choose_formats`."""
     max_prompt_tokens: int | None = None
     """None: `max_model_len` - 1."""
     max_num_seqs: int
@@ -51,8 +61,6 @@ class EngineConfig:
     request_limits: RequestLimits
     threads: int | None = None
     isa: str | None = None
-    chat_template: str | None = None
-    cache_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

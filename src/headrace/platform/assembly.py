@@ -91,15 +91,7 @@ def assemble(
     series = FileSeries(folder.metrics, max_bytes=settings.metrics_mib * MIB)
     publisher = Publisher(series, is_strict=settings.strict)
     gateway = _gateway(settings, folder, store, objects, waker, publisher, series)
-    reconciler = Reconciler(
-        store=store,
-        launcher=cluster.launcher,
-        logs=logs,
-        aws_scope=aws_scope,
-        defaults=defaults,
-        loads=lambda: gateway.loads,
-    )
-    gateway.on_quarantine(reconciler.wake_up.end)
+    reconciler = _reconciler(store, cluster, logs, defaults, gateway, aws_scope=aws_scope)
     control = ControlApp(
         store,
         OPERATIONS,
@@ -186,6 +178,27 @@ def _gateway(
         publish=publisher.publish,
         async_publisher=AsyncPublisher(series),
     )
+
+
+def _reconciler(
+    store: Store,
+    cluster: Cluster,
+    logs: PlatformLogs,
+    defaults: WorkerDefaults,
+    gateway: Gateway,
+    *,
+    aws_scope: AwsScope,
+) -> Reconciler:
+    reconciler = Reconciler(
+        store=store,
+        launcher=cluster.launcher,
+        logs=logs,
+        aws_scope=aws_scope,
+        defaults=defaults,
+        loads=lambda: gateway.loads,
+    )
+    gateway.on_quarantine(reconciler.wake_up.end)
+    return reconciler
 
 
 def _sampler(gateway: Gateway, publisher: Publisher, series: FileSeries) -> Sampler:

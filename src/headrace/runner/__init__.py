@@ -1,1 +1,1 @@
-"""Execution of one step: the native CPU runtime, the numpy reference that defines correctness, a fake for tests."""
+"""Execution of one step: the native CPU runtime, and the numpy reference that defines correctness."""

@@ -1,19 +1,43 @@
-"""The engine's part of the server's settings."""
+"""The engine that the settings of a server ask for."""
 
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.generation import RequestLimits
-from headrace.engine.config import EngineConfig
+from headrace.core.progress import Progress, no_progress
+from headrace.engine.config import EngineConfig, ModelSource
 from headrace.settings.server_settings import ServerSettings, setting_names
+
+if TYPE_CHECKING:
+    from headrace.engine.core.observer import EngineObserver
+    from headrace.engine.service.async_engine import AsyncEngine
+
+
+def load_engine(
+    settings: ServerSettings, progress: Progress = no_progress, *, observer: "EngineObserver | None" = None
+) -> "AsyncEngine":
+    """
+    Load the model that the settings name and return its engine, which is not started.
+
+    Raises:
+        UserError: The model cannot be found, read or run, a setting is invalid or memory is insufficient.
+    """
+    from headrace.engine.loading.assembly import assemble
+
+    return assemble(model_source(settings), engine_config(settings), progress, observer=observer)
+
+
+def model_source(settings: ServerSettings) -> ModelSource:
+    """Return the model that the settings name."""
+    return ModelSource(**_settings_of(ModelSource, settings))
 
 
 def engine_config(settings: ServerSettings) -> EngineConfig:
-    """Return what the settings ask of the engine, whose fields have the names of the settings."""
-    names = {field.name for field in fields(EngineConfig)} & set(setting_names())
-    values: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    """Return what the settings ask of the engine."""
     return EngineConfig(
-        **values, max_waiting_seqs=settings.max_concurrent_requests, request_limits=request_limits(settings)
+        **_settings_of(EngineConfig, settings),
+        max_waiting_seqs=settings.max_concurrent_requests,
+        request_limits=request_limits(settings),
     )
 
 
@@ -24,3 +48,9 @@ def request_limits(settings: ServerSettings) -> RequestLimits:
         max_stop_sequences=settings.max_stop_sequences,
         max_top_n_tokens=settings.max_top_n_tokens,
     )
+
+
+def _settings_of(kind: type, settings: ServerSettings) -> dict[str, Any]:
+    """Return the values of a dataclass's fields that have the names of settings."""
+    names = {field.name for field in fields(kind)} & set(setting_names())
+    return {name: getattr(settings, name) for name in names}

@@ -31,7 +31,7 @@ from headrace.engine.backend import Backend
 from headrace.http.listener import bind, url_of
 from headrace.http.server import http_limits, http_server
 from headrace.server.app import app_of
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import load_engine
 from headrace.server.observer import MetricsObserver
 from headrace.server.service import Service
 from headrace.settings.container_names import Notice
@@ -47,11 +47,9 @@ _FLUSH_S = 2.0
 """Seconds for the last bytes of the last request to be sent."""
 
 
-def load_engine(settings: ServerSettings, progress: Progress, metrics: Metrics) -> Backend:
-    """Load the engine for the model that the settings name."""
-    from headrace.engine.loading.assembly import assemble
-
-    return assemble(engine_config(settings), progress, observer=MetricsObserver(metrics))
+def load_measured_engine(settings: ServerSettings, progress: Progress, metrics: Metrics) -> Backend:
+    """Load the engine for the model that the settings name; it feeds the metrics."""
+    return load_engine(settings, progress, observer=MetricsObserver(metrics))
 
 
 def run_server(
@@ -59,7 +57,7 @@ def run_server(
     *,
     notices: Iterable[Notice] = (),
     progress: Progress = no_progress,
-    load: LoadBackend = load_engine,
+    load: LoadBackend = load_measured_engine,
     on_ready: OnReady | None = None,
 ) -> int:
     """

@@ -1,1 +1,1 @@
-"""Records of desired and observed state: the only place where API handlers, reconciler and gateway meet."""
+"""The store: records of desired and observed state in SQL, shared by API handlers, reconciler and gateway."""

@@ -66,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-model-len", type=int, default=2048, help="prompt and answer, in words")
     parser.add_argument("--delay-s", type=float, default=0.0, help="delay before each word")
     options = parser.parse_args(arguments)
-    given = {"model": MODEL, "host": options.host, "port": options.port, "dialect": options.dialect}
-    settings, notices = load_settings(given, {})
+    overrides = {"model": MODEL, "host": options.host, "port": options.port, "dialect": options.dialect}
+    settings, notices = load_settings(overrides, {})
     backend = EchoBackend(max_model_len=options.max_model_len, script=EchoScript(delay_s=options.delay_s))
     return run_server(settings, notices=notices, load=lambda *_: backend)
 

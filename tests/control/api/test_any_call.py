@@ -95,7 +95,9 @@ def text(limits: dict[str, Any]) -> st.SearchStrategy[str]:
 
 
 def structure(shape: Any, depth: int) -> st.SearchStrategy[dict[str, Any]]:
-    members = {name: st.deferred(lambda one=one: valid(one, depth + 1)) for name, one in shape.members.items()}
+    members = {
+        name: st.deferred(lambda member=member: valid(member, depth + 1)) for name, member in shape.members.items()
+    }
     required = {name: members.pop(name) for name in shape.required_members}
     names = st.lists(st.sampled_from(sorted(members)), unique=True, max_size=4) if members else st.just([])
     return names.flatmap(lambda picked: st.fixed_dictionaries(required | {name: members[name] for name in picked}))
@@ -226,7 +228,7 @@ def serving(fleet: tuple[str, int], number: int) -> WorkerView:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(asked=st.lists(st.one_of(CALLS, MORE_OF_THESE), max_size=10))
-def test_any_calls_are_answered_and_can_be_acted_upon(asked: list[AwsCall]) -> None:
+def test_any_valid_calls_are_answered_and_their_records_can_be_planned(asked: list[AwsCall]) -> None:
     store = open_store("sqlite://")
     try:
         for call in (*BEGINNING, *asked):

@@ -25,7 +25,7 @@ def ready(platform: Platform) -> Any:
     return client
 
 
-def test_a_component_lives_scales_to_zero_and_back_and_dies(platform: Platform) -> None:
+def test_a_component_is_created_scaled_to_zero_and_back_and_deleted(platform: Platform) -> None:
     client = ready(platform)
     component(client, "c", copies=4, need={**NEED, "NumberOfAcceleratorDevicesRequired": 1})
     assert client.describe_inference_component(InferenceComponentName="c")["InferenceComponentStatus"] == "Creating"
@@ -52,7 +52,7 @@ def test_a_component_lives_scales_to_zero_and_back_and_dies(platform: Platform) 
     client.delete_endpoint(EndpointName="ep")
 
 
-def test_several_components_share_the_instances_and_log_apart(platform: Platform) -> None:
+def test_several_components_share_the_instances_and_have_separate_logs(platform: Platform) -> None:
     client = ready(platform)
     for name in ("one", "two"):
         component(client, name)
@@ -74,7 +74,7 @@ def test_a_copy_without_room_fails_and_says_why(platform: Platform) -> None:
     assert "together they have room for 4 copies" in reason
 
 
-def test_a_copy_larger_than_an_instance_is_told_in_whole_numbers(platform: Platform) -> None:
+def test_the_error_for_a_copy_larger_than_an_instance_has_whole_numbers(platform: Platform) -> None:
     client = ready(platform)
     component(client, "c", need={"MinMemoryRequiredInMb": 999_999_999})
     assert "0 accelerators and 999999999 MB; an instance of" in until(client, "c", "Failed")["FailureReason"]
@@ -118,7 +118,7 @@ def test_an_update_to_a_broken_model_is_rolled_back(platform: Platform) -> None:
     assert found["Specification"]["ModelName"] == "m"
 
 
-def test_what_cannot_be_a_component_is_refused(still_platform: Platform) -> None:
+def test_an_invalid_component_is_refused(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     model(client, "m")
     client.create_endpoint_config(

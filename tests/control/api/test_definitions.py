@@ -8,7 +8,7 @@ from tests.control.calls import CONTAINER, make_model, refusal
 from tests.control.support import IMAGE, ROLE, Platform
 
 
-def test_a_model_is_what_it_was_made_of(still_platform: Platform) -> None:
+def test_a_model_is_described_as_it_was_created(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     arn = make_model(client)
     found = client.describe_model(ModelName="m")
@@ -71,7 +71,7 @@ def test_models_and_configurations_are_listed(still_platform: Platform) -> None:
         ProductionVariants=[{"VariantName": "v", "ModelName": "m1", "InstanceType": "ml.m5.large"}],
     )
     found = client.list_models(NameContains="m", SortOrder="Ascending")["Models"]
-    assert [one["ModelName"] for one in found] == ["m1", "m2"]
+    assert [model["ModelName"] for model in found] == ["m1", "m2"]
     (config,) = client.list_endpoint_configs()["EndpointConfigs"]
     described = client.describe_endpoint_config(EndpointConfigName="c1")
     assert config["EndpointConfigArn"] == described["EndpointConfigArn"]

@@ -63,7 +63,7 @@ def test_it_is_described_after_its_configuration_and_its_model_are_gone(platform
     assert platform.store.list(WORKER) == []
 
 
-def test_what_is_accepted_and_not_done_is_said(platform: Platform) -> None:
+def test_members_without_effect_are_described_as_notices(platform: Platform) -> None:
     client = platform.client("sagemaker")
     make_config(client, "plain")
     client.create_endpoint_config(
@@ -85,7 +85,7 @@ def test_what_is_accepted_and_not_done_is_said(platform: Platform) -> None:
         assert part in message
 
 
-def test_an_endpoint_that_is_not_there_could_not_be_found(still_platform: Platform) -> None:
+def test_an_unknown_endpoint_could_not_be_found(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     expected = (
         "ValidationException",
@@ -97,7 +97,7 @@ def test_an_endpoint_that_is_not_there_could_not_be_found(still_platform: Platfo
         assert error_of(caught) == expected
 
 
-def test_a_name_that_is_taken_is_refused_in_any_case(still_platform: Platform) -> None:
+def test_a_taken_name_is_refused_ignoring_case(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     make_config(client)
     client.create_endpoint(EndpointName="e", EndpointConfigName="c")
@@ -108,7 +108,7 @@ def test_a_name_that_is_taken_is_refused_in_any_case(still_platform: Platform) -
     assert message.startswith("Cannot create already existing endpoint")
 
 
-def test_a_configuration_that_is_not_there_could_not_be_found(still_platform: Platform) -> None:
+def test_an_unknown_configuration_could_not_be_found(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     with pytest.raises(ClientError, match=r'Could not find endpoint configuration "arn:.*endpoint-config/no"'):
         client.create_endpoint(EndpointName="e", EndpointConfigName="no")
@@ -141,7 +141,7 @@ def test_an_endpoint_is_deleted_while_it_is_created_and_its_name_is_free_again(p
     platform.wait_for(client, "e", "InService")
 
 
-def test_an_update_shows_what_is_pending_and_takes_its_place(platform: Platform) -> None:
+def test_an_update_shows_the_pending_deployment_and_replaces_the_old_one(platform: Platform) -> None:
     client = deployed(platform)
     make_config(client, "c2", InitialInstanceCount=2)
     platform.machine.script = lambda _spec: ready_after(1.0)
@@ -190,7 +190,7 @@ def test_variant_properties_are_retained_if_wanted(platform: Platform) -> None:
     assert (variant["CurrentWeight"], variant["CurrentInstanceCount"]) == (7.0, 2)
 
 
-def test_weights_of_a_variant_that_is_not_there_are_refused(platform: Platform) -> None:
+def test_weights_of_an_unknown_variant_are_refused(platform: Platform) -> None:
     client = deployed(platform)
     with pytest.raises(ClientError, match='Variant "other" does not exist'):
         client.update_endpoint_weights_and_capacities(
@@ -253,10 +253,10 @@ def test_endpoints_are_listed_by_state_and_name_page_by_page(still_platform: Pla
     for number in range(5):
         client.create_endpoint(EndpointName=f"e{number}", EndpointConfigName="c")
     first = client.list_endpoints(SortBy="Name", SortOrder="Ascending", MaxResults=3)
-    assert [one["EndpointName"] for one in first["Endpoints"]] == ["e0", "e1", "e2"]
+    assert [endpoint["EndpointName"] for endpoint in first["Endpoints"]] == ["e0", "e1", "e2"]
     rest = client.list_endpoints(SortBy="Name", SortOrder="Ascending", NextToken=first["NextToken"])
-    assert [one["EndpointName"] for one in rest["Endpoints"]] == ["e3", "e4"]
+    assert [endpoint["EndpointName"] for endpoint in rest["Endpoints"]] == ["e3", "e4"]
     assert "NextToken" not in rest
     assert len(client.list_endpoints(StatusEquals="Creating")["Endpoints"]) == 5
     assert client.list_endpoints(StatusEquals="InService")["Endpoints"] == []
-    assert [one["EndpointName"] for one in client.list_endpoints(NameContains="3")["Endpoints"]] == ["e3"]
+    assert [endpoint["EndpointName"] for endpoint in client.list_endpoints(NameContains="3")["Endpoints"]] == ["e3"]

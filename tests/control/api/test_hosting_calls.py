@@ -23,7 +23,7 @@ def client(still_platform: Platform) -> Any:
     return made
 
 
-def test_a_configuration_is_made_once_and_gone_once(client: Any) -> None:
+def test_a_configuration_is_created_once_and_deleted_once(client: Any) -> None:
     assert refusal(client.create_endpoint_config, EndpointConfigName="c", ProductionVariants=[VARIANT]).startswith(
         "Cannot create already existing endpoint configuration"
     )
@@ -32,7 +32,7 @@ def test_a_configuration_is_made_once_and_gone_once(client: Any) -> None:
         assert refusal(call, EndpointConfigName="c").startswith("Could not find endpoint configuration")
 
 
-def test_tags_come_with_everything_that_is_created_and_go_with_it(client: Any) -> None:
+def test_all_resources_are_created_with_tags_and_lose_them_when_deleted(client: Any) -> None:
     model = client.create_model(
         ModelName="tagged", ExecutionRoleArn=ROLE, PrimaryContainer={"Image": IMAGE}, Tags=TAGS
     )["ModelArn"]
@@ -45,13 +45,13 @@ def test_tags_come_with_everything_that_is_created_and_go_with_it(client: Any) -
     assert client.list_tags(ResourceArn=model)["Tags"] == []
 
 
-def test_a_model_keeps_what_the_platform_has_no_use_for(client: Any) -> None:
+def test_a_model_keeps_members_that_the_platform_does_not_use(client: Any) -> None:
     network = {"SecurityGroupIds": ["sg-123"], "Subnets": ["subnet-123"]}
     client.create_model(ModelName="in-vpc", ExecutionRoleArn=ROLE, PrimaryContainer={"Image": IMAGE}, VpcConfig=network)
     assert client.describe_model(ModelName="in-vpc")["VpcConfig"] == network
 
 
-def test_times_are_times_and_filter_lists(client: Any) -> None:
+def test_creation_times_are_timestamps_and_filter_lists(client: Any) -> None:
     client.create_endpoint(EndpointName="e", EndpointConfigName="c")
     described = client.describe_endpoint(EndpointName="e")
     lists = (
@@ -62,13 +62,13 @@ def test_times_are_times_and_filter_lists(client: Any) -> None:
     assert described["CreationTime"] <= described["LastModifiedTime"]
     for call, member, created in lists:
         assert isinstance(created, dt.datetime)
-        (one,) = call(CreationTimeAfter=LONG_AGO)[member]
-        assert isinstance(one["CreationTime"], dt.datetime)
+        (listed,) = call(CreationTimeAfter=LONG_AGO)[member]
+        assert isinstance(listed["CreationTime"], dt.datetime)
         assert call(CreationTimeBefore=LONG_AGO)[member] == []
     assert client.list_endpoints(LastModifiedTimeBefore=LONG_AGO)["Endpoints"] == []
 
 
-def test_a_name_in_another_case_is_found_by_a_filter(client: Any) -> None:
+def test_name_filters_ignore_case(client: Any) -> None:
     client.create_endpoint(EndpointName="My-Endpoint", EndpointConfigName="c")
     client.create_endpoint(EndpointName="other", EndpointConfigName="c")
     (found,) = client.list_endpoints(NameContains="my-END")["Endpoints"]
@@ -83,7 +83,7 @@ def two_variants(client: Any) -> None:
 
 def described(platform: Platform, client: Any) -> list[tuple[str, float, int]]:
     found = platform.wait_for(client, "e", "InService")["ProductionVariants"]
-    return [(one["VariantName"], one["CurrentWeight"], one["CurrentInstanceCount"]) for one in found]
+    return [(variant["VariantName"], variant["CurrentWeight"], variant["CurrentInstanceCount"]) for variant in found]
 
 
 def test_both_variants_change_together(platform: Platform) -> None:
@@ -100,7 +100,7 @@ def test_both_variants_change_together(platform: Platform) -> None:
 
 
 @pytest.mark.parametrize("names", [("one", "missing"), ("one", "one")])
-def test_a_change_that_is_partly_wrong_changes_nothing(platform: Platform, names: tuple[str, ...]) -> None:
+def test_a_partly_invalid_change_changes_nothing(platform: Platform, names: tuple[str, ...]) -> None:
     client = platform.client("sagemaker")
     make_config(client)
     two_variants(client)
@@ -113,7 +113,7 @@ def test_a_change_that_is_partly_wrong_changes_nothing(platform: Platform, names
     assert described(platform, client) == before
 
 
-def test_a_change_to_an_endpoint_that_is_not_there_could_not_be_made(client: Any) -> None:
+def test_a_change_of_an_unknown_endpoint_is_refused(client: Any) -> None:
     change = [{"VariantName": "AllTraffic", "DesiredWeight": 1.0}]
     message = refusal(
         client.update_endpoint_weights_and_capacities, EndpointName="no", DesiredWeightsAndCapacities=change
@@ -122,7 +122,7 @@ def test_a_change_to_an_endpoint_that_is_not_there_could_not_be_made(client: Any
     assert refusal(client.update_endpoint, EndpointName="no", EndpointConfigName="c") == message
 
 
-def test_a_serverless_variant_has_a_size_that_there_is(client: Any) -> None:
+def test_a_serverless_variant_keeps_its_config_and_has_no_instance_count(client: Any) -> None:
     serverless = {
         "VariantName": "v",
         "ModelName": "m",

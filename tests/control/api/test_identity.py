@@ -14,7 +14,7 @@ def test_every_caller_is_an_assumed_role(still_platform: Platform) -> None:
     simulated = iam.simulate_principal_policy(
         PolicySourceArn=ROLE, ActionNames=["sagemaker:CreateModel", "s3:GetObject"]
     )
-    decisions = [(one["EvalActionName"], one["EvalDecision"]) for one in simulated["EvaluationResults"]]
+    decisions = [(result["EvalActionName"], result["EvalDecision"]) for result in simulated["EvaluationResults"]]
     assert decisions == [("sagemaker:CreateModel", "allowed"), ("s3:GetObject", "allowed")]
     with pytest.raises(iam.exceptions.NoSuchEntityException):
         iam.get_user(UserName="alice")

@@ -24,7 +24,7 @@ def listed(things: dict[str, tuple[int, str]]) -> list[Listed]:
     order=st.sampled_from(["Ascending", "Descending"]),
     number=st.integers(1, 5),
 )
-def test_pages_have_everything_once_and_in_order(
+def test_pages_have_every_resource_once_and_in_order(
     things: dict[str, tuple[int, str]], sort_by: str, order: str, number: int
 ) -> None:
     params: dict[str, Any] = {"SortBy": sort_by, "SortOrder": order, "MaxResults": number}
@@ -32,7 +32,7 @@ def test_pages_have_everything_once_and_in_order(
     while True:
         page = list_page(listed(things), params, member="Things")
         assert len(page["Things"]) <= number
-        found += [one["n"] for one in page["Things"]]
+        found += [thing["n"] for thing in page["Things"]]
         if "NextToken" not in page:
             break
         params["NextToken"] = page["NextToken"]
@@ -42,12 +42,12 @@ def test_pages_have_everything_once_and_in_order(
 
 
 @given(things=THINGS)
-def test_what_comes_and_goes_between_pages_shifts_nothing(things: dict[str, tuple[int, str]]) -> None:
+def test_creations_and_deletions_between_pages_shift_nothing(things: dict[str, tuple[int, str]]) -> None:
     params: dict[str, Any] = {"SortBy": "Name", "SortOrder": "Ascending", "MaxResults": 2}
     first = list_page(listed(things), params, member="Things")
     if "NextToken" not in first:
         return
-    seen = [one["n"] for one in first["Things"]]
+    seen = [thing["n"] for thing in first["Things"]]
     left = {name: value for name, value in things.items() if name not in seen}
     rest = list_page(listed(left), {**params, "MaxResults": 100, "NextToken": first["NextToken"]}, member="Things")
-    assert [one["n"] for one in rest["Things"]] == sorted(left)
+    assert [thing["n"] for thing in rest["Things"]] == sorted(left)

@@ -38,14 +38,14 @@ def test_groups_and_streams_are_named_as_by_sagemaker(logs: Any) -> None:
     (group,) = logs.describe_log_groups(logGroupNamePrefix="/aws/sagemaker")["logGroups"]
     assert group["logGroupName"] == GROUP
     streams = logs.describe_log_streams(logGroupName=GROUP)["logStreams"]
-    assert [one["logStreamName"] for one in streams] == ["AllTraffic/i-1", "b/i-2"]
+    assert [stream["logStreamName"] for stream in streams] == ["AllTraffic/i-1", "b/i-2"]
     assert streams[0]["lastEventTimestamp"] == 1002
     page = logs.describe_log_streams(logGroupName=GROUP, limit=1)
     rest = logs.describe_log_streams(logGroupName=GROUP, nextToken=page["nextToken"])
-    assert [one["logStreamName"] for one in rest["logStreams"]] == ["b/i-2"]
+    assert [stream["logStreamName"] for stream in rest["logStreams"]] == ["b/i-2"]
 
 
-def test_lines_of_all_streams_come_in_the_order_of_time(logs: Any) -> None:
+def test_lines_of_all_streams_are_ordered_by_time(logs: Any) -> None:
     assert messages(logs.filter_log_events(logGroupName=GROUP)) == ["one", "two", "three error", "four error", "five"]
     assert messages(logs.filter_log_events(logGroupName=GROUP, filterPattern="error -four")) == ["three error"]
     assert messages(logs.filter_log_events(logGroupName=GROUP, logStreamNamePrefix="b/")) == ["two", "four error"]
@@ -61,7 +61,7 @@ def test_pages_of_events_lose_nothing_and_repeat_nothing(logs: Any) -> None:
     assert found == [["one", "two"], ["three error", "four error"], ["five"]]
 
 
-def test_a_stream_is_read_to_its_end_and_on(logs: Any, still_platform: Platform) -> None:
+def test_a_stream_is_read_to_its_end_and_followed(logs: Any, still_platform: Platform) -> None:
     stream = {"logGroupName": GROUP, "logStreamName": "AllTraffic/i-1"}
     first = logs.get_log_events(**stream, startFromHead=True, limit=2)
     assert messages(first) == ["one", "three error"]
@@ -75,7 +75,7 @@ def test_a_stream_is_read_to_its_end_and_on(logs: Any, still_platform: Platform)
     assert messages(logs.get_log_events(**stream, limit=1)) == ["six"]
 
 
-def test_groups_and_streams_that_are_not_there_do_not_exist(logs: Any) -> None:
+def test_unknown_groups_and_streams_are_not_found(logs: Any) -> None:
     with pytest.raises(logs.exceptions.ResourceNotFoundException, match="log group does not exist"):
         logs.filter_log_events(logGroupName="/aws/sagemaker/Endpoints/other")
     with pytest.raises(logs.exceptions.ResourceNotFoundException, match="log stream does not exist"):
@@ -86,7 +86,7 @@ def test_groups_and_streams_that_are_not_there_do_not_exist(logs: Any) -> None:
     "params",
     [{"nextToken": "?"}, {"nextToken": "W10="}, {"filterPattern": "{ $.level = 1 }"}, {"nextToken": "eyJhIjotMX0="}],
 )
-def test_what_cannot_be_read_is_an_invalid_parameter(logs: Any, params: dict[str, str]) -> None:
+def test_malformed_patterns_and_tokens_are_invalid_parameters(logs: Any, params: dict[str, str]) -> None:
     with pytest.raises(ClientError) as caught:
         logs.filter_log_events(logGroupName=GROUP, **params)
     assert caught.value.response["Error"]["Code"] == "InvalidParameterException"
@@ -107,7 +107,7 @@ def test_what_cannot_be_read_is_an_invalid_parameter(logs: Any, params: dict[str
         ('"a \\"b\\""', 'a "b"', True),
     ],
 )
-def test_a_pattern_fits(pattern: str, line: str, *, fits: bool) -> None:
+def test_a_pattern_matches_lines(pattern: str, line: str, *, fits: bool) -> None:
     assert read_pattern(pattern).fits(line) is fits
 
 
@@ -131,14 +131,14 @@ def test_streams_outlive_their_workers(logs: Any, still_platform: Platform) -> N
     ended, _ = logs.describe_log_streams(logGroupName=GROUP)["logStreams"]
     assert (ended["logStreamName"], ended["creationTime"], ended["lastEventTimestamp"]) == ("AllTraffic/i-1", 500, 1002)
     newest_first = logs.describe_log_streams(logGroupName=GROUP, orderBy="LastEventTime", descending=True)
-    assert [one["logStreamName"] for one in newest_first["logStreams"]] == ["AllTraffic/i-1", "b/i-2"]
+    assert [stream["logStreamName"] for stream in newest_first["logStreams"]] == ["AllTraffic/i-1", "b/i-2"]
     end(still_platform, 2)  # the endpoint is gone
     (group,) = logs.describe_log_groups()["logGroups"]
     assert (group["logGroupName"], group["creationTime"]) == (GROUP, 500)
     assert messages(logs.filter_log_events(logGroupName=GROUP, startTime=1002)) == ["five"]
 
 
-def test_pages_go_over_the_end_of_a_worker(logs: Any, still_platform: Platform) -> None:
+def test_pages_continue_after_the_end_of_a_worker(logs: Any, still_platform: Platform) -> None:
     found: list[str] = []
     page: dict[str, Any] = {}
     while not found or "nextToken" in page:
@@ -150,7 +150,7 @@ def test_pages_go_over_the_end_of_a_worker(logs: Any, still_platform: Platform) 
     assert found == ["one", "two", "three error", "four error", "five"]
 
 
-def test_pages_of_many_ended_streams_name_only_those_that_are_not_done(still_platform: Platform) -> None:
+def test_tokens_over_many_ended_streams_name_only_unfinished_ones(still_platform: Platform) -> None:
     for number in range(60):
         add_worker(still_platform, number)
         still_platform.logs.write(f"{number} a", f"{number} b", worker=f"w{number}", begin_ms=1000 + number * 10)

@@ -4,7 +4,7 @@ from tests.control.calls import make_model, refusal
 from tests.control.support import Platform
 
 
-def test_tags_are_added_listed_and_taken_away(still_platform: Platform) -> None:
+def test_tags_are_added_listed_and_removed(still_platform: Platform) -> None:
     client = still_platform.client("sagemaker")
     arn = make_model(client, "My-Model", Tags=[{"Key": "a", "Value": "1"}])
     added = client.add_tags(ResourceArn=arn, Tags=[{"Key": "b", "Value": "2"}, {"Key": "a", "Value": "3"}])["Tags"]

@@ -114,7 +114,9 @@ class Scene:
         route = self.store.get(ROUTE, "ep")
         assert route is not None
         routed = route.spec.components
-        return Counter({one.name: sum(len(fleet.replicas) for fleet in one.route.fleets) for one in routed})
+        return Counter(
+            {component.name: sum(len(fleet.replicas) for fleet in component.route.fleets) for component in routed}
+        )
 
     async def settle(self, seconds: float = 8.0, *, pause_s: float = 0.5) -> None:
         """Passes, and time between them."""

@@ -34,7 +34,7 @@ async def short(scene: Scene) -> None:
     await scene.settle()
 
 
-async def test_the_copies_that_fit_serve_and_the_others_come_when_there_is_room(scene: Scene) -> None:
+async def test_the_copies_that_fit_serve_and_the_others_start_when_there_is_room(scene: Scene) -> None:
     await short(scene)
     assert counts(scene, "c") == ("InService", 5, 3)
     reason = scene.seen("c")["FailureReason"]
@@ -51,7 +51,7 @@ async def test_the_copies_that_fit_serve_and_the_others_come_when_there_is_room(
     assert "FailureReason" not in scene.seen("c")
 
 
-async def test_a_component_that_lacks_copies_is_at_rest(scene: Scene) -> None:
+async def test_a_component_with_unplaced_copies_causes_no_work(scene: Scene) -> None:
     await short(scene)
     await scene.settle(5)
     before = scene.store.revision()
@@ -60,7 +60,7 @@ async def test_a_component_that_lacks_copies_is_at_rest(scene: Scene) -> None:
     assert await scene.reconciler.pass_once() >= WATCH_PAUSE_S
 
 
-async def test_more_instances_by_another_maximum_or_count_bring_what_is_missing(scene: Scene) -> None:
+async def test_more_instances_start_the_unplaced_copies(scene: Scene) -> None:
     await scene.host(**managed(most=1))
     scene.create("c")
     await scene.settle()
@@ -74,7 +74,7 @@ async def test_more_instances_by_another_maximum_or_count_bring_what_is_missing(
     assert scene.num_instances() == 2
 
 
-async def test_one_at_zero_wakes_when_there_is_room(scene: Scene) -> None:
+async def test_a_component_at_zero_wakes_when_there_is_room(scene: Scene) -> None:
     await scene.host()
     scene.create("c", copies=0)
     scene.create("other", copies=4)
@@ -87,7 +87,7 @@ async def test_one_at_zero_wakes_when_there_is_room(scene: Scene) -> None:
     assert counts(scene, "c") == ("InService", 1, 1)
 
 
-async def test_fewer_are_wanted_again(scene: Scene) -> None:
+async def test_a_lower_count_drops_the_unplaced_copies(scene: Scene) -> None:
     await short(scene)
     scene.scale("c", 2)
     await scene.settle(40)
@@ -98,7 +98,7 @@ async def test_fewer_are_wanted_again(scene: Scene) -> None:
     assert counts(scene, "other") == ("InService", 2, 2)
 
 
-async def test_it_is_updated_with_the_copies_that_have_room(scene: Scene) -> None:
+async def test_an_update_rolls_out_the_copies_that_have_room(scene: Scene) -> None:
     await short(scene)
     scene.scale("other", 0)
     await scene.settle(40)
@@ -115,7 +115,7 @@ async def test_it_is_updated_with_the_copies_that_have_room(scene: Scene) -> Non
     assert counts(scene, "c") == ("InService", 5, 5)
 
 
-def test_room_that_an_update_makes_is_not_taken_before_it_is_done() -> None:
+def test_room_that_an_update_frees_is_taken_only_after_it() -> None:
     """Else it could not be taken back."""
     world = HostWorld(variant={}, count=2)
     large = world.add("large", 2, gpus=3)
@@ -139,7 +139,7 @@ def test_room_that_an_update_makes_is_not_taken_before_it_is_done() -> None:
     assert (world.serving("large"), world.serving("lacking")) == (2, 1)
 
 
-def test_a_crashed_copy_gets_its_place_back() -> None:
+def test_a_crashed_copy_is_replaced_on_its_instance() -> None:
     world = HostWorld(variant={})
     world.add("a", 1)
     other = world.add("b", 3)
@@ -148,13 +148,13 @@ def test_a_crashed_copy_gets_its_place_back() -> None:
     world.settle()
     assert (world.serving("a"), world.serving("b")) == (1, 3)
     for _ in range(4):  # the later ones are waited for before they start again
-        other.crash(next(one.name for one in other.wanted()))
+        other.crash(next(worker.name for worker in other.wanted()))
         world.settle(20)
     world.settle(60)
     assert (world.serving("a"), world.serving("b")) == (1, 3)
 
 
-def test_lacking_copies_that_crash_when_they_come_are_taken_back() -> None:
+def test_unplaced_copies_that_crash_when_they_start_are_rolled_back() -> None:
     world = HostWorld(variant={})
     lacking = world.add("a", 0, behaviour=BROKEN)
     world.add("b", 4)
@@ -171,7 +171,7 @@ def test_lacking_copies_that_crash_when_they_come_are_taken_back() -> None:
     assert lacking.num_made == made
 
 
-async def test_what_is_lacking_is_no_capacity_to_the_autoscaler(scene: Scene) -> None:
+async def test_unplaced_copies_are_no_capacity_for_the_autoscaler(scene: Scene) -> None:
     await scene.host()
     scene.create("c")
     await scene.settle()
@@ -186,7 +186,7 @@ async def test_what_is_lacking_is_no_capacity_to_the_autoscaler(scene: Scene) ->
     assert told == {(5, False, False), (4, True, True)}
 
 
-async def test_an_update_keeps_the_number_that_is_described(scene: Scene) -> None:
+async def test_an_update_keeps_the_described_number_of_copies(scene: Scene) -> None:
     await scene.host()
     scene.create("c", copies=0, model="bad")
     await scene.settle()
@@ -214,7 +214,7 @@ async def test_a_change_without_room_is_logged_once(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
-async def test_one_that_crashes_can_be_deleted_meanwhile_but_not_where_strict(*, is_strict: bool) -> None:
+async def test_a_crashing_component_can_be_deleted_except_in_strict_mode(*, is_strict: bool) -> None:
     scene = Scene(is_strict=is_strict)
     try:
         await scene.host()
@@ -238,7 +238,9 @@ async def test_one_that_crashes_can_be_deleted_meanwhile_but_not_where_strict(*,
 
 @pytest.mark.parametrize("is_woken", [False, True])
 @pytest.mark.parametrize("crash_s", [30.0, None])
-def test_one_that_does_not_start_can_be_repaired_after_its_deadline(crash_s: float | None, *, is_woken: bool) -> None:
+def test_a_component_that_does_not_start_can_be_updated_after_its_deadline(
+    crash_s: float | None, *, is_woken: bool
+) -> None:
     """The second crash, or the time for the health check, ends an update; a new request is accepted then."""
     world = HostWorld(variant={})
     slow = Behaviour(ready_s=None, crash_s=crash_s)

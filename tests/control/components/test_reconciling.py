@@ -18,7 +18,7 @@ from tests.control.planning.host_world import managed
 from tests.control.support import IMAGE, reconciler_of
 
 
-async def test_the_routing_of_its_host_is_a_component_s(scene: Scene) -> None:
+async def test_a_component_has_the_routing_strategy_of_its_host(scene: Scene) -> None:
     def strategy() -> str:
         route = scene.store.get(ROUTE, "ep")
         assert route is not None
@@ -49,7 +49,7 @@ async def test_a_component_at_zero_is_updated_and_wakes_with_the_new_model(scene
     assert worker.spec.environment["HF_MODEL_ID"] == "n"
 
 
-async def test_an_empty_instance_goes_after_its_cooldown(scene: Scene) -> None:
+async def test_an_empty_instance_is_removed_after_the_cooldown(scene: Scene) -> None:
     await scene.host(**managed(strategy="IDLE_RELEASE"))
     scene.create("c", copies=6)
     await scene.settle()
@@ -89,7 +89,7 @@ async def test_copies_move_together_under_consolidation(scene: Scene, *, is_mort
     assert scene.store.revision() == before
 
 
-async def test_an_alarm_takes_the_update_of_a_component_back(scene: Scene) -> None:
+async def test_an_alarm_rolls_the_update_of_a_component_back(scene: Scene) -> None:
     alarm = create_alarm(scene.store, "errors")
     await scene.host()
     scene.create("c", copies=2)
@@ -165,9 +165,7 @@ async def test_all_specifications_are_described_and_the_fitting_one_is_deployed(
         (("ml.g5.xlarge",), "None of Specifications is for ml.p3.8xlarge"),
     ],
 )
-async def test_specifications_that_are_not_clear_are_refused(
-    scene: Scene, kinds: tuple[str | None, ...], message: str
-) -> None:
+async def test_ambiguous_specifications_are_refused(scene: Scene, kinds: tuple[str | None, ...], message: str) -> None:
     await scene.host()
     base = {"ModelName": "m", "ComputeResourceRequirements": NEED}
     several = [{**base, "InstanceType": kind} if kind else base for kind in kinds]
@@ -200,7 +198,7 @@ async def test_a_host_keeps_the_variants_that_components_are_on(scene: Scene) ->
     assert scene.copies() == {"c": 1}
 
 
-async def test_components_stay_as_they_are_when_the_update_of_their_host_is_taken_back(scene: Scene) -> None:
+async def test_components_stay_unchanged_when_the_update_of_their_host_is_rolled_back(scene: Scene) -> None:
     alarm = create_alarm(scene.store, "errors")
     await scene.host()
     scene.create("c", copies=3)
@@ -230,7 +228,7 @@ async def test_components_stay_as_they_are_when_the_update_of_their_host_is_take
     assert set(before) <= set(scene.machine.workers)
 
 
-async def test_deletions_that_meet_leave_nothing(scene: Scene) -> None:
+async def test_concurrent_deletions_leave_nothing_behind(scene: Scene) -> None:
     await scene.host()
     for name in ("a", "b"):
         scene.create(name, copies=2)

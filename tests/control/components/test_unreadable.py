@@ -33,7 +33,7 @@ from tests.control.components.scene import Scene
         lambda spec: {**spec, "revision": {**spec["revision"], "deployment": ["Alarms"]}},
     ],
 )
-async def test_a_component_that_cannot_be_read_hurts_only_itself(scene: Scene, change: Any) -> None:
+async def test_an_unreadable_component_affects_only_itself(scene: Scene, change: Any) -> None:
     await scene.host()
     scene.create("sound")
     scene.create("broken", copies=2)
@@ -50,7 +50,10 @@ async def test_a_component_that_cannot_be_read_hurts_only_itself(scene: Scene, c
     assert found["InferenceComponentStatus"] == "Failed"
     assert "Delete the component, and create it again." in found["FailureReason"]
     listed = list_inference_components(scene.context, {"SortBy": "Name", "SortOrder": "Ascending"})
-    assert [one["InferenceComponentStatus"] for one in listed["InferenceComponents"]] == ["Failed", "InService"]
+    assert [component["InferenceComponentStatus"] for component in listed["InferenceComponents"]] == [
+        "Failed",
+        "InService",
+    ]
     scene.create("too-many")
     await scene.settle()
     assert "room for 4 copies" in scene.seen("too-many")["FailureReason"], "its copies take their room"
@@ -64,7 +67,7 @@ async def test_a_component_that_cannot_be_read_hurts_only_itself(scene: Scene, c
     assert len(list(scene.machine.living())) == 3
 
 
-async def test_a_status_that_cannot_be_read_hurts_only_its_component(scene: Scene) -> None:
+async def test_an_unreadable_status_affects_only_its_component(scene: Scene) -> None:
     await scene.host()
     scene.create("sound")
     scene.create("broken")
@@ -80,7 +83,7 @@ async def test_a_status_that_cannot_be_read_hurts_only_its_component(scene: Scen
     await scene.settle()
     assert scene.status("sound") == ("InService", 2)
     assert "revision 77 is not in the status" in scene.seen("broken")["FailureReason"]
-    shown = {one["name"]: one["status"] for one in read_overview(scene.store, "ep")["components"]}
+    shown = {component["name"]: component["status"] for component in read_overview(scene.store, "ep")["components"]}
     assert shown == {"sound": "InService", "broken": "Failed"}
 
 
@@ -102,7 +105,7 @@ async def test_a_component_without_an_endpoint_in_its_record_can_be_deleted(scen
     assert not list(scene.machine.living())
 
 
-async def test_nothing_is_written_for_one_that_cannot_be_read(scene: Scene) -> None:
+async def test_an_unreadable_component_is_never_rewritten(scene: Scene) -> None:
     await scene.host()
     scene.create("broken")
     await scene.settle()
@@ -124,12 +127,12 @@ async def test_nothing_is_written_for_one_that_cannot_be_read(scene: Scene) -> N
         {"status": lambda status: {**status, "failed_s": "yesterday"}},
     ],
 )
-async def test_a_copy_whose_record_cannot_be_read_is_replaced(scene: Scene, spoil: Any) -> None:
+async def test_a_copy_with_an_unreadable_record_is_replaced(scene: Scene, spoil: Any) -> None:
     await scene.host()
     scene.create("a")
     scene.create("b")
     await scene.settle()
-    (record,) = [one for one in scene.store.list(WORKER) if one.spec.copy.component == "a"]
+    (record,) = [worker for worker in scene.store.list(WORKER) if worker.spec.copy.component == "a"]
     edit_record(scene.store, WORKER, record.name, **spoil)
     await scene.settle()
     assert scene.copies() == {"a": 1, "b": 1}
@@ -148,7 +151,7 @@ async def test_a_copy_whose_record_cannot_be_read_is_replaced(scene: Scene, spoi
         {"status": lambda status: {**status, "progress": {"state": "Dreaming"}}},
     ],
 )
-async def test_an_endpoint_that_cannot_be_read_is_listed_described_and_deleted(scene: Scene, spoil: Any) -> None:
+async def test_an_unreadable_endpoint_is_listed_described_and_deleted(scene: Scene, spoil: Any) -> None:
     await scene.host()
     scene.create("c")
     scene.config("other")
@@ -157,7 +160,7 @@ async def test_an_endpoint_that_cannot_be_read_is_listed_described_and_deleted(s
     edit_record(scene.store, ENDPOINT, "ep", **spoil)
     await scene.settle(5)
     listed = list_endpoints(scene.context, {"SortBy": "Name", "SortOrder": "Ascending"})["Endpoints"]
-    assert [(one["EndpointName"], one["EndpointStatus"]) for one in listed] == [
+    assert [(endpoint["EndpointName"], endpoint["EndpointStatus"]) for endpoint in listed] == [
         ("ep", "Failed"),
         ("other", "InService"),
     ]
@@ -171,7 +174,7 @@ async def test_an_endpoint_that_cannot_be_read_is_listed_described_and_deleted(s
             call()
     sink = MemorySeries()
     CapacityRecorder(store=scene.store, sink=sink, clock=scene.clock).pass_once()
-    assert {dict(one.dimensions).get("EndpointName") for one in sink.list()} == {None, "other"}
+    assert {dict(metric.dimensions).get("EndpointName") for metric in sink.list()} == {None, "other"}
     assert read_overview(scene.store, "ep")["hosts"] == []
     scene.delete("c")
     await scene.settle()

@@ -78,4 +78,4 @@ class Scene:
         route = self.store.get(ROUTE, "e")
         assert route is not None
         variants = route.spec.variants
-        return [one.worker for variant in variants for fleet in variant.fleets for one in fleet.replicas]
+        return [replica.worker for variant in variants for fleet in variant.fleets for replica in fleet.replicas]

@@ -91,7 +91,9 @@ def test_an_idle_recorder_sleeps_until_a_write_and_can_be_cancelled() -> None:
                 await asyncio.sleep(0.001)
             await asyncio.sleep(0.05)
             task.cancel()
-            assert [type(one) for one in await asyncio.gather(task, return_exceptions=True)] == [asyncio.CancelledError]
+            assert [type(result) for result in await asyncio.gather(task, return_exceptions=True)] == [
+                asyncio.CancelledError
+            ]
         finally:
             store.close()
 

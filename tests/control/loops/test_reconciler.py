@@ -26,7 +26,7 @@ def scene() -> Iterator[Scene]:
     made.store.close()
 
 
-async def test_an_endpoint_lives_and_dies(scene: Scene) -> None:
+async def test_an_endpoint_is_created_and_deleted(scene: Scene) -> None:
     scene.ask(count=2)
     await scene.settle()
     assert scene.state() is State.IN_SERVICE
@@ -43,7 +43,7 @@ async def test_an_endpoint_lives_and_dies(scene: Scene) -> None:
     assert scene.machine.workers == {}
 
 
-async def test_workers_that_wait_for_room_start_when_there_is_some(scene: Scene) -> None:
+async def test_workers_that_wait_for_room_start_when_there_is_room(scene: Scene) -> None:
     scene.machine.waits_for = "No node has room."
     scene.ask(count=2)
     await scene.settle()
@@ -61,7 +61,7 @@ async def test_workers_that_wait_for_room_start_when_there_is_some(scene: Scene)
     assert "No node has room." not in scene.endpoint().status.notices["a"]
 
 
-async def test_a_worker_that_never_finds_room_fails_with_what_it_waited_for(scene: Scene) -> None:
+async def test_a_worker_that_never_finds_room_fails_with_the_reason_of_its_wait(scene: Scene) -> None:
     scene.machine.waits_for = "No node has room."
     scene.ask()
     await scene.settle(239)
@@ -94,13 +94,13 @@ async def test_nothing_is_written_when_nothing_changes(scene: Scene) -> None:
     assert scene.store.revision() == before
 
 
-async def test_what_is_not_honoured_is_noted(scene: Scene) -> None:
+async def test_settings_without_effect_become_notices(scene: Scene) -> None:
     scene.ask()
     await scene.settle()
     assert "ml.g5.xlarge has a GPU, which is not here." in scene.endpoint().status.notices["a"]
 
 
-async def test_a_failure_tells_what_the_log_said_last(scene: Scene) -> None:
+async def test_a_failure_reason_has_the_last_lines_of_the_log(scene: Scene) -> None:
     scene.logs.write("loading", "ValueError: bad weights")
     scene.machine.script = lambda _spec: fails_after(1.0, message="The file is cut off.")
     scene.ask()
@@ -129,7 +129,7 @@ def fails_after_fetching_was_seen(message: str, ended_in: WorkerPhase | None) ->
 
 
 @pytest.mark.parametrize("ended_in", [WorkerPhase.FETCHING, None])
-async def test_a_model_that_cannot_be_fetched_is_said_to_be_so(scene: Scene, ended_in: WorkerPhase | None) -> None:
+async def test_a_failed_download_is_reported_as_such(scene: Scene, ended_in: WorkerPhase | None) -> None:
     scene.machine.script = lambda _spec: fails_after_fetching_was_seen("s3://b/k does not exist.", ended_in)
     scene.ask()
     await scene.settle()
@@ -137,7 +137,7 @@ async def test_a_model_that_cannot_be_fetched_is_said_to_be_so(scene: Scene, end
     assert "s3://b/k does not exist." in scene.reason()
 
 
-async def test_a_failure_after_the_download_is_not_called_one_of_the_download(scene: Scene) -> None:
+async def test_a_failure_after_the_download_is_not_reported_as_a_failed_download(scene: Scene) -> None:
     scene.machine.script = lambda _spec: fails_after_fetching_was_seen("Not enough memory.", WorkerPhase.STARTING)
     scene.ask()
     await scene.settle()
@@ -145,7 +145,7 @@ async def test_a_failure_after_the_download_is_not_called_one_of_the_download(sc
     assert "Not enough memory." in scene.reason()
 
 
-async def test_a_crashed_worker_leaves_the_route_and_another_takes_its_place(scene: Scene) -> None:
+async def test_a_crashed_worker_leaves_the_route_and_is_replaced(scene: Scene) -> None:
     scene.ask(count=2)
     await scene.settle()
     victim, other = scene.living()
@@ -158,7 +158,7 @@ async def test_a_crashed_worker_leaves_the_route_and_another_takes_its_place(sce
     assert victim not in scene.replicas()
 
 
-async def test_a_new_life_of_the_platform_adopts_running_workers(scene: Scene) -> None:
+async def test_a_restarted_platform_adopts_running_workers(scene: Scene) -> None:
     scene.ask(count=2)
     await scene.settle()
     before = scene.replicas()
@@ -184,7 +184,7 @@ async def test_an_update_keeps_the_old_worker_until_the_new_one_serves(scene: Sc
     assert scene.living() == scene.replicas()
 
 
-async def test_an_alarm_that_rings_while_an_update_bakes_takes_it_back(scene: Scene) -> None:
+async def test_an_alarm_during_baking_rolls_the_update_back(scene: Scene) -> None:
     alarm = create_alarm(scene.store, "errors")
     create_alarm(scene.store, "another", "ALARM")
     scene.ask()
@@ -203,7 +203,7 @@ async def test_an_alarm_that_rings_while_an_update_bakes_takes_it_back(scene: Sc
     assert progress.failure_reason == "Alarm errors of AutoRollbackConfiguration is in ALARM."
 
 
-async def test_a_process_that_no_record_knows_is_ended(scene: Scene) -> None:
+async def test_a_process_without_a_record_is_stopped(scene: Scene) -> None:
     await scene.reconciler.pass_once()
     launcher = FakeLauncher(scene.machine)
     await launcher.start(WorkerSpec(name="stranger"))
@@ -211,7 +211,7 @@ async def test_a_process_that_no_record_knows_is_ended(scene: Scene) -> None:
     assert scene.machine.workers == {}
 
 
-async def test_workers_of_an_endpoint_that_is_gone_are_ended(scene: Scene) -> None:
+async def test_workers_of_a_deleted_endpoint_are_stopped(scene: Scene) -> None:
     scene.ask()
     await scene.settle()
     scene.store.remove(scene.endpoint())
@@ -221,7 +221,7 @@ async def test_workers_of_an_endpoint_that_is_gone_are_ended(scene: Scene) -> No
     assert scene.store.get(ROUTE, "e") is None
 
 
-async def test_an_endpoint_that_cannot_be_read_does_not_hold_up_the_others(scene: Scene) -> None:
+async def test_an_unreadable_endpoint_does_not_hold_up_the_others(scene: Scene) -> None:
     insert_record(scene.store, ENDPOINT, "broken", {"generation": 1})
     scene.ask()
     await scene.settle(5, pause_s=1.0)
@@ -276,7 +276,7 @@ class MortalLauncher(FakeLauncher):
 
 @pytest.mark.parametrize("is_after", [False, True])
 @pytest.mark.parametrize("num_changes", range(8))
-async def test_death_at_any_change_loses_nothing(scene: Scene, num_changes: int, *, is_after: bool) -> None:
+async def test_a_crash_at_any_write_loses_nothing(scene: Scene, num_changes: int, *, is_after: bool) -> None:
     scene.reconciler = scene.born(MortalLauncher(scene.machine, num_changes=num_changes, is_after=is_after))
     with suppress(Killed):
         scene.ask(count=2)

@@ -32,7 +32,7 @@ async def test_logs_outlive_workers_and_their_endpoint(scene: Scene) -> None:
         assert ended.created_ms == int(record.created_s * 1000)
 
 
-async def test_a_log_that_cannot_be_kept_keeps_no_worker(scene: Scene) -> None:
+async def test_a_log_that_cannot_be_retained_does_not_hold_up_its_worker(scene: Scene) -> None:
     scene.logs.write("hello")
     scene.logs.fault = OSError(28, "No space left on device")
     scene.ask()

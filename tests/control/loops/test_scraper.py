@@ -38,12 +38,12 @@ nan_value NaN
 
 
 def by_name(seen: list[WorkerMetric]) -> dict[str, WorkerMetric]:
-    return {one.name: one for one in seen}
+    return {metric.name: metric for metric in seen}
 
 
 def test_the_first_page_yields_gauges() -> None:
     seen = by_name(metrics_between(None, read_page(page(), at_s=100), memory_bytes=1_000_000_000))
-    assert {name: (one.point.total, one.unit) for name, one in seen.items()} == {
+    assert {name: (metric.point.total, metric.unit) for name, metric in seen.items()} == {
         "QueueDepth": (3, "Count"),
         "KVCacheUtilization": (25, "Percent"),
         "MemoryUtilization": (25, "Percent"),

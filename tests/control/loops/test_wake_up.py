@@ -44,18 +44,18 @@ async def server(status: str = "200 OK") -> AsyncIterator[Starting]:
         yield Starting(f"http://127.0.0.1:{made.sockets[0].getsockname()[1]}", time.time())
 
 
-def test_only_who_starts_and_is_wanted_is_asked() -> None:
+def test_only_wanted_workers_that_are_starting_are_polled() -> None:
     records = [worker(phase) for phase in (None, *WorkerPhase)]
     assert starting_among(records) == (Starting("http://127.0.0.1:7", 5.0),)
     assert starting_among([worker(WorkerPhase.STARTING, deleting_s=1.0)]) == ()
 
 
-async def test_it_returns_when_one_of_them_answers() -> None:
+async def test_waiting_ends_when_a_starting_worker_answers() -> None:
     async with server() as up, asyncio.timeout(WAIT_S):
         await until_one_answers((UNREACHABLE, up), clock=time.time)
 
 
-async def test_a_worker_that_is_not_well_yet_is_asked_again_later_and_later() -> None:
+async def test_a_worker_that_is_not_ready_is_polled_less_and_less_often() -> None:
     asked = 0
 
     def clock() -> float:
@@ -73,7 +73,7 @@ async def test_a_worker_that_is_not_well_yet_is_asked_again_later_and_later() ->
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_what_ends_a_rest_and_that_it_leaves_no_task() -> None:
+async def test_a_wake_up_ends_the_pause_and_leaves_no_task() -> None:
     changed, rest = asyncio.Event(), WakeUp(clock=time.time)
     before = asyncio.all_tasks()
 
@@ -102,7 +102,7 @@ async def test_a_worker_that_answers_during_a_pass_starts_another_pass() -> None
         await rest.wait(asyncio.Event(), 3600.0)
 
 
-async def test_a_rest_that_is_given_up_leaves_no_task() -> None:
+async def test_a_cancelled_pause_leaves_no_task() -> None:
     before, rest = asyncio.all_tasks(), WakeUp(clock=time.time)
     rest.starting = (UNREACHABLE,)
     resting = asyncio.ensure_future(rest.wait(asyncio.Event(), 3600.0))

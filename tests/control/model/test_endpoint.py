@@ -23,12 +23,12 @@ def notices(**members: Any) -> tuple[str, ...]:
         ("CapacityReservationConfig", {"CapacityReservationPreference": "capacity-reservations-only"}),
     ],
 )
-def test_a_member_without_effect_is_said_by_its_name(name: str, value: object) -> None:
+def test_a_notice_names_the_member_without_effect(name: str, value: object) -> None:
     (notice,) = notices(**{name: value})
     assert notice.startswith(f"{name} is kept")
 
 
-def test_what_is_done_or_off_is_not_notices() -> None:
+def test_members_that_work_or_are_off_get_no_notice() -> None:
     assert notices() == ()
     done = {"ModelDataDownloadTimeoutInSeconds": 60, "ContainerStartupHealthCheckTimeoutInSeconds": 60}
     assert notices(**done, EnableSSMAccess=False) == ()

@@ -34,7 +34,7 @@ def table():
 
 @pytest.mark.parametrize(("image", "server", "dialect"), table())
 @pytest.mark.parametrize("registry", ["", REGISTRY, "localhost:5000/", "public.ecr.aws/x1y2/"])
-def test_the_table_of_the_docs_is_what_happens(image, server, dialect, registry):
+def test_the_table_of_the_docs_matches_the_profiles(image, server, dialect, registry):
     found = of(registry + image.removeprefix("ghcr.io/"), is_strict=True)
     family = next(family for family in FAMILIES if family.name == found.family)
     assert found.dialect == dialect
@@ -91,7 +91,7 @@ def test_every_uri_of_the_sdk_for_language_models_is_known():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sagemaker") is None, reason="the SageMaker SDK is not installed")
-def test_the_list_of_uris_is_what_the_sdk_says():
+def test_the_list_of_uris_is_that_of_the_sdk():
     done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -108,7 +108,7 @@ def test_an_unknown_image_gets_our_server_and_a_notice_or_is_refused():
     assert image in caught.value.message
 
 
-def test_a_tag_without_a_version_is_taken_for_the_newest_and_told():
+def test_a_tag_without_a_version_means_the_newest_with_a_notice():
     for image in ("ghcr.io/huggingface/text-generation-inference:latest", "djl-inference", "djl-inference:latest"):
         found = of(image)
         assert found.version == ""
@@ -128,19 +128,19 @@ def test_the_environment_is_the_containers_own():
 
 
 @pytest.mark.parametrize("name", ["API_KEY", "SM_VLLM_API_KEY", "HEADRACE_API_KEY"])
-def test_a_key_that_would_lock_the_gateway_out_is_taken_out_and_told(name):
+def test_a_key_that_would_lock_the_gateway_out_is_dropped_with_a_notice(name):
     found = of(TGI, {name: "s3cret"})
     assert name not in found.environment
     assert found.notices == (f"{name} has no effect: only the platform reaches the container.",)
 
 
-def test_our_own_name_for_the_dialect_beats_the_image():
+def test_the_dialect_of_the_environment_overrides_the_image():
     found = of(DJL, {"HEADRACE_DIALECT": "lmi-17"})
     assert (found.dialect, found.options) == ("lmi-17", {})
     assert load_settings({"model": "echo", **found.options}, found.environment)[0].dialect == "lmi-17"
 
 
-def test_neuron_images_say_what_they_cannot_read():
+def test_neuron_images_get_a_notice_about_compiled_weights():
     (notice,) = of(f"{REGISTRY}pytorch-inference-neuronx:1.13.1-neuronx-py310-sdk2.13.2-ubuntu20.04").notices
     assert "compiled for Neuron" in notice
 
@@ -182,7 +182,7 @@ OWN = {
         (DJL, "djl-inference:0.26.*"),
     ],
 )
-def test_the_most_exact_name_of_an_own_image_counts(image, key):
+def test_the_most_specific_name_of_an_own_image_wins(image, key):
     assert find_own(image, OWN) is OWN[key]
 
 
@@ -200,7 +200,7 @@ def test_an_own_image_may_be_our_server_with_other_settings():
 
 
 @given(image=st.text(max_size=80) | st.from_regex(r"[a-z0-9./:@*_-]{0,60}", fullmatch=True), is_strict=st.booleans())
-def test_no_image_breaks_it(image, is_strict):
+def test_any_image_uri_gets_a_profile_or_a_refusal(image, is_strict):
     for own in ({}, OWN):
         try:
             found = of(image, own_images=own, is_strict=is_strict)
@@ -211,7 +211,7 @@ def test_no_image_breaks_it(image, is_strict):
 
 
 @given(version=st.lists(st.integers(0, 10**12), min_size=1, max_size=6))
-def test_no_version_breaks_it(version):
+def test_any_version_in_a_tag_has_a_profile(version):
     text = ".".join(map(str, version))
     for image in (
         f"djl-inference:{text}-lmi{text}",

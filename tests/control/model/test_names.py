@@ -33,11 +33,11 @@ def test_the_partition_is_that_of_the_region(region: str, partition: str) -> Non
 @pytest.mark.parametrize(
     "arn", ["", "arn:aws:s3:::bucket", "arn:aws:sagemaker:us-east-1:1:training-job/t", "endpoint/e"]
 )
-def test_arns_of_other_things_lead_nowhere(arn: str) -> None:
+def test_other_arns_have_no_resource(arn: str) -> None:
     assert parse_arn(arn) is None
 
 
-def test_a_name_is_found_in_any_case_and_the_exact_one_first() -> None:
+def test_names_are_found_ignoring_case_and_exact_matches_come_first() -> None:
     store = open_store("sqlite://")
     store.create(MODEL, "My-Model", spec=DefinitionSpec(members={}))
     exact = store.create(MODEL, "my-model", spec=DefinitionSpec(members={}))

@@ -32,7 +32,7 @@ def test_the_example_of_the_docs_is_read():
     }
 
 
-def test_a_command_may_be_a_list_of_words():
+def test_a_command_may_be_a_list_of_arguments():
     assert read('[images.x]\ncommand = ["a b", "{port}"]')["x"].command == ("a b", "{port}")
     assert read("""[images.x]\ncommand = 'a "b c"'""")["x"].command == ("a", "b c")
 
@@ -65,7 +65,7 @@ def test_an_empty_file_has_no_images():
         ("[images.x]\n" + "a." * 3000 + "b = 1", "images.toml"),
     ],
 )
-def test_a_mistake_is_refused_with_a_sentence(text, sentence):
+def test_a_mistake_is_refused_with_advice(text, sentence):
     with pytest.raises(SettingsError) as caught:
         read(text)
     assert sentence in caught.value.message
@@ -79,6 +79,6 @@ def test_secrets_never_show():
 
 
 @given(text=st.text(max_size=80) | st.text("[]images.=\"'{}\n x1", max_size=80))
-def test_no_text_breaks_the_reader(text):
+def test_any_text_is_read_or_refused(text):
     with contextlib.suppress(SettingsError):
         read(text)

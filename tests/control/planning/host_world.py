@@ -95,10 +95,10 @@ class HostWorld:
             unreadable=self.unreadable,
         )
         self.plan = plan
-        instances = {variant: list(one) for variant, one in plan.instances.items()}
+        instances = {variant: list(pool) for variant, pool in plan.instances.items()}
         self.status = copy_part(EndpointStatus(instances=instances), EndpointStatus)
-        for name, one in plan.plans.items():
-            self.components[name].take(one)
+        for name, component_plan in plan.plans.items():
+            self.components[name].take(component_plan)
         self.components = {name: world for name, world in self.components.items() if world.record is not None}
 
     def settle(self, seconds: float = 30.0, *, pause_s: float = 0.5) -> None:
@@ -125,7 +125,7 @@ class HostWorld:
     def serving(self, name: str) -> int:
         """Copies in the route."""
         assert self.plan is not None
-        routes = [one.route for one in self.plan.routes if one.name == name]
+        routes = [component.route for component in self.plan.routes if component.name == name]
         return sum(len(fleet.replicas) for route in routes for fleet in route.fleets)
 
     def _placed(self) -> list[Placed]:

@@ -42,18 +42,18 @@ def test_copies_move_together_once_the_cooldown_has_passed_and_none_is_missing_m
         world.step(0.5)
         assert world.serving("a") >= 2
         assert world.serving("b") >= 2
-        assert all(world.used(one).fits_in(WHOLE) for one in world.standing())
+        assert all(world.used(instance).fits_in(WHOLE) for instance in world.standing())
     assert len(world.instances) == 1
     assert sum(world.standing().values(), Counter()) == {"a": 2, "b": 2}
-    assert all(one.state is State.IN_SERVICE for one in world.components.values())
+    assert all(component.state is State.IN_SERVICE for component in world.components.values())
 
 
 def test_idle_release_moves_nothing() -> None:
     world = thinned(HostWorld(variant=managed(strategy="IDLE_RELEASE")))
-    made = {name: one.num_made for name, one in world.components.items()}
+    made = {name: component.num_made for name, component in world.components.items()}
     world.settle(3 * COOLDOWN_S, pause_s=5)
     assert len(world.instances) == 2
-    assert {name: one.num_made for name, one in world.components.items()} == made
+    assert {name: component.num_made for name, component in world.components.items()} == made
 
 
 def test_an_instance_that_others_have_no_room_for_stays() -> None:
@@ -109,12 +109,12 @@ def test_never_fewer_than_the_least_remain() -> None:
 
 def test_a_change_during_consolidation_takes_precedence() -> None:
     world = thinned(HostWorld())
-    while not any(one.leaving_s is not None for one in world.instances):
+    while not any(instance.leaving_s is not None for instance in world.instances):
         world.step(1.0)
     world.step(0.5)
     world.scale("a", 5)
     world.step(0.5)
-    assert all(one.leaving_s is None for one in world.instances)
+    assert all(instance.leaving_s is None for instance in world.instances)
     world.settle()
     assert world.components["a"].state is State.IN_SERVICE
     assert world.serving("a") == 5
@@ -124,25 +124,25 @@ def test_a_change_during_consolidation_takes_precedence() -> None:
 
 def test_a_copy_that_will_not_start_elsewhere_stays_where_it_serves() -> None:
     world = thinned(HostWorld())
-    for one in world.components.values():
-        one.behaviours[1] = BROKEN
+    for component in world.components.values():
+        component.behaviours[1] = BROKEN
     num_tries = []
     for _ in range(12):
         world.settle(COOLDOWN_S, pause_s=1)
         assert (world.serving("a"), world.serving("b")) == (2, 2)
-        num_tries.append(sum(one.num_made for one in world.components.values()))
+        num_tries.append(sum(component.num_made for component in world.components.values()))
     assert len(world.instances) == 2
     assert num_tries[-1] - num_tries[0] < 3 * len(num_tries), "it is not tried all the time"
-    for one in world.components.values():
-        one.behaviours[1] = GOOD
+    for component in world.components.values():
+        component.behaviours[1] = GOOD
     world.settle(1200 + 2 * COOLDOWN_S, pause_s=1)
     assert len(world.instances) == 1
 
 
 def test_copies_of_a_component_that_cannot_be_read_are_not_moved() -> None:
     world = thinned(HostWorld())
-    for one in world.instances:
-        world.unreadable.append(Placed(component="x", instance=one.id, need=Resources(memory_mb=1)))
+    for instance in world.instances:
+        world.unreadable.append(Placed(component="x", instance=instance.id, need=Resources(memory_mb=1)))
     world.settle(3 * COOLDOWN_S, pause_s=5)
     assert len(world.instances) == 2
 
@@ -214,7 +214,7 @@ def test_what_is_emptied_has_a_place_elsewhere(tenants: list[Tenant], limit: int
     whole = Resources(accelerators=4, memory_mb=4000)
     emptied = instances_to_empty(INSTANCES, tenants, fixed=[], whole=whole, limit=limit)
     assert len(emptied) <= limit
-    kept = [one for one in INSTANCES if one not in emptied]
+    kept = [instance for instance in INSTANCES if instance not in emptied]
     placed = [copy for tenant in tenants for copy in tenant.placed()]
     for tenant in tenants:
         for instance in tenant.instances:
@@ -224,8 +224,8 @@ def test_what_is_emptied_has_a_place_elsewhere(tenants: list[Tenant], limit: int
                 )
                 assert to is not None
                 placed.append(Placed(component=tenant.name, instance=to, need=tenant.need))
-    for one in kept:
-        used = sum((copy.need for copy in placed if copy.instance == one), Resources())
+    for instance in kept:
+        used = sum((copy.need for copy in placed if copy.instance == instance), Resources())
         assert used.fits_in(whole)
 
 
@@ -282,13 +282,13 @@ class Host(RuleBasedStateMachine):
         self.promised.pop(name, None)
         self.world.components[name].delete()
 
-    @precondition(lambda self: any(one.wanted() for one in self.world.components.values()))
+    @precondition(lambda self: any(component.wanted() for component in self.world.components.values()))
     @rule(data=st.data())
     def crash(self, data: st.DataObject) -> None:
-        worlds = [one for one in self.world.components.values() if one.wanted()]
+        worlds = [component for component in self.world.components.values() if component.wanted()]
         world = data.draw(st.sampled_from(worlds))
         self.promised.pop(world.name, None)
-        world.crash(data.draw(st.sampled_from(sorted(one.name for one in world.wanted()))))
+        world.crash(data.draw(st.sampled_from(sorted(worker.name for worker in world.wanted()))))
 
     @rule(seconds=st.sampled_from([0.5, 5.0, 60.0]), passes=st.integers(1, 20))
     def time(self, seconds: float, passes: int) -> None:
@@ -309,7 +309,11 @@ class Host(RuleBasedStateMachine):
 
     def settled(self) -> list[str]:
         """Components in service, with all copies that they shall have."""
-        found = [name for name, one in self.world.components.items() if one.record and one.state is State.IN_SERVICE]
+        found = [
+            name
+            for name, component in self.world.components.items()
+            if component.record and component.state is State.IN_SERVICE
+        ]
         return [name for name in sorted(found) if self.world.plan and self.world.serving(name) >= self.desired(name)]
 
     def desired(self, name: str) -> int:
@@ -328,7 +332,7 @@ class Host(RuleBasedStateMachine):
         if world.plan is None:
             return
         assert 1 <= len(world.instances) <= 3
-        known = {one.id for one in world.instances}
+        known = {instance.id for instance in world.instances}
         for instance in world.standing():
             assert instance in known, "an instance went with copies on it"
             assert world.used(instance).fits_in(WHOLE)
@@ -337,10 +341,10 @@ class Host(RuleBasedStateMachine):
         """It comes to rest, and stays there."""
         for seconds in [10.0] * 400:
             self.world.step(seconds)
-        before = self.world.status, {name: one.num_made for name, one in self.world.components.items()}
+        before = self.world.status, {name: component.num_made for name, component in self.world.components.items()}
         for seconds in [10.0] * 100:
             self.world.step(seconds)
-        after = self.world.status, {name: one.num_made for name, one in self.world.components.items()}
+        after = self.world.status, {name: component.num_made for name, component in self.world.components.items()}
         assert after == before
         self.no_copy_with_room_is_missing()
 
@@ -349,14 +353,14 @@ class Host(RuleBasedStateMachine):
         world = self.world
         if sorted(self.settled()) != sorted(world.components):
             return
-        placed = [copy for one in world.components.values() for copy in placed_of(one).values()]
-        for name, one in world.components.items():
-            progress = one.record.status.progress
+        placed = [copy for component in world.components.values() for copy in placed_of(component).values()]
+        for name, component in world.components.items():
+            progress = component.record.status.progress
             assert progress is not None
             if not progress.num_unplaced:
                 continue
             assert progress.failure_reason
-            (workload,) = one.record.status.revisions[self.stable(name)].workloads
+            (workload,) = component.record.status.revisions[self.stable(name)].workloads
             need = workload.need
             ids = [instance.id for instance in world.instances]
             assert len(ids) == 3

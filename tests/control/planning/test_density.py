@@ -37,7 +37,7 @@ def test_copies_that_fit_as_declared_fit_on_every_larger_number_of_instances(
     if copies > instances * (4 // accelerators):
         return
     for number in range(instances, instances + 5):
-        ids, placed = [f"i{one}" for one in range(number)], []
+        ids, placed = [f"i{index}" for index in range(number)], []
         for _ in range(Density(copies=copies, instances=instances).copies_on(number)):
             chosen = choose_instance("c", need, whole=whole, instances=ids, placed=placed, strategy=strategy)  # type: ignore[arg-type]
             assert chosen is not None

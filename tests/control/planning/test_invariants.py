@@ -90,7 +90,7 @@ class Endpoint(RuleBasedStateMachine):
     @precondition(lambda self: self.world.record is not None and self.world.wanted())
     @rule(data=st.data(), message=st.sampled_from(["", "boom"]), is_hung=st.booleans())
     def harm(self, data: st.DataObject, message: str, is_hung: bool) -> None:
-        worker = data.draw(st.sampled_from(sorted(self.world.wanted(), key=lambda one: one.name)))
+        worker = data.draw(st.sampled_from(sorted(self.world.wanted(), key=lambda worker: worker.name)))
         self.is_disturbed = self.is_disturbed or worker.revision == self.world.stable
         if is_hung:
             self.world.show(worker.name, WorkerPhase.UNHEALTHY)

@@ -21,11 +21,11 @@ def test_a_good_model_comes_into_service_with_all_its_workers() -> None:
     world.create(config(a=2, b=1))
     world.step()
     assert world.state is State.CREATING
-    assert all(not fleet.replicas for one in world.variants for fleet in one.fleets)
+    assert all(not fleet.replicas for variant in world.variants for fleet in variant.fleets)
     world.settle(5)
     assert world.state is State.IN_SERVICE
     assert world.variants[0].fleets[0].share == 1
-    assert [len(one.fleets[0].replicas) for one in world.variants] == [2, 1]
+    assert [len(variant.fleets[0].replicas) for variant in world.variants] == [2, 1]
 
 
 def test_a_host_of_components_is_in_service_at_once_and_has_no_workers() -> None:
@@ -104,7 +104,7 @@ def test_a_worker_that_stops_answering_is_replaced_after_a_while() -> None:
     assert world.shares() == {1: 1.0}
     assert world.variants[0].fleets[0].replicas == ()
     world.settle(40)
-    assert [one.name for one in world.wanted()] != [hung]
+    assert [worker.name for worker in world.wanted()] != [hung]
     assert world.variants[0].fleets[0].replicas
 
 
@@ -113,14 +113,14 @@ def test_new_weights_hold_at_once_and_new_counts_when_they_are_there() -> None:
     world.scale(a=(3.0, 2))
     assert world.state is State.UPDATING
     world.step()
-    assert [one.weight for one in world.variants] == [3.0, 1.0]
+    assert [variant.weight for variant in world.variants] == [3.0, 1.0]
     assert world.state is State.UPDATING
     world.settle(5)
     assert world.state is State.IN_SERVICE
     assert len(world.wanted()) == 3
     world.scale(a=(1.0, 0))
     world.settle(10)
-    assert [one.variant for one in world.wanted()] == ["b"]
+    assert [worker.variant for worker in world.wanted()] == ["b"]
 
 
 def test_workers_that_cannot_be_had_leave_the_count_as_it_was() -> None:
@@ -139,7 +139,7 @@ def test_a_worker_that_goes_gets_no_requests_before_it_is_stopped() -> None:
     world.scale(a=(1.0, 1))
     world.step(0.1)
     (leaving,) = [played for played in world.workers.values() if played.view.draining_s is not None]
-    assert leaving.view.name not in {one.worker for one in world.variants[0].fleets[0].replicas}
+    assert leaving.view.name not in {replica.worker for replica in world.variants[0].fleets[0].replicas}
     world.step(0.5)
     assert leaving.view.stopping_s is None
     world.step(0.6)

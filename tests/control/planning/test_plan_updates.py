@@ -44,7 +44,7 @@ def test_an_update_all_at_once_moves_the_traffic_when_the_new_fleet_is_ready() -
     assert world.shares() == {2: 1.0}
     world.settle(10)
     assert len(world.wanted(2)) == 2
-    assert all(one.revision == 2 for one in world.wanted())
+    assert all(worker.revision == 2 for worker in world.wanted())
     assert all(played.view.revision == 2 for played in world.workers.values())
 
 
@@ -152,22 +152,22 @@ def test_variants_come_and_go_with_the_traffic() -> None:
     world = served(a=1, b=1)
     world.update(config("c2", b=1, c=1), deployment=CANARY)
     world.step(0.5)
-    assert [one.name for one in world.variants] == ["a", "b"]
+    assert [variant.name for variant in world.variants] == ["a", "b"]
     world.settle(10)
-    weights = {one.name: one.weight for one in world.variants}
+    weights = {variant.name: variant.weight for variant in world.variants}
     assert weights == pytest.approx({"a": 0.45, "b": 0.5, "c": 0.05})
     world.settle(60)
-    assert [one.name for one in world.variants] == ["b", "c"]
+    assert [variant.name for variant in world.variants] == ["b", "c"]
 
 
 def test_a_variant_without_replicas_leaves_its_traffic_to_the_others_during_an_update() -> None:
     world = served(a=1, b=1)
     world.update(config("c2", b=1, c=1), deployment=CANARY)
     world.settle(10)
-    (victim,) = [one for one in world.wanted(2) if one.variant == "c"]
+    (victim,) = [worker for worker in world.wanted(2) if worker.variant == "c"]
     world.crash(victim.name)
     world.step(0.1)
-    weights = {one.name: one.weight for one in world.variants}
+    weights = {variant.name: variant.weight for variant in world.variants}
     assert weights == pytest.approx({"a": 0.45, "b": 0.5, "c": 0.0})
 
 
@@ -175,7 +175,7 @@ def test_the_old_fleet_takes_over_again_while_it_is_kept() -> None:
     world = served(a=1)
     world.update(config("c2", b=2), Behaviour(crash_s=90.0), deployment=CANARY)
     world.settle(85)
-    assert [one.name for one in world.variants] == ["b"]
+    assert [variant.name for variant in world.variants] == ["b"]
     world.settle(60)
     assert world.stable == 1
     assert world.shares("a") == {1: 1.0}

@@ -51,7 +51,7 @@ def test_no_instance_is_ever_overfull(
     number: int, num_instances: int, cpus: int, memory: int, strategy: Strategy
 ) -> None:
     whole, need = Resources(cpus=16, memory_mb=4000), Resources(cpus=cpus, memory_mb=memory)
-    found = put(number, [f"i{one}" for one in range(num_instances)], whole, need, strategy)
+    found = put(number, [f"i{index}" for index in range(num_instances)], whole, need, strategy)
     for instance in set(found) - {None}:
         copies = found.count(instance)
         assert copies * cpus <= whole.cpus
@@ -68,7 +68,7 @@ def test_an_empty_instance_goes_after_the_cooldown_and_never_below_the_least() -
         pool[:] = kept_instances(
             pool, rules, copies=dict.fromkeys(busy, 1), now_s=now_s, new_id=lambda: f"n{next(numbers)}"
         )
-        return [one.id for one in pool]
+        return [instance.id for instance in pool]
 
     assert kept({"a", "b", "c"}, 0) == ["a", "b", "c"]
     assert kept({"b"}, 10) == ["a", "b", "c"]

@@ -155,7 +155,9 @@ class World:
         """The workers as they are now."""
         for played in self.workers.values():
             self._observe(played)
-        return [replace(one.view, num_requests=self.busy.get(one.view.name, 0)) for one in self.workers.values()]
+        return [
+            replace(played.view, num_requests=self.busy.get(played.view.name, 0)) for played in self.workers.values()
+        ]
 
     def take(self, plan: Plan) -> None:
         """Record and do what was planned."""
@@ -192,11 +194,11 @@ class World:
     def wanted(self, revision: int | None = None) -> list[WorkerView]:
         """Workers that serve or will."""
         views = [played.view for played in self.workers.values()]
-        return [one for one in views if one.is_wanted and revision in (None, one.revision)]
+        return [view for view in views if view.is_wanted and revision in (None, view.revision)]
 
     def shares(self, variant: str = "a") -> dict[int, float]:
         """Share of each revision, as it is routed."""
-        route = next(one for one in self.variants if one.name == variant)
+        route = next(route for route in self.variants if route.name == variant)
         return {fleet.generation: fleet.share for fleet in route.fleets}
 
     def crash(self, name: str, message: str = "") -> None:

@@ -109,4 +109,4 @@ def kept_workers(database: Path) -> dict[str, FakeWorker]:
 def routed(store: SqlStore, endpoint: str) -> list[str]:
     route = store.get(ROUTE, endpoint)
     assert route is not None
-    return [replica.worker for one in route.spec.variants for fleet in one.fleets for replica in fleet.replicas]
+    return [replica.worker for variant in route.spec.variants for fleet in variant.fleets for replica in fleet.replicas]

@@ -353,12 +353,12 @@ def test_a_burst_with_a_shared_prefix_computes_it_once() -> None:
 
 def test_different_salts_share_no_blocks() -> None:
     scheduler = make_scheduler()
-    one, other = make_sequence(0, [9] * 20, salt="a"), make_sequence(1, [9] * 20, salt="b")
-    scheduler.add(one)
+    first, second = make_sequence(0, [9] * 20, salt="a"), make_sequence(1, [9] * 20, salt="b")
+    scheduler.add(first)
     run_step(scheduler)
-    scheduler.add(other)
+    scheduler.add(second)
     run_all(scheduler)
-    assert other.num_cached_tokens == 0
+    assert second.num_cached_tokens == 0
 
 
 def test_the_last_known_token_is_always_computed() -> None:

@@ -51,19 +51,21 @@ def builder_for(*sequences: Sequence, end_ids: tuple[int, ...] = ()) -> StepBuil
 
 
 def test_decoding_sequences_are_followed_by_chunks() -> None:
-    one, two = make_sequence(3, prompt=5, output=2, computed=6), make_sequence(1, prompt=9, output=1, computed=9)
+    first, second = make_sequence(3, prompt=5, output=2, computed=6), make_sequence(1, prompt=9, output=1, computed=9)
     reading = make_sequence(2, prompt=20, output=0, computed=4)
-    step, logit_rows = builder_for(one, two, reading).build(plan_of([one, two], [(reading, 3)]))
+    step, logit_rows = builder_for(first, second, reading).build(plan_of([first, second], [(reading, 3)]))
     assert step.token_ids.tolist() == [306, 109, 204, 205, 206]
     assert step.query_starts.tolist() == [0, 1, 2, 5]
     assert step.context_lens.tolist() == [6, 9, 4]
-    assert [row[: len(s.blocks)].tolist() for row, s in zip(step.block_tables, (one, two, reading), strict=True)] == [
-        one.blocks,
-        two.blocks,
+    assert [
+        row[: len(s.blocks)].tolist() for row, s in zip(step.block_tables, (first, second, reading), strict=True)
+    ] == [
+        first.blocks,
+        second.blocks,
         reading.blocks,
     ]
     assert step.rows.tolist() == [0, 1]
-    assert logit_rows.drawing == [one, two]
+    assert logit_rows.drawing == [first, second]
     assert step.block_tables.flags.c_contiguous
 
 

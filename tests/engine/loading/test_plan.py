@@ -18,14 +18,14 @@ LONG = replace(SPEC, max_positions=131_072)
 def test_the_default_context_is_the_models_limited_to_8192_tokens() -> None:
     assert resolve_limits(CONFIG, SPEC).max_model_len == SPEC.max_positions
     assert resolve_limits(CONFIG, LONG).max_model_len == 8192
-    assert resolve_limits(replace(CONFIG, max_model_len=100_000), LONG).max_model_len == 100_000
+    assert resolve_limits(CONFIG, LONG, max_model_len=100_000).max_model_len == 100_000
 
 
 def test_a_context_longer_than_the_model_is_refused_unless_rope_grows() -> None:
     with pytest.raises(SettingsError, match="4096"):
-        resolve_limits(replace(CONFIG, max_model_len=5000), SPEC)
+        resolve_limits(CONFIG, SPEC, max_model_len=5000)
     dynamic = replace(SPEC, ropes=(RopeSpec(kind="dynamic", factor=2.0),))
-    assert resolve_limits(replace(CONFIG, max_model_len=5000), dynamic).max_model_len == 5000
+    assert resolve_limits(CONFIG, dynamic, max_model_len=5000).max_model_len == 5000
 
 
 def test_a_prompt_leaves_room_for_one_token() -> None:
@@ -50,7 +50,12 @@ def test_more_threads_than_cpus_are_refused() -> None:
         check_threads(3, num_cpus=2)
 
 
-@pytest.mark.parametrize("name", ["max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_waiting_seqs"])
+def test_a_negative_context_is_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match="max_model_len is -1; expected at least 2"):
+        resolve_limits(CONFIG, SPEC, max_model_len=-1)
+
+
+@pytest.mark.parametrize("name", ["max_num_seqs", "max_num_batched_tokens", "max_waiting_seqs"])
 def test_out_of_range_numbers_are_refused_by_name(name: str) -> None:
     with pytest.raises(SettingsError, match=name):
         resolve_limits(replace(CONFIG, **{name: -1}), SPEC)

@@ -10,14 +10,13 @@ from click.testing import CliRunner
 
 from headrace.cli.main import cli
 from headrace.core.errors import InsufficientMemory, SettingsError
-from headrace.engine.loading.assembly import assemble
 from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.loading import load_model
 from headrace.models.places import gguf_name
 from headrace.models.weights import Encoding, WeightSource
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.models.model_files import (
     TINY_LLAMA,
@@ -82,21 +81,19 @@ def test_smoothed_weights_equal_those_of_the_offline_command(llama: Path, tmp_pa
 
 
 def test_an_engine_with_dtype_smoothquant_runs_smoothed_weights_as_w8a8(llama: Path, tmp_path: Path) -> None:
-    config = engine_config(
-        ServerSettings(
-            model=str(llama),
-            dtype="smoothquant",
-            smoothquant_alpha=0.5,
-            cache_dir=tmp_path,
-            max_model_len=64,
-            threads=1,
-        )
+    settings = ServerSettings(
+        model=str(llama),
+        dtype="smoothquant",
+        smoothquant_alpha=0.5,
+        cache_dir=tmp_path,
+        max_model_len=64,
+        threads=1,
     )
-    engine = assemble(config)
+    engine = load_engine(settings)
     assert (engine.info.name, engine.info.dtype) == (llama.name, "w8a8")
     assert len(folders(tmp_path)) == 1
     (first,) = (tmp_path / "packed").glob("*.weights")
-    assemble(replace(config, dtype="w8a8"))
+    load_engine(replace(settings, dtype="w8a8"))
     plain = set((tmp_path / "packed").glob("*.weights")) - {first}
     assert len(plain) == 1, "other weights than those of plain w8a8"
 
@@ -122,9 +119,9 @@ def test_other_weights_of_the_same_name_are_quantized_again(llama: Path, tmp_pat
 def test_workers_that_start_together_smooth_the_weights_once(llama: Path, tmp_path: Path) -> None:
     told = [Told() for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
-        made = list(pool.map(lambda one: smoothed(llama, tmp_path, one), told))
+        made = list(pool.map(lambda progress: smoothed(llama, tmp_path, progress), told))
     assert len({weights.fingerprint for weights in made}) == 1
-    assert sum(one.layers > 0 for one in told) == 1
+    assert sum(progress.layers > 0 for progress in told) == 1
 
 
 def test_files_of_a_killed_start_are_removed(llama: Path, tmp_path: Path) -> None:

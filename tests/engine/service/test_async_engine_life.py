@@ -63,6 +63,19 @@ async def test_cancelling_the_reader_aborts_the_request() -> None:
         await settled(engine, lambda stats: stats.num_free_blocks == stats.num_blocks)
 
 
+async def test_a_request_that_is_aborted_right_before_the_end_frees_its_blocks() -> None:
+    gate = Gate()
+    async with running(make_engine(before_step=gate, bias=NO_EOS)) as engine:
+        chunks = engine.generate(request("x", max_new_tokens=300))
+        await anext(chunks)
+        gate.is_open.clear()
+        await chunks.aclose()
+        closing = asyncio.create_task(engine.close(deadline_s=5))
+        await settled(engine, lambda _: engine._thread._is_stopping)
+        gate.is_open.set()
+        await closing
+
+
 async def test_an_idle_engine_runs_no_steps_and_its_thread_sleeps() -> None:
     gate = Gate()
     async with running(make_engine(before_step=gate)) as engine:

@@ -46,8 +46,8 @@ async def test_queued_chunks_are_fed_first_and_later_ones_within_the_delivering_
 async def test_a_function_can_pause_the_feed(num_before: int) -> None:
     stream, seen = stream_of(), []
 
-    def take(one: Chunk) -> bool:
-        seen.append(one.text)
+    def take(chunk: Chunk) -> bool:
+        seen.append(chunk.text)
         return False
 
     texts = ["a", "b"]
@@ -118,8 +118,8 @@ async def test_relay_and_generate_give_the_same_chunks(sampling: dict[str, objec
         relayed: list[Chunk] = []
         pauses = 0
 
-        def take(one: Chunk) -> bool:
-            relayed.append(one)
+        def take(chunk: Chunk) -> bool:
+            relayed.append(chunk)
             return len(relayed) % 3 != 0
 
         async def drain() -> None:

@@ -72,7 +72,7 @@ def essence(answer: Answer) -> tuple[object, ...]:
 async def plainly(wanted: list[GenerationRequest], **options: object) -> list[tuple[object, ...]]:
     """Each request alone, without drafts and without a cache."""
     async with running(make_engine(limits=replace(LIMITS, enable_prefix_caching=False), **options)) as engine:
-        return [essence(await ask(engine, one)) for one in wanted]
+        return [essence(await ask(engine, request)) for request in wanted]
 
 
 TEXTS = {"letters": {"bias": FEW_LETTERS}, "babble": {"bias": FEW_LETTERS, "script": babble}}
@@ -97,7 +97,7 @@ async def test_drafting_does_not_change_any_answer(text: str, sampled: bool) -> 
         async with running(drafting_engine(limits=limits, num_blocks=num_blocks, **TEXTS[text])) as engine:
             if case == "tiny pool":
                 engine._engine.scheduler._expected_output_tokens = 1.0
-            answers = await asyncio.gather(*(ask(engine, one) for one in wanted))
+            answers = await asyncio.gather(*(ask(engine, request) for request in wanted))
             assert [essence(answer) for answer in answers] == expected, case
             stats = engine.stats()
             assert 0 < stats.accepted_tokens_total < stats.drafted_tokens_total, case
@@ -110,11 +110,11 @@ async def test_registered_blocks_hold_the_tokens_of_their_hash(text: str) -> Non
     """A refused draft must leave nothing behind: neither in a block that is full nor under a wrong hash."""
     async with running(drafting_engine(**TEXTS[text])) as engine:
         wanted = [request("ab" * 9 + letter, max_new_tokens=200, ignore_eos=True) for letter in "abcd"]
-        answers = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        answers = await asyncio.gather(*(ask(engine, request) for request in wanted))
         pool, runner = engine._engine.scheduler.pool, engine._runner
         assert isinstance(runner, FakeRunner)
-        for one, answer in zip(wanted, answers, strict=True):
-            tokens = [*str(one.prompt).encode(), *answer.ids]
+        for request_, answer in zip(wanted, answers, strict=True):
+            tokens = [*str(request_.prompt).encode(), *answer.ids]
             found, block_hash = 0, root_hash("salt:")
             for start in range(0, len(tokens) - 16, 16):
                 block_tokens = tokens[start : start + 16]

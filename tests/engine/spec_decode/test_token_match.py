@@ -65,7 +65,7 @@ def test_repeats_restore_trust() -> None:
 
 @given(TOKENS, st.integers(0, 300), st.integers(1, 12))
 def test_every_match_is_a_real_occurrence(tokens: list[int], from_token: int, count: int) -> None:
-    """Whatever is guessed stood behind an equal pair of tokens, and a guess goes on as the tokens there do."""
+    """Every guess follows an earlier occurrence of the same pair of tokens, and continues as the tokens there."""
     matcher = matcher_of(tokens, from_token=min(from_token, len(tokens)))
     if matcher.trust(0) == 0:
         return

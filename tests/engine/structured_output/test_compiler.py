@@ -77,10 +77,10 @@ async def test_forced_tokens_take_no_step() -> None:
 
 @pytest.mark.parametrize("grammar", [JSON, Grammar("regex", "abc(def|dog)[0-9]{3}end")])
 async def test_forced_tokens_are_the_tokens_that_would_have_been_drawn(grammar: Grammar) -> None:
-    asked = request("x", temperature=1.0, seed=4, max_new_tokens=200, grammar=grammar)
-    with_logprobs = replace(asked, sampling=replace(asked.sampling, logprobs=0))
+    without_logprobs = request("x", temperature=1.0, seed=4, max_new_tokens=200, grammar=grammar)
+    with_logprobs = replace(without_logprobs, sampling=replace(without_logprobs.sampling, logprobs=0))
     async with running(make_engine()) as engine:
-        jumped, drawn = await ask(engine, asked), await ask(engine, with_logprobs)
+        jumped, drawn = await ask(engine, without_logprobs), await ask(engine, with_logprobs)
     assert [token.id for token in jumped.tokens] == [token.id for token in drawn.tokens]
     assert all(token.logprob is not None for token in drawn.tokens)
 
@@ -97,10 +97,10 @@ async def test_forced_tokens_respect_the_length_limit(max_new_tokens: int) -> No
 async def test_a_constrained_answer_does_not_depend_on_the_batch_or_preemption() -> None:
     wanted = [request(f"{i}" * 30, max_new_tokens=120, temperature=1.0, seed=i, grammar=JSON) for i in range(8)]
     async with running(make_engine()) as engine:
-        alone = [await ask(engine, one) for one in wanted]
+        alone = [await ask(engine, request) for request in wanted]
     async with running(make_engine(room=runner_limits(12))) as engine:
         engine._engine.scheduler._expected_output_tokens = 1.0
-        together = await asyncio.gather(*(ask(engine, one) for one in wanted))
+        together = await asyncio.gather(*(ask(engine, request) for request in wanted))
         assert engine.stats().preemptions_total > 0
     assert [answer.text for answer in together] == [answer.text for answer in alone]
 

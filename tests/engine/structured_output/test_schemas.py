@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.generation import FinishReason, Grammar
-from headrace.engine.loading.assembly import assemble
-from headrace.server.engine_config import engine_config
+from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings
 from tests.engine.support import ask, request, running
 from tests.schemas import RECURSIVE, SCHEMAS, problem
@@ -28,7 +27,7 @@ async def test_forty_schemas_are_answered_validly_greedily_and_by_seed(
     )
     cases = [(name, schema, seed) for seed in (None, *range(NUM_SEEDS)) for name, schema in SCHEMAS.items()]
     cases += [(name, schema, 0) for name, schema in RECURSIVE.items()]
-    async with running(assemble(engine_config(settings))) as engine:
+    async with running(load_engine(settings)) as engine:
         answers = await asyncio.gather(
             *(
                 ask(

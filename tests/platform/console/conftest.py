@@ -29,7 +29,7 @@ def platform(running: FakePlatform, driver: webdriver.Chrome) -> FakePlatform:
         driver.execute_script("localStorage.clear(); sessionStorage.clear()")
     driver.get("about:blank")
     fresh = FakePlatform()
-    for one in fields(FakePlatform):
-        if one.name != "url":
-            setattr(running, one.name, getattr(fresh, one.name))
+    for field in fields(FakePlatform):
+        if field.name != "url":
+            setattr(running, field.name, getattr(fresh, field.name))
     return running

@@ -34,7 +34,7 @@ TRACKING: dict[str, Any] = {
 
 
 def requests_at(second: int) -> float:
-    """How many are under way: along the hour's line, and a little to and fro."""
+    """Requests in flight: along the hour's line, with some noise."""
     minute = second / 60
     (low, before), (high, after) = next(pair for pair in pairwise(LOAD) if pair[0][0] <= minute < pair[1][0])
     line = before + (after - before) * (minute - low) / (high - low)

@@ -152,7 +152,7 @@ def test_the_log_of_a_copy_is_a_click_away(page: Console, platform: FakePlatform
     platform.logs |= {"AllTraffic/chat-1": ["one"], "AllTraffic/chat-2": ["two"]}
     page.all("#placement .instance li a")[1].click()
     page.until(lambda: [line.text for line in page.all("#lines .what")] == ["two"], "the line of that copy")
-    assert {one["logGroupName"] for one in platform.asked("GetLogEvents")} == {
+    assert {call["logGroupName"] for call in platform.asked("GetLogEvents")} == {
         "/aws/sagemaker/InferenceComponents/chat"
     }
 
@@ -162,7 +162,7 @@ def test_a_host_has_the_log_of_its_first_component(driver: webdriver.Chrome, pla
     platform.logs |= {"AllTraffic/chat-1": ["one"]}
     page = Console(driver, platform, "#/host/logs")
     page.until(lambda: [line.text for line in page.all("#lines .what")] == ["one"], "the line")
-    groups = {one["logGroupName"] for one in platform.asked("DescribeLogStreams")}
+    groups = {call["logGroupName"] for call in platform.asked("DescribeLogStreams")}
     assert groups == {"/aws/sagemaker/InferenceComponents/chat"}
 
 

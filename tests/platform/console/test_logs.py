@@ -35,11 +35,13 @@ def test_logs_of_several_workers_are_distinguished_and_filtered(
     page.until(lambda: len(page.all("#lines > div")) == 4, "the lines")
     assert {who.text for who in page.all("#lines .who")} == {"a", "b"}
     page.find("#log-filter").send_keys("CRASH")
-    page.until(lambda: [one.text for one in page.all("#lines > div:not([hidden]) .what")] == ["crashed"], "the filter")
+    page.until(
+        lambda: [element.text for element in page.all("#lines > div:not([hidden]) .what")] == ["crashed"], "the filter"
+    )
     page.find("#log-filter").clear()
     page.find("#log-filter").send_keys(Keys.NULL)
     page.find("#stream option[value='AllTraffic/a']").click()
-    page.until(lambda: [one.text for one in page.all("#lines .what")] == ["loading", "ready"], "one worker")
+    page.until(lambda: [element.text for element in page.all("#lines .what")] == ["loading", "ready"], "one worker")
 
 
 def test_json_lines_of_our_workers_are_shown_readably(driver: webdriver.Chrome, platform: FakePlatform) -> None:

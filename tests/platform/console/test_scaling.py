@@ -35,17 +35,22 @@ def page(driver: webdriver.Chrome, platform: FakePlatform, world: World) -> Cons
 
 def test_one_time_axis_shows_capacity_metric_alarms_and_activities(page: Console) -> None:
     assert page.text("#scaling-facts") == "Scaled between 1 and 3 instances by chat-load and chat-quiet"
-    titles = [one.text for one in page.all(".timeline .lane-title")]
+    titles = [element.text for element in page.all(".timeline .lane-title")]
     words = ("Capacity", "ConcurrentRequestsPerModel", "Requests a minute", "Alarms", "Activities")
     assert all(title.startswith(word) for title, word in zip(titles, words, strict=True)), titles
     assert "instances that serve" in titles[0]
     assert "average over 10 s" in titles[1]
     assert "every 1 min" in titles[2]
-    assert [one.text for one in page.all(".timeline .rule-word")] == ["min 1", "max 3", "target 4", "threshold 1"]
+    assert [element.text for element in page.all(".timeline .rule-word")] == [
+        "min 1",
+        "max 3",
+        "target 4",
+        "threshold 1",
+    ]
     for line in ("serving", "desired", "measured"):
-        assert all(one.get_attribute("d") for one in page.all(f".timeline path.{line}")), line
+        assert all(element.get_attribute("d") for element in page.all(f".timeline path.{line}")), line
     assert len(page.all(".timeline .mark.out")) == len(page.all(".timeline .mark.in")) == 2
-    assert {one.text for one in page.all(".timeline .number")} == {"1", "2", "3"}
+    assert {element.text for element in page.all(".timeline .number")} == {"1", "2", "3"}
     assert page.all(".timeline .band-OK")
     assert page.all(".timeline .band-INSUFFICIENT_DATA")
     assert page.all(".timeline .band-ALARM")

@@ -1,4 +1,4 @@
-"""botocore as a client: what it sends for a call, and what it makes of our answers."""
+"""botocore as a client: it sends our calls and parses our responses."""
 
 import io
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ def request_of(service, name, params, protocol=None):
 
 
 def result_of(service, name, response, protocol=None):
-    """What boto3 returns for a response, without the metadata."""
+    """The value that boto3 returns for a response, without the metadata."""
     operation = services.operation(service, name)
     body = io.BytesIO(response.body) if operation.has_streaming_output else response.body
     result = parsed(service, response, operation.output_shape, body=body, protocol=protocol)
@@ -70,7 +70,7 @@ def parsed(service, response, shape, *, body=None, protocol=None):
 
 
 def as_client_sees(value, shape):
-    """Our values as boto3 has them: moments are datetimes."""
+    """Our values as boto3 returns them: timestamps are datetimes."""
     if shape is None:
         return {}
     kind = shape.type_name

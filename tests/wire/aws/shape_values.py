@@ -1,4 +1,4 @@
-"""Hypothesis strategies for values of botocore's shapes: the types are right, the constraints are not looked at."""
+"""Hypothesis strategies for values of botocore's shapes: types are right, constraints are ignored."""
 
 from hypothesis import strategies as st
 

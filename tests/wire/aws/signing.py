@@ -35,7 +35,7 @@ def signed(kind, service, *, method="POST", path="/", body=b"", headers=None, to
 
 
 def http_request(prepared):
-    """What a server sees of it."""
+    """The request as a server receives it."""
     url = urlsplit(prepared.url)
     headers = {name.lower(): _text(value) for name, value in prepared.headers.items()}
     body = prepared.body.encode() if isinstance(prepared.body, str) else prepared.body
@@ -51,7 +51,7 @@ def changed(request, **changes):
 
 
 class Stopped(Exception):
-    """Carries the request that a client was about to send."""
+    """Contains the request that a client was about to send."""
 
     def __init__(self, request):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whatever bytes come, a call comes out or an `AwsError` that can be written: never another exception, never a 5xx."""
+"""Any bytes become a call or an `AwsError` that can be rendered: never another exception, never a 5xx."""
 
 import json
 from urllib.parse import urlencode
@@ -83,7 +83,7 @@ def as_json(value):
 
 @pytest.mark.parametrize("target", JSON_TARGETS)
 @given(body=values.map(as_json) | st.binary(max_size=60))
-def test_json(target, body):
+def test_any_json_body_is_parsed_or_refused(target, body):
     check(HttpRequest("POST", "/", "", {"x-amz-target": target}, body))
 
 
@@ -114,7 +114,7 @@ def test_json(target, body):
     raw=st.binary(max_size=30),
     version=st.sampled_from(["&Version=2011-06-15", "&Version=2010-05-08", ""]),
 )
-def test_forms(action, fields, raw, version):
+def test_any_form_is_parsed_or_refused(action, fields, raw, version):
     body = f"Action={action}{version}&{urlencode(fields)}&".encode() + raw
     check(HttpRequest("POST", "/", "", FORM, body))
 
@@ -137,7 +137,7 @@ RUNTIME_HEADERS = [
     query=st.text(max_size=10),
     body=st.binary(max_size=20),
 )
-def test_runtime(name, action, headers, query, body):
+def test_any_runtime_request_is_parsed_or_refused(name, action, headers, query, body):
     check(HttpRequest("POST", f"/endpoints/{name}/{action}", query, headers, body))
 
 
@@ -151,7 +151,7 @@ def test_runtime(name, action, headers, query, body):
     ),
     body=st.binary(max_size=20),
 )
-def test_anything(method, path, query, headers, body):
+def test_any_request_is_parsed_or_refused(method, path, query, headers, body):
     check(HttpRequest(method, path, query, headers, body))
 
 
@@ -182,7 +182,7 @@ def test_well_known_bad_bodies(target, body):
 
 
 @pytest.mark.parametrize("depth", range(50, 1000, 50))
-def test_a_deep_value_is_refused_or_taken(depth):
+def test_a_deeply_nested_value_is_refused_or_accepted(depth):
     inner = b'{"SubExpressions":[' * depth + b"]}" * depth
     body = b'{"Resource": "TrainingJob", "SearchExpression":' + inner + b"}"
 
@@ -214,7 +214,7 @@ def test_an_unknown_operation_is_named():
     assert caught.value.code == "InvalidAction"
 
 
-def test_a_service_is_not_spoken_to_in_a_protocol_that_it_has_not():
+def test_a_service_refuses_protocols_that_it_does_not_have():
     headers = {**FORM, "authorization": "Credential=a/d/r/sagemaker/aws4_request,"}
 
     with pytest.raises(AwsError, match="Could not find operation ListModels"):

@@ -16,7 +16,7 @@ from tests.wire.aws.signing import ACCESS_KEY, SECRET, SECRETS
 
 
 def made(*, service="sagemaker", action="CallWithBearerToken", expires=43_200, session=None):
-    """A token, and when it was signed."""
+    """A token and the time of its signature."""
     request = AWSRequest(
         method="POST",
         url="https://sagemaker.amazonaws.com/",
@@ -31,7 +31,7 @@ def made(*, service="sagemaker", action="CallWithBearerToken", expires=43_200, s
 
 
 @pytest.mark.parametrize("session", [None, "session/token=="])
-def test_a_token_says_who_made_it(session):
+def test_a_token_identifies_its_signer(session):
     token, signed_s = made(session=session)
 
     assert bearer_tokens.is_bearer_token(token)
@@ -48,7 +48,7 @@ def test_a_token_for_something_else_is_refused(options):
         bearer_tokens.verify(token, SECRETS.get, signed_s)
 
 
-def test_a_token_past_its_time_or_of_another_key_is_refused():
+def test_a_token_that_is_expired_or_of_another_key_is_refused():
     token, signed_s = made()
 
     for secrets, now_s in ((SECRETS, signed_s + 43_201), ({ACCESS_KEY: "other"}, signed_s), ({}, signed_s)):
@@ -57,6 +57,6 @@ def test_a_token_past_its_time_or_of_another_key_is_refused():
 
 
 @given(text=st.text(max_size=40) | st.binary(max_size=90).map(lambda data: base64.b64encode(data).decode()))
-def test_what_is_no_token_is_refused(text):
+def test_a_malformed_token_is_refused(text):
     with pytest.raises(AwsError):
         bearer_tokens.verify(bearer_tokens.PREFIX + text, SECRETS.get, 0.0)

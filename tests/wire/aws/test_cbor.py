@@ -26,7 +26,7 @@ quick = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, H
 @pytest.mark.parametrize("name", OPERATIONS)
 @quick
 @given(data=st.data())
-def test_parameters_arrive_as_they_were_given(name, data):
+def test_parameters_arrive_unchanged(name, data):
     operation = services.operation("cloudwatch", name)
     params = data.draw(values(operation.input_shape))
 
@@ -38,7 +38,7 @@ def test_parameters_arrive_as_they_were_given(name, data):
 @pytest.mark.parametrize("name", OPERATIONS)
 @quick
 @given(data=st.data())
-def test_results_arrive_as_they_were_given(name, data):
+def test_results_arrive_unchanged(name, data):
     shape = services.operation("cloudwatch", name).output_shape
     result = {} if shape is None else data.draw(values(shape))
 
@@ -49,14 +49,14 @@ def test_results_arrive_as_they_were_given(name, data):
     assert dict(response.headers)["x-amzn-requestid"] == "the-id"
 
 
-def test_an_operation_without_a_result_has_no_body_and_no_type_of_one():
+def test_an_operation_without_a_result_has_no_body_and_no_content_type():
     response = calls.render(AwsCall("cloudwatch", "PutMetricData", PROTOCOL), {}, "the-id")
 
     assert response.body == b""
     assert "content-type" not in dict(response.headers)
 
 
-def test_what_utf8_cannot_hold_does_not_break_the_answer():
+def test_text_that_utf8_cannot_encode_does_not_break_the_response():
     call = AwsCall("cloudwatch", "ListMetrics", PROTOCOL)
 
     response = calls.render(call, {"Metrics": [{"MetricName": "a\ud800"}]}, "the-id")
@@ -81,7 +81,7 @@ def parse(body, name="ListMetrics", service="GraniteServiceVersion20100801"):
         cbor2.dumps({"Newer": {"a": [1.5, b"x", True]}}),
     ],
 )
-def test_no_parameters_may_be_said_in_several_ways(body):
+def test_empty_parameters_may_be_sent_in_several_ways(body):
     assert parse(body).params == {}
 
 
@@ -106,7 +106,7 @@ def test_no_parameters_may_be_said_in_several_ways(body):
         cbor2.dumps(["a list"]),
     ],
 )
-def test_what_is_not_the_protocol_is_refused(body):
+def test_requests_that_violate_the_protocol_are_refused(body):
     with pytest.raises(AwsError) as raised:
         parse(body)
 
@@ -131,13 +131,13 @@ def outcome_of(body):
     ("name", "service"),
     [("NoSuch", "GraniteServiceVersion20100801"), ("ListModels", "SageMaker"), ("List", "Elsewhere")],
 )
-def test_what_does_not_speak_it_is_not_known(name, service):
+def test_services_without_the_protocol_are_unknown_operations(name, service):
     with pytest.raises(AwsError) as raised:
         parse(b"", name, service)
 
     assert raised.value.code == "UnknownOperationException"
 
 
-def test_constraints_of_the_model_are_held_up():
+def test_constraints_of_the_model_are_enforced():
     with pytest.raises(AwsError, match="Member must not be null"):
         parse(cbor2.dumps({"Namespace": "n"}), "GetMetricStatistics")

@@ -1,4 +1,4 @@
-"""Bodies that were compressed."""
+"""Decompression of request bodies."""
 
 import gzip
 
@@ -13,7 +13,7 @@ def request(body, **headers):
     return HttpRequest("POST", "/", "", headers, body)
 
 
-def test_gzip_is_undone_once():
+def test_gzip_is_decompressed_once():
     plain = inflated(request(gzip.compress(b"{}"), **{"content-encoding": "GZIP", "host": "h"}), max_bytes=2)
 
     assert (plain.body, plain.headers) == (b"{}", {"host": "h"})
@@ -31,7 +31,7 @@ def test_gzip_is_undone_once():
     ],
     ids=["not gzip", "cut off", "too large", "brotli", "empty"],
 )
-def test_what_cannot_be_inflated_is_refused(body, encoding, status):
+def test_a_body_that_cannot_be_decompressed_is_refused(body, encoding, status):
     with pytest.raises(AwsError) as raised:
         inflated(request(body, **{"content-encoding": encoding}), max_bytes=10)
 

@@ -16,7 +16,7 @@ def test_every_operation_of_every_model_is_named_once():
             assert section.count(f"`{name}`") == 1, name
 
 
-def test_a_handled_operation_shows_what_it_takes_and_answers():
+def test_a_handled_operation_shows_its_request_and_response_members():
     page = coverage.markdown(HANDLED, documented=["sagemaker", "sts"])
 
     assert "| `DeleteModel` | **ModelName** | - |" in page

@@ -25,7 +25,7 @@ def _empty(protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_no_message_breaks_the_answer(protocol):
+def test_any_message_is_rendered_as_a_valid_response(protocol):
     response = calls.render_error(protocol, AwsError("Some\r\nError", "a\x00b\ud800c\x1b"), "the-id")
 
     code, message = error_of(protocol, response)
@@ -34,7 +34,7 @@ def test_no_message_breaks_the_answer(protocol):
     assert all(value.isprintable() for _, value in response.headers)
 
 
-def test_a_model_error_carries_its_members():
+def test_a_model_error_contains_its_members():
     members = {"OriginalStatusCode": 400, "OriginalMessage": "bad", "LogStreamArn": "arn"}
     call = AwsCall("sagemaker-runtime", "InvokeEndpoint", "rest-json")
 
@@ -58,14 +58,14 @@ def test_a_model_error_carries_its_members():
         (AwsError("ResourceInUse", "m", status=409), "ResourceInUse", 409),
     ],
 )
-def test_a_code_brings_its_status(error, code, status):
+def test_a_code_determines_the_status(error, code, status):
     assert (error.code, error.http_status) == (code, status)
 
 
 @pytest.mark.parametrize(
     ("code", "is_retried"), [("ThrottlingException", True), ("InternalFailure", True), ("ValidationException", False)]
 )
-def test_an_aws_error_is_worth_a_retry_where_sdks_retry_it(code, is_retried):
+def test_an_aws_error_is_retryable_if_sdks_retry_it(code, is_retried):
     assert AwsError(code, "m").retryable is is_retried
 
 
@@ -77,14 +77,14 @@ def test_statuses_agree_with_the_models():
                 assert AwsError(shape.error_code, "m").http_status == status
 
 
-def test_what_is_not_there_is_said_in_the_words_that_sdks_look_for():
+def test_a_missing_resource_has_the_text_that_sdks_look_for():
     error = errors.not_found("endpoint", "arn:aws:sagemaker:us-east-1:123456789012:endpoint/e")
 
     assert error.code == "ValidationException"
     assert error.message == 'Could not find endpoint "arn:aws:sagemaker:us-east-1:123456789012:endpoint/e".'
 
 
-def test_an_error_of_the_model_names_its_message_as_the_shape_does():
+def test_the_message_has_the_name_that_the_errors_shape_gives_it():
     call = AwsCall("sagemaker", "CreateModel", "json")
 
     response = calls.render_error(call, AwsError("ResourceInUse", "taken"), "the-id")
@@ -95,7 +95,7 @@ def test_an_error_of_the_model_names_its_message_as_the_shape_does():
     assert dict(other.headers)["x-amzn-errortype"] == "ValidationException"
 
 
-def test_an_error_of_sts_says_whose_fault_it_is():
+def test_an_error_of_sts_contains_sender_or_receiver():
     target = Target(service="sts", protocol="query", operation="GetCallerIdentity")
 
     ours = calls.render_error(target, AwsError("InternalFailure", "m"), "the-id")
@@ -107,7 +107,7 @@ def test_an_error_of_sts_says_whose_fault_it_is():
     assert b"<RequestId>the-id</RequestId>" in theirs.body
 
 
-def test_s3_has_its_own_form():
+def test_s3_errors_have_their_own_format():
     response = calls.render_error("rest-xml", AwsError("AccessDenied", "Access Denied", status=403), "the-id")
 
     assert response.body == (
@@ -128,19 +128,19 @@ def test_s3_has_its_own_form():
         (Target(service="sagemaker", protocol="json"), "UnknownOperationException", 400),
     ],
 )
-def test_an_error_can_be_written_for_what_is_unknown(target, code, status):
+def test_errors_of_unknown_services_can_be_rendered(target, code, status):
     response = calls.render_error(target, errors.unknown_operation(target.service, target.operation), "the-id")
 
     assert response.status == status
     assert error_of("json", response)[0] == code
 
 
-def test_the_representation_shows_what_it_is():
+def test_the_representation_shows_code_message_and_status():
     assert repr(AwsError("Code", "text")) == "AwsError('Code', 'text', status=400)"
 
 
 @pytest.mark.parametrize("protocol", ["json", "smithy-rpc-v2-cbor"])
-def test_a_service_that_spoke_query_first_says_both_names_of_an_error(protocol):
+def test_a_service_that_had_the_query_protocol_sends_both_names_of_an_error(protocol):
     call = AwsCall("cloudwatch", "DeleteAlarms", protocol)
 
     response = calls.render_error(call, AwsError("ResourceNotFound", "none", status=404), "the-id")

@@ -1,4 +1,4 @@
-"""Frames, as botocore's own reader takes them."""
+"""Frames are read by botocore's own reader."""
 
 import io
 
@@ -13,7 +13,7 @@ from headrace.wire.aws import eventstream, services
 
 
 class Raw(io.BytesIO):
-    """What urllib3 gives botocore, in pieces of a few bytes."""
+    """The stream that urllib3 passes to botocore, in pieces of a few bytes."""
 
     def __init__(self, data, piece_bytes=7):
         super().__init__(data)
@@ -60,8 +60,8 @@ def test_a_frame_has_the_headers_of_aws():
     assert message.payload == b"data: {}\n\n"
 
 
-def test_a_frame_is_byte_for_byte_what_the_format_says():
-    """Worked out by hand from the description of the format."""
+def test_a_frame_follows_the_format_byte_for_byte():
+    """The bytes were derived by hand from the description of the format."""
     assert eventstream.payload_part(b"hi") == b"".join(
         (
             bytes.fromhex("0000006b0000005999777065"),  # lengths and the CRC of both
@@ -90,7 +90,7 @@ def test_an_exception_is_raised_after_the_parts_before_it(frame, code, message):
     assert caught.value.response["Error"] == {"Code": code, "Message": message}
 
 
-def test_an_exception_carries_its_members_as_json():
+def test_an_exception_contains_its_members_as_json():
     buffer = EventStreamBuffer()
     buffer.add_data(eventstream.model_stream_error("gone", "StreamBroken"))
 
@@ -100,7 +100,7 @@ def test_an_exception_carries_its_members_as_json():
     assert message.headers[":content-type"] == "application/json"
 
 
-def test_the_largest_part_is_taken_and_a_larger_one_refused():
+def test_the_largest_part_is_accepted_and_a_larger_one_refused():
     largest = bytes(eventstream.MAX_PAYLOAD_BYTES)
 
     (event,) = events_of(eventstream.payload_part(largest), piece_bytes=32 << 20)

@@ -1,4 +1,4 @@
-"""Which service and operation a request is for."""
+"""Identification of the service and operation of a request."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ S3 = Target(service="s3", protocol="rest-xml")
 
 
 @pytest.mark.parametrize(
-    ("asked", "target"),
+    ("request_", "target"),
     [
         (
             request(path="/endpoints/a/invocations"),
@@ -113,8 +113,8 @@ S3 = Target(service="s3", protocol="rest-xml")
         (request("PUT", path="/bucket/key", query="X-Amz-Credential=A%2Fd%2Fr%2Fs3%2Faws4_request"), S3),
     ],
 )
-def test_a_request_finds_its_service(asked, target):
-    assert identify(asked) == target
+def test_the_service_of_a_request_is_identified(request_, target):
+    assert identify(request_) == target
 
 
 @given(
@@ -127,11 +127,11 @@ def test_a_request_finds_its_service(asked, target):
     ),
     body=st.binary(max_size=30),
 )
-def test_deciding_never_fails(method, path, query, headers, body):
+def test_identification_never_fails(method, path, query, headers, body):
     assert identify(HttpRequest(method, path, query, headers, body)).protocol
 
 
-def test_deciding_never_fails_on_a_very_long_form():
+def test_identification_never_fails_on_a_very_long_form():
     many = b"&".join(b"a%d=1" % number for number in range(20_000))
 
     assert identify(request(body=many, **FORM)) == S3

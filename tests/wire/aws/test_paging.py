@@ -23,7 +23,7 @@ def token_of(*values: Any) -> dict[str, str]:
 
 
 @given(items=st.sets(st.integers(0, 20)), is_descending=st.booleans())
-def test_the_pages_together_hold_every_item_once_and_in_order(items: set[int], is_descending: bool) -> None:
+def test_all_pages_together_contain_every_item_once_and_in_order(items: set[int], is_descending: bool) -> None:
     chosen, params = page(list(items), {}, is_descending=is_descending)
     found = chosen
     while params:

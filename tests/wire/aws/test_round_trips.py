@@ -1,4 +1,4 @@
-"""What botocore sends is what we understand, and what we answer is what botocore understands."""
+"""We parse requests of botocore, and botocore parses our responses."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -49,7 +49,7 @@ def name_of(pair):
 @pytest.mark.parametrize("pair", OPERATIONS, ids=name_of)
 @quick
 @given(data=st.data())
-def test_parameters_arrive_as_they_were_given(pair, data):
+def test_parameters_arrive_unchanged(pair, data):
     service, name = pair
     operation = services.operation(service, name)
     min_size = 1 if PROTOCOLS[service] == "query" else 0
@@ -68,7 +68,7 @@ def test_parameters_arrive_as_they_were_given(pair, data):
 @pytest.mark.parametrize("pair", [pair for pair in OPERATIONS if "Stream" not in pair[1]], ids=name_of)
 @quick
 @given(data=st.data())
-def test_results_arrive_as_they_were_given(pair, data):
+def test_results_arrive_unchanged(pair, data):
     service, name = pair
     shape = services.operation(service, name).output_shape
     protocol = PROTOCOLS[service]
@@ -98,7 +98,7 @@ def test_a_request_without_its_required_members_is_refused_or_needs_none(pair):
         assert calls.parse(request).operation == name
 
 
-def test_members_that_the_output_does_not_know_are_left_out():
+def test_members_that_are_not_in_the_output_shape_are_omitted():
     call = AwsCall("sagemaker", "DescribeModel", "json")
 
     response = calls.render(call, {"ModelName": "m", "Tags": [], "CreationTime": 1.5, "ModelArn": None})
@@ -106,7 +106,7 @@ def test_members_that_the_output_does_not_know_are_left_out():
     assert response.body == b'{"ModelName":"m","CreationTime":1.5}'
 
 
-def test_a_delete_answers_with_an_empty_body():
+def test_a_delete_returns_an_empty_body():
     response = calls.render(AwsCall("sagemaker", "DeleteModel", "json"), {}, "the-id")
 
     assert (response.status, response.body) == (200, b"")
@@ -139,7 +139,7 @@ def test_the_head_of_a_stream_has_the_inner_type_in_a_header_of_its_own():
     }
 
 
-def test_an_asynchronous_invocation_is_accepted_with_its_places_in_headers():
+def test_an_asynchronous_invocation_returns_its_locations_in_headers():
     call = AwsCall("sagemaker-runtime", "InvokeEndpointAsync", "rest-json")
     result = {"InferenceId": "i", "OutputLocation": "s3://b/o", "FailureLocation": "s3://b/f"}
 
@@ -151,7 +151,7 @@ def test_an_asynchronous_invocation_is_accepted_with_its_places_in_headers():
     assert result_of("sagemaker-runtime", "InvokeEndpointAsync", response) == result
 
 
-def test_a_body_that_is_passed_on_has_no_type_but_its_own():
+def test_a_forwarded_body_keeps_its_content_type():
     call = AwsCall("sagemaker-runtime", "InvokeEndpoint", "rest-json")
 
     plain = calls.render(call, {"Body": b"\xff\x00"}, "the-id")
@@ -162,7 +162,7 @@ def test_a_body_that_is_passed_on_has_no_type_but_its_own():
     assert dict(typed.headers)["content-type"] == "application/json"
 
 
-def test_a_value_cannot_smuggle_in_a_second_header():
+def test_a_value_cannot_inject_a_second_header():
     call = AwsCall("sagemaker-runtime", "InvokeEndpoint", "rest-json")
 
     response = calls.render(call, {"Body": b"", "CustomAttributes": "a\r\nx-evil: 1\x00 \u20ac"}, "the-id")
@@ -170,7 +170,7 @@ def test_a_value_cannot_smuggle_in_a_second_header():
     assert dict(response.headers)["x-amzn-sagemaker-custom-attributes"] == "a  x-evil: 1  ?"
 
 
-def test_a_member_that_is_null_is_as_good_as_absent():
+def test_a_null_member_counts_as_absent():
     request = request_of("sagemaker", "ListModels", {})
 
     call = calls.parse(
@@ -182,7 +182,7 @@ def test_a_member_that_is_null_is_as_good_as_absent():
 
 @pytest.mark.parametrize("target", ["SageMaker.ListModels", "com.amazonaws.sagemaker#SageMaker.ListModels"])
 @pytest.mark.parametrize("body", [b"", b"{}", b" \n", b"null"])
-def test_no_parameters_may_be_said_in_several_ways(target, body):
+def test_empty_parameters_may_be_sent_in_several_ways(target, body):
     request = request_of("sagemaker", "ListModels", {})
     headers = {**request.headers, "x-amz-target": target}
 

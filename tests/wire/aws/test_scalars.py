@@ -1,4 +1,4 @@
-"""Scalars as text, and moments in time."""
+"""Scalars and timestamps as text."""
 
 import math
 
@@ -26,25 +26,25 @@ def shape(kind, **more):
         "Thu, 01 Jan 2026 00:00:00 GMT",
     ],
 )
-def test_a_moment_may_be_written_in_many_ways(text):
+def test_a_timestamp_may_be_written_in_many_ways(text):
     assert scalars.moment(text, "t") == 1_767_225_600
 
 
 @pytest.mark.parametrize("value", ["", "soon", "1e99", "-1e99", math.nan, math.inf, "2026-13-01", "9" * 5000, "a, b"])
-def test_what_is_no_moment_is_refused(value):
+def test_an_invalid_timestamp_is_refused(value):
     with pytest.raises(AwsError, match="is not a timestamp"):
         scalars.moment(value, "t")
 
 
 @given(moment=moments)
-def test_a_moment_survives_every_format_that_has_milliseconds(moment):
+def test_a_timestamp_round_trips_in_every_format_with_milliseconds(moment):
     for timestamp_format in ("iso8601", "unixTimestamp"):
         assert scalars.moment(scalars.from_moment(moment, timestamp_format), "t") == moment
     assert scalars.moment(scalars.from_moment(moment, "rfc822"), "t") == int(moment)
 
 
 @pytest.mark.parametrize("kind", ["blob", "boolean", "double", "integer", "long", "timestamp"])
-def test_a_scalar_survives_its_text(kind):
+def test_a_scalar_round_trips_through_its_text(kind):
     @given(value=SCALARS[kind])
     def survives(value):
         assert scalars.from_text(scalars.to_text(value, shape(kind)), shape(kind), "x") == value
@@ -52,7 +52,7 @@ def test_a_scalar_survives_its_text(kind):
     survives()
 
 
-def test_what_has_no_number_has_a_name():
+def test_infinities_and_nan_are_written_by_name():
     for value, text in ((math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")):
         assert scalars.to_text(value, shape("double")) == text
         assert repr(scalars.from_text(text, shape("double"), "x")) == repr(value)
@@ -74,7 +74,7 @@ def test_what_has_no_number_has_a_name():
         ("float", ""),
     ],
 )
-def test_what_is_no_such_scalar_is_refused(kind, text):
+def test_text_of_another_type_is_refused(kind, text):
     with pytest.raises(AwsError) as caught:
         scalars.from_text(text, shape(kind), "some.member")
     assert caught.value.code == "SerializationException"

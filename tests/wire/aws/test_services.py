@@ -1,4 +1,4 @@
-"""The tables by which a service is found agree with botocore's models, which are read from botocore alone."""
+"""The tables of services agree with botocore's models, which are read from botocore alone."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def test_an_operation_is_found_by_name():
         services.operation("sagemaker", "InvokeEndpoint")
 
 
-def test_models_in_the_home_folder_do_not_count(tmp_path):
+def test_models_in_the_home_folder_are_not_loaded(tmp_path):
     folder = tmp_path / ".aws" / "models" / "sts" / "2099-01-01"
     folder.mkdir(parents=True)
     (folder / "service-2.json").write_text(json.dumps({"metadata": {}, "operations": {"Evil": {}}, "shapes": {}}))

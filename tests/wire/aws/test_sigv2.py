@@ -36,7 +36,7 @@ def refused(request, *, secret_of=SECRETS.get, after_s=0):
 
 @pytest.mark.parametrize("token", [None, "session/token=="])
 @pytest.mark.parametrize(("method", "action", "params"), ACTIONS, ids=[action for _, action, _ in ACTIONS])
-def test_what_boto3_signs_is_accepted(method, action, params, token):
+def test_signatures_of_boto3_are_accepted(method, action, params, token):
     request = presigned(method, action, params, token=token)
 
     identity = sigv4.verify(request, SECRETS.get, expires_s(request))
@@ -45,7 +45,7 @@ def test_what_boto3_signs_is_accepted(method, action, params, token):
     assert sigv4.access_key_of(request) == ACCESS_KEY
 
 
-def test_what_was_changed_is_refused():
+def test_a_changed_url_is_refused():
     request = presigned(*ACTIONS[0])
 
     assert refused(changed(request, method="PUT")) == "SignatureDoesNotMatch"
@@ -57,7 +57,7 @@ def test_what_was_changed_is_refused():
     assert refused(request, after_s=1) == "AccessDenied"
 
 
-def test_it_opens_nothing_but_s3():
+def test_it_is_valid_for_s3_only():
     request = presigned("POST", *ACTIONS[0][1:])
 
     with pytest.raises(AwsError) as caught:

@@ -1,4 +1,4 @@
-"""Signatures that botocore makes are accepted; whatever else comes is not."""
+"""Only signatures that botocore would make are accepted."""
 
 import time
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ PATHS = ["/", "/endpoints/a%20b/invocations", "/a//b/./c/../d", "/a/%7Euser/~x",
 
 
 def signed_s(request):
-    """When a request was signed, by its own word."""
+    """The time at which a request says that it was signed."""
     stamp = request.headers.get("x-amz-date") or request.query.partition("X-Amz-Date=")[2][:16]
     return datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
@@ -42,7 +42,7 @@ def call(**options):
 @pytest.mark.parametrize(
     ("kind", "service"), [("header", "sagemaker"), ("query", "sagemaker"), ("s3-header", "s3"), ("s3-query", "s3")]
 )
-def test_what_a_signer_signs_is_accepted(kind, service, path, token):
+def test_a_signed_request_is_accepted(kind, service, path, token):
     if "query" in kind:
         request = signed(kind, service, method="GET", path=path + "?z=1&a=b%20c&a=a", token=token)
     else:
@@ -61,7 +61,7 @@ def test_what_a_signer_signs_is_accepted(kind, service, path, token):
 
 @pytest.fixture(scope="module")
 def requests():
-    """What boto3 really sends for calls of every service, by http and https."""
+    """Requests that boto3 really sends for calls of every service, by http and https."""
     made = {}
     for url in ("http://127.0.0.1:8080", "https://localhost:8443"):
         for name, request in _requests(url):
@@ -95,7 +95,7 @@ def _requests(url):
     yield "upload", sent_by(s3.create_multipart_upload, Bucket="bucket", Key="k")
 
 
-def test_what_boto3_sends_is_accepted(requests):
+def test_requests_of_boto3_are_accepted(requests):
     for name, request in requests.items():
         identity = verify(request)
 
@@ -103,7 +103,7 @@ def test_what_boto3_sends_is_accepted(requests):
     assert len(requests) == 28
 
 
-def test_nothing_that_boto3_sends_is_accepted_with_another_secret(requests):
+def test_requests_of_boto3_are_refused_with_another_secret(requests):
     for request in requests.values():
         code, status = refused(request, secret_of={ACCESS_KEY: "other"}.get)
 
@@ -124,7 +124,7 @@ def test_a_presigned_url_of_s3_is_accepted():
     assert refused(changed(request, query=query.replace("Expires=60", "Expires=61"))) == ("SignatureDoesNotMatch", 403)
 
 
-def test_the_digest_of_an_s3_body_is_handed_on():
+def test_the_digest_of_an_s3_body_is_returned():
     signed_body = signed("s3-header", "s3", method="PUT", path="/b/k", body=b"data")
     unsigned = changed(signed_body, body=b"streamed, not looked at")
 
@@ -153,7 +153,7 @@ def test_a_changed_request_is_refused(change):
         sigv4.verify(changed(request, **change), SECRETS.get, signed_s(request))
 
 
-def test_a_header_that_steers_must_be_signed():
+def test_headers_that_affect_the_request_must_be_signed():
     request = signed("header", "sagemaker", body=b"{}")
 
     with pytest.raises(AwsError, match="These headers must be signed: x-amz-security-token, x-amz-target"):
@@ -161,14 +161,14 @@ def test_a_header_that_steers_must_be_signed():
     assert verify(changed(call(), headers={"x-amzn-trace-id": "t", "x-amz-user-agent": "js"}))
 
 
-def test_a_signature_for_one_service_opens_no_other():
+def test_a_signature_is_valid_for_its_service_only():
     with pytest.raises(AwsError, match="correct service: 'sagemaker'"):
         verify(signed("header", "s3", headers=TARGET, body=b"{}"))
     with pytest.raises(AwsError, match="correct service: 'logs'"):
         verify(signed("header", "sagemaker", headers={"X-Amz-Target": "Logs_20140328.GetLogEvents"}, body=b"{}"))
 
 
-def test_a_body_that_is_not_signed_is_for_s3_only():
+def test_an_unsigned_body_is_accepted_for_s3_only():
     unsigned = {"X-Amz-Content-SHA256": "UNSIGNED-PAYLOAD"}
 
     assert refused(signed("header", "sagemaker", headers={**TARGET, **unsigned}, body=b"{}"))[0] == (
@@ -205,7 +205,7 @@ def test_the_signature_of_this_moment_is_accepted_now():
         (signed("s3-header", "s3"), "InvalidAccessKeyId", 403),
     ],
 )
-def test_an_unknown_key_is_refused_in_the_words_of_the_service(request_, code, status):
+def test_an_unknown_key_is_refused_with_the_text_of_the_service(request_, code, status):
     assert refused(request_, secret_of={}.get) == (code, status)
 
 
@@ -266,7 +266,7 @@ def test_half_a_signature_is_refused(authorization):
         "\u0662\u0660\u0662\u0666\u0660\u0661\u0660\u0661T000000Z",
     ],
 )
-def test_a_date_that_is_none_is_refused(stamp):
+def test_an_invalid_date_is_refused(stamp):
     credential = CREDENTIAL.replace("20260101", stamp[:8])
     headers = {
         "authorization": f"AWS4-HMAC-SHA256 {credential}, SignedHeaders=host, Signature=0",
@@ -279,7 +279,7 @@ def test_a_date_that_is_none_is_refused(stamp):
     assert caught.value.code == "IncompleteSignatureException"
 
 
-def test_the_date_header_will_do():
+def test_the_date_header_is_accepted_too():
     request = signed("header", "sagemaker", headers={**TARGET, "Date": "any"}, body=b"{}")
     assert "x-amz-date" not in request.headers
 
@@ -296,7 +296,7 @@ def test_no_space_is_needed_between_the_parts():
 
 
 @pytest.mark.parametrize("expires", ["", "0", "-1", "x", "604801", "9" * 5000, "٣"])
-def test_a_lifetime_that_is_none_is_refused(expires):
+def test_an_invalid_lifetime_is_refused(expires):
     request = signed("s3-query", "s3", method="GET", path="/b/k")
     query = request.query.replace("X-Amz-Expires=3600", f"X-Amz-Expires={expires}")
 
@@ -327,7 +327,7 @@ odd = st.text(max_size=30) | st.sampled_from(
     path=st.text(max_size=9),
     date=st.text(max_size=20) | st.just("20260101T000000Z"),
 )
-def test_no_signature_that_was_made_up_is_accepted_or_crashes(authorization, query, path, date):
+def test_any_invented_signature_is_refused(authorization, query, path, date):
     headers = {"authorization": authorization, "x-amz-date": date, "date": date, "host": "h"}
     request = HttpRequest("GET", path, query, headers)
 

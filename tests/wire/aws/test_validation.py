@@ -1,4 +1,4 @@
-"""Requests are held to the models in AWS's words, and what real SDKs send passes."""
+"""Requests are validated against the models with AWS's texts, and requests of real SDKs are valid."""
 
 import json
 
@@ -77,7 +77,7 @@ def one(constraint, *, at, value):
         ("CreateInferenceComponent", COMPONENT),
     ],
 )
-def test_what_the_sdks_send_passes(name, params):
+def test_requests_of_the_sdks_are_valid(name, params):
     assert parse("sagemaker", name, params) == params
 
 
@@ -101,7 +101,7 @@ def test_what_the_sdks_send_passes(name, params):
         ({"VariantName": None}, "variantName", None, "Member must not be null"),
     ],
 )
-def test_a_broken_constraint_is_told_as_aws_does(change, at, value, constraint):
+def test_a_violated_constraint_has_awss_text(change, at, value, constraint):
     variant = {name: item for name, item in {**VARIANT, **change}.items() if item is not None}
 
     error = refused("sagemaker", "CreateEndpointConfig", {**CONFIG, "ProductionVariants": [variant]})
@@ -110,7 +110,7 @@ def test_a_broken_constraint_is_told_as_aws_does(change, at, value, constraint):
     assert error.message.startswith(one(constraint, at=f"productionVariants.1.member.{at}", value=value))
 
 
-def test_a_name_that_is_too_long_is_told_as_such():
+def test_a_name_that_is_too_long_violates_its_length():
     error = refused("sagemaker", "DescribeEndpoint", {"EndpointName": "a" * 64})
 
     assert error.message.startswith(
@@ -119,14 +119,14 @@ def test_a_name_that_is_too_long_is_told_as_such():
     )
 
 
-def test_several_violations_are_told_together():
+def test_several_violations_are_in_one_message():
     error = refused("sagemaker", "CreateModel", {"ModelName": "a_b", "ExecutionRoleArn": "r"})
 
     assert error.message.startswith("3 validation errors detected: Value 'a_b' at 'modelName' failed")
     assert error.message.count("; Value 'r' at 'executionRoleArn'") == 2
 
 
-def test_members_of_a_list_are_told_at_the_list():
+def test_violations_of_list_members_name_the_list():
     vpc = {"SecurityGroupIds": ["sg-1", "sg 2"], "Subnets": ["subnet-1"]}
 
     error = refused("sagemaker", "CreateModel", {"ModelName": "m", "VpcConfig": vpc})
@@ -140,7 +140,7 @@ def test_members_of_a_list_are_told_at_the_list():
     )
 
 
-def test_what_a_map_holds_is_not_repeated():
+def test_the_content_of_a_map_is_not_repeated():
     container = {"Image": TGI, "Environment": {"HF_TOKEN": "hf_secret", "bad-name": "x"}}
 
     error = refused("sagemaker", "CreateModel", {"ModelName": "m", "PrimaryContainer": container})
@@ -181,13 +181,13 @@ def test_a_session_cannot_be_opened_on_a_stream():
     assert refused("sagemaker-runtime", "InvokeEndpointWithResponseStream", params).code == "ValidationError"
 
 
-def test_the_length_of_a_passed_on_body_is_left_to_its_receiver():
+def test_the_length_of_a_forwarded_body_is_not_checked():
     params = {"EndpointName": "e", "Body": b"x" * 7_000_000}
 
     assert parse("sagemaker-runtime", "InvokeEndpoint", params) == params
 
 
-def test_a_friendly_server_may_take_what_aws_does_not():
+def test_constraints_of_free_shapes_are_not_checked():
     params = {"ModelName": "m", "ExecutionRoleArn": "any", "PrimaryContainer": {"Image": "i", "ModelDataUrl": "/local"}}
     request = request_of("sagemaker", "CreateModel", params)
 
@@ -196,7 +196,7 @@ def test_a_friendly_server_may_take_what_aws_does_not():
         calls.parse(request)
 
 
-def test_a_thousand_violations_make_no_endless_message():
+def test_a_thousand_violations_give_a_short_message():
     tags = [{"Key": "", "Value": "\x00"} for _ in range(1000)]
 
     error = refused(
@@ -263,7 +263,7 @@ def test_nothing_in_a_list_may_be_null():
         calls.parse(type(request)("POST", "/", "", request.headers, body))
 
 
-def test_violations_of_a_value_without_constraints_are_none():
+def test_a_value_without_constraints_has_no_violations():
     shape = services.operation("sagemaker", "CreateModel").input_shape
 
     assert list(validation.violations(MODEL, shape)) == []

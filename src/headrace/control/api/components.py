@@ -109,14 +109,7 @@ def update_runtime_config(context: CallContext, params: dict[str, Any]) -> dict[
 def describe_inference_component(context: CallContext, params: dict[str, Any]) -> dict[str, Any]:
     """DescribeInferenceComponent."""
     record = context.find(INFERENCE_COMPONENT, params["InferenceComponentName"])
-    identity = {
-        "InferenceComponentName": record.name,
-        "InferenceComponentArn": context.arn(INFERENCE_COMPONENT, record.name),
-        "EndpointName": endpoint_name(record),
-        "EndpointArn": context.arn(ENDPOINT, endpoint_name(record)),
-        "VariantName": variant_name(record),
-        "CreationTime": record.created_s,
-    }
+    identity = _identity(context, record)
     if isinstance(record, Unreadable):
         return {
             **identity,
@@ -196,16 +189,23 @@ def _listed(context: CallContext, record: ComponentRecord | Unreadable) -> Liste
         modified_s=modified_s,
         status=status,
         summary={
-            "InferenceComponentName": record.name,
-            "InferenceComponentArn": context.arn(INFERENCE_COMPONENT, record.name),
-            "EndpointName": endpoint_name(record),
-            "EndpointArn": context.arn(ENDPOINT, endpoint_name(record)),
-            "VariantName": variant_name(record),
+            **_identity(context, record),
             "InferenceComponentStatus": status,
-            "CreationTime": record.created_s,
             "LastModifiedTime": modified_s,
         },
     )
+
+
+def _identity(context: CallContext, record: ComponentRecord | Unreadable) -> dict[str, Any]:
+    """Return the members that Describe and List share."""
+    return {
+        "InferenceComponentName": record.name,
+        "InferenceComponentArn": context.arn(INFERENCE_COMPONENT, record.name),
+        "EndpointName": endpoint_name(record),
+        "EndpointArn": context.arn(ENDPOINT, endpoint_name(record)),
+        "VariantName": variant_name(record),
+        "CreationTime": record.created_s,
+    }
 
 
 def _details(record: ComponentRecord) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import time
 
 from headrace.core.generation import ModelInfo, RecommendedSampling
 from headrace.core.progress import Progress, no_progress
-from headrace.engine.config import EngineConfig
+from headrace.engine.config import EngineConfig, ModelSource
 from headrace.engine.core.observer import EngineObserver
 from headrace.engine.loading.plan import EnginePlan, plan_engine
 from headrace.engine.loading.smoothquant import smoothed_weights
@@ -22,7 +22,11 @@ from headrace.runner.step import RunnerInfo
 
 
 def assemble(
-    config: EngineConfig, progress: Progress = no_progress, *, observer: EngineObserver | None = None
+    source: ModelSource,
+    config: EngineConfig,
+    progress: Progress = no_progress,
+    *,
+    observer: EngineObserver | None = None,
 ) -> AsyncEngine:
     """
     Load a model and return its engine, which is not started.
@@ -33,19 +37,19 @@ def assemble(
     from headrace.runner.native import load_native_runner  # needs the native module
 
     model = load_model(
-        config.model,
-        revision=config.revision,
-        cache_dir=config.cache_dir,
-        chat_template=config.chat_template,
+        source.model,
+        revision=source.revision,
+        cache_dir=source.cache_dir,
+        chat_template=source.chat_template,
         progress=progress,
     )
-    plan = plan_engine(config, model)
-    cache_dir = config.cache_dir or home_folder(os.environ)
+    plan = plan_engine(config, model, max_model_len=source.max_model_len)
+    cache_dir = source.cache_dir or home_folder(os.environ)
     weights = model.weights
     if plan.formats.is_smoothed:
         weights = smoothed_weights(
             model,
-            alpha=config.smoothquant_alpha,
+            alpha=source.smoothquant_alpha,
             cache_dir=cache_dir,
             available_bytes=plan.runner.memory.available_bytes,
             progress=progress,
@@ -53,7 +57,7 @@ def assemble(
     runner = load_native_runner(
         model.spec, weights, plan.runner, isa=config.isa, cache_dir=cache_dir, progress=progress
     )
-    info = _model_info(config.served_model_name or model.name, model, plan, runner.info)
+    info = _model_info(source.served_model_name or model.name, model, plan, runner.info)
     return AsyncEngine(runner, _text_parts(model), plan.limits, info, observer=observer)
 
 

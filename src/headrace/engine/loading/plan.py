@@ -32,7 +32,7 @@ class EnginePlan:
     runner: "RunnerPlan"
 
 
-def plan_engine(config: EngineConfig, model: Model) -> EnginePlan:
+def plan_engine(config: EngineConfig, model: Model, *, max_model_len: int | None = None) -> EnginePlan:
     """
     Resolve a configuration against the model and this machine.
 
@@ -47,7 +47,7 @@ def plan_engine(config: EngineConfig, model: Model) -> EnginePlan:
     from headrace.runner.plan import plan_runner
 
     check_threads(config.threads, _num_cpus())
-    limits = resolve_limits(config, model.spec)
+    limits = resolve_limits(config, model.spec, max_model_len=max_model_len)
     budget = MemoryBudget(
         available_bytes=available_memory_bytes(),
         max_memory_bytes=config.max_memory_bytes,
@@ -76,9 +76,9 @@ def plan_engine(config: EngineConfig, model: Model) -> EnginePlan:
     return EnginePlan(limits=limits, formats=formats, runner=runner)
 
 
-def resolve_limits(config: EngineConfig, spec: ModelSpec) -> EngineLimits:
+def resolve_limits(config: EngineConfig, spec: ModelSpec, *, max_model_len: int | None = None) -> EngineLimits:
     """Return the limits of an engine for this model; raise `SettingsError` for those out of range."""
-    max_model_len = _max_model_len(config.max_model_len, config.max_kv_cache_tokens, spec)
+    max_model_len = _max_model_len(max_model_len, config.max_kv_cache_tokens, spec)
     max_prompt_tokens = config.max_prompt_tokens or max_model_len - 1
     for name, value, least in (
         ("max_model_len", max_model_len, 2),

@@ -75,7 +75,7 @@ class EngineThread:
             self._wakeup.notify()
 
     def stop(self) -> None:
-        """Stop after the current step and join the thread. Idempotent."""
+        """Stop after the current step and the aborts that are queued, and join the thread. Idempotent."""
         with self._wakeup:
             self._is_stopping = True
             self._wakeup.notify()
@@ -98,7 +98,7 @@ class EngineThread:
         with self._wakeup:
             while not (self._arrivals or self._aborts or self._engine.has_work or self._is_stopping):
                 self._wakeup.wait()
-            return not self._is_stopping
+            return not self._is_stopping or bool(self._aborts)
 
     def _round(self) -> None:
         self.num_rounds += 1

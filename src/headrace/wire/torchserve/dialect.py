@@ -137,9 +137,9 @@ def _text(body: bytes) -> str:
 
 def _sampling(parameters: TorchServeParameters, *, default_max_new_tokens: int) -> SamplingParams:
     """Convert the parameters as `generate` of transformers does: no sampling without `do_sample`."""
-    given, temperature = parameters.max_new_tokens, parameters.temperature
+    max_new_tokens, temperature = parameters.max_new_tokens, parameters.temperature
     return SamplingParams(
-        max_new_tokens=default_max_new_tokens if given is None else given,
+        max_new_tokens=default_max_new_tokens if max_new_tokens is None else max_new_tokens,
         min_new_tokens=parameters.min_new_tokens or 0,
         temperature=effective_temperature(1.0 if temperature is None else temperature) if parameters.do_sample else 0.0,
         top_k=clamp_count(max(0, parameters.top_k or 0)),
