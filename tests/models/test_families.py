@@ -156,6 +156,8 @@ def test_gemma_3_is_read_in_the_form_of_transformers_4():
     ("change", "named"),
     [
         ({"model_type": "mixtral"}, "'mixtral'"),
+        ({"model_type": "gemma2"}, "needs softcapping"),
+        ({"model_type": "cohere"}, "needs LayerNorm"),
         ({"model_type": None}, "model_type"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
         ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "'ntk'"),
@@ -223,3 +225,38 @@ def test_yarn_stretches_the_context_of_a_config_that_names_the_original_one():
 def test_a_malformed_rope_scaling_is_refused(scaling, named):
     with pytest.raises(BrokenModel, match=named):
         spec_of(TINY_LLAMA | {"rope_scaling": scaling})
+
+
+def test_the_text_part_of_a_network_for_images_is_read_with_the_defaults_of_its_class():
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024}
+    spec = spec_of({"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 3}})
+
+    assert (spec.family, spec.hidden_size, spec.num_layers) == ("gemma3", 2560, 34)
+    assert (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.vocab_size) == (8, 4, 256, 262_208)
+    assert (spec.window(0), spec.window(5)) == (1024, 0)
+
+
+@pytest.mark.parametrize("name", ["su", "yarn", "longrope"])
+def test_phi_3_calls_longrope_by_three_names(name):
+    scaling = {"type": name, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    phi = TINY_LLAMA | {"model_type": "phi3", "rope_scaling": scaling, "original_max_position_embeddings": 32}
+    spec = spec_of(phi)
+
+    assert (spec.ropes[0].kind, spec.ropes[0].original_max_positions) == ("longrope", 32)
+    assert spec.ropes[0].attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(32)))
+    assert (spec.default_positions, spec.max_positions) == (32, 128)
+
+
+def test_ministral_3_ends_where_its_queries_would_be_scaled_by_position():
+    spec = spec_of(TINY_LLAMA | {"model_type": "ministral3", "head_dim": 8, "max_position_embeddings": 262_144})
+
+    assert spec.max_positions == 16_384
+    assert (spec.ropes[0].kind, spec.ropes[0].factor, spec.ropes[0].attention_factor) == ("yarn", 16.0, 1.0)
+
+
+def test_the_residual_multiplier_of_granite_is_folded():
+    granite = {"model_type": "granite", "residual_multiplier": 0.5, "embedding_multiplier": 12.0, "logits_scaling": 8.0}
+    spec = spec_of(TINY_LLAMA | granite)
+
+    assert (spec.embedding_scale, spec.norm_eps, spec.logit_scale) == (24.0, 4e-5, 0.125)
+    assert spec.scale == 1.0

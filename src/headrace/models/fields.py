@@ -19,6 +19,11 @@ class Fields:
     source: str
     """The origin of the values for error messages, e.g. the path of the file."""
 
+    def with_defaults(self, defaults: Mapping[str, object]) -> "Fields":
+        """Return the values, and those of `defaults` whose key is absent."""
+        present = {key: value for key, value in self.values.items() if value is not None or key not in defaults}
+        return Fields({**defaults, **present}, self.source)
+
     def has(self, key: str) -> bool:
         """Return whether the key is present and not None."""
         return self.values.get(key) is not None

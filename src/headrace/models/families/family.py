@@ -177,6 +177,11 @@ def require_activation(config: Fields, expected: Literal["silu", "gelu_tanh"], *
     config.refuse(key, "the activation", unless=names)
 
 
+def uniform_window(spec: ModelSpec, window: int) -> ModelSpec:
+    """Set the same window on all layers; 0 for none."""
+    return replace(spec, windows=(window,) * spec.num_layers) if window else spec
+
+
 def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[bool, ...]) -> ModelSpec:
     """Set the window of the sliding layers: those in `layer_types`, or `default` where that is absent."""
     slides = default
@@ -188,7 +193,7 @@ def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[b
         if len(kinds) != spec.num_layers:
             raise BrokenModel(f"{config.source}: layer_types has {len(kinds)} entries for {spec.num_layers} layers.")
         slides = tuple(kind == "sliding_attention" for kind in kinds)
-    if not any(slides):
+    if not any(slides) or not window:
         return spec
     return replace(spec, windows=tuple(window if sliding else 0 for sliding in slides))
 

@@ -1,4 +1,9 @@
-"""Gemma 3, text only: norms around both halves of a layer, scaled embeddings, five local layers to one global one."""
+"""
+Gemma 1 and the text part of Gemma 3.
+
+Both scale the embeddings and add 1 to norm weights. Gemma 3 has norms around both halves of a layer, and five local
+layers to one global one.
+"""
 
 import math
 from dataclasses import replace
@@ -21,7 +26,21 @@ GLOBAL_THETA: Final = 1_000_000.0
 LOCAL_THETA: Final = 10_000.0
 PATTERN: Final = 6
 """Every sixth layer attends to the whole context."""
+GEMMA_DEFAULTS: Final = {
+    "head_dim": 256,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+"""Source: transformers `GemmaConfig`."""
 DEFAULTS: Final = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
     "head_dim": 256,
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
@@ -33,10 +52,23 @@ LAYERS_OF_27B: Final = 62
 """The 27B model scales its scores by hidden size / heads, all others by the head size. Source: llama.cpp gemma3."""
 
 
+def gemma_from_config(config: Fields) -> ModelSpec:
+    """Read a `gemma` config; its `gelu` means the tanh approximation."""
+    config = config.with_defaults(GEMMA_DEFAULTS)
+    require_activation(config, "gelu_tanh", key="hidden_activation")
+    config.refuse("hidden_act", "the activation", unless=("gelu", "gelu_pytorch_tanh"))
+    config.refuse("attention_bias", "biases in attention", unless=(False,))
+    return _with_gelu(base_config_spec(config, "gemma"))
+
+
+def gemma_from_gguf(header: GgufHeader) -> ModelSpec:
+    """Read GGUF metadata."""
+    return _with_gelu(base_gguf_spec(header, "gemma"))
+
+
 def spec_from_config(config: Fields) -> ModelSpec:
     """Read a `gemma3_text` config in the format of transformers 4 or 5."""
-    present = {key: value for key, value in config.values.items() if value is not None}
-    config = Fields(DEFAULTS | present, config.source)
+    config = config.with_defaults(DEFAULTS)
     require_activation(config, "gelu_tanh", key="hidden_activation")
     config.refuse("attention_bias", "biases in attention", unless=(False,))
     max_positions = config.whole("max_position_embeddings")
@@ -73,13 +105,11 @@ def _with_local_rope(spec: ModelSpec) -> ModelSpec:
 
 
 def _gemma(spec: ModelSpec) -> ModelSpec:
-    return replace(
-        spec,
-        activation="gelu_tanh",
-        qk_norm=True,
-        sandwich_norms=True,
-        embedding_scale=math.sqrt(spec.hidden_size),
-    )
+    return replace(_with_gelu(spec), qk_norm=True, sandwich_norms=True)
+
+
+def _with_gelu(spec: ModelSpec) -> ModelSpec:
+    return replace(spec, activation="gelu_tanh", embedding_scale=math.sqrt(spec.hidden_size))
 
 
 def _sliding(num_layers: int, pattern: int) -> tuple[bool, ...]:
@@ -97,6 +127,14 @@ def _rope(config: Fields, layer_type: str, max_positions: int) -> RopeSpec:
     return rope_from_scaling(Fields(values, scaling.source), config.whole("head_dim"), max_positions)
 
 
+GEMMA: Final = Family(
+    name="gemma",
+    model_types=("gemma",),
+    spec_from_config=gemma_from_config,
+    gguf_architectures=("gemma",),
+    spec_from_gguf=gemma_from_gguf,
+    norm_offset=1.0,
+)
 GEMMA3: Final = Family(
     name="gemma3",
     model_types=("gemma3_text",),
