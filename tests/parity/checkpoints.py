@@ -50,7 +50,7 @@ SMALL_VISION = {
     "intermediate_size": 32,
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
-    "image_size": 28,
+    "image_size": 224,
     "patch_size": 14,
 }
 PIXTRAL = SMALL_VISION | {"model_type": "pixtral", "head_dim": 16}
@@ -174,11 +174,8 @@ def _config(model_class: type[PreTrainedModel], values: dict[str, object]) -> Pr
     if "vision_config" not in values:
         return model_class.config_class(**values)
     tied = bool(values.get("tie_word_embeddings"))
-    return model_class.config_class(
-        text_config=values | {"tie_word_embeddings": tied},
-        vision_config=values.pop("vision_config"),
-        tie_word_embeddings=tied,
-    )
+    text = {key: value for key, value in values.items() if key != "vision_config"} | {"tie_word_embeddings": tied}
+    return model_class.config_class(text_config=text, vision_config=values["vision_config"], tie_word_embeddings=tied)
 
 
 def _vector_like(parameter: torch.Tensor) -> torch.Tensor:
