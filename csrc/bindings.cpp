@@ -42,7 +42,8 @@ void bind_config(nb::module_& m) {
       .def_rw("windows", &ModelConfig::windows)
       .def_rw("w8_matrices", &ModelConfig::w8_matrices)
       .def_rw("rope_frequencies", &ModelConfig::rope_frequencies)
-      .def_rw("local_frequencies", &ModelConfig::local_frequencies);
+      .def_rw("rope_factors", &ModelConfig::rope_factors)
+      .def_rw("rope_of_layer", &ModelConfig::rope_of_layer);
   nb::class_<Limits>(m, "Limits")
       .def(nb::init<>())
       .def_rw("num_blocks", &Limits::num_blocks)

@@ -64,9 +64,15 @@ void ModelConfig::check() const {
           "head_dim is " + std::to_string(head_dim) + "; expected a multiple of 16 up to 256");
   require(windows.empty() || windows.size() == static_cast<size_t>(num_layers), "windows must have one entry a layer");
   const size_t half = static_cast<size_t>(head_dim) / 2;
-  require(rope_frequencies.size() == half, "rope_frequencies must have head_dim / 2 entries");
-  require(local_frequencies.empty() || local_frequencies.size() == half,
-          "local_frequencies must have head_dim / 2 entries or none");
+  const int32_t num_ropes = static_cast<int32_t>(rope_frequencies.size());
+  require(num_ropes > 0 && rope_factors.size() == rope_frequencies.size(), "every rope must have a factor");
+  for (const std::vector<double>& frequencies : rope_frequencies)
+    require(frequencies.size() == half, "every rope must have head_dim / 2 frequencies");
+  require(rope_of_layer.empty() || rope_of_layer.size() == static_cast<size_t>(num_layers),
+          "rope_of_layer must have one entry a layer");
+  for (const int32_t rope : rope_of_layer)
+    require(rope >= 0 && rope < num_ropes, "rope_of_layer names rope " + std::to_string(rope) + "; expected 0 to " +
+                                               std::to_string(num_ropes - 1));
 }
 
 WeightKind ModelConfig::layer_kind(const std::string& slot) const {

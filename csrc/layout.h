@@ -20,8 +20,9 @@ struct ModelConfig {
   float norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;
   std::vector<int32_t> windows;           // per layer
   std::vector<std::string> w8_matrices;   // slots of layers that keep 8 bits in a w4a8 model
-  std::vector<double> rope_frequencies;   // radians per position, head_dim / 2
-  std::vector<double> local_frequencies;  // of layers with a window; empty: the same as the others
+  std::vector<std::vector<double>> rope_frequencies;  // of each rope: radians per position, head_dim / 2
+  std::vector<double> rope_factors;                   // of each rope: factor of the cosines and sines of pairs that turn
+  std::vector<int32_t> rope_of_layer;                 // per layer; empty: the first rope on all layers
 
   // Throws std::invalid_argument if a value is invalid.
   void check() const;

@@ -57,14 +57,11 @@ Workspace carve_workspace(const Model& model, const Limits& limits, int num_thre
   return work;
 }
 
-struct RopeTables {
-  float *global, *local;
-};
-
-RopeTables carve_rope(const ModelConfig& config, const Limits& limits, Carver& carver) {
-  const size_t numbers = static_cast<size_t>(limits.max_context_tokens) * config.head_dim;
-  float* global = carver.take<float>(numbers);
-  return {global, config.local_frequencies.empty() ? global : carver.take<float>(numbers)};
+std::vector<float*> carve_ropes(const ModelConfig& config, const Limits& limits, Carver& carver) {
+  std::vector<float*> tables;
+  for (size_t i = 0; i < config.rope_frequencies.size(); i++)
+    tables.push_back(carver.take<float>(static_cast<size_t>(limits.max_context_tokens) * config.head_dim));
+  return tables;
 }
 
 void check_limits(const Limits& limits, int num_threads) {
@@ -81,7 +78,7 @@ size_t workspace_bytes(const ModelConfig& config, const Limits& limits, int num_
   const Model model = make_dimensions(config);
   Carver counter(nullptr);
   carve_workspace(model, limits, num_threads, config.dtype == "bf16", counter);
-  carve_rope(config, limits, counter);
+  carve_ropes(config, limits, counter);
   return counter.used() + static_cast<size_t>(num_threads) * SampleScratch::bytes(config.vocab_size);
 }
 
@@ -102,11 +99,8 @@ Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_pt
   workspace_memory_ = Arena(workspace_bytes_ - scratch_bytes);
   Carver carver(workspace_memory_.data());
   work_ = carve_workspace(model_, limits, num_threads, config.dtype == "bf16", carver);
-  const RopeTables rope = carve_rope(config, limits, carver);
-  fill_rope(rope.global, config.rope_frequencies);
-  if (!config.local_frequencies.empty()) fill_rope(rope.local, config.local_frequencies);
-  rope_ = rope.global;
-  local_rope_ = rope.local;
+  ropes_ = carve_ropes(config, limits, carver);
+  for (size_t i = 0; i < ropes_.size(); i++) fill_rope(ropes_[i], config.rope_frequencies[i], config.rope_factors[i]);
   kv_ = {kv_memory_.data(), config.kv_kind(), config.num_layers, config.num_kv_heads, kv_head_bytes(config)};
   connect_weights();
   for (int i = 0; i < num_threads; i++) scratch_.push_back(std::make_unique<SampleScratch>(config.vocab_size));
@@ -114,7 +108,7 @@ Runtime::Runtime(const ModelConfig& config, const Limits& limits, std::shared_pt
   team_ = std::make_unique<Team>(num_threads, num_row_blocks(limits.max_step_tokens, num_threads));
 }
 
-void Runtime::fill_rope(float* table, const std::vector<double>& frequencies) const {
+void Runtime::fill_rope(float* table, const std::vector<double>& frequencies, double factor) const {
   const size_t half = frequencies.size();
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   constexpr size_t kPositions = 1024;
@@ -123,8 +117,9 @@ void Runtime::fill_rope(float* table, const std::vector<double>& frequencies) co
     for (size_t p = piece * kPositions; p < std::min(count, (piece + 1) * kPositions); p++) {
       for (size_t i = 0; i < half; i++) {
         const double angle = static_cast<double>(p) * frequencies[i];
-        table[p * 2 * half + i] = static_cast<float>(std::cos(angle));
-        table[p * 2 * half + half + i] = static_cast<float>(std::sin(angle));
+        const double scale = frequencies[i] == 0 ? 1.0 : factor;  // a pair that does not turn keeps its length
+        table[p * 2 * half + i] = static_cast<float>(scale * std::cos(angle));
+        table[p * 2 * half + half + i] = static_cast<float>(scale * std::sin(angle));
       }
     }
   });
@@ -171,7 +166,7 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.gate_up = matrix("gate_up");
   layer.down = matrix("down");
   layer.window = config_.windows.empty() ? 0 : config_.windows[index];
-  layer.rope = layer.window > 0 ? local_rope_ : rope_;
+  layer.rope = ropes_[config_.rope_of_layer.empty() ? 0 : config_.rope_of_layer[index]];
 }
 
 void Runtime::execute(const Step& step) {

@@ -42,7 +42,7 @@ class Runtime {
  private:
   void connect_weights();
   void connect_layer(const Layout& layout, int index);
-  void fill_rope(float* table, const std::vector<double>& frequencies) const;
+  void fill_rope(float* table, const std::vector<double>& frequencies, double factor) const;
   void check(const Step& step) const;
   void check_sequence(const Step& step, int sequence) const;
   void locate_rows(const Step& step);
@@ -56,7 +56,7 @@ class Runtime {
   std::vector<Layer> layers_;
   KvCache kv_;
   Workspace work_;
-  const float *rope_ = nullptr, *local_rope_ = nullptr;
+  std::vector<float*> ropes_;
   size_t workspace_bytes_ = 0;
   std::vector<std::unique_ptr<SampleScratch>> scratch_;
   std::vector<SampleScratch*> scratch_pointers_;

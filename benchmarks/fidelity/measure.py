@@ -73,7 +73,7 @@ def torch_model(spec: ModelSpec, weights: WeightSource, dtype: torch.dtype) -> L
         head_dim=spec.head_dim,
         max_position_embeddings=spec.max_positions,
         rms_norm_eps=spec.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": spec.rope.theta},
+        rope_parameters={"rope_type": "default", "rope_theta": spec.ropes[0].theta},
         tie_word_embeddings=spec.tie_embeddings,
     )
     with torch.device("meta"):

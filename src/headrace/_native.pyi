@@ -32,8 +32,9 @@ class ModelConfig:
     attention_scale: float
     windows: list[int]
     w8_matrices: list[str]
-    rope_frequencies: list[float]
-    local_frequencies: list[float]
+    rope_frequencies: list[list[float]]
+    rope_factors: list[float]
+    rope_of_layer: list[int]
     def __init__(self) -> None: ...
 
 class Limits:

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.gguf_reader import gguf_name
 from headrace.models.loading import load_model
+from headrace.models.places import gguf_name
 from headrace.models.weights import Encoding
 from headrace.runner.decoding import decode
 from headrace.runner.reference import ReferenceRunner

@@ -132,7 +132,7 @@ def gguf_metadata(spec: ModelSpec, architecture: str = "llama") -> dict[str, obj
         f"{architecture}.attention.head_count": spec.num_heads,
         f"{architecture}.attention.head_count_kv": spec.num_kv_heads,
         f"{architecture}.attention.layer_norm_rms_epsilon": spec.norm_eps,
-        f"{architecture}.rope.freq_base": spec.rope.theta,
+        f"{architecture}.rope.freq_base": spec.ropes[0].theta,
     }
 
 

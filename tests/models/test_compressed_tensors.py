@@ -11,7 +11,8 @@ from headrace.models.compressed_tensors import w8a8_config
 from headrace.models.families.llama import LLAMA
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.safetensors_reader import SafetensorsWeights, stored_name
+from headrace.models.places import stored_name
+from headrace.models.safetensors_reader import SafetensorsWeights
 from headrace.models.weights import Encoding
 from headrace.runner.decoding import decode
 from tests.models.model_files import TINY_LLAMA, random_weights, write_folder

@@ -38,7 +38,7 @@ def test_llama_sizes_are_read():
     assert (spec.family, spec.num_layers, spec.hidden_size, spec.intermediate_size) == ("llama", 6, 64, 96)
     assert (spec.num_heads, spec.num_kv_heads, spec.head_dim) == (4, 2, 16)
     assert (spec.vocab_size, spec.max_positions, spec.norm_eps) == (300, 512, 1e-5)
-    assert spec.rope == RopeSpec(theta=10000.0)
+    assert spec.ropes == (RopeSpec(theta=10000.0),)
     assert (spec.tie_embeddings, spec.qkv_bias, spec.o_bias, spec.windows) == (False, False, False, ())
 
 
@@ -60,13 +60,15 @@ def test_llama_biases_are_on_all_four_matrices():
 def test_llama_3_rope_scaling_is_read_in_every_form(rope):
     spec = spec_of({**TINY_LLAMA, "max_position_embeddings": 131072, **rope})
 
-    assert spec.rope == RopeSpec(
-        theta=500000.0,
-        kind="llama3",
-        factor=8.0,
-        low_freq_factor=1.0,
-        high_freq_factor=4.0,
-        original_max_positions=8192,
+    assert spec.ropes == (
+        RopeSpec(
+            theta=500000.0,
+            kind="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_positions=8192,
+        ),
     )
     assert spec.max_positions == 131072
 
@@ -76,7 +78,8 @@ def test_llama_3_rope_scaling_is_read_in_every_form(rope):
 def test_linear_and_dynamic_scaling_stretch_the_context(kind, key):
     spec = spec_of({**TINY_LLAMA, "rope_scaling": {key: kind, "factor": 4.0}})
 
-    assert (spec.rope.kind, spec.rope.factor, spec.rope.original_max_positions) == (kind, 4.0, 128)
+    (rope,) = spec.ropes
+    assert (rope.kind, rope.factor, rope.original_max_positions) == (kind, 4.0, 128)
     assert spec.max_positions == 512
 
 
@@ -120,7 +123,8 @@ def test_gemma_3_is_read_in_the_form_of_transformers_5():
     spec = spec_of(gemma())
 
     assert spec.windows == (16, 16, 16, 16, 16, 0)
-    assert (spec.rope, spec.local_rope) == (RopeSpec(theta=1e6), RopeSpec(theta=1e4))
+    assert spec.ropes == (RopeSpec(theta=1e6), RopeSpec(theta=1e4))
+    assert spec.rope_of_layer == (1, 1, 1, 1, 1, 0)
     assert spec.embedding_scale == math.sqrt(64)
     assert spec.scale == 64**-0.5
     assert (spec.activation, spec.qk_norm, spec.sandwich_norms) == ("gelu_tanh", True, True)
@@ -141,8 +145,9 @@ def test_gemma_3_is_read_in_the_form_of_transformers_4():
 
     spec = spec_of(values | old)
     assert spec.windows == (16, 16, 0, 16, 16, 0)
-    assert (spec.rope.kind, spec.rope.factor, spec.rope.theta) == ("linear", 8.0, 1e6)
-    assert spec.local_rope == RopeSpec(theta=5000.0)
+    rope, local = spec.ropes
+    assert (rope.kind, rope.factor, rope.theta) == ("linear", 8.0, 1e6)
+    assert local == RopeSpec(theta=5000.0)
     assert spec.max_positions == 4096
     assert spec.tie_embeddings
 
@@ -151,10 +156,11 @@ def test_gemma_3_is_read_in_the_form_of_transformers_4():
     ("change", "named"),
     [
         ({"model_type": "mixtral"}, "'mixtral'"),
+        ({"model_type": "gemma2"}, "needs softcapping"),
+        ({"model_type": "cohere"}, "needs LayerNorm"),
         ({"model_type": None}, "model_type"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "'yarn'"),
-        ({"rope_scaling": {"type": "longrope"}}, "'longrope'"),
+        ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "'ntk'"),
         ({"hidden_act": "relu"}, "hidden_act = 'relu'"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"num_local_experts": 8}, "num_local_experts = 8"),
@@ -197,3 +203,60 @@ def test_an_unknown_type_of_layer_is_named():
 def test_a_wrong_value_is_named(change, named):
     with pytest.raises(BrokenModel, match=named):
         spec_of(TINY_LLAMA | change)
+
+
+def test_yarn_stretches_the_context_of_a_config_that_names_the_original_one():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+
+    assert spec_of(TINY_LLAMA | {"rope_scaling": yarn}).max_positions == 512
+    assert spec_of(TINY_LLAMA | {"rope_scaling": yarn, "max_position_embeddings": 600}).max_positions == 600
+
+
+@pytest.mark.parametrize(
+    ("scaling", "named"),
+    [
+        ({"type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 4}, "1 short factors; expected 4"),
+        ({"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [0.0] * 4}, "long factors"),
+        ({"type": "longrope", "short_factor": ["1"]}, "a list of numbers"),
+        ({"type": "yarn", "factor": 0.5}, "at least 1"),
+        ({"type": "llama3", "factor": 2.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}, "low_freq_factor"),
+    ],
+)
+def test_a_malformed_rope_scaling_is_refused(scaling, named):
+    with pytest.raises(BrokenModel, match=named):
+        spec_of(TINY_LLAMA | {"rope_scaling": scaling})
+
+
+def test_the_text_part_of_a_network_for_images_is_read_with_the_defaults_of_its_class():
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024}
+    spec = spec_of({"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 3}})
+
+    assert (spec.family, spec.hidden_size, spec.num_layers) == ("gemma3", 2560, 34)
+    assert (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.vocab_size) == (8, 4, 256, 262_208)
+    assert (spec.window(0), spec.window(5)) == (1024, 0)
+
+
+@pytest.mark.parametrize("name", ["su", "yarn", "longrope"])
+def test_phi_3_calls_longrope_by_three_names(name):
+    scaling = {"type": name, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    phi = TINY_LLAMA | {"model_type": "phi3", "rope_scaling": scaling, "original_max_position_embeddings": 32}
+    spec = spec_of(phi)
+
+    assert (spec.ropes[0].kind, spec.ropes[0].original_max_positions) == ("longrope", 32)
+    assert spec.ropes[0].attention_factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(32)))
+    assert (spec.default_positions, spec.max_positions) == (32, 128)
+
+
+def test_ministral_3_ends_where_its_queries_would_be_scaled_by_position():
+    spec = spec_of(TINY_LLAMA | {"model_type": "ministral3", "head_dim": 8, "max_position_embeddings": 262_144})
+
+    assert spec.max_positions == 16_384
+    assert (spec.ropes[0].kind, spec.ropes[0].factor, spec.ropes[0].attention_factor) == ("yarn", 16.0, 1.0)
+
+
+def test_the_residual_multiplier_of_granite_is_folded():
+    granite = {"model_type": "granite", "residual_multiplier": 0.5, "embedding_multiplier": 12.0, "logits_scaling": 8.0}
+    spec = spec_of(TINY_LLAMA | granite)
+
+    assert (spec.embedding_scale, spec.norm_eps, spec.logit_scale) == (24.0, 4e-5, 0.125)
+    assert spec.scale == 1.0

@@ -9,7 +9,8 @@ from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
 from headrace.models.gguf_file import open_gguf
-from headrace.models.gguf_reader import GgufWeights, gguf_name, read_gguf_spec
+from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
+from headrace.models.places import gguf_name
 from headrace.models.rope import inverse_frequencies, llama3_divisors
 from headrace.models.spec import RopeSpec
 from headrace.models.weights import Encoding
@@ -132,12 +133,12 @@ def test_the_rope_scaling_of_llama_3_is_found_from_its_divisors(tmp_path):
         original_max_positions=8192,
     )
     plain = replace(rope, kind="default")
-    divisors = llama3_divisors(rope, inverse_frequencies(plain, SPEC.head_dim)).astype(np.float32)
-    spec = replace(SPEC, rope=plain)
+    divisors = llama3_divisors(rope, inverse_frequencies(plain, SPEC.head_dim, 512)).astype(np.float32)
+    spec = replace(SPEC, ropes=(plain,))
     file = write_llama(tmp_path / "m.gguf", random_weights(SPEC), spec=spec, extra={"rope_freqs.weight": divisors})
 
     _, read = read_gguf_spec(file)
-    assert read.rope == rope
+    assert read.ropes == (rope,)
 
 
 def test_other_rope_divisors_are_refused(tmp_path):
@@ -152,8 +153,8 @@ def test_other_rope_divisors_are_refused(tmp_path):
     ("metadata", "named"),
     [
         ({"llama.expert_count": 8}, "expert_count = 8"),
-        ({"llama.rope.scaling.type": "yarn"}, "yarn"),
-        ({"llama.rope.dimension_count": 4}, "4 of 8 values"),
+        ({"llama.rope.scaling.type": "ntk"}, "ntk"),
+        ({"llama.rope.scaling.yarn_log_multiplier": 0.1}, "yarn_log_multiplier"),
         ({"llama.attention.value_length": 4}, "value heads"),
     ],
 )
@@ -176,14 +177,15 @@ def test_gemma_3_alternates_local_and_global_layers(tmp_path):
     file = write_llama(
         tmp_path / "m.gguf",
         random_weights(spec),
-        spec=replace(spec, rope=RopeSpec(theta=1e6)),
+        spec=replace(spec, ropes=(RopeSpec(theta=1e6),)),
         architecture="gemma3",
         metadata={"gemma3.attention.sliding_window": 16},
     )
 
     _, read = read_gguf_spec(file)
     assert read.windows == (16, 16, 16, 16, 16, 0)
-    assert (read.rope.theta, read.local_rope.theta) == (1e6, 1e4)
+    assert [rope.theta for rope in read.ropes] == [1e6, 1e4]
+    assert read.rope_of_layer == (1, 1, 1, 1, 1, 0)
     assert (read.activation, read.qk_norm, read.sandwich_norms) == ("gelu_tanh", True, True)
     assert read.embedding_scale == spec.hidden_size**0.5
     assert read.scale == spec.head_dim**-0.5

@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,10 +8,9 @@ from headrace.core.errors import BrokenModel, SettingsError
 from headrace.core.generation import ChatPrompt
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.gguf_reader import gguf_name
 from headrace.models.loading import load_model
-from headrace.models.safetensors_reader import as_float32
-from headrace.models.weights import Encoding
+from headrace.models.places import gguf_name
+from headrace.models.weights import Encoding, as_float32
 from tests.models.model_files import (
     TINY_LLAMA,
     byte_level_tokenizer,
@@ -108,20 +106,6 @@ def test_llama_2_gets_its_own_template_when_it_has_none(tmp_path):
     path = write_gguf(tmp_path / "chat.gguf", gguf_metadata(spec) | vocabulary, tensors)
 
     assert load_model(str(path)).chat_template.render(CHAT) == "<s>[INST] Hi [/INST]"
-
-
-def test_dynamic_rope_scaling_is_fixed_for_the_context_of_the_server(saved, tmp_path):
-    folder, _ = saved
-    copy = copied(folder, tmp_path / "dynamic")
-    config = json.loads((copy / "config.json").read_text())
-    config["rope_parameters"] = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-    (copy / "config.json").write_text(json.dumps(config))
-
-    short, long = load_model(str(copy), max_model_len=100).spec, load_model(str(copy)).spec
-    assert (short.rope.kind, short.rope.theta) == ("default", 10000.0)
-    assert long.rope.theta > 10000.0
-    assert long.max_positions == 512
-    assert replace(long, rope=short.rope) == short
 
 
 def copied(folder, target):

@@ -3,7 +3,9 @@ import pytest
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from headrace.models.rope import inverse_frequencies, resolve_dynamic
+from headrace.models.families.rope_config import rope_from_config
+from headrace.models.fields import Fields
+from headrace.models.rope import inverse_frequencies, resolve
 from headrace.models.spec import RopeSpec
 
 HEAD_DIM = 64
@@ -13,52 +15,63 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+YARN = {"factor": 4.0, "original_max_position_embeddings": 512}
+LONGROPE = {
+    "original_max_position_embeddings": 512,
+    "short_factor": [1.0 + 0.01 * pair for pair in range(HEAD_DIM // 2)],
+    "long_factor": [2.0 + 0.5 * pair for pair in range(HEAD_DIM // 2)],
+}
+KINDS = {
+    "linear": ("linear", {"factor": 4.0}),
+    "llama 3": ("llama3", LLAMA3),
+    "dynamic": ("dynamic", {"factor": 4.0}),
+    "yarn": ("yarn", YARN),
+    "yarn, other ramp": ("yarn", YARN | {"beta_fast": 20.0, "beta_slow": 2.0, "truncate": False}),
+    "yarn, factor of its own": ("yarn", YARN | {"attention_factor": 1.5}),
+    "yarn, as in DeepSeek": ("yarn", YARN | {"mscale": 0.7, "mscale_all_dim": 0.3}),
+    "yarn, as in Ministral": ("yarn", YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}),
+    "longrope": ("longrope", LONGROPE),
+    "longrope, factor": ("longrope", LONGROPE | {"factor": 16.0}),
+    "longrope, attention factor": ("longrope", LONGROPE | {"attention_factor": 1.25}),
+    "proportional": ("proportional", {"partial_rotary_factor": 0.25}),
+}
 
 
-def transformers_frequencies(kind, parameters, *, max_positions=2048, seq_len=None):
+@pytest.mark.parametrize("context_tokens", [400, 2048, 5000])
+@pytest.mark.parametrize("case", KINDS)
+def test_frequencies_and_attention_factor_match_transformers(case, context_tokens):
+    kind, parameters = KINDS[case]
     config = LlamaConfig(
         hidden_size=4 * HEAD_DIM,
         num_attention_heads=4,
-        max_position_embeddings=max_positions,
+        max_position_embeddings=2048,
         rope_parameters={"rope_type": kind, "rope_theta": 500000.0, **parameters},
     )
-    frequencies, factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=seq_len)
-    assert factor == 1.0
-    return frequencies.numpy()
+    expected, factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=context_tokens)
+
+    rope = rope_from_config(Fields(config.to_dict(), "config.json"), HEAD_DIM)
+    assert rope.attention_factor == pytest.approx(factor)
+    assert np.allclose(inverse_frequencies(rope, HEAD_DIM, context_tokens), expected.numpy(), rtol=1e-5, atol=0)
 
 
-def test_linear_scaling_matches_transformers():
-    rope = RopeSpec(theta=500000.0, kind="linear", factor=4.0)
+@pytest.mark.parametrize("kind", ["yarn", "linear", "dynamic"])
+def test_a_partial_rope_has_the_frequencies_of_a_small_head_and_pairs_that_do_not_turn(kind):
+    rope = RopeSpec(kind=kind, factor=4.0, rotary_dim=48, original_max_positions=512)
+    small = RopeSpec(kind=kind, factor=4.0, original_max_positions=512)
 
-    expected = transformers_frequencies("linear", {"factor": 4.0})
-    assert np.allclose(inverse_frequencies(rope, HEAD_DIM), expected, rtol=1e-6)
-
-
-def test_llama_3_scaling_matches_transformers():
-    rope = RopeSpec(
-        theta=500000.0,
-        kind="llama3",
-        factor=8.0,
-        low_freq_factor=1.0,
-        high_freq_factor=4.0,
-        original_max_positions=8192,
-    )
-
-    expected = transformers_frequencies("llama3", LLAMA3, max_positions=131072)
-    assert np.allclose(inverse_frequencies(rope, HEAD_DIM), expected, rtol=1e-5)
+    frequencies = inverse_frequencies(rope, HEAD_DIM, 4096)
+    assert np.array_equal(frequencies[:24], inverse_frequencies(small, 48, 4096))
+    assert not frequencies[24:].any()
 
 
-@pytest.mark.parametrize("context_tokens", [512, 2048, 5000, 8192])
-def test_dynamic_scaling_matches_transformers_at_one_length(context_tokens):
-    rope = RopeSpec(theta=500000.0, kind="dynamic", factor=4.0, original_max_positions=2048)
+def test_longrope_takes_the_short_factors_up_to_the_original_context():
+    rope = RopeSpec(kind="longrope", original_max_positions=512, short_factors=(1.0,) * 32, long_factors=(2.0,) * 32)
 
-    resolved = resolve_dynamic(rope, HEAD_DIM, context_tokens)
-    expected = transformers_frequencies("dynamic", {"factor": 4.0}, seq_len=context_tokens)
-    assert resolved.kind == "default"
-    assert np.allclose(inverse_frequencies(resolved, HEAD_DIM), expected, rtol=1e-5)
+    short, long = inverse_frequencies(rope, HEAD_DIM, 512), inverse_frequencies(rope, HEAD_DIM, 513)
+    assert np.array_equal(short, 2 * long)
 
 
 def test_other_kinds_do_not_depend_on_the_context():
     rope = RopeSpec(theta=500000.0, kind="linear", factor=4.0)
 
-    assert resolve_dynamic(rope, HEAD_DIM, 100000) is rope
+    assert resolve(rope, HEAD_DIM, 100000) is rope

@@ -12,8 +12,9 @@ from headrace.models.families.gemma import GEMMA3
 from headrace.models.families.llama import LLAMA
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.safetensors_reader import SafetensorsWeights, as_float32, stored_name
-from headrace.models.weights import Encoding
+from headrace.models.places import stored_name
+from headrace.models.safetensors_reader import SafetensorsWeights
+from headrace.models.weights import Encoding, as_float32
 from tests.models.model_files import TINY_LLAMA, random_weights, write_folder
 
 _, SPEC = from_config(Fields(TINY_LLAMA, "config.json"))

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from headrace.models.safetensors_reader import as_float32
 from headrace.models.safetensors_writer import SafetensorsWriter, encode_floats
-from headrace.models.weights import Encoding
+from headrace.models.weights import Encoding, as_float32
 
 PLAN = {"b": ("I8", (3, 5)), "a": ("F32", (3, 1)), "c.weight": ("BF16", (4,)), "d": ("F16", (2, 2))}
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from tests.models.model_files import byte_level_tokenizer
 
@@ -36,6 +36,35 @@ GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0},
 }
 
+LONGROPE = {"rope_type": "longrope", "rope_theta": 500.0}
+PHI = {"hidden_size": 160, "num_attention_heads": 5, "num_key_value_heads": 1, "pad_token_id": 0}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32}
+MINISTRAL3_ROPE = YARN | {
+    "original_max_position_embeddings": 128,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+SMALL_VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 224,
+    "patch_size": 14,
+}
+PIXTRAL = SMALL_VISION | {"model_type": "pixtral", "head_dim": 16}
+
+
+def longrope(num_pairs: int, original: int, **others: object) -> dict[str, object]:
+    """Return the parts of a config with divisors that differ for each pair of values that turns."""
+    factors = {
+        "short_factor": [1 + 0.25 * pair for pair in range(num_pairs)],
+        "long_factor": [2 + 0.5 * pair for pair in range(num_pairs)],
+    }
+    return {"rope_parameters": LONGROPE | factors | others, "original_max_position_embeddings": original}
+
+
 NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("LlamaForCausalLM", {}),
     "llama, tied": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
@@ -66,6 +95,63 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "llama, yarn": ("LlamaForCausalLM", {"rope_parameters": YARN}),
+    "qwen 2, yarn with an exact ramp": ("Qwen2ForCausalLM", {"rope_parameters": YARN | {"truncate": False}}),
+    "phi 3, sliding window": ("Phi3ForCausalLM", PHI | {"sliding_window": 17}),
+    "phi 3.5, long factors": ("Phi3ForCausalLM", PHI | longrope(16, 64)),
+    "phi 3.5, short factors": ("Phi3ForCausalLM", PHI | longrope(16, 112)),
+    "phi 4 mini": (
+        "Phi3ForCausalLM",
+        PHI | longrope(12, 64, partial_rotary_factor=0.75) | {"num_hidden_layers": 1, "tie_word_embeddings": True},
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        {
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.1,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 8.0,
+            "hidden_size": 80,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "granite, biases": ("GraniteForCausalLM", {"attention_bias": True, "residual_multiplier": 2.0}),
+    "smollm 3": ("SmolLM3ForCausalLM", {"num_hidden_layers": 5, "hidden_size": 96, "head_dim": 64}),
+    "smollm 3, layers named": ("SmolLM3ForCausalLM", {"no_rope_layers": [0, 1, 1]}),
+    "gemma": (
+        "GemmaForCausalLM",
+        {"head_dim": 256, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 80, "vocab_size": 331},
+    ),
+    "gemma 3, with images": (
+        "Gemma3ForConditionalGeneration",
+        {
+            "layer_types": GEMMA3_LAYERS,
+            "rope_parameters": GEMMA3_ROPE,
+            "sliding_window": 17,
+            "query_pre_attn_scalar": 24,
+            "tie_word_embeddings": True,
+            "vision_config": SMALL_VISION,
+        },
+    ),
+    "mistral small 3": (
+        "Mistral3ForConditionalGeneration",
+        {"model_type": "mistral", "sliding_window": None, "head_dim": 48, "vision_config": PIXTRAL},
+    ),
+    "ministral 3": (
+        "Mistral3ForConditionalGeneration",
+        {
+            "model_type": "ministral3",
+            "rope_parameters": MINISTRAL3_ROPE,
+            "max_position_embeddings": 512,
+            "vision_config": PIXTRAL,
+        },
+    ),
+    "ministral": (
+        "MinistralForCausalLM",
+        {"sliding_window": 17, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+    ),
+    "glm 4": ("GlmForCausalLM", {"attention_bias": True, "head_dim": 64, "pad_token_id": 0}),
+    "glm 4, 0414": ("Glm4ForCausalLM", {"attention_bias": True, "hidden_size": 96, "pad_token_id": 0}),
 }
 
 
@@ -74,13 +160,22 @@ def write_checkpoint(name: str, folder: Path) -> PreTrainedModel:
     architecture, changes = NETWORKS[name]
     model_class = getattr(transformers, architecture)
     torch.manual_seed(0)
-    model = model_class(model_class.config_class(**SHAPE | changes)).eval()
+    model = model_class(_config(model_class, SHAPE | changes)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(_vector_like(parameter) if parameter.ndim == 1 else _matrix_like(parameter))
     model.save_pretrained(folder)
     byte_level_tokenizer(VOCAB_SIZE).save(str(folder / "tokenizer.json"))
     return model
+
+
+def _config(model_class: type[PreTrainedModel], values: dict[str, object]) -> PretrainedConfig:
+    """Return the config of a network; one that also reads images has the values in its `text_config`."""
+    if "vision_config" not in values:
+        return model_class.config_class(**values)
+    tied = bool(values.get("tie_word_embeddings"))
+    text = {key: value for key, value in values.items() if key != "vision_config"} | {"tie_word_embeddings": tied}
+    return model_class.config_class(text_config=text, vision_config=values["vision_config"], tie_word_embeddings=tied)
 
 
 def _vector_like(parameter: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Every family computes what `transformers` computes from the same folder: the reference and the native kernels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,8 @@ from tests.runner.steps import make_step
 NUM_TOKENS = 100
 TOKENS = np.random.default_rng(5).integers(0, VOCAB_SIZE, NUM_TOKENS).tolist()
 BLOCKS = [7, 3, 11, 2]
+CONTEXT = replace(LIMITS, max_context_tokens=NUM_TOKENS)
+"""transformers scales dynamic ropes for the length of the prompt, Headrace for the context."""
 TOLERANCES = {"bf16": 0.02, "w8a8": 0.05, "w4a8": 0.05}
 """Relative root mean square error of the logits; the weights lose nothing in any format."""
 
@@ -34,7 +36,7 @@ def checkpoint(request, tmp_path_factory):
     network = write_checkpoint(request.param, folder)
     with torch.inference_mode():
         expected = network(torch.tensor([TOKENS])).logits[0].float().numpy()
-    return Checkpoint(load_model(str(folder), max_model_len=NUM_TOKENS), expected)
+    return Checkpoint(load_model(str(folder)), expected)
 
 
 def every_row():
@@ -44,14 +46,16 @@ def every_row():
 @pytest.mark.parametrize("checkpoint", NETWORKS, indirect=True, scope="module")
 def test_the_reference_has_the_logits_of_transformers(checkpoint):
     model = checkpoint.model
-    logits = ReferenceRunner(model.spec, model.weights, LIMITS).logits(every_row())
+    logits = ReferenceRunner(model.spec, model.weights, CONTEXT).logits(every_row())
     np.testing.assert_allclose(logits, checkpoint.expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("checkpoint", NETWORKS, indirect=True, scope="module")
 @pytest.mark.parametrize(("dtype", "kv_dtype"), [("bf16", "bf16"), ("w8a8", "int8"), ("w4a8", "int8")])
 def test_native_kernels_stay_close_to_transformers(checkpoint, dtype, kv_dtype, tmp_path):
-    runner = load(checkpoint.model.spec, checkpoint.model.weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype)
+    runner = load(
+        checkpoint.model.spec, checkpoint.model.weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, limits=CONTEXT
+    )
     assert relative_error(runner.logits(every_row()), checkpoint.expected) < TOLERANCES[dtype]
 
 

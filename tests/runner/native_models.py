@@ -56,7 +56,7 @@ SPECS: Mapping[str, ModelSpec] = {
         head_dim=64,
         num_heads=7,
         num_kv_heads=1,
-        rope=RopeSpec(theta=5e5, kind="llama3", factor=8.0, original_max_positions=64),
+        ropes=(RopeSpec(theta=5e5, kind="llama3", factor=8.0, original_max_positions=64),),
     ),
     "gemma 3": small_spec(
         head_dim=256,
@@ -66,13 +66,22 @@ SPECS: Mapping[str, ModelSpec] = {
         sandwich_norms=True,
         activation="gelu_tanh",
         windows=(40, 0),
-        local_rope=RopeSpec(theta=1e3),
-        rope=RopeSpec(kind="linear", factor=8.0),
+        ropes=(RopeSpec(kind="linear", factor=8.0), RopeSpec(theta=1e3)),
+        rope_of_layer=(1, 0),
         embedding_scale=96**0.5,
         attention_scale=0.05,
     ),
     "qwen 3, wide heads": small_spec(head_dim=128, num_heads=3, num_kv_heads=1, qk_norm=True, intermediate_size=96),
-    "dynamic rope": small_spec(head_dim=96, rope=RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128)),
+    "a third of each head turns, one layer without positions": small_spec(
+        head_dim=48,
+        num_layers=3,
+        ropes=(
+            RopeSpec(rotary_dim=16, kind="yarn", factor=4.0, original_max_positions=128, attention_factor=1.25),
+            RopeSpec(rotary_dim=16, kind="longrope", original_max_positions=64, long_factors=(1, 2, 3, 4, 5, 6, 7, 8)),
+        ),
+        rope_of_layer=(1, -1, 0),
+    ),
+    "dynamic rope": small_spec(head_dim=96, ropes=(RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128),)),
 }
 
 

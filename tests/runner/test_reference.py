@@ -44,7 +44,7 @@ def runner_of(**changes):
     "changes",
     [
         {},
-        {"windows": (3, 0), "local_rope": RopeSpec(theta=100.0)},
+        {"windows": (3, 0), "ropes": (RopeSpec(), RopeSpec(theta=100.0)), "rope_of_layer": (1, 0)},
         {"qkv_bias": True, "o_bias": True, "tie_embeddings": True},
         {"qk_norm": True, "sandwich_norms": True, "activation": "gelu_tanh", "embedding_scale": 32**0.5},
     ],

@@ -60,7 +60,8 @@ def config_from_spec(spec: ModelSpec) -> dict[str, object]:
 
 
 def _sizes(spec: ModelSpec) -> dict[str, object]:
-    stretched = spec.rope.kind in {"linear", "dynamic"} and spec.family != "gemma3"
+    rope = spec.ropes[0]
+    stretched = rope.kind in {"linear", "dynamic"} and spec.family != "gemma3"
     return {
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
@@ -69,18 +70,19 @@ def _sizes(spec: ModelSpec) -> dict[str, object]:
         "num_key_value_heads": spec.num_kv_heads,
         "head_dim": spec.head_dim,
         "vocab_size": spec.vocab_size,
-        "max_position_embeddings": round(spec.max_positions / spec.rope.factor) if stretched else spec.max_positions,
+        "max_position_embeddings": round(spec.max_positions / rope.factor) if stretched else spec.max_positions,
         "rms_norm_eps": _shortest(spec.norm_eps),
         "tie_word_embeddings": spec.tie_embeddings,
     }
 
 
 def _rope(spec: ModelSpec) -> dict[str, object]:
-    values: dict[str, object] = {"rope_theta": spec.rope.theta}
-    if spec.rope.kind != "default":
-        values["rope_scaling"] = _scaling(spec.rope)
-    if spec.local_rope is not None:
-        values["rope_local_base_freq"] = spec.local_rope.theta
+    rope, *local = spec.ropes
+    values: dict[str, object] = {"rope_theta": rope.theta}
+    if rope.kind != "default":
+        values["rope_scaling"] = _scaling(rope)
+    if local:
+        values["rope_local_base_freq"] = local[0].theta
     return values
 
 
@@ -118,12 +120,14 @@ def _gemma(spec: ModelSpec) -> dict[str, object]:
 
 def _without_rounding(spec: ModelSpec) -> ModelSpec:
     """Return the spec without the fields that GGUF files hold in lower precision, or not at all."""
-    rope = replace(spec.rope, original_max_positions=0) if spec.rope.kind in {"linear", "dynamic"} else spec.rope
+    ropes = [
+        replace(rope, original_max_positions=0) if rope.kind in {"linear", "dynamic"} else rope for rope in spec.ropes
+    ]
     return replace(
         spec,
         norm_eps=_shortest(spec.norm_eps),
         attention_scale=round(spec.attention_scale, 9),
-        rope=rope,
+        ropes=tuple(ropes),
     )
 
 

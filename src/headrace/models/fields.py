@@ -19,6 +19,11 @@ class Fields:
     source: str
     """The origin of the values for error messages, e.g. the path of the file."""
 
+    def with_defaults(self, defaults: Mapping[str, object]) -> "Fields":
+        """Return the values, and those of `defaults` whose key is absent."""
+        present = {key: value for key, value in self.values.items() if value is not None or key not in defaults}
+        return Fields({**defaults, **present}, self.source)
+
     def has(self, key: str) -> bool:
         """Return whether the key is present and not None."""
         return self.values.get(key) is not None
@@ -66,6 +71,15 @@ class Fields:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self._wrong(key, value, "a list of strings")
         return tuple(value)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """Return a list of finite numbers; empty when absent."""
+        value = self._get(key, [])
+        if not isinstance(value, list) or not all(
+            isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item) for item in value
+        ):
+            raise self._wrong(key, value, "a list of numbers")
+        return tuple(float(item) for item in value)
 
     def sub(self, key: str) -> "Fields":
         """Return the values of a nested object; empty when absent."""

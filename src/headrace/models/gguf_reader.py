@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
-from headrace.models.families.family import GGUF_TENSORS, Family, GgufHeader
+from headrace.models.families.family import Family, GgufHeader
 from headrace.models.families.registry import from_gguf
+from headrace.models.families.rope_config import ROPE_TENSORS
 from headrace.models.fields import Fields
 from headrace.models.gguf_file import GgufFile, GgufTensor
 from headrace.models.gguf_kquants import q4_k_as_q4_1
+from headrace.models.places import gguf_places
 from headrace.models.shapes import Shape, expected_shapes
 from headrace.models.spec import ModelSpec
 from headrace.models.weights import STORED_BITS, Encoding, RawTensor
@@ -35,7 +37,6 @@ _BITS: Final = {
     29: 1, 34: 1, 35: 2, 39: 4,
 }  # fmt: skip
 """Bits per number of the quantized types that are not in `RAW_TYPES`; all other types count as floats."""
-_ROTARY_PARTS: Final = frozenset({"q", "k", "q_bias", "k_bias"})
 
 
 def read_gguf_spec(file: GgufFile) -> tuple[Family, ModelSpec]:
@@ -47,7 +48,7 @@ def read_gguf_spec(file: GgufFile) -> tuple[Family, ModelSpec]:
     header = GgufHeader(
         fields=Fields(values, f"{source}, {architecture}"),
         tensor_shapes={name: (tensor.num_rows, tensor.num_columns) for name, tensor in file.tensors.items()},
-        rope_divisors=_rope_divisors(file),
+        rope_tensors=_rope_tensors(file),
     )
     return from_gguf(architecture, header)
 
@@ -57,10 +58,9 @@ class GgufWeights:
 
     def __init__(self, file: GgufFile, family: Family, spec: ModelSpec) -> None:
         self._file = file
-        self._spec = spec
-        self._interleaved = family.interleaved_gguf_rope
         self._shapes = expected_shapes(spec)
-        self._tensors = {name: self._find(name, shape) for name, shape in self._shapes.items()}
+        self._places = gguf_places(family, spec)
+        self._tensors = {name: self._find(place.stored, place.shape) for name, place in self._places.items()}
 
     @property
     def fingerprint(self) -> str:
@@ -74,7 +74,8 @@ class GgufWeights:
         for name, tensor in self._tensors.items():
             if name.startswith("layers."):
                 encoding = _handed_out(tensor.type_id)
-                weights[encoding] = weights.get(encoding, 0) + tensor.num_rows * tensor.num_columns
+                num_rows, num_columns = self._shapes[name]
+                weights[encoding] = weights.get(encoding, 0) + num_rows * num_columns
         return max(weights, key=weights.__getitem__)
 
     def stored_bits(self, name: str) -> int:
@@ -87,7 +88,7 @@ class GgufWeights:
         return self._tensors.keys()
 
     def load(self, name: str) -> RawTensor:
-        """Return a tensor; q and k have their rotary halves in NeoX order."""
+        """Return a tensor, or its rows of a fused tensor."""
         if name not in self._tensors:
             raise BrokenModel(f"{self._file.path} has no weight {name}.", name=name)
         tensor = self._tensors[name]
@@ -97,13 +98,9 @@ class GgufWeights:
             data = q4_k_as_q4_1(data)
         elif tensor.type_id not in RAW_TYPES:
             data = _dequantized(self._file, tensor)
-        part = name.rpartition(".")[2]
-        if self._interleaved and part in _ROTARY_PARTS:
-            data = self._neox_order(data, part)
-        return RawTensor(encoding, tensor.num_rows, tensor.num_columns, data)
+        return self._places[name].select(RawTensor(encoding, tensor.num_rows, tensor.num_columns, data))
 
-    def _find(self, name: str, shape: Shape) -> GgufTensor:
-        stored = gguf_name(name)
+    def _find(self, stored: str, shape: Shape) -> GgufTensor:
         tensor = self._file.tensors.get(stored)
         if tensor is None:
             raise BrokenModel(f"{self._file.path} has no tensor {stored}, which this network requires.", tensor=stored)
@@ -115,31 +112,17 @@ class GgufWeights:
             )
         return tensor
 
-    def _neox_order(self, data: npt.NDArray[np.uint8], part: str) -> npt.NDArray[np.uint8]:
-        """Permute rows, which are whole blocks and need no decoding; a bias is one row of F32 or F16."""
-        num_heads = self._spec.num_heads if part.startswith("q") else self._spec.num_kv_heads
-        half = self._spec.head_dim // 2
-        pairs = data.reshape(num_heads, half, 2, -1)
-        return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(data.shape)
-
 
 def _handed_out(type_id: int) -> Encoding:
     return Encoding.Q4_1 if type_id == _Q4_K else RAW_TYPES.get(type_id, Encoding.F32)
 
 
-def gguf_name(name: str) -> str:
-    """Return the name that GGUF files use for a canonical name."""
-    prefix, _, part = name.rpartition(".")
-    return f"{prefix.replace('layers.', 'blk.')}.{GGUF_TENSORS[part]}" if prefix else GGUF_TENSORS[part]
-
-
-def _rope_divisors(file: GgufFile) -> tuple[float, ...] | None:
-    tensor = file.tensors.get("rope_freqs.weight")
-    if tensor is None:
-        return None
-    if tensor.type_id != _F32:
-        raise UnsupportedModel(f"{file.path}: rope_freqs.weight is not stored as F32.")
-    return tuple(file.rows(tensor).view("<f4").ravel().tolist())
+def _rope_tensors(file: GgufFile) -> dict[str, tuple[float, ...]]:
+    found = [file.tensors[name] for name in ROPE_TENSORS if name in file.tensors]
+    for tensor in found:
+        if tensor.type_id != _F32:
+            raise UnsupportedModel(f"{file.path}: {tensor.name} is not stored as F32.")
+    return {tensor.name: tuple(file.rows(tensor).view("<f4").ravel().tolist()) for tensor in found}
 
 
 def _dequantized(file: GgufFile, tensor: GgufTensor) -> npt.NDArray[np.uint8]:

@@ -1,7 +1,6 @@
 """Find a model by name and read everything but its weights, which are memory-mapped."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from headrace.core.progress import Progress, no_progress
@@ -11,9 +10,7 @@ from headrace.models.checkpoint import Checkpoint
 from headrace.models.gguf_checkpoint import read_gguf_checkpoint
 from headrace.models.hf_checkpoint import read_hf_checkpoint
 from headrace.models.model import Model
-from headrace.models.rope import resolve_dynamic
 from headrace.models.sources import home_folder, locate
-from headrace.models.spec import ModelSpec
 from headrace.models.tokenizer import ByteForm
 
 LLAMA2_VOCAB_SIZES = range(32000, 32065)
@@ -24,7 +21,6 @@ def load_model(
     ref: str,
     *,
     revision: str | None = None,
-    max_model_len: int | None = None,
     cache_dir: Path | None = None,
     chat_template: str | None = None,
     progress: Progress = no_progress,
@@ -35,7 +31,6 @@ def load_model(
     Args:
         ref: an alias (`smollm2`), a Hub id, a folder, or a `.gguf` file.
         revision: branch, tag or commit of a Hub id.
-        max_model_len: the context in tokens that it will be served with; resolves dynamic rope scaling.
         cache_dir: the folder of downloads; by default `$HEADRACE_HOME` or `~/.cache/headrace`.
         chat_template: replaces the model's own: a built-in name, a path, or Jinja source.
         progress: called as downloads proceed.
@@ -53,7 +48,7 @@ def load_model(
         name=located.name,
         path=located.path,
         revision=revision,
-        spec=_resolved(checkpoint.spec, max_model_len),
+        spec=checkpoint.spec,
         weights=checkpoint.weights,
         tokenizer=checkpoint.tokenizer,
         chat_template=_chat_template(checkpoint, chat_template),
@@ -63,11 +58,6 @@ def load_model(
 
 def _read(path: Path) -> Checkpoint:
     return read_hf_checkpoint(path) if path.is_dir() else read_gguf_checkpoint(path)
-
-
-def _resolved(spec: ModelSpec, max_model_len: int | None) -> ModelSpec:
-    """Resolve dynamic rope scaling for the context that the server offers."""
-    return replace(spec, rope=resolve_dynamic(spec.rope, spec.head_dim, max_model_len or spec.max_positions))
 
 
 def _chat_template(checkpoint: Checkpoint, override: str | None) -> ChatTemplate | None:

@@ -11,20 +11,38 @@ from headrace.models.spec import RopeSpec
 Float64 = npt.NDArray[np.float64]
 
 
-def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Float64:
+def inverse_frequencies(rope: RopeSpec, head_dim: int, context_tokens: int) -> Float64:
     """
-    Return the radians per position of each rotary pair, (head_dim / 2,).
+    Return the radians per position of each pair of a head, (head_dim / 2,); those that do not turn come last as 0.
 
-    `dynamic` must have been resolved (see `resolve_dynamic`).
+    `context_tokens` is the context of the server, which `dynamic` and `longrope` depend on.
     Source: transformers `modeling_rope_utils.py`.
     """
-    frequencies = rope.theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    if rope.kind == "linear":
-        return frequencies / rope.factor
-    if rope.kind == "llama3":
-        return frequencies / llama3_divisors(rope, frequencies)
-    assert rope.kind == "default", "dynamic rope scaling must be resolved for a context length"
-    return frequencies
+    rope = resolve(rope, head_dim, context_tokens)
+    rotary_dim = rope.rotary_dim or head_dim
+    whole = head_dim if rope.kind == "proportional" else rotary_dim
+    frequencies: Float64 = rope.theta ** -(np.arange(0, rotary_dim, 2, dtype=np.float64) / whole) / _divisors(
+        rope, rotary_dim
+    )
+    return np.pad(frequencies, (0, head_dim // 2 - len(frequencies)))
+
+
+def resolve(rope: RopeSpec, head_dim: int, context_tokens: int) -> RopeSpec:
+    """
+    Resolve dynamic and long scaling for one context length, so that an answer does not depend on the request's length.
+
+    Dynamic NTK does not scale contexts up to the original length. Longrope takes its short factors up to there and the
+    long ones beyond, as in vLLM. Source: transformers `_compute_dynamic_ntk_parameters`.
+    """
+    if rope.kind == "longrope":
+        factors = rope.long_factors if context_tokens > rope.original_max_positions else rope.short_factors
+        return replace(rope, short_factors=factors, long_factors=factors)
+    if rope.kind != "dynamic":
+        return rope
+    rotary_dim = rope.rotary_dim or head_dim
+    stretch = max(1.0, context_tokens / rope.original_max_positions)
+    growth = rope.factor * stretch - (rope.factor - 1)
+    return replace(rope, kind="default", theta=rope.theta * growth ** (rotary_dim / (rotary_dim - 2)), factor=1.0)
 
 
 def llama3_divisors(rope: RopeSpec, frequencies: Float64) -> Float64:
@@ -34,14 +52,44 @@ def llama3_divisors(rope: RopeSpec, frequencies: Float64) -> Float64:
     return 1.0 / (smooth + (1.0 - smooth) / rope.factor)
 
 
-def resolve_dynamic(rope: RopeSpec, head_dim: int, context_tokens: int) -> RopeSpec:
-    """
-    Resolve dynamic NTK scaling for one context length, so that an answer does not depend on the request's length.
+def yarn_divisors(rope: RopeSpec, rotary_dim: int) -> Float64:
+    """Return yarn's divisor of each frequency: a ramp over the pairs from 1 to `factor` (Peng et al. 2023)."""
 
-    Contexts up to the original length are not scaled. Source: transformers `_compute_dynamic_ntk_parameters`.
-    """
-    if rope.kind != "dynamic":
-        return rope
-    stretch = max(1.0, context_tokens / rope.original_max_positions)
-    growth = rope.factor * stretch - (rope.factor - 1)
-    return replace(rope, kind="default", theta=rope.theta * growth ** (head_dim / (head_dim - 2)), factor=1.0)
+    def pair_of(num_turns: float) -> float:
+        """Return the pair that turns so often within the original context."""
+        return (
+            rotary_dim * math.log(rope.original_max_positions / (num_turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+        )
+
+    low, high = pair_of(rope.beta_fast), pair_of(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotary_dim - 1)
+    ramp = np.clip((np.arange(rotary_dim // 2) - low) / (high - low or 0.001), 0.0, 1.0)
+    divisors: Float64 = 1.0 / (1.0 - ramp + ramp / rope.factor)
+    return divisors
+
+
+def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
+    """Return yarn's factor of cosines and sines for a stretch of the context."""
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def longrope_attention_factor(factor: float, original_max_positions: int) -> float:
+    """Return longrope's factor of cosines and sines for a stretch of the context."""
+    return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original_max_positions))
+
+
+def _divisors(rope: RopeSpec, rotary_dim: int) -> Float64 | float:
+    """Return the divisors of the frequencies of a resolved rope."""
+    match rope.kind:
+        case "linear" | "proportional":
+            return rope.factor
+        case "llama3":
+            return llama3_divisors(rope, rope.theta ** -(np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim))
+        case "yarn":
+            return yarn_divisors(rope, rotary_dim)
+        case "longrope":
+            return np.array(rope.long_factors)
+        case _:
+            return 1.0

@@ -19,9 +19,10 @@ import numpy.typing as npt
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.compressed_tensors import SCALE_SUFFIX
 from headrace.models.families.family import Family
+from headrace.models.places import folder_places
 from headrace.models.shapes import Shape, expected_shapes
 from headrace.models.spec import ModelSpec
-from headrace.models.weights import STORED_BITS, Encoding, RawTensor
+from headrace.models.weights import STORED_BITS, Encoding, RawTensor, as_float32
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
@@ -34,6 +35,8 @@ _ENCODINGS: Final = {
 _LENGTH_BYTES: Final = 8
 _MAX_HEADER_BYTES: Final = 100_000_000
 """The limit of the safetensors library."""
+_PREFIXES: Final = ("model.", "language_model.model.", "model.language_model.", "")
+"""The two in the middle are checkpoints of networks that also read images, as transformers 4 and 5 write them."""
 _NORMS: Final = frozenset(
     {"final_norm", "attn_norm", "mlp_norm", "q_norm", "k_norm", "post_attn_norm", "post_mlp_norm"}
 )
@@ -58,12 +61,13 @@ class SafetensorsWeights:
         self._folder = folder
         self._norm_offset = family.norm_offset
         tensors, self._fingerprint = _open_folder(folder)
-        prefix = _name_prefix(tensors, family)
+        prefix = _network_prefix(tensors, family)
         self._stored = tensors
         self._shapes = expected_shapes(spec)
+        self._places = folder_places(family, spec)
         self._tensors = {
-            name: self._find(tensors, stored_name(name, family.tensors).removeprefix(prefix), shape)
-            for name, shape in self._shapes.items()
+            name: self._find(tensors, _prefixed(place.stored, prefix, tensors), place.shape)
+            for name, place in self._places.items()
         }
 
     @property
@@ -81,8 +85,9 @@ class SafetensorsWeights:
         weights: dict[Encoding, int] = {}
         for name, tensor in self._tensors.items():
             if name.startswith("layers."):
-                encoding, item_bytes = _ENCODINGS[tensor.dtype]
-                weights[encoding] = weights.get(encoding, 0) + tensor.data.size // item_bytes
+                encoding, _ = _ENCODINGS[tensor.dtype]
+                num_rows, num_columns = self._shapes[name]
+                weights[encoding] = weights.get(encoding, 0) + num_rows * num_columns
         return max(weights, key=weights.__getitem__)
 
     def names(self) -> Iterable[str]:
@@ -90,11 +95,14 @@ class SafetensorsWeights:
         return self._tensors.keys()
 
     def load(self, name: str) -> RawTensor:
-        """Return a tensor unchanged; norms of Gemma are returned as F32 with their 1 added."""
+        """Return a tensor, or its rows of a fused tensor; norms of Gemma are returned as F32 with their 1 added."""
         if name not in self._tensors:
             raise BrokenModel(f"{self._folder} has no weight {name}.", name=name)
+        return self._places[name].select(self._load_stored(name))
+
+    def _load_stored(self, name: str) -> RawTensor:
         tensor = self._tensors[name]
-        num_rows, num_columns = self._shapes[name]
+        num_rows, num_columns = self._places[name].shape
         encoding, _ = _ENCODINGS[tensor.dtype]
         if encoding is Encoding.I8:
             return RawTensor(encoding, num_rows, num_columns, self._rows_with_scales(tensor, num_rows))
@@ -145,24 +153,18 @@ def _check_scales(scales: StoredTensor, num_rows: int) -> None:
         )
 
 
-def as_float32(data: npt.NDArray[np.uint8], encoding: Encoding) -> npt.NDArray[np.float32]:
-    """Convert the values of a plain encoding to float32."""
-    if encoding is Encoding.BF16:
-        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
-    return data.view("<f2" if encoding is Encoding.F16 else "<f4").astype(np.float32)
+def _network_prefix(tensors: Mapping[str, StoredTensor], family: Family) -> str:
+    """Return what precedes the names of the network: those of the bare network (`AutoModel`) have no `model.`."""
+    embed = family.tensors["embed"].removeprefix("model.")
+    return next((prefix for prefix in _PREFIXES if prefix + embed in tensors), "model.")
 
 
-def stored_name(name: str, tensors: Mapping[str, str]) -> str:
-    """Return the name that the checkpoint uses for a canonical name."""
-    prefix, _, part = name.rpartition(".")
-    return f"model.{prefix}.{tensors[part]}" if prefix else tensors[part]
-
-
-def _name_prefix(tensors: Mapping[str, StoredTensor], family: Family) -> str:
-    """Return the prefix that the checkpoint omits: those of the bare network (`AutoModel`) have no `model.`."""
-    embed = family.tensors["embed"]
-    bare = embed not in tensors and embed.removeprefix("model.") in tensors
-    return "model." if bare else ""
+def _prefixed(stored: str, prefix: str, tensors: Mapping[str, StoredTensor]) -> str:
+    """Return the name of a tensor in this checkpoint; the LM head lies beside the network or beside its parent."""
+    if stored.startswith("model."):
+        return prefix + stored.removeprefix("model.")
+    parent = prefix.removesuffix("model.")
+    return parent + stored if parent + stored in tensors else stored
 
 
 def _open_folder(folder: Path) -> tuple[dict[str, StoredTensor], str]:

@@ -33,16 +33,28 @@ class RopeSpec:
     """
     Rotary position embedding: the parameters of its inverse frequencies.
 
-    `kind` and its values follow `rope_scaling` of Hugging Face configs. `dynamic` (NTK) is resolved for the
-    context length that the server is started with, so that it does not depend on the request.
+    `kind` and its values follow `rope_scaling` of Hugging Face configs. `dynamic` (NTK) and `longrope` are resolved
+    for the context length that the server is started with, so that they do not depend on the request.
     """
 
     theta: float = 10000.0
-    kind: Literal["default", "linear", "dynamic", "llama3"] = "default"
+    kind: Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"] = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_positions: int = 0
+    rotary_dim: int = 0
+    """Values of a head that turn; 0 means all of them."""
+    attention_factor: float = 1.0
+    """Factor of the cosines and sines of the pairs that turn (yarn, longrope)."""
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    """Whether yarn rounds the bounds of its ramp to whole pairs."""
+    short_factors: tuple[float, ...] = ()
+    """Divisor of each frequency in contexts of up to `original_max_positions` (longrope)."""
+    long_factors: tuple[float, ...] = ()
+    """Divisor of each frequency in longer contexts (longrope)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +73,10 @@ class ModelSpec:
     """Longest context that the checkpoint supports (after rope scaling)."""
     norm_eps: float
     activation: Literal["silu", "gelu_tanh"] = "silu"
-    rope: RopeSpec = RopeSpec()
-    local_rope: RopeSpec | None = None
-    """Rotary embedding of the layers with a sliding window, if it differs (Gemma 3)."""
+    ropes: tuple[RopeSpec, ...] = (RopeSpec(),)
+    """The rotary embeddings of the network, at least one."""
+    rope_of_layer: tuple[int, ...] = ()
+    """Index into `ropes` for each layer, -1 for a layer without positions. Empty: the first one on all layers."""
     tie_embeddings: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
@@ -73,6 +86,8 @@ class ModelSpec:
     """A second norm after attention and after the MLP, before the residual is added (Gemma 3)."""
     embedding_scale: float = 1.0
     """Factor of the token embeddings (Gemma: sqrt(hidden_size))."""
+    logit_scale: float = 1.0
+    """Factor of the logits. Readers multiply `final_norm` by it, so runners do not apply it (Granite)."""
     attention_scale: float = 0.0
     """Factor of the attention scores; 0 means head_dim ** -0.5."""
     windows: tuple[int, ...] = ()
@@ -87,6 +102,17 @@ class ModelSpec:
     def scale(self) -> float:
         """Factor of the attention scores."""
         return self.attention_scale or self.head_dim**-0.5
+
+    @property
+    def default_positions(self) -> int:
+        """Longest context to offer unless a longer one is requested: longrope loses precision beyond its original."""
+        long = [rope.original_max_positions for rope in self.ropes if rope.kind == "longrope"]
+        return min([self.max_positions, *long])
+
+    def rope(self, layer: int) -> RopeSpec | None:
+        """Return the rotary embedding of a layer, or None."""
+        index = self.rope_of_layer[layer] if self.rope_of_layer else 0
+        return None if index < 0 else self.ropes[index]
 
     def window(self, layer: int) -> int:
         """Return the sliding window of a layer in tokens; 0 for none."""

@@ -81,6 +81,13 @@ class WeightSource(Protocol):
         ...
 
 
+def as_float32(data: npt.NDArray[np.uint8], encoding: Encoding) -> npt.NDArray[np.float32]:
+    """Convert the values of a plain encoding to float32."""
+    if encoding is Encoding.BF16:
+        return (data.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    return data.view("<f2" if encoding is Encoding.F16 else "<f4").astype(np.float32)
+
+
 def dominant_bits(weights: WeightSource, shapes: Mapping[str, tuple[int, int]]) -> int:
     """Return the bits per number that most weights of the layers are stored with."""
     numbers: Counter[int] = Counter()

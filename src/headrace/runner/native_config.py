@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from headrace import _native
-from headrace.models.rope import inverse_frequencies, resolve_dynamic
-from headrace.models.spec import ModelSpec, RopeSpec
+from headrace.models.rope import inverse_frequencies
+from headrace.models.spec import ModelSpec
 from headrace.runner.step import RunnerLimits
 
 
@@ -14,7 +14,7 @@ def native_config(
     """
     Return the native configuration of a network.
 
-    `dtype` is bf16, w8a8 or w4a8, `kv_dtype` bf16 or int8; `max_context_tokens` resolves dynamic rope scaling.
+    `dtype` is bf16, w8a8 or w4a8, `kv_dtype` bf16 or int8; `max_context_tokens` resolves dynamic and long rope scaling.
     `w8_matrices` names the packed matrices that keep 8 bits in w4a8 (see `packing.eight_bit_matrices`).
     """
     config = _native.ModelConfig()
@@ -30,9 +30,7 @@ def native_config(
     config.embedding_scale, config.attention_scale = spec.embedding_scale, spec.scale
     config.w8_matrices = list(w8_matrices)
     config.windows = list(spec.windows)
-    config.rope_frequencies = _frequencies(spec.rope, spec.head_dim, max_context_tokens)
-    if spec.local_rope is not None:
-        config.local_frequencies = _frequencies(spec.local_rope, spec.head_dim, max_context_tokens)
+    _set_ropes(config, spec, max_context_tokens)
     return config
 
 
@@ -47,8 +45,12 @@ def native_limits(limits: RunnerLimits) -> _native.Limits:
     return native
 
 
-def _frequencies(rope: RopeSpec, head_dim: int, max_context_tokens: int) -> list[float]:
-    frequencies: list[float] = inverse_frequencies(
-        resolve_dynamic(rope, head_dim, max_context_tokens), head_dim
-    ).tolist()
-    return frequencies
+def _set_ropes(config: _native.ModelConfig, spec: ModelSpec, max_context_tokens: int) -> None:
+    """Set the rotary embeddings; layers without one get a table of pairs that do not turn."""
+    frequencies = [inverse_frequencies(rope, spec.head_dim, max_context_tokens).tolist() for rope in spec.ropes]
+    factors = [rope.attention_factor for rope in spec.ropes]
+    if -1 in spec.rope_of_layer:
+        frequencies.append([0.0] * (spec.head_dim // 2))
+        factors.append(1.0)
+    config.rope_frequencies, config.rope_factors = frequencies, factors
+    config.rope_of_layer = [len(factors) - 1 if rope < 0 else rope for rope in spec.rope_of_layer]

@@ -13,10 +13,10 @@ from headrace.core.progress import Progress, no_progress
 from headrace.models.compressed_tensors import SCALE_SUFFIX
 from headrace.models.config_export import family_of
 from headrace.models.model import Model
-from headrace.models.safetensors_reader import as_float32, stored_name
+from headrace.models.places import folder_places, stored_name
 from headrace.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats
 from headrace.models.shapes import expected_shapes
-from headrace.models.weights import Encoding
+from headrace.models.weights import Encoding, as_float32
 from headrace.runner.calibration import trace_layers
 from headrace.runner.decoding import decode
 from headrace.runner.smooth_layer import smooth_layer
@@ -49,7 +49,14 @@ def check_can_quantize(model: Model) -> None:
     """
     if model.weights.dominant_encoding is Encoding.I8:
         raise UnsupportedModel(f"{model.name} is quantized to int8 already; start from the original checkpoint.")
-    family_of(model.spec)
+    family = family_of(model.spec)
+    if not all(place.is_whole for place in folder_places(family, model.spec).values()):
+        raise UnsupportedModel(
+            f"{model.name} has fused or permuted weights (family {family.name}), which `headrace quantize` "
+            "cannot write. "
+            "Serve it with --dtype w8a8, which quantizes without calibration.",
+            family=family.name,
+        )
     parts = {name.rpartition(".")[2] for name in model.weights.names() if name.startswith("layers.")}
     unknown = sorted(part for part in parts - set(MATRICES) if not part.endswith(VECTORS))
     if unknown or not parts.issuperset(MATRICES):

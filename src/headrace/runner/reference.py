@@ -7,7 +7,7 @@ Letters in shapes: `T` tokens of the step, `C` tokens of one sequence in the ste
 
 import numpy as np
 
-from headrace.models.rope import Float64, inverse_frequencies, resolve_dynamic
+from headrace.models.rope import Float64, inverse_frequencies
 from headrace.models.spec import ModelSpec, RopeSpec
 from headrace.models.weights import WeightSource
 from headrace.runner.checks import check_step, token_slots
@@ -65,7 +65,8 @@ class Layer:
         self._spec = spec
         self._weights = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
         self._window = spec.window(index)
-        self._frequencies = _frequencies(spec, index, limits)
+        rope = spec.rope(index)
+        self._rotation = None if rope is None else Rotation(rope, spec.head_dim, limits.max_context_tokens)
         slots = limits.num_blocks * limits.block_tokens
         self.keys = np.zeros((slots, spec.num_kv_heads, spec.head_dim), np.float32)
         self.values = np.zeros_like(self.keys)
@@ -88,8 +89,8 @@ class Layer:
         queries, keys, values = (self._heads(x, name) for name in "qkv")
         if self._spec.qk_norm:
             queries, keys = self._norm(queries, "q_norm"), self._norm(keys, "k_norm")
-        angles = positions[:, None] * self._frequencies
-        queries, keys = rotate(queries, angles), rotate(keys, angles)
+        if self._rotation is not None:
+            queries, keys = self._rotation.turn(queries, positions), self._rotation.turn(keys, positions)
         new_slots = np.concatenate([slots[len(slots) - size :] for slots, size in sequences])
         self.keys[new_slots], self.values[new_slots] = keys, values
         starts = np.cumsum([size for _, size in sequences])[:-1]
@@ -132,11 +133,22 @@ def rms_norm(x: Float32, weight: Float32, eps: float) -> Float32:
     return normed
 
 
-def rotate(heads: Float32, angles: Float64) -> Float32:
-    """Rotate (T, heads, D) by angles (T, D / 2); pairs are `i` and `i + D / 2`."""
-    cos, sin = np.cos(angles)[:, None].astype(np.float32), np.sin(angles)[:, None].astype(np.float32)
-    first, second = np.split(heads, 2, axis=-1)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+class Rotation:
+    """A rotary position embedding, resolved for a context length."""
+
+    def __init__(self, rope: RopeSpec, head_dim: int, context_tokens: int) -> None:
+        self._frequencies: Float64 = inverse_frequencies(rope, head_dim, context_tokens)
+        self._scales = np.where(self._frequencies == 0, 1.0, rope.attention_factor)
+
+    def turn(self, heads: Float32, positions: Int32) -> Float32:
+        """Rotate (T, heads, D) by positions (T,); pairs are `i` and `i + D / 2`."""
+        angles = positions[:, None, None] * self._frequencies
+        cos, sin = (
+            (self._scales * np.cos(angles)).astype(np.float32),
+            (self._scales * np.sin(angles)).astype(np.float32),
+        )
+        first, second = np.split(heads, 2, axis=-1)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
 def silu(x: Float32) -> Float32:
@@ -156,12 +168,6 @@ def _sequences(step: StepInput, limits: RunnerLimits) -> list[tuple[Int32, int]]
     sizes = np.diff(step.query_starts)
     pieces = zip(step.block_tables, step.context_lens, sizes, strict=True)
     return [(token_slots(table, int(old + new), limits.block_tokens), int(new)) for table, old, new in pieces]
-
-
-def _frequencies(spec: ModelSpec, index: int, limits: RunnerLimits) -> Float64:
-    rope: RopeSpec = spec.local_rope if spec.local_rope is not None and spec.window(index) else spec.rope
-    resolved = resolve_dynamic(rope, spec.head_dim, limits.max_context_tokens)
-    return inverse_frequencies(resolved, spec.head_dim)
 
 
 def _visibility(num_queries: int, num_positions: int, window: int) -> Float32:

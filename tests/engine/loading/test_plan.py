@@ -24,7 +24,7 @@ def test_the_default_context_is_the_models_limited_to_8192_tokens() -> None:
 def test_a_context_longer_than_the_model_is_refused_unless_rope_grows() -> None:
     with pytest.raises(SettingsError, match="4096"):
         resolve_limits(CONFIG, SPEC, max_model_len=5000)
-    dynamic = replace(SPEC, rope=RopeSpec(kind="dynamic", factor=2.0))
+    dynamic = replace(SPEC, ropes=(RopeSpec(kind="dynamic", factor=2.0),))
     assert resolve_limits(CONFIG, dynamic, max_model_len=5000).max_model_len == 5000
 
 

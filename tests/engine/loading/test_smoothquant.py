@@ -13,8 +13,8 @@ from headrace.core.errors import InsufficientMemory, SettingsError
 from headrace.engine.loading.smoothquant import smoothed_weights
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.gguf_reader import gguf_name
 from headrace.models.loading import load_model
+from headrace.models.places import gguf_name
 from headrace.models.weights import Encoding, WeightSource
 from headrace.server.engine_config import load_engine
 from headrace.settings.server_settings import ServerSettings

@@ -39,7 +39,6 @@ def assemble(
     model = load_model(
         source.model,
         revision=source.revision,
-        max_model_len=source.max_model_len,
         cache_dir=source.cache_dir,
         chat_template=source.chat_template,
         progress=progress,

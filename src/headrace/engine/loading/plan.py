@@ -115,9 +115,9 @@ def _max_model_len(requested: int | None, max_kv_cache_tokens: int | None, spec:
     if requested is None:
         bound = max_kv_cache_tokens or DEFAULT_MAX_MODEL_LEN
         return min(
-            spec.max_positions, DEFAULT_MAX_MODEL_LEN, max(bound - bound % BLOCK_TOKENS, min(bound, BLOCK_TOKENS))
+            spec.default_positions, DEFAULT_MAX_MODEL_LEN, max(bound - bound % BLOCK_TOKENS, min(bound, BLOCK_TOKENS))
         )
-    if requested > spec.max_positions and spec.rope.kind != "dynamic":
+    if requested > spec.max_positions and all(rope.kind != "dynamic" for rope in spec.ropes):
         raise SettingsError(
             f"max_model_len is {requested}, but the model was made for {spec.max_positions} positions. "
             f"Set it to {spec.max_positions} at most."

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.compressed_tensors import refuse_other_quantization
-from headrace.models.families.rope_config import rope_from_config, rope_from_gguf
+from headrace.models.families.rope_config import rope_from_config, rope_from_gguf, scaled_positions
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
@@ -76,10 +76,16 @@ class Family:
     """`general.architecture` in GGUF files."""
     spec_from_gguf: Callable[["GgufHeader"], ModelSpec] | None = None
     tensors: Mapping[str, str] = field(default_factory=lambda: LLAMA_TENSORS)
+    gguf_tensors: Mapping[str, str] = field(default_factory=lambda: GGUF_TENSORS)
+    """Weights with the same name in a checkpoint are stored one after the other in one tensor (see `places`)."""
+    qkv_by_kv_head: bool = False
+    """Hugging Face checkpoints store q, k and v in one tensor, one KV head with its query heads after the other."""
     norm_offset: float = 0.0
     """Added to the norm weights of Hugging Face checkpoints (Gemma stores `w` of `x * (1 + w)`)."""
+    interleaved_rope: bool = False
+    """Hugging Face checkpoints interleave the rows of q and k: the two halves of each rotary pair are adjacent."""
     interleaved_gguf_rope: bool = False
-    """GGUF files interleave the rows of q and k: the two halves of each rotary pair are adjacent."""
+    """GGUF files do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,20 +95,24 @@ class GgufHeader:
     fields: Fields
     """The metadata without the prefix `<architecture>.`."""
     tensor_shapes: Mapping[str, tuple[int, int]]
-    rope_divisors: tuple[float, ...] | None
-    """The tensor `rope_freqs.weight`, if the file has one."""
+    rope_tensors: Mapping[str, tuple[float, ...]]
+    """Those of `rope_config.ROPE_TENSORS` that the file has."""
 
 
-def base_config_spec(config: Fields, family: str) -> ModelSpec:
-    """Read the keys of config.json that all families share, and refuse parts that none of them supports."""
+def base_config_spec(config: Fields, family: str, *, rotary_fraction: float | None = None) -> ModelSpec:
+    """
+    Read the keys of config.json that all families share, and refuse parts that none of them supports.
+
+    `rotary_fraction` is the default of `partial_rotary_factor`; None for a family whose heads turn as a whole.
+    """
     refuse_foreign_parts(config)
+    if rotary_fraction is None:
+        for fields in (config, config.sub("rope_parameters")):
+            fields.refuse("partial_rotary_factor", "a partial rotary embedding in this family", unless=(1.0, 1))
     num_heads = config.whole("num_attention_heads")
     hidden_size = config.whole("hidden_size")
     head_dim = config.whole("head_dim", hidden_size // num_heads)
-    rope = rope_from_config(config)
-    max_positions = config.whole("max_position_embeddings", 2048)
-    if rope.kind in {"linear", "dynamic"}:
-        max_positions = int(max_positions * rope.factor)
+    rope = rope_from_config(config, head_dim, default_fraction=rotary_fraction or 1.0)
     spec = ModelSpec(
         family=family,
         num_layers=config.whole("num_hidden_layers"),
@@ -112,9 +122,9 @@ def base_config_spec(config: Fields, family: str) -> ModelSpec:
         num_kv_heads=config.whole("num_key_value_heads", num_heads),
         head_dim=head_dim,
         vocab_size=config.whole("vocab_size"),
-        max_positions=max_positions,
+        max_positions=scaled_positions(rope, config.whole("max_position_embeddings", 2048)),
         norm_eps=config.positive("rms_norm_eps", 1e-6),
-        rope=rope,
+        ropes=(rope,),
         tie_embeddings=config.flag("tie_word_embeddings", default=False),
     )
     return checked(spec, config.source)
@@ -142,7 +152,7 @@ def base_gguf_spec(header: GgufHeader, family: str) -> ModelSpec:
         vocab_size=vocab_size,
         max_positions=fields.whole("context_length"),
         norm_eps=fields.positive("attention.layer_norm_rms_epsilon"),
-        rope=rope_from_gguf(fields, head_dim, header.rope_divisors),
+        ropes=(rope_from_gguf(fields, head_dim, header.rope_tensors),),
         tie_embeddings=GGUF_TENSORS["lm_head"] not in header.tensor_shapes,
     )
     return checked(spec, fields.source)
@@ -167,6 +177,11 @@ def require_activation(config: Fields, expected: Literal["silu", "gelu_tanh"], *
     config.refuse(key, "the activation", unless=names)
 
 
+def uniform_window(spec: ModelSpec, window: int) -> ModelSpec:
+    """Set the same window on all layers; 0 for none."""
+    return replace(spec, windows=(window,) * spec.num_layers) if window else spec
+
+
 def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[bool, ...]) -> ModelSpec:
     """Set the window of the sliding layers: those in `layer_types`, or `default` where that is absent."""
     slides = default
@@ -178,7 +193,7 @@ def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[b
         if len(kinds) != spec.num_layers:
             raise BrokenModel(f"{config.source}: layer_types has {len(kinds)} entries for {spec.num_layers} layers.")
         slides = tuple(kind == "sliding_attention" for kind in kinds)
-    if not any(slides):
+    if not any(slides) or not window:
         return spec
     return replace(spec, windows=tuple(window if sliding else 0 for sliding in slides))
 
@@ -190,7 +205,6 @@ def refuse_foreign_parts(config: Fields) -> None:
         config.refuse(key, "a mixture of experts", unless=(0, 1))
     config.refuse("vision_config", "an image encoder")
     config.refuse("audio_config", "an audio encoder")
-    config.refuse("partial_rotary_factor", "a partial rotary embedding", unless=(1.0, 1))
     config.refuse("attn_logit_softcapping", "softcapping of attention scores")
     config.refuse("final_logit_softcapping", "softcapping of logits")
     config.refuse("mlp_bias", "biases in the MLP", unless=(False,))
@@ -213,8 +227,3 @@ def refuse_foreign_gguf_parts(fields: Fields) -> None:
 def _refuse_uneven_heads(fields: Fields, head_dim: int) -> None:
     if fields.whole("attention.value_length", head_dim) != head_dim:
         raise UnsupportedModel(f"{fields.source}: value heads that differ in size from key heads are not supported.")
-    rotary = fields.whole("rope.dimension_count", head_dim)
-    if rotary != head_dim:
-        raise UnsupportedModel(
-            f"{fields.source}: a partial rotary embedding ({rotary} of {head_dim} values of a head) is not supported."
-        )

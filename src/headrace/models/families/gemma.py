@@ -1,4 +1,9 @@
-"""Gemma 3, text only: norms around both halves of a layer, scaled embeddings, five local layers to one global one."""
+"""
+Gemma 1 and the text part of Gemma 3.
+
+Both scale the embeddings and add 1 to norm weights. Gemma 3 has norms around both halves of a layer, and five local
+layers to one global one.
+"""
 
 import math
 from dataclasses import replace
@@ -21,7 +26,21 @@ GLOBAL_THETA: Final = 1_000_000.0
 LOCAL_THETA: Final = 10_000.0
 PATTERN: Final = 6
 """Every sixth layer attends to the whole context."""
+GEMMA_DEFAULTS: Final = {
+    "head_dim": 256,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+"""Source: transformers `GemmaConfig`."""
 DEFAULTS: Final = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
     "head_dim": 256,
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
@@ -33,10 +52,23 @@ LAYERS_OF_27B: Final = 62
 """The 27B model scales its scores by hidden size / heads, all others by the head size. Source: llama.cpp gemma3."""
 
 
+def gemma_from_config(config: Fields) -> ModelSpec:
+    """Read a `gemma` config; its `gelu` means the tanh approximation."""
+    config = config.with_defaults(GEMMA_DEFAULTS)
+    require_activation(config, "gelu_tanh", key="hidden_activation")
+    config.refuse("hidden_act", "the activation", unless=("gelu", "gelu_pytorch_tanh"))
+    config.refuse("attention_bias", "biases in attention", unless=(False,))
+    return _with_gelu(base_config_spec(config, "gemma"))
+
+
+def gemma_from_gguf(header: GgufHeader) -> ModelSpec:
+    """Read GGUF metadata."""
+    return _with_gelu(base_gguf_spec(header, "gemma"))
+
+
 def spec_from_config(config: Fields) -> ModelSpec:
     """Read a `gemma3_text` config in the format of transformers 4 or 5."""
-    present = {key: value for key, value in config.values.items() if value is not None}
-    config = Fields(DEFAULTS | present, config.source)
+    config = config.with_defaults(DEFAULTS)
     require_activation(config, "gelu_tanh", key="hidden_activation")
     config.refuse("attention_bias", "biases in attention", unless=(False,))
     max_positions = config.whole("max_position_embeddings")
@@ -44,12 +76,12 @@ def spec_from_config(config: Fields) -> ModelSpec:
     spec = base_config_spec(Fields(without_rope, config.source), "gemma3")
     spec = replace(
         _gemma(spec),
-        rope=_rope(config, "full_attention", max_positions),
-        local_rope=_rope(config, "sliding_attention", max_positions),
+        ropes=tuple(_rope(config, layer_type, max_positions) for layer_type in ("full_attention", "sliding_attention")),
         attention_scale=config.positive("query_pre_attn_scalar") ** -0.5,
     )
     pattern = config.whole("sliding_window_pattern", PATTERN)
-    return layer_windows(config, spec, config.whole("sliding_window"), _sliding(spec.num_layers, pattern))
+    spec = layer_windows(config, spec, config.whole("sliding_window"), _sliding(spec.num_layers, pattern))
+    return _with_local_rope(spec)
 
 
 def spec_from_gguf(header: GgufHeader) -> ModelSpec:
@@ -58,22 +90,26 @@ def spec_from_gguf(header: GgufHeader) -> ModelSpec:
     window = header.fields.whole("attention.sliding_window")
     local_theta = header.fields.positive("rope.freq_base_swa", LOCAL_THETA)
     scalar = spec.hidden_size // spec.num_heads if spec.num_layers == LAYERS_OF_27B else spec.head_dim
-    return replace(
+    spec = replace(
         spec,
         windows=tuple(window if sliding else 0 for sliding in _sliding(spec.num_layers, PATTERN)),
-        local_rope=RopeSpec(theta=local_theta),
+        ropes=(*spec.ropes, RopeSpec(theta=local_theta)),
         attention_scale=scalar**-0.5,
     )
+    return _with_local_rope(spec)
+
+
+def _with_local_rope(spec: ModelSpec) -> ModelSpec:
+    """Give the layers with a window the second rotary embedding."""
+    return replace(spec, rope_of_layer=tuple(int(spec.window(layer) > 0) for layer in range(spec.num_layers)))
 
 
 def _gemma(spec: ModelSpec) -> ModelSpec:
-    return replace(
-        spec,
-        activation="gelu_tanh",
-        qk_norm=True,
-        sandwich_norms=True,
-        embedding_scale=math.sqrt(spec.hidden_size),
-    )
+    return replace(_with_gelu(spec), qk_norm=True, sandwich_norms=True)
+
+
+def _with_gelu(spec: ModelSpec) -> ModelSpec:
+    return replace(spec, activation="gelu_tanh", embedding_scale=math.sqrt(spec.hidden_size))
 
 
 def _sliding(num_layers: int, pattern: int) -> tuple[bool, ...]:
@@ -81,15 +117,24 @@ def _sliding(num_layers: int, pattern: int) -> tuple[bool, ...]:
 
 
 def _rope(config: Fields, layer_type: str, max_positions: int) -> RopeSpec:
+    is_global = layer_type == "full_attention"
+    theta = GLOBAL_THETA if is_global else LOCAL_THETA
     scaling = config.sub("rope_parameters").sub(layer_type)
-    if scaling.values:
-        theta = GLOBAL_THETA if layer_type == "full_attention" else LOCAL_THETA
-        return rope_from_scaling(scaling, scaling.positive("rope_theta", theta), max_positions)
-    if layer_type == "sliding_attention":
-        return RopeSpec(theta=config.positive("rope_local_base_freq", LOCAL_THETA))
-    return rope_from_scaling(config.sub("rope_scaling"), config.positive("rope_theta", GLOBAL_THETA), max_positions)
+    if not scaling.values:
+        theta = config.positive("rope_theta" if is_global else "rope_local_base_freq", theta)
+        scaling = config.sub("rope_scaling") if is_global else Fields({}, config.source)
+    values = {"rope_theta": theta, **scaling.values}
+    return rope_from_scaling(Fields(values, scaling.source), config.whole("head_dim"), max_positions)
 
 
+GEMMA: Final = Family(
+    name="gemma",
+    model_types=("gemma",),
+    spec_from_config=gemma_from_config,
+    gguf_architectures=("gemma",),
+    spec_from_gguf=gemma_from_gguf,
+    norm_offset=1.0,
+)
 GEMMA3: Final = Family(
     name="gemma3",
     model_types=("gemma3_text",),

@@ -4,14 +4,38 @@ from typing import Final
 
 from headrace.core.errors import UnsupportedModel
 from headrace.models.families.family import Family, GgufHeader
-from headrace.models.families.gemma import GEMMA3
+from headrace.models.families.gemma import GEMMA, GEMMA3
+from headrace.models.families.glm import GLM, GLM4
+from headrace.models.families.granite import GRANITE
 from headrace.models.families.llama import LLAMA
-from headrace.models.families.mistral import MISTRAL
+from headrace.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
+from headrace.models.families.phi import PHI3
 from headrace.models.families.qwen import QWEN2, QWEN3
+from headrace.models.families.smollm3 import SMOLLM3
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
-FAMILIES: Final = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3)
+FAMILIES: Final = (
+    *(LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
+    *(PHI3, GRANITE, SMOLLM3, GLM, GLM4),
+)
+NESTED: Final = ("gemma3", "mistral3")
+"""`model_type` of networks that also read images, whose text part is a network of a family."""
+_SHARED_KEYS: Final = ("tie_word_embeddings", "quantization_config", "eos_token_id", "bos_token_id", "torch_dtype")
+"""Keys beside `text_config` that also count for the text part."""
+_MISSING: Final = {
+    "gemma2": "softcapping",
+    "olmo2": "norms after attention and MLP only",
+    "olmo3": "norms after attention and MLP only",
+    "exaone4": "norms after attention and MLP only",
+    **dict.fromkeys(
+        ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss", "phimoe"), "a mixture of experts"
+    ),
+    **dict.fromkeys(("cohere", "cohere2", "stablelm", "starcoder2", "phi", "gpt_neox", "gpt2", "falcon"), "LayerNorm"),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "latent attention"),
+    **dict.fromkeys(("mamba", "mamba2", "qwen3_next", "granitemoehybrid", "falcon_h1", "lfm2"), "a recurrent state"),
+}
+"""What Headrace lacks for networks that people ask for."""
 
 
 def from_config(config: Fields) -> tuple[Family, ModelSpec]:
@@ -22,14 +46,26 @@ def from_config(config: Fields) -> tuple[Family, ModelSpec]:
         UnsupportedModel: a part is not supported; the message names it.
         BrokenModel: a key is missing or wrong; the message names it.
     """
+    config = text_part(config)
     model_type = config.text("model_type", "")
     for family in FAMILIES:
         if model_type in family.model_types:
             return family, family.spec_from_config(config)
     known = ", ".join(name for family in FAMILIES for name in family.model_types)
+    missing = f" This network needs {_MISSING[model_type]}, which is not supported." if model_type in _MISSING else ""
     raise UnsupportedModel(
-        f"{config.source}: model_type is {model_type!r}; expected one of {known}.", model_type=model_type
+        f"{config.source}: model_type is {model_type!r}; expected one of {known}.{missing}", model_type=model_type
     )
+
+
+def text_part(config: Fields) -> Fields:
+    """Return the config of the network that reads text: `text_config` of those that also read images."""
+    if config.text("model_type", "") not in NESTED or config.has("num_hidden_layers"):
+        return config
+    shared = {key: config.values[key] for key in _SHARED_KEYS if config.has(key)}
+    part = config.sub("text_config")
+    kind = {"gemma3": "gemma3_text", "mistral3": "mistral"}[config.text("model_type")]
+    return Fields({"model_type": kind, **part.values, **shared}, part.source)
 
 
 def from_gguf(architecture: str, header: GgufHeader) -> tuple[Family, ModelSpec]:

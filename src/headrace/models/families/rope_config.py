@@ -1,81 +1,200 @@
 """Read rotary embedding settings: `rope_parameters` (transformers 5), `rope_scaling` (before), GGUF metadata."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
 import numpy as np
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.fields import Fields
-from headrace.models.rope import inverse_frequencies, llama3_divisors
+from headrace.models.rope import (
+    inverse_frequencies,
+    llama3_divisors,
+    longrope_attention_factor,
+    yarn_attention_factor,
+)
 from headrace.models.spec import RopeSpec
 
-LLAMA3_CONTEXT_TOKENS = 8192
+ROPE_TENSORS: Final = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+"""Tensors of GGUF files with one number for each pair that turns."""
+LLAMA3_CONTEXT_TOKENS: Final = 8192
 """The context that Llama 3 was trained with before its extension; GGUF files do not have it."""
 
 
-def rope_from_config(config: Fields, default_theta: float = 10000.0) -> RopeSpec:
+_SYNONYMS = {"su": "longrope", "mrope": "default"}
+"""Old names, and the rotary embedding of images, which is the usual one for text."""
+
+
+def rope_from_config(
+    config: Fields, head_dim: int, *, default_theta: float = 10000.0, default_fraction: float = 1.0
+) -> RopeSpec:
     """Read the rotary embedding of a config that has the same one for all layers."""
     parameters = config.sub("rope_parameters")
     for layer_type in ("full_attention", "sliding_attention"):
         parameters.refuse(layer_type, "a separate rotary embedding for each type of layer")
     scaling = parameters if parameters.values else config.sub("rope_scaling")
-    theta = scaling.positive("rope_theta", config.positive("rope_theta", default_theta))
-    return rope_from_scaling(scaling, theta, config.whole("max_position_embeddings", 2048))
+    common = {
+        "rope_theta": config.positive("rope_theta", default_theta),
+        "partial_rotary_factor": config.positive("partial_rotary_factor", default_fraction),
+        "original_max_position_embeddings": config.whole("max_position_embeddings", 2048),
+    }
+    values = common | {key: value for key, value in scaling.values.items() if value is not None}
+    if config.has("original_max_position_embeddings"):
+        values["original_max_position_embeddings"] = config.whole("original_max_position_embeddings")
+    return rope_from_scaling(Fields(values, scaling.source), head_dim, config.whole("max_position_embeddings", 2048))
 
 
-def rope_from_scaling(scaling: Fields, theta: float, max_positions: int) -> RopeSpec:
+def rope_from_scaling(scaling: Fields, head_dim: int, max_positions: int) -> RopeSpec:
     """
-    Read a `rope_scaling` object.
+    Read the `rope_parameters` of transformers 5, whose theta is in the object.
 
     Raises:
         UnsupportedModel: the type of scaling is unknown; the message names it.
     """
     kind = scaling.text("rope_type", scaling.text("type", "default"))
-    scaling.refuse("partial_rotary_factor", "a partial rotary embedding", unless=(1.0, 1))
-    original = scaling.whole("original_max_position_embeddings", max_positions)
-    if kind == "default":
-        return RopeSpec(theta=theta)
-    if kind == "linear":
-        return RopeSpec(theta=theta, kind="linear", factor=_factor(scaling), original_max_positions=original)
-    if kind == "dynamic":
-        return RopeSpec(theta=theta, kind="dynamic", factor=_factor(scaling), original_max_positions=max_positions)
-    if kind == "llama3":
-        return _llama3(scaling, theta)
-    raise UnsupportedModel(
-        f"{scaling.source}: rope scaling of type {kind!r} is not supported (default, linear, dynamic and llama3 are).",
-        rope_type=kind,
+    plain = RopeSpec(theta=scaling.positive("rope_theta"), rotary_dim=_rotary_dim(scaling, head_dim))
+    scaling.refuse("llama_4_scaling_beta", "scaling of queries by position")
+    read = _KINDS.get(_SYNONYMS.get(kind, kind))
+    if read is None:
+        raise UnsupportedModel(
+            f"{scaling.source}: rope scaling of type {kind!r} is not supported ({', '.join(_KINDS)} are).",
+            rope_type=kind,
+        )
+    rope = read(scaling, plain, max_positions)
+    return checked_longrope(rope, head_dim, scaling.source) if rope.kind == "longrope" else rope
+
+
+def scaled_positions(rope: RopeSpec, max_positions: int) -> int:
+    """Return the longest context of a network whose config says `max_position_embeddings`."""
+    if rope.kind in {"linear", "dynamic"}:
+        return int(max_positions * rope.factor)
+    if rope.kind == "yarn":
+        return max(max_positions, int(rope.factor * rope.original_max_positions))
+    return max_positions
+
+
+def rope_from_gguf(fields: Fields, head_dim: int, tensors: Mapping[str, tuple[float, ...]]) -> RopeSpec:
+    """Read the rotary embedding of a GGUF file; `tensors` are those of `ROPE_TENSORS` that it has."""
+    rotary_dim = fields.whole("rope.dimension_count", head_dim)
+    plain = RopeSpec(
+        theta=fields.positive("rope.freq_base", 10000.0), rotary_dim=0 if rotary_dim == head_dim else rotary_dim
     )
-
-
-def rope_from_gguf(fields: Fields, head_dim: int, divisors: tuple[float, ...] | None) -> RopeSpec:
-    """Read the rotary embedding of a GGUF file; `divisors` is its tensor `rope_freqs.weight`."""
-    theta = fields.positive("rope.freq_base", 10000.0)
     kind = fields.text("rope.scaling.type", "none")
     original = fields.whole("rope.scaling.original_context_length", fields.whole("context_length"))
-    if divisors is not None:
-        return _llama3_from_divisors(fields, theta, head_dim, divisors)
+    attention_factor = fields.positive("rope.scaling.attn_factor", 1.0)
+    fields.refuse("rope.scaling.yarn_log_multiplier", "a multiplier of yarn's attention factor", unless=(0.0,))
+    if "rope_freqs.weight" in tensors:
+        return _llama3_from_divisors(fields, plain, head_dim, tensors["rope_freqs.weight"])
+    rope = replace(plain, original_max_positions=original, attention_factor=attention_factor)
+    if "rope_factors_long.weight" in tensors:
+        long, short = tensors["rope_factors_long.weight"], tensors.get("rope_factors_short.weight", ())
+        return checked_longrope(
+            replace(rope, kind="longrope", short_factors=short, long_factors=long), head_dim, fields.source
+        )
     if kind == "none":
-        return RopeSpec(theta=theta)
+        return plain
+    factor = fields.positive("rope.scaling.factor", 1.0)
     if kind == "linear":
-        factor = fields.positive("rope.scaling.factor")
-        return RopeSpec(theta=theta, kind="linear", factor=factor, original_max_positions=original)
+        return replace(plain, kind="linear", factor=factor, original_max_positions=original)
+    if kind == "yarn":
+        return replace(
+            rope,
+            kind="yarn",
+            factor=factor,
+            attention_factor=attention_factor * yarn_attention_factor(factor),
+            beta_fast=fields.positive("rope.scaling.yarn_beta_fast", 32.0),
+            beta_slow=fields.positive("rope.scaling.yarn_beta_slow", 1.0),
+        )
     raise UnsupportedModel(
-        f"{fields.source}: rope scaling of type {kind!r} is not supported in GGUF files (none and linear are).",
+        f"{fields.source}: rope scaling of type {kind!r} is not supported in GGUF files "
+        "(none, linear, yarn and longrope are).",
         rope_type=kind,
     )
 
 
-def _factor(scaling: Fields) -> float:
-    factor = scaling.number("factor")
+def checked_longrope(rope: RopeSpec, head_dim: int, source: str) -> RopeSpec:
+    """Return the rope, or refuse factors that are not one positive number for each pair that turns."""
+    pairs = (rope.rotary_dim or head_dim) // 2
+    for name, factors in (("short", rope.short_factors), ("long", rope.long_factors)):
+        if len(factors) != pairs or not all(factor > 0 for factor in factors):
+            raise BrokenModel(f"{source}: there are {len(factors)} {name} factors; expected {pairs} numbers above 0.")
+    return rope
+
+
+def _rotary_dim(scaling: Fields, head_dim: int) -> int:
+    """Return the number of values of a head that turn, 0 for all of them."""
+    fraction = scaling.positive("partial_rotary_factor", 1.0)
+    rotary_dim = int(head_dim * fraction)
+    if rotary_dim == head_dim:
+        return 0
+    if fraction > 1 or rotary_dim % 2 or rotary_dim < 4:
+        raise BrokenModel(
+            f"{scaling.source}: partial_rotary_factor is {fraction}, which turns {rotary_dim} of {head_dim} values of "
+            "a head; expected an even number of at least 4."
+        )
+    return rotary_dim
+
+
+def _factor(scaling: Fields, default: float | None = None) -> float:
+    factor = scaling.number("factor", default)
     if factor < 1:
         raise BrokenModel(f"{scaling.source}: factor is {factor}; expected at least 1.")
     return factor
 
 
-def _llama3(scaling: Fields, theta: float) -> RopeSpec:
+def _linear(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:
+    original = scaling.whole("original_max_position_embeddings", max_positions)
+    return replace(plain, kind="linear", factor=_factor(scaling), original_max_positions=original)
+
+
+def _dynamic(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:
+    return replace(plain, kind="dynamic", factor=_factor(scaling), original_max_positions=max_positions)
+
+
+def _proportional(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:  # noqa: ARG001
+    return replace(plain, kind="proportional", factor=scaling.positive("factor", 1.0))
+
+
+def _yarn(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:
+    original = scaling.whole("original_max_position_embeddings", max_positions)
+    factor = _factor(scaling, max_positions / original)
+    mscale, mscale_all = scaling.number("mscale", 0.0), scaling.number("mscale_all_dim", 0.0)
+    attention_factor = yarn_attention_factor(factor)
+    if mscale and mscale_all:
+        attention_factor = yarn_attention_factor(factor, mscale) / yarn_attention_factor(factor, mscale_all)
+    return replace(
+        plain,
+        kind="yarn",
+        factor=factor,
+        original_max_positions=original,
+        attention_factor=scaling.positive("attention_factor", attention_factor),
+        beta_fast=scaling.positive("beta_fast", 32.0),
+        beta_slow=scaling.positive("beta_slow", 1.0),
+        truncate=scaling.flag("truncate", default=True),
+    )
+
+
+def _longrope(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:
+    original = scaling.whole("original_max_position_embeddings", max_positions)
+    attention_factor = longrope_attention_factor(scaling.positive("factor", max_positions / original), original)
+    return replace(
+        plain,
+        kind="longrope",
+        original_max_positions=original,
+        attention_factor=scaling.positive("attention_factor", attention_factor),
+        short_factors=scaling.numbers("short_factor"),
+        long_factors=scaling.numbers("long_factor"),
+    )
+
+
+def _llama3(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:  # noqa: ARG001
     low, high = scaling.positive("low_freq_factor"), scaling.positive("high_freq_factor")
     if low >= high:
         raise BrokenModel(f"{scaling.source}: low_freq_factor {low} must be below high_freq_factor {high}.")
-    return RopeSpec(
-        theta=theta,
+    return replace(
+        plain,
         kind="llama3",
         factor=_factor(scaling),
         low_freq_factor=low,
@@ -84,19 +203,36 @@ def _llama3(scaling: Fields, theta: float) -> RopeSpec:
     )
 
 
-def _llama3_from_divisors(fields: Fields, theta: float, head_dim: int, divisors: tuple[float, ...]) -> RopeSpec:
+def _default(scaling: Fields, plain: RopeSpec, max_positions: int) -> RopeSpec:  # noqa: ARG001
+    return plain
+
+
+_KINDS: Final[Mapping[str, Callable[[Fields, RopeSpec, int], RopeSpec]]] = MappingProxyType(
+    {
+        "default": _default,
+        "linear": _linear,
+        "dynamic": _dynamic,
+        "llama3": _llama3,
+        "yarn": _yarn,
+        "longrope": _longrope,
+        "proportional": _proportional,
+    }
+)
+
+
+def _llama3_from_divisors(fields: Fields, plain: RopeSpec, head_dim: int, divisors: tuple[float, ...]) -> RopeSpec:
     """Recover Llama 3's scaling parameters from its divisors, one per frequency, which GGUF files store."""
     if len(divisors) != head_dim // 2 or not all(divisor >= 1 for divisor in divisors):
         raise BrokenModel(f"{fields.source}: rope_freqs.weight must hold {head_dim // 2} numbers of at least 1.")
-    rope = RopeSpec(
-        theta=theta,
+    rope = replace(
+        plain,
         kind="llama3",
         factor=max(divisors),
         low_freq_factor=1.0,
         high_freq_factor=4.0,
         original_max_positions=LLAMA3_CONTEXT_TOKENS,
     )
-    expected = llama3_divisors(rope, inverse_frequencies(RopeSpec(theta=theta), head_dim))
+    expected = llama3_divisors(rope, inverse_frequencies(plain, head_dim, LLAMA3_CONTEXT_TOKENS))
     if not np.allclose(expected, divisors, rtol=1e-3):
         raise UnsupportedModel(
             f"{fields.source}: the rope scaling in rope_freqs.weight is not Llama 3's; others are not supported."

@@ -1,0 +1,142 @@
+"""
+The places of canonical weights in a checkpoint.
+
+A stored tensor may hold several weights (fused q, k and v), and store the rows of q and k in another rotary order. Both
+concern whole rows, so every encoding that is stored by rows keeps its bits: a `Place` selects rows and decodes nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.models.families.family import GGUF_TENSORS, Family
+from headrace.models.shapes import Shape, expected_shapes
+from headrace.models.spec import ModelSpec, RopeSpec
+from headrace.models.weights import Encoding, RawTensor, as_float32
+
+Rows = slice | npt.NDArray[np.intp]
+
+_ROTARY_PARTS = frozenset({"q", "k", "q_bias", "k_bias", "q_norm", "k_norm"})
+_QKV_PARTS = frozenset({"q", "k", "v", "q_bias", "k_bias", "v_bias"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a canonical weight: a stored tensor, or some of its rows."""
+
+    stored: str
+    shape: Shape
+    """The shape of the stored tensor."""
+    rows: Rows | None = None
+    """The rows of a matrix, or the numbers of a vector, in canonical order; None means all of them as they are."""
+    factor: float = 1.0
+    """Factor of a norm's weights."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the stored tensor is the weight."""
+        return self.rows is None and self.factor == 1.0
+
+    def select(self, tensor: RawTensor) -> RawTensor:
+        """Return the weight, given the stored tensor."""
+        if self.factor != 1.0:
+            values = as_float32(tensor.data, tensor.encoding) * np.float32(self.factor)
+            tensor = RawTensor(Encoding.F32, tensor.num_rows, tensor.num_columns, values.view(np.uint8).reshape(1, -1))
+        if self.rows is None:
+            return tensor
+        if self.shape[0] == 1:
+            numbers = tensor.data.reshape(self.shape[1], -1)[self.rows]
+            return RawTensor(tensor.encoding, 1, len(numbers), numbers.reshape(1, -1))
+        rows = tensor.data[self.rows]
+        return RawTensor(tensor.encoding, len(rows), tensor.num_columns, rows)
+
+
+def folder_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
+    """Return the places in a Hugging Face folder, with the names that its checkpoints have."""
+    groups = spec.num_kv_heads if family.qkv_by_kv_head else 1
+    return _places(
+        spec, lambda name: stored_name(name, family.tensors), interleaved=family.interleaved_rope, qkv_groups=groups
+    )
+
+
+def gguf_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
+    """Return the places in a GGUF file."""
+    return _places(
+        spec, lambda name: gguf_name(name, family.gguf_tensors), interleaved=family.interleaved_gguf_rope, qkv_groups=1
+    )
+
+
+def stored_name(name: str, tensors: Mapping[str, str]) -> str:
+    """Return the name that Hugging Face checkpoints use for a canonical name."""
+    prefix, _, part = name.rpartition(".")
+    return f"model.{prefix}.{tensors[part]}" if prefix else tensors[part]
+
+
+def gguf_name(name: str, tensors: Mapping[str, str] = GGUF_TENSORS) -> str:
+    """Return the name that GGUF files use for a canonical name."""
+    prefix, _, part = name.rpartition(".")
+    return f"{prefix.replace('layers.', 'blk.')}.{tensors[part]}" if prefix else tensors[part]
+
+
+def _places(spec: ModelSpec, name_of: Callable[[str], str], *, interleaved: bool, qkv_groups: int) -> dict[str, Place]:
+    shapes = expected_shapes(spec)
+    shared: dict[str, list[str]] = {}
+    for name in shapes:
+        shared.setdefault(name_of(name), []).append(name)
+    places = {}
+    for stored, names in shared.items():
+        groups = qkv_groups if names[0].rpartition(".")[2] in _QKV_PARTS else 1
+        shape, slices = _fuse([shapes[name] for name in names], groups)
+        for name, rows in zip(names, slices, strict=True):
+            factor = spec.logit_scale if name == "final_norm" else 1.0
+            places[name] = Place(stored, shape, _rotary_rows(rows, spec, name, shapes[name], interleaved), factor)
+    return {name: places[name] for name in shapes}
+
+
+def _fuse(shapes: list[Shape], groups: int) -> tuple[Shape, list[Rows | None]]:
+    """Return the shape of a tensor that holds matrices or vectors one after the other, and their rows in it."""
+    if len(shapes) == 1:
+        return shapes[0], [None]
+    is_vector = shapes[0][0] == 1
+    counts = [shape[1] if is_vector else shape[0] for shape in shapes]
+    starts = np.cumsum([0, *counts]).tolist()
+    slices: list[Rows | None] = []
+    for start, count in zip(starts, counts, strict=False):
+        rows: Rows = slice(start, start + count)
+        if groups > 1:
+            firsts = np.arange(groups)[:, None] * (starts[-1] // groups) + start // groups
+            rows = (firsts + np.arange(count // groups)).reshape(-1)
+        slices.append(rows)
+    return (1, starts[-1]) if is_vector else (starts[-1], shapes[0][1]), slices
+
+
+def _rotary_rows(rows: Rows | None, spec: ModelSpec, name: str, shape: Shape, interleaved: bool) -> Rows | None:
+    """Put the rows of q and k in the rotary order of the kernels."""
+    prefix, _, part = name.rpartition(".")
+    rope = spec.rope(int(prefix.rpartition(".")[2])) if part in _ROTARY_PARTS else None
+    order = None if rope is None else rotary_order(rope, spec.head_dim, interleaved=interleaved)
+    if order is None:
+        return rows
+    count = max(shape) if shape[0] == 1 else shape[0]
+    heads = np.arange(0, count, spec.head_dim)[:, None] + order
+    stored = np.arange(count) if rows is None else np.arange(rows.stop)[rows] if isinstance(rows, slice) else rows
+    permuted: npt.NDArray[np.intp] = stored[heads.reshape(-1)]
+    return permuted
+
+
+def rotary_order(rope: RopeSpec, head_dim: int, *, interleaved: bool) -> npt.NDArray[np.intp] | None:
+    """
+    Return the stored row of each row of a head, or None if they are in order.
+
+    The kernels turn the pairs (i, i + head_dim / 2), of which the last ones may have the frequency 0. Checkpoints store
+    pairs of the first `rotary_dim` rows, as halves (i, i + rotary_dim / 2) or interleaved (2 i, 2 i + 1), and then the
+    rows that do not turn. The scores of q and k do not change when both are permuted alike.
+    """
+    rotary_dim = head_dim if rope.kind == "proportional" else rope.rotary_dim or head_dim
+    if rotary_dim == head_dim and not interleaved:
+        return None
+    turning = np.arange(rotary_dim).reshape(-1, 2).T if interleaved else np.arange(rotary_dim).reshape(2, -1)
+    still = np.arange(rotary_dim, head_dim).reshape(2, -1)
+    return np.concatenate([turning, still], axis=1).reshape(-1)

@@ -1,0 +1,95 @@
+"""The GGUF file of a checkpoint, with the names and permutations of llama.cpp's converter, gives the same network."""
+
+from dataclasses import replace
+
+import gguf
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from headrace.models.gguf_file import open_gguf
+from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
+from headrace.models.hf_checkpoint import read_hf_checkpoint
+from headrace.runner.decoding import decode
+from tests.models.model_files import gguf_metadata, write_gguf
+from tests.parity.checkpoints import write_checkpoint
+
+PERMUTED = ("granite", "smollm3")
+"""Architectures whose converter interleaves the rows of q and k, which the checkpoint holds as halves."""
+TWINS = {
+    "phi 3, sliding window": ("phi3", {"attention.sliding_window": 17}),
+    "phi 4 mini": (
+        "phi3",
+        {
+            "rope.dimension_count": 24,
+            "rope.scaling.original_context_length": 64,
+            "rope.scaling.attn_factor": (1 + np.log(2) / np.log(64)) ** 0.5,
+        },
+    ),
+    "granite": (
+        "granite",
+        {"attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 8.0},
+    ),
+    "smollm 3": ("smollm3", {}),
+    "gemma": ("gemma", {}),
+    "glm 4, 0414": ("glm4", {"rope.dimension_count": 16}),
+    "qwen 2, yarn with an exact ramp": (
+        "qwen2",
+        {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32},
+    ),
+}
+
+
+def converted(folder, architecture, spec):
+    """Return the tensors of a folder as llama.cpp's converter writes them."""
+    known = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(known[architecture], spec.num_layers)
+    tensors = {}
+    for name, stored in load_file(folder / "model.safetensors").items():
+        values = stored
+        heads = spec.num_heads if "q_proj" in name else spec.num_kv_heads if "k_proj" in name else 0
+        if heads and architecture in PERMUTED:
+            rows = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
+            values = rows.swapaxes(1, 2).reshape(values.shape)
+        if architecture == "gemma" and "norm" in name:
+            values = values + 1
+        tensors[names.get_name(name, try_suffixes=(".weight", ".bias"))] = values
+    for kind in ("short", "long"):
+        factors = getattr(spec.ropes[0], f"{kind}_factors")
+        tensors |= {f"rope_factors_{kind}.weight": np.array(factors, np.float32)} if factors else {}
+    return tensors
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_gguf_file_has_the_network_and_the_weights_of_its_folder(name, tmp_path):
+    write_checkpoint(name, tmp_path / "model")
+    checkpoint = read_hf_checkpoint(tmp_path / "model")
+    architecture, metadata = TWINS[name]
+    common = {"attention.key_length": checkpoint.spec.head_dim, "attention.value_length": checkpoint.spec.head_dim}
+    values = {f"{architecture}.{key}": value for key, value in (common | metadata).items()}
+    if name == "granite":
+        values[f"{architecture}.attention.layer_norm_rms_epsilon"] = 1e-6
+    file = write_gguf(
+        tmp_path / "model.gguf",
+        gguf_metadata(checkpoint.spec, architecture) | values,
+        converted(tmp_path / "model", architecture, checkpoint.spec),
+        architecture=architecture,
+    )
+
+    opened = open_gguf(file)
+    family, spec = read_gguf_spec(opened)
+    assert comparable(spec) == comparable(checkpoint.spec)
+    weights = GgufWeights(opened, family, spec)
+    assert set(weights.names()) == set(checkpoint.weights.names())
+    for weight in weights.names():
+        if spec.rope_of_layer and weight.endswith((".q", ".k")) and spec.rope(int(weight.split(".")[1])) is None:
+            continue  # without positions the order of the rows of a head does not matter
+        expected = decode(checkpoint.weights.load(weight))
+        np.testing.assert_allclose(decode(weights.load(weight)), expected, rtol=1e-6, err_msg=weight)
+
+
+def comparable(spec):
+    """Return the spec without numbers beyond the precision of float32, and without what GGUF files do not hold."""
+    exact = ("attention_scale", "embedding_scale", "logit_scale", "norm_eps")
+    ropes = [replace(rope, attention_factor=round(rope.attention_factor, 5), truncate=True) for rope in spec.ropes]
+    return replace(spec, **{key: float(f"{getattr(spec, key):.6g}") for key in exact}, ropes=tuple(ropes))
