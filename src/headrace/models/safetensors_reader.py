@@ -1,13 +1,5 @@
-"""
-Weights of a Hugging Face checkpoint by canonical name: one safetensors file or several with an index.
+"""Weights of a Hugging Face checkpoint by canonical name, whatever their files and their format."""
 
-Files are memory-mapped; a tensor is read when a runner loads it.
-Source: https://huggingface.co/docs/safetensors (format), transformers (index).
-"""
-
-import hashlib
-import json
-import mmap
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,14 +16,10 @@ from headrace.models.quantized.registry import FORMATS, WEIGHT, find_quantized
 from headrace.models.quantized.stored_weight import StoredWeight, float_tensor
 from headrace.models.shapes import Shape, expected_shapes
 from headrace.models.spec import ModelSpec
-from headrace.models.stored_tensor import PLAIN, StoredTensor, TensorFiles, make_tensor
+from headrace.models.stored_tensor import PLAIN, StoredTensor, TensorFiles
+from headrace.models.weight_files import open_folder
 from headrace.models.weights import STORED_BITS, Encoding, RawTensor, as_float32
 
-INDEX: Final = "model.safetensors.index.json"
-SINGLE: Final = "model.safetensors"
-_LENGTH_BYTES: Final = 8
-_MAX_HEADER_BYTES: Final = 100_000_000
-"""The limit of the safetensors library."""
 _PREFIXES: Final = ("model.", "language_model.model.", "model.language_model.", "")
 """The two in the middle are checkpoints of networks that also read images, as transformers 4 and 5 write them."""
 _NORMS: Final = frozenset(
@@ -46,7 +34,7 @@ class SafetensorsWeights:
         self._folder = folder
         self._norm_offset = family.norm_offset
         self._quantization = quantization or Fields({}, str(folder))
-        tensors, self._fingerprint = _open_folder(folder)
+        tensors, self._fingerprint = open_folder(folder)
         prefix = _network_prefix(tensors, family)
         self._shapes = expected_shapes(spec)
         self._places = folder_places(family, spec)
@@ -152,89 +140,3 @@ def _prefixed(stored: str, prefix: str, tensors: Mapping[str, StoredTensor]) -> 
         return prefix + stored.removeprefix("model.")
     parent = prefix.removesuffix("model.")
     return parent + stored if parent + stored in tensors else stored
-
-
-def _open_folder(folder: Path) -> tuple[dict[str, StoredTensor], str]:
-    digest = hashlib.blake2b(digest_size=16)
-    tensors: dict[str, StoredTensor] = {}
-    for file in _files(folder):
-        content = _map(file)
-        header, start = _header(file, content)
-        stat = file.stat()
-        digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns} ".encode() + content[:start])
-        for name, entry in header.items():
-            if name != "__metadata__":
-                tensors[name] = _place(file, content, start, name, entry)
-    return tensors, digest.hexdigest()
-
-
-def _files(folder: Path) -> list[Path]:
-    index = folder / INDEX
-    if index.is_file():
-        names = _indexed_files(index)
-        missing = [name for name in names if not (folder / name).is_file()]
-        if missing:
-            raise BrokenModel(f"{folder} has no {', '.join(missing)}, which {INDEX} lists. Download it again.")
-        return [folder / name for name in names]
-    single = folder / SINGLE
-    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-    if files:
-        return files
-    if any(folder.glob("*.bin")) or any(folder.glob("*.pth")):
-        raise UnsupportedModel(
-            f"{folder} has weights as Python pickles (.bin or .pth), which can execute code when they are loaded. "
-            "Convert them to safetensors."
-        )
-    raise BrokenModel(f"{folder} has no weights: neither {INDEX} nor {SINGLE} exists.")
-
-
-def _indexed_files(index: Path) -> list[str]:
-    try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise BrokenModel(f"{index} is not a valid index of safetensors files.") from exc
-    if not all(isinstance(name, str) and Path(name).name == name for name in names):
-        raise BrokenModel(f"{index} names files outside its folder.")
-    return names
-
-
-def _map(file: Path) -> mmap.mmap:
-    try:
-        if file.stat().st_size >= _LENGTH_BYTES:
-            with file.open("rb") as opened:
-                return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as exc:
-        raise BrokenModel(f"{file} cannot be read: {exc.strerror or exc}.") from exc
-    raise BrokenModel(f"{file} is truncated: it has fewer than {_LENGTH_BYTES} bytes. Download it again.")
-
-
-def _header(file: Path, content: mmap.mmap) -> tuple[dict[str, object], int]:
-    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
-    start = _LENGTH_BYTES + length
-    if length > _MAX_HEADER_BYTES or start > len(content):
-        raise BrokenModel(f"{file} is truncated or not a safetensors file: its header has {length} bytes.")
-    try:
-        header = json.loads(content[_LENGTH_BYTES:start])
-    except (ValueError, RecursionError) as exc:
-        raise BrokenModel(f"{file} has a header that is not JSON: {exc}. Download it again.") from exc
-    if not isinstance(header, dict):
-        raise BrokenModel(f"{file} has a header that is not a JSON object.")
-    return header, start
-
-
-def _place(file: Path, content: mmap.mmap, start: int, name: str, entry: object) -> StoredTensor:
-    try:
-        dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]  # type: ignore[index]
-        lengths_are_whole = all(type(number) is int and number >= 0 for number in (*shape, first, last))
-    except (KeyError, TypeError, ValueError) as exc:
-        raise BrokenModel(f"{file}: the entry of tensor {name} is malformed.", tensor=name) from exc
-    if not lengths_are_whole or not isinstance(dtype, str) or first > last:
-        raise BrokenModel(f"{file}: the entry of tensor {name} is malformed.", tensor=name)
-    if start + last > len(content):
-        raise BrokenModel(
-            f"{file} is truncated: tensor {name} ends at byte {start + last}, the file has {len(content)}. "
-            "Download it again.",
-            tensor=name,
-        )
-    num_bytes = last - first
-    return make_tensor(file, name, dtype, shape, np.frombuffer(content, np.uint8, num_bytes, start + first))
