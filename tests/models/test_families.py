@@ -159,7 +159,7 @@ def test_gemma_3_is_read_in_the_form_of_transformers_4():
         ({"model_type": "gemma2"}, "needs softcapping"),
         ({"model_type": "cohere"}, "needs LayerNorm"),
         ({"model_type": None}, "model_type"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq"),
+        ({"quantization_config": {"quant_method": "exl2", "bits": 4}}, "exl2"),
         ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "'ntk'"),
         ({"hidden_act": "relu"}, "hidden_act = 'relu'"),
         ({"mlp_bias": True}, "mlp_bias"),

@@ -33,7 +33,7 @@ def test_metadata_and_tensors_come_back_as_they_were_written(small_file):
     assert (values["a.whole"], values["a.number"], values["a.flag"], values["a.text"]) == (7, 0.5, True, "Grüße")
     assert [text.decode() for text in values["a.texts"]] == ["x", "", "ünï"]
     assert values["a.numbers"].tolist() == [1, 2, 3]
-    assert np.array_equal(file.rows(file.tensors["one"]).view("<f4"), ROWS)
+    assert np.array_equal(file.tensors["one"].rows.view("<f4"), ROWS)
     assert (file.tensors["two"].num_rows, file.tensors["two"].num_columns) == (1, 16)
 
 
@@ -42,7 +42,7 @@ def test_the_real_file_has_its_vocabulary_and_tensors(smollm2_path):
 
     assert len(file.metadata["tokenizer.ggml.tokens"]) == 49152
     assert len(file.tensors) == 272
-    assert file.rows(file.tensors["token_embd.weight"]).shape == (49152, 576 // 32 * 34)
+    assert file.tensors["token_embd.weight"].rows.shape == (49152, 576 // 32 * 34)
 
 
 def test_the_fingerprint_changes_with_the_content(tmp_path):
@@ -77,7 +77,7 @@ def test_a_corrupt_header_raises_only_headrace_errors(small_file, tmp_path, data
     except (BrokenModel, UnsupportedModel):
         return
     for tensor in file.tensors.values():
-        assert file.rows(tensor).shape[0] == tensor.num_rows
+        assert tensor.rows.shape[0] == tensor.num_rows
 
 
 def test_the_real_file_cut_anywhere_is_a_broken_model(smollm2_path, tmp_path):

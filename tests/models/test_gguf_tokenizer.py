@@ -31,7 +31,7 @@ def gguf_with(**metadata) -> GgufFile:
         values[f"tokenizer.ggml.{key}"] = (
             [item.encode() for item in value] if text else np.array(value) if listed else value
         )
-    return GgufFile(Path("m.gguf"), values, {}, "", np.zeros(0, np.uint8))
+    return GgufFile(Path("m.gguf"), values, {}, "")
 
 
 def byte_level(**changes) -> GgufFile:

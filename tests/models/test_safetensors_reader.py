@@ -143,11 +143,12 @@ def test_an_unsupported_dtype_is_named(tmp_path):
         SafetensorsWeights(write_folder(tmp_path, TINY_LLAMA, tensors), LLAMA, SPEC)
 
 
-def test_pickled_weights_are_refused_with_the_reason(tmp_path):
+def test_safetensors_win_over_pickles_beside_them(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
+    (tmp_path / "pytorch_model.bin.index.json").write_text("{}")
 
-    with pytest.raises(UnsupportedModel, match="pickles"):
-        SafetensorsWeights(tmp_path, LLAMA, SPEC)
+    source = SafetensorsWeights(write_folder(tmp_path, TINY_LLAMA, TENSORS), LLAMA, SPEC)
+    assert np.array_equal(floats(source.load("layers.0.v")), WEIGHTS["layers.0.v"])
 
 
 def test_a_folder_without_weights_is_a_broken_model(tmp_path):

@@ -135,6 +135,13 @@ def test_a_file_and_a_folder_are_found_by_path(tmp_path):
     assert find(tmp_path, tmp_path).path == tmp_path / "model.gguf"
 
 
+def test_a_folder_with_all_parts_of_one_gguf_file_is_found(tmp_path):
+    for number in (1, 2, 3):
+        (tmp_path / f"model-0000{number}-of-00003.gguf").write_bytes(b"")
+
+    assert find(tmp_path, tmp_path).path == tmp_path / "model-00001-of-00003.gguf"
+
+
 def test_a_folder_with_several_gguf_files_asks_which(tmp_path):
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).write_bytes(b"")

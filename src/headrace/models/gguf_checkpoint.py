@@ -1,14 +1,13 @@
-"""Read a whole checkpoint from one GGUF file."""
+"""Read a whole checkpoint from a GGUF file, or from the parts of one."""
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from headrace.core.errors import UnsupportedModel
 from headrace.models.checkpoint import Checkpoint
-from headrace.models.gguf_file import open_gguf
 from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
+from headrace.models.gguf_split import open_all_parts
 from headrace.models.gguf_tokenizer import read_gguf_tokenizer
 from headrace.models.model import GenerationDefaults
 
@@ -20,14 +19,10 @@ def read_gguf_checkpoint(path: Path) -> Checkpoint:
     Read everything but the weights.
 
     Raises:
-        BrokenModel: the file is truncated or malformed; the message says where.
+        BrokenModel: the file or a part of it is missing, truncated or malformed; the message says where.
         UnsupportedModel: a part is not supported; the message names it.
     """
-    file = open_gguf(path)
-    if file.metadata.get("split.count", 1) != 1:
-        raise UnsupportedModel(
-            f"{path} is one part of a split GGUF file; join the parts with llama-gguf-split --merge."
-        )
+    file = open_all_parts(path)
     family, spec = read_gguf_spec(file)
     tokenizer = read_gguf_tokenizer(file, spec.vocab_size)
     templates = {

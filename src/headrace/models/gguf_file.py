@@ -37,7 +37,7 @@ BLOCKS: Final = {
     10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66),
     17: (256, 74), 18: (256, 98), 19: (256, 50), 20: (32, 18), 21: (256, 110), 22: (256, 82), 23: (256, 136),
     24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8), 29: (256, 56), 30: (1, 2), 34: (256, 54),
-    35: (256, 66), 39: (32, 17),
+    35: (256, 66), 39: (32, 17), 40: (64, 36), 41: (128, 18),
 }  # fmt: skip
 
 
@@ -47,15 +47,14 @@ _Entry = tuple[tuple[int, ...], int, int]
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """Shape, type and location of a tensor."""
+    """Name, type, shape and bytes of a tensor."""
 
     name: str
     type_id: int
     num_rows: int
     num_columns: int
-    offset: int
-    """Bytes from the start of the file."""
-    num_bytes: int
+    rows: npt.NDArray[np.uint8]
+    """(num_rows, bytes per row), memory-mapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,6 @@ class GgufFile:
     metadata: dict[str, object]
     tensors: dict[str, GgufTensor]
     fingerprint: str
-    content: npt.NDArray[np.uint8]
-    """The whole file, memory mapped."""
-
-    def rows(self, tensor: GgufTensor) -> npt.NDArray[np.uint8]:
-        """Return a view of the bytes of a tensor, (num_rows, bytes per row)."""
-        data = self.content[tensor.offset : tensor.offset + tensor.num_bytes]
-        return data.reshape(tensor.num_rows, tensor.num_bytes // tensor.num_rows)
 
 
 def open_gguf(path: Path) -> GgufFile:
@@ -98,12 +90,12 @@ def open_gguf(path: Path) -> GgufFile:
     if not isinstance(alignment, int) or alignment <= 0:
         raise cursor.broken(f"has general.alignment {alignment!r}")
     start = -(-cursor.position // alignment) * alignment
-    tensors = {name: _place(path, len(content), start, name, entry) for name, entry in entries.items()}
+    mapped = np.frombuffer(content, dtype=np.uint8)
+    tensors = {name: _place(path, mapped, start, name, entry) for name, entry in entries.items()}
     stat = path.stat()
     digest = hashlib.blake2b(f"{version} {stat.st_size} {stat.st_mtime_ns}".encode(), digest_size=16)
     digest.update(header)
-    mapped = np.frombuffer(content, dtype=np.uint8)
-    return GgufFile(path, metadata, tensors, digest.hexdigest(), mapped)
+    return GgufFile(path, metadata, tensors, digest.hexdigest())
 
 
 def _map(path: Path) -> mmap.mmap:
@@ -127,7 +119,7 @@ def _preamble(cursor: "_Cursor") -> tuple[int, int, int]:
     return version, num_tensors, num_values
 
 
-def _place(path: Path, size: int, start: int, name: str, entry: _Entry) -> GgufTensor:
+def _place(path: Path, content: npt.NDArray[np.uint8], start: int, name: str, entry: _Entry) -> GgufTensor:
     shape, type_id, offset = entry
     num_columns, num_rows = (shape[0], 1) if shape else (1, 1)
     for extent in shape[1:]:
@@ -138,13 +130,13 @@ def _place(path: Path, size: int, start: int, name: str, entry: _Entry) -> GgufT
     if min(num_columns, num_rows) < 1 or num_columns % values:
         raise BrokenModel(f"{path}: tensor {name} has shape {shape}, which its type cannot have.", tensor=name)
     length = num_rows * (num_columns // values) * num_bytes
-    if start + offset + length > size:
+    first, last = start + offset, start + offset + length
+    if last > content.size:
         raise BrokenModel(
-            f"{path} is truncated: tensor {name} ends at byte {start + offset + length}, the file has {size}. "
-            "Download it again.",
+            f"{path} is truncated: tensor {name} ends at byte {last}, the file has {content.size}. Download it again.",
             tensor=name,
         )
-    return GgufTensor(name, type_id, num_rows, num_columns, start + offset, length)
+    return GgufTensor(name, type_id, num_rows, num_columns, content[first:last].reshape(num_rows, -1))
 
 
 class _Cursor:

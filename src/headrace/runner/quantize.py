@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.core.progress import Progress, no_progress
-from headrace.models.compressed_tensors import SCALE_SUFFIX
 from headrace.models.config_export import family_of
 from headrace.models.model import Model
 from headrace.models.places import folder_places, stored_name
+from headrace.models.quantized.compressed_tensors import SCALE_SUFFIX
 from headrace.models.safetensors_writer import STORED, SafetensorsWriter, encode_floats
 from headrace.models.shapes import expected_shapes
 from headrace.models.weights import Encoding, as_float32

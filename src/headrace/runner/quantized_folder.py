@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.core.progress import Progress, no_progress
-from headrace.models.compressed_tensors import w8a8_config
 from headrace.models.folder_export import export_files
 from headrace.models.model import Model
-from headrace.models.safetensors_reader import SINGLE
+from headrace.models.quantized.compressed_tensors import w8a8_config
+from headrace.models.weight_files import SINGLE
 from headrace.models.weights import Encoding
 from headrace.runner.quantize import LayerReport, float_encoding, quantize_weights
 

@@ -6,9 +6,9 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
-from headrace.models.compressed_tensors import refuse_other_quantization
 from headrace.models.families.rope_config import rope_from_config, rope_from_gguf, scaled_positions
 from headrace.models.fields import Fields
+from headrace.models.quantized.registry import refuse_other_quantization
 from headrace.models.spec import ModelSpec
 
 LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(

@@ -1,0 +1,69 @@
+"""
+4-bit floating point numbers (e2m1), two to a byte and the first in the low nibble, with a scale for each block.
+
+MXFP4: blocks of 32 with a power of two. NVFP4: blocks of 16 with an e4m3 scale, which one more number multiplies
+(ModelOpt: `weight_scale_2`) or divides (compressed-tensors: `weight_global_scale`).
+Source: OCP Microscaling Formats 1.0; gpt-oss's model card; compressed-tensors `nvfp4_quantized.py`; vLLM `modelopt.py`.
+"""
+
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.models.float8 import e2m1_values, e8m0_values
+from headrace.models.quantized.affine import Floats
+from headrace.models.quantized.stored_weight import MatrixFiles, StoredWeight, float_tensor
+from headrace.models.stored_tensor import StoredTensor
+from headrace.models.weights import Encoding, RawTensor
+
+MXFP4_BLOCK: Final = 32
+_NVFP4_BLOCK: Final = 16
+_BITS: Final = 4
+_LOSS: Final = "e2m1 is not evenly spaced"
+
+
+def mxfp4_values(blocks: npt.NDArray[np.uint8], scales: npt.NDArray[np.uint8]) -> Floats:
+    """
+    Decode MXFP4: `blocks` (..., groups, 16) and their exponents (..., groups) give (..., groups * 32).
+
+    gpt-oss stores its experts so, as `gate_up_proj_blocks` and `gate_up_proj_scales`.
+    """
+    values: Floats = e2m1_values(blocks) * e8m0_values(scales)[..., np.newaxis]
+    return values.reshape(*scales.shape[:-1], -1)
+
+
+def read_fp4(matrix: MatrixFiles) -> StoredWeight:
+    """Find and check the tensors of a matrix in MXFP4 or NVFP4, under the names of compressed-tensors or ModelOpt."""
+    name = "weight_packed" if matrix.get("weight_packed") is not None else "weight"
+    packed = matrix.required(name)
+    scale = matrix.required("weight_scale")
+    num_rows, num_columns = matrix.shape
+    block = MXFP4_BLOCK if scale.dtype in {"U8", "F8_E8M0"} else _NVFP4_BLOCK
+    if num_columns % block:
+        raise packed.broken(f"{num_columns} columns are not a multiple of {block}")
+    packed.expect((num_rows, num_columns // 2))
+    scale.expect((num_rows, num_columns // block))
+    load = partial(_load, packed, scale, _global_factor(matrix, block), block)
+    return StoredWeight(Encoding.F32, _BITS, load, _LOSS)
+
+
+def _global_factor(matrix: MatrixFiles, block: int) -> np.float32:
+    if block == MXFP4_BLOCK:
+        return np.float32(1)
+    if (multiplier := matrix.get("weight_scale_2")) is not None:
+        return np.float32(multiplier.expect((), (1,)).floats().reshape(-1)[0])
+    tensor = matrix.required("weight_global_scale").expect((), (1,))
+    divisor = tensor.floats().reshape(-1)[0]
+    if not divisor > 0:
+        raise tensor.broken(f"its value is {divisor}, expected a number above 0")
+    return np.float32(1 / divisor)
+
+
+def _load(packed: StoredTensor, scale: StoredTensor, factor: np.float32, block: int) -> RawTensor:
+    num_rows = packed.shape[0]
+    values = e2m1_values(packed.data.reshape(num_rows, -1, block // 2))
+    scales = e8m0_values(scale.data).reshape(scale.shape) if block == MXFP4_BLOCK else scale.floats()
+    values *= (scales * factor)[..., np.newaxis]
+    return float_tensor(values.reshape(num_rows, -1))

@@ -1,0 +1,89 @@
+"""
+Matrices of e4m3 with a scale for the matrix, for each row, or for each block of rows and columns.
+
+`weight_scale` and `weight_scale_inv` both multiply, whatever the name says.
+Source: vLLM `fp8.py`, DeepSeek-V3's README (blocks of 128 x 128), compressed-tensors `float-quantized`.
+"""
+
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from headrace.models.fields import Fields
+from headrace.models.quantized.affine import Floats
+from headrace.models.quantized.stored_weight import MatrixFiles, StoredWeight, float_tensor
+from headrace.models.shapes import Shape
+from headrace.models.stored_tensor import StoredTensor
+from headrace.models.weights import Encoding, RawTensor
+
+_BITS: Final = 8
+_SCALES: Final = ("weight_scale", "weight_scale_inv")
+_DEFAULT_BLOCK: Final = 128
+_MATRIX: Final = 2
+
+
+def check_fp8(quantization: Fields) -> None:
+    """Refuse other 8-bit types of `quant_method: fp8`."""
+    quantization.refuse("fmt", "the type of FP8", unless=("e4m3",))
+
+
+def check_modelopt(quantization: Fields) -> None:
+    """Refuse what ModelOpt writes beside FP8 and NVFP4."""
+    algorithms = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "NVFP4")
+    quantization.refuse("quant_algo", "the algorithm of ModelOpt", unless=algorithms)
+
+
+def read_fp8(matrix: MatrixFiles) -> StoredWeight:
+    """Find and check the tensors of a matrix."""
+    weight = matrix.required("weight").expect(matrix.shape)
+    name = next((name for name in _SCALES if matrix.get(name) is not None), _SCALES[0])
+    scale = matrix.required(name)
+    scale.floats()
+    block = _block(matrix.quantization, scale, matrix.shape)
+    return StoredWeight(Encoding.F32, _BITS, partial(_load, weight, scale, block))
+
+
+def _block(quantization: Fields, scale: StoredTensor, shape: Shape) -> Shape:
+    """Return rows and columns that share a scale."""
+    num_rows, num_columns = shape
+    if scale.shape in {(), (1,)}:
+        return shape
+    if scale.shape in {(num_rows,), (num_rows, 1)}:
+        return 1, num_columns
+    declared = _declared_block(quantization)
+    rows, columns = min(declared[0], num_rows), min(declared[1], num_columns)
+    expected = (-(-num_rows // rows), -(-num_columns // columns))
+    if scale.shape != expected:
+        raise scale.broken(f"expected one scale, {num_rows}, or {list(expected)} for blocks of {rows} x {columns}")
+    return rows, columns
+
+
+def _declared_block(quantization: Fields) -> Shape:
+    """Return the block of `weight_block_size`, or of the first group of compressed-tensors that has one."""
+    groups = quantization.sub("config_groups")
+    weights = [groups.sub(name).sub("weights") for name in groups.values]
+    candidates = [
+        quantization.values.get("weight_block_size"),
+        *(part.values.get("block_structure") for part in weights),
+    ]
+    for value in candidates:
+        if isinstance(value, list) and len(value) == _MATRIX and all(type(size) is int and size > 0 for size in value):
+            return value[0], value[1]
+    return _DEFAULT_BLOCK, _DEFAULT_BLOCK
+
+
+def _load(weight: StoredTensor, scale: StoredTensor, block: Shape) -> RawTensor:
+    values = weight.floats()
+    values *= _spread(scale.floats(), values.shape, block)
+    return float_tensor(values)
+
+
+def _spread(scales: Floats, shape: tuple[int, ...], block: Shape) -> Floats:
+    """Return one scale for each row and column, or an array that broadcasts to them."""
+    if scales.size == 1:
+        return scales.reshape(1, 1)
+    if block[0] == 1 and block[1] == shape[1]:
+        return scales.reshape(-1, 1)
+    rows, columns = np.arange(shape[0]) // block[0], np.arange(shape[1]) // block[1]
+    return scales[rows[:, np.newaxis], columns]

@@ -1,0 +1,62 @@
+"""
+GPTQ (AutoGPTQ, GPTQModel): 2, 3, 4 or 8 bits, packed along the inputs.
+
+`qweight` (inputs * bits / 32, outputs), `qzeros` (groups, outputs * bits / 32), `scales` (groups, outputs) and `g_idx`,
+the group of each input. The first version of the format stores zero points less 1.
+Source: AutoGPTQ `qlinear_cuda.py`, GPTQModel `nn_modules/qlinear/torch.py`, vLLM `gptq.py`.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from headrace.models.fields import Fields
+from headrace.models.quantized.affine import (
+    Affine,
+    affine_weight,
+    check_groups,
+    column_groups,
+    shape_bits,
+    unpack,
+)
+from headrace.models.quantized.stored_weight import MatrixFiles, StoredWeight
+from headrace.models.stored_tensor import StoredTensor
+
+
+def check_gptq(quantization: Fields) -> None:
+    """Refuse the kernels' own layouts, which some tools save."""
+    quantization.refuse("checkpoint_format", "a layout of GPTQ", unless=("gptq", "gptq_v2", ""))
+    quantization.refuse("is_marlin_format", "the Marlin layout of GPTQ", unless=(False,))
+
+
+def read_gptq(matrix: MatrixFiles) -> StoredWeight:
+    """Find and check the tensors of a matrix."""
+    num_rows, num_columns = matrix.shape
+    qweight, qzeros, scales = (matrix.required(name) for name in ("qweight", "qzeros", "scales"))
+    bits = shape_bits(qweight.shape[0] if qweight.shape else 0, num_columns)
+    if bits is None or num_rows * bits % 32:
+        raise qweight.broken(f"expected codes of 2, 3, 4 or 8 bits for {num_rows} x {num_columns} weights")
+    num_groups = scales.shape[0] if scales.shape else 0
+    qweight.expect((num_columns * bits // 32, num_rows))
+    scales.expect((num_groups, num_rows))
+    qzeros.expect((num_groups, num_rows * bits // 32))
+    if (index := matrix.get("g_idx")) is not None:
+        groups = check_groups(index, num_columns, num_groups)
+    else:
+        found = column_groups(num_columns, num_groups, matrix.quantization.whole("group_size", -1, minimum=-1))
+        if found is None:
+            raise scales.broken(f"its groups do not divide {num_columns} columns")
+        groups = found
+    offset = 0 if matrix.quantization.text("checkpoint_format", "gptq") == "gptq_v2" else 1
+    load = partial(_load, qweight, qzeros, scales, bits, offset)
+    return affine_weight(bits, groups, load, num_groups=num_groups)
+
+
+def _load(qweight: StoredTensor, qzeros: StoredTensor, scales: StoredTensor, bits: int, offset: int) -> Affine:
+    # A stored zero point of all ones is 0 less 1: the sum wraps.
+    zeros = (unpack(qzeros.words(), bits) + np.uint8(offset)) & np.uint8(2**bits - 1)
+    return Affine(
+        codes=unpack(qweight.words().T, bits),
+        scales=np.ascontiguousarray(scales.floats().T),
+        zeros=np.ascontiguousarray(zeros.T, np.float32),
+    )

@@ -1,0 +1,105 @@
+"""
+The formats of quantized weights that are read, and the choice of the one that a matrix is stored in.
+
+A matrix is recognised by its tensors: what a `quantization_config` lists as ignored is simply not quantized.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from headrace.core.errors import UnsupportedModel
+from headrace.models.fields import Fields
+from headrace.models.quantized.awq import check_awq, read_awq
+from headrace.models.quantized.bitsandbytes import read_four_bits, read_llm_int8
+from headrace.models.quantized.compressed_tensors import check_compressed_tensors, read_int8, read_packed
+from headrace.models.quantized.fp4 import read_fp4
+from headrace.models.quantized.fp8 import check_fp8, check_modelopt, read_fp8
+from headrace.models.quantized.gptq import check_gptq, read_gptq
+from headrace.models.quantized.stored_weight import MatrixFiles, ReadFormat, StoredWeight
+from headrace.models.shapes import Shape
+from headrace.models.stored_tensor import TensorFiles
+
+WEIGHT: Final = ".weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format of matrices: the tensors that it is recognised by, and the function that reads it."""
+
+    name: str
+    tensor: str
+    """Name of the codes after the module's, and their type."""
+    dtype: str
+    companion: str
+    """A tensor that must stand beside them."""
+    method: str = ""
+    """The `quant_method` that tells formats with the same tensors apart; empty: any."""
+    read: ReadFormat
+
+
+FORMATS: Final = (
+    Format(name="AWQ", method="awq", tensor="qweight", dtype="I32", companion="qzeros", read=read_awq),
+    Format(name="GPTQ", method="gptq", tensor="qweight", dtype="I32", companion="qzeros", read=read_gptq),
+    Format(name="pack-quantized", tensor="weight_packed", dtype="I32", companion="weight_scale", read=read_packed),
+    Format(name="int-quantized", tensor="weight", dtype="I8", companion="weight_scale", read=read_int8),
+    Format(name="LLM.int8", tensor="weight", dtype="I8", companion="SCB", read=read_llm_int8),
+    Format(name="nf4 and fp4", tensor="weight", dtype="U8", companion="weight.quant_map", read=read_four_bits),
+    Format(name="FP8", tensor="weight", dtype="F8_E4M3", companion="weight_scale", read=read_fp8),
+    Format(name="FP8 in blocks", tensor="weight", dtype="F8_E4M3", companion="weight_scale_inv", read=read_fp8),
+    Format(name="MXFP4 and NVFP4", tensor="weight_packed", dtype="U8", companion="weight_scale", read=read_fp4),
+    Format(name="NVFP4 of ModelOpt", tensor="weight", dtype="U8", companion="weight_scale_2", read=read_fp4),
+)
+
+METHODS: Final[Mapping[str, Callable[[Fields], None]]] = MappingProxyType(
+    {
+        "awq": check_awq,
+        "bitsandbytes": lambda _: None,
+        "compressed-tensors": check_compressed_tensors,
+        "fbgemm_fp8": lambda _: None,
+        "fp8": check_fp8,
+        "gptq": check_gptq,
+        "modelopt": check_modelopt,
+    }
+)
+"""Every supported `quant_method`, with the check of its `quantization_config`."""
+
+
+def refuse_other_quantization(config: Fields) -> None:
+    """
+    Refuse a `quantization_config` whose weights cannot be read.
+
+    Raises:
+        UnsupportedModel: The method or a part of it is not supported; the message names it.
+    """
+    quantization = config.sub("quantization_config")
+    if not quantization.values:
+        return
+    method = quantization.text("quant_method", "unnamed")
+    if method not in METHODS:
+        raise UnsupportedModel(
+            f"{config.source}: the weights are quantized with {method} (quantization_config); "
+            f"expected {', '.join(METHODS)}, or none. "
+            "Use the unquantized checkpoint or a GGUF file; Headrace quantizes when it loads (--dtype w8a8 or w4a8).",
+            quant_method=method,
+        )
+    METHODS[method](quantization)
+
+
+def find_quantized(tensors: TensorFiles, name: str, shape: Shape, quantization: Fields) -> StoredWeight | None:
+    """
+    Return the matrix that a checkpoint stores under `name` in a quantized format, or None if there is none.
+
+    Raises:
+        BrokenModel: A tensor of it is missing or of the wrong shape; the message names it.
+    """
+    matrix = MatrixFiles(tensors, name.removesuffix(WEIGHT), shape, quantization)
+    method = quantization.text("quant_method", "")
+    for kind in FORMATS:
+        codes = matrix.get(kind.tensor)
+        if codes is None or codes.dtype != kind.dtype or matrix.get(kind.companion) is None:
+            continue
+        if kind.method in ("", method):
+            return kind.read(matrix)
+    return None

@@ -1,0 +1,81 @@
+"""
+The tensors of a folder: safetensors or else the pickles of PyTorch; one file, or several with an index.
+
+Files are memory-mapped; a tensor is read when a runner loads it.
+"""
+
+import hashlib
+import json
+import mmap
+from pathlib import Path
+from typing import Final
+
+from headrace.core.errors import BrokenModel
+from headrace.models.pickle_file import read_pickle
+from headrace.models.safetensors_file import LENGTH_BYTES, read_safetensors
+from headrace.models.stored_tensor import StoredTensor
+
+SINGLE: Final = "model.safetensors"
+_FILES: Final = (
+    "model.safetensors.index.json",
+    SINGLE,
+    "*.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+    "*.pth",
+)
+"""In this order: pickles only if there is nothing else."""
+_SAFETENSORS: Final = ".safetensors"
+_JSON: Final = ".json"
+
+
+def open_folder(folder: Path) -> tuple[dict[str, StoredTensor], str]:
+    """
+    Return the tensors of a folder by their names, and a hash of the sizes, times and headers of its files.
+
+    Raises:
+        BrokenModel: There is none, or one is truncated or malformed; the message names it.
+        UnsupportedModel: A pickle holds more than tensors.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    tensors: dict[str, StoredTensor] = {}
+    for file in _weight_files(folder):
+        content = _map(file)
+        found, header = (read_safetensors if file.suffix == _SAFETENSORS else read_pickle)(file, content)
+        stat = file.stat()
+        digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns} ".encode() + header)
+        tensors |= found
+    return tensors, digest.hexdigest()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    for pattern in _FILES:
+        files = sorted(folder.glob(pattern))
+        if files and files[0].suffix == _JSON:
+            return _indexed_files(folder, files[0])
+        if files:
+            return files
+    raise BrokenModel(f"{folder} has no weights: expected {SINGLE}, an index of several files, or pytorch_model.bin.")
+
+
+def _indexed_files(folder: Path, index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise BrokenModel(f"{index} is not a valid index of files with weights.") from exc
+    if not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise BrokenModel(f"{index} names files outside its folder.")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise BrokenModel(f"{folder} has no {', '.join(missing)}, which {index.name} lists. Download it again.")
+    return [folder / name for name in names]
+
+
+def _map(file: Path) -> mmap.mmap:
+    try:
+        if file.stat().st_size >= LENGTH_BYTES:
+            with file.open("rb") as opened:
+                return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as exc:
+        raise BrokenModel(f"{file} cannot be read: {exc.strerror or exc}.") from exc
+    raise BrokenModel(f"{file} is truncated: it has fewer than {LENGTH_BYTES} bytes. Download it again.")
