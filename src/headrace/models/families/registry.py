@@ -7,11 +7,13 @@ from headrace.models.families.family import Family, GgufHeader
 from headrace.models.families.gemma import GEMMA3
 from headrace.models.families.llama import LLAMA
 from headrace.models.families.mistral import MISTRAL
+from headrace.models.families.mixtral import MIXTRAL
 from headrace.models.families.qwen import QWEN2, QWEN3
+from headrace.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
 
-FAMILIES: Final = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3)
+FAMILIES: Final = (LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE, GEMMA3)
 
 
 def from_config(config: Fields) -> tuple[Family, ModelSpec]:
