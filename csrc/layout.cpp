@@ -13,8 +13,8 @@ void require(bool condition, const std::string& message) {
 
 class LayoutBuilder {
  public:
-  void add_vector(const std::string& name, int32_t size) {
-    add({name, true, WeightKind::kBf16, 1, size, 0, static_cast<size_t>(size) * sizeof(float)});
+  void add_vector(const std::string& name, int32_t size, int32_t rows = 1) {
+    add({name, true, WeightKind::kBf16, rows, size, 0, static_cast<size_t>(rows) * size * sizeof(float)});
   }
   void add_matrix(const std::string& name, WeightKind kind, int32_t rows, int32_t columns) {
     size_t num_panels = static_cast<size_t>(rows) / kPanel;
@@ -47,12 +47,33 @@ void add_layer(LayoutBuilder& builder, const ModelConfig& config, const Model& m
   if (config.o_bias) builder.add_vector(prefix + "o_bias", hidden);
   if (config.sandwich_norms) builder.add_vector(prefix + "post_attn_norm", hidden);
   builder.add_vector(prefix + "mlp_norm", hidden);
-  add_matrix("gate_up", 2 * model.intermediate_padded, hidden);
-  add_matrix("down", outputs, model.intermediate_padded);
+  const Experts& experts = model.experts;
+  const bool routed = config.has_experts(index);
+  const int32_t inner = routed ? experts.size_padded : model.intermediate_padded, copies = routed ? experts.total() : 1;
+  if (routed) builder.add_vector(prefix + "router", hidden, experts.num_scores());
+  add_matrix("gate_up", copies * 2 * inner, hidden);
+  add_matrix("down", copies * outputs, inner);
   if (config.sandwich_norms) builder.add_vector(prefix + "post_mlp_norm", hidden);
 }
 
+void check_experts(const ModelConfig& config) {
+  if (config.num_experts == 0) return;
+  require(config.num_experts <= 4096 && config.top_k > 0 && config.top_k <= config.num_experts,
+          "top_k is " + std::to_string(config.top_k) + " of " + std::to_string(config.num_experts) + " experts");
+  require(config.expert_size > 0 && config.num_shared_experts >= 0 && config.num_shared_experts <= 1024,
+          "every dimension of the experts must be positive");
+  require(int64_t{1} * (config.num_experts + config.num_shared_experts) * config.expert_size < (int64_t{1} << 28),
+          "the experts of a layer are too large");
+  require(!config.sandwich_norms, "experts with a norm after them are not supported");
+  require(config.expert_layers.empty() || config.expert_layers.size() == static_cast<size_t>(config.num_layers),
+          "expert_layers must have one entry a layer");
+}
+
 }  // namespace
+
+bool ModelConfig::has_experts(int32_t layer) const {
+  return num_experts > 0 && (expert_layers.empty() || expert_layers[layer]);
+}
 
 void ModelConfig::check() const {
   require(dtype == "bf16" || dtype == "w8a8" || dtype == "w4a8", "dtype is " + dtype + "; expected bf16, w8a8 or w4a8");
@@ -73,6 +94,7 @@ void ModelConfig::check() const {
   for (const int32_t rope : rope_of_layer)
     require(rope >= 0 && rope < num_ropes, "rope_of_layer names rope " + std::to_string(rope) + "; expected 0 to " +
                                                std::to_string(num_ropes - 1));
+  check_experts(*this);
 }
 
 WeightKind ModelConfig::layer_kind(const std::string& slot) const {
@@ -138,6 +160,10 @@ Model make_dimensions(const ModelConfig& config) {
   model.vocab = config.vocab_size;
   model.vocab_padded = static_cast<int32_t>(round_up(config.vocab_size, kPanel));
   model.activation = config.gelu_tanh ? Activation::kGeluTanh : Activation::kSilu;
+  if (config.num_experts > 0) {
+    model.experts = {config.num_experts, config.top_k, config.num_shared_experts,
+                     static_cast<int32_t>(round_up(config.expert_size, kDepth)), config.renormalize, config.shared_gate};
+  }
   model.norm_eps = config.norm_eps;
   model.embedding_scale = config.embedding_scale;
   model.attention_scale = config.attention_scale;

@@ -19,6 +19,10 @@ struct ModelConfig {
   bool qkv_bias = false, o_bias = false, qk_norm = false, sandwich_norms = false;
   float norm_eps = 1e-5f, embedding_scale = 1.0f, attention_scale = 0.0f;
   std::vector<int32_t> windows;           // per layer
+  int32_t num_experts = 0, top_k = 0, expert_size = 0;  // num_experts 0: all layers are dense
+  int32_t num_shared_experts = 0;                       // of the same size as the others
+  bool renormalize = false, shared_gate = false;
+  std::vector<bool> expert_layers;        // per layer; empty: experts in all layers
   std::vector<std::string> w8_matrices;   // slots of layers that keep 8 bits in a w4a8 model
   std::vector<std::vector<double>> rope_frequencies;  // of each rope: radians per position, head_dim / 2
   std::vector<double> rope_factors;                   // of each rope: factor of the cosines and sines of pairs that turn
@@ -26,6 +30,7 @@ struct ModelConfig {
 
   // Throws std::invalid_argument if a value is invalid.
   void check() const;
+  bool has_experts(int32_t layer) const;
   WeightKind layer_kind(const std::string& slot) const;
   WeightKind embed_kind() const;  // 4 bits cost too much quality in the embedding and the LM head
   KvKind kv_kind() const;

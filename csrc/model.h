@@ -62,14 +62,27 @@ struct Layer {
   const float *qkv_bias, *o_bias;               // null where there is none
   const float *q_norm, *k_norm;                 // null where there is none
   const float* rope;                            // [position][D], D/2 cosines and then D/2 sines
-  Matrix qkv, o, gate_up, down;                 // gate and up alternate every 16 outputs
+  const float* router;                          // [experts, then the shared gate][hidden_padded]; null in dense layers
+  Matrix qkv, o, gate_up, down;                 // gate and up alternate every 16 outputs; with a router: of all experts
   int32_t window;                               // 0: none
+};
+
+// Experts of the layers with a router. The shared ones follow the others, and every row takes them.
+struct Experts {
+  int32_t count, top_k, num_shared, size_padded;  // count 0: the model has none
+  bool renormalize, has_shared_gate;
+
+  constexpr int total() const { return count + num_shared; }
+  constexpr int slots() const { return top_k + num_shared; }                   // experts of a row
+  constexpr int num_scores() const { return count + (has_shared_gate ? 1 : 0); }
+  constexpr int score_pitch() const { return (count + 1 + 15) / 16 * 16; }
 };
 
 struct Model {
   int32_t num_layers, hidden, hidden_padded, intermediate_padded;
   int32_t num_heads, num_kv_heads, group, head_dim, attention_padded, qkv_padded, vocab, vocab_padded;
   Activation activation;
+  Experts experts;
   float norm_eps, embedding_scale, attention_scale;
   const Layer* layers;
   const float* final_norm;
@@ -109,6 +122,22 @@ struct BestLanes {
   float checks[16];
 };
 
+// Temporaries of layers with experts. A place is one row of one expert; places are sorted by expert. The activations of
+// an expert lie together, as if it had a workspace of its own with as many rows as it has places.
+struct ExpertWorkspace {
+  float* normed;          // [scratch_rows][hidden_padded]
+  Activations rows;       // [T], each row on its own
+  float* scores;          // [T][score_pitch]
+  int32_t* chosen;        // [T][slots] experts
+  float* shares;          // [T][slots] their factors
+  int32_t* starts;        // [experts + 1] first place
+  int32_t* places;        // [T * slots]: index into `chosen`
+  int32_t* active;        // [experts] those that have rows, most rows first
+  int32_t* num_active;
+  Activations inputs, gated_inputs;  // [T * slots] by place
+  float* outputs;         // [T][slots][hidden_padded]
+};
+
 struct Workspace {
   float* x;         // [T][hidden_padded] the residual stream
   float* qkv;       // [T][qkv_padded]
@@ -122,6 +151,7 @@ struct Workspace {
   int32_t* row_sequence;   // [T]
   int32_t* row_position;   // [T]
   int32_t scratch_rows, gated_rows;
+  ExpertWorkspace experts;
 };
 
 struct StepOutputs {

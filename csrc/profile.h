@@ -7,9 +7,9 @@
 
 namespace headrace {
 
-constexpr const char* kPhaseNames[] = {"embed", "norm", "qkv", "keys", "attention", "quantize", "o", "gate_up", "down",
+constexpr const char* kPhaseNames[] = {"embed", "norm", "qkv", "keys", "attention", "quantize", "o", "route", "gate_up", "down",
                                        "lm_head", "sample", "wait"};
-enum class Phase { kEmbed, kNorm, kQkv, kKeys, kAttention, kQuantize, kOutput, kGateUp, kDown, kLmHead, kSample, kWait };
+enum class Phase { kEmbed, kNorm, kQkv, kKeys, kAttention, kQuantize, kOutput, kRoute, kGateUp, kDown, kLmHead, kSample, kWait };
 constexpr int kNumPhases = sizeof kPhaseNames / sizeof *kPhaseNames;
 
 // The times of one thread; on its own cache line to avoid false sharing.

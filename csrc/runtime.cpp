@@ -36,6 +36,26 @@ Activations carve_activations(size_t rows, int32_t k, bool is_bf16, Carver& carv
   return inputs;
 }
 
+ExpertWorkspace carve_experts(const Model& model, size_t tokens, size_t scratch_rows, bool is_bf16, Carver& carver) {
+  const Experts& experts = model.experts;
+  ExpertWorkspace work{};
+  if (experts.count == 0) return work;
+  const size_t places = tokens * experts.slots(), total = experts.total();
+  work.normed = carver.take<float>(scratch_rows * model.hidden_padded);
+  work.rows = carve_activations(tokens, model.hidden_padded, is_bf16, carver);
+  work.scores = carver.take<float>(tokens * experts.score_pitch());
+  work.chosen = carver.take<int32_t>(places);
+  work.shares = carver.take<float>(places);
+  work.starts = carver.take<int32_t>(total + 1);
+  work.places = carver.take<int32_t>(places);
+  work.active = carver.take<int32_t>(total);
+  work.num_active = carver.take<int32_t>(1);
+  work.inputs = carve_activations(places, model.hidden_padded, is_bf16, carver);
+  work.gated_inputs = carve_activations(places, experts.size_padded, is_bf16, carver);
+  work.outputs = carver.take<float>(places * model.hidden_padded);
+  return work;
+}
+
 Workspace carve_workspace(const Model& model, const Limits& limits, int num_threads, bool is_bf16, Carver& carver) {
   Workspace work{};
   const size_t tokens = limits.max_step_tokens, rows = scratch_rows(limits, num_threads), threads = num_threads;
@@ -54,6 +74,7 @@ Workspace carve_workspace(const Model& model, const Limits& limits, int num_thre
   work.best = carver.take<BestLanes>(threads * kLogitRows);
   work.row_sequence = carver.take<int32_t>(tokens);
   work.row_position = carver.take<int32_t>(tokens);
+  work.experts = carve_experts(model, tokens, rows, is_bf16, carver);
   return work;
 }
 
@@ -161,6 +182,7 @@ void Runtime::connect_layer(const Layout& layout, int index) {
   layer.o_bias = vector("o_bias", config_.o_bias);
   layer.q_norm = vector("q_norm", config_.qk_norm);
   layer.k_norm = vector("k_norm", config_.qk_norm);
+  layer.router = vector("router", config_.has_experts(index));
   layer.qkv = matrix("qkv");
   layer.o = matrix("o");
   layer.gate_up = matrix("gate_up");

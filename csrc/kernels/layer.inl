@@ -15,6 +15,14 @@ struct Share {
   int begin, end;
 };
 
+// A product with gate and up whose result, activated and quantized for `kind`, becomes the inputs of `down`.
+struct GateUp {
+  const Matrix* matrix;
+  WeightKind kind;
+  const Activations *inputs, *outputs;
+  int first_input, first_output, num_rows;
+};
+
 INLINE Share share_of(int count, int thread, int num_threads) {
   return {static_cast<int>(static_cast<int64_t>(count) * thread / num_threads),
           static_cast<int>(static_cast<int64_t>(count) * (thread + 1) / num_threads)};
@@ -33,6 +41,7 @@ class StepRun {
   void run_layers() {
     watch.start();
     if (step.num_tokens <= column_rows(num_threads)) run_columns();
+    else if (m.experts.count > 0) run_expert_blocks();
     else run_row_blocks();
   }
 
@@ -76,6 +85,24 @@ class StepRun {
   void finish_logit_rows(int index, Rows rows) const;
   void begin_layer(int index, Rows rows) const;
   void finish_layer(int index, Rows rows) const;
+  void finish_attention(int index, Rows rows) const;
+  void finish_mlp(const Layer& layer, Rows rows) const;
+
+  void run_expert_blocks();
+  void run_experts(const Layer& layer);
+  template <class Body>
+  void share_tasks(int count, const Body& body);
+  float* normed(int row) const { return work.experts.normed + static_cast<size_t>(row) * m.hidden_padded; }
+  void norm_for_experts(const Layer& layer, Rows rows) const;
+  void score_experts(const Layer& layer, Rows rows, Share experts) const;
+  void choose_experts(Share tokens) const;
+  void sort_places() const;
+  void gather_inputs(const Layer& layer, Share places) const;
+  Matrix expert_of(const Matrix& stack, int expert) const;
+  int units_per_task(int num_units, size_t unit_bytes) const;
+  void run_gate_up_task(const Layer& layer, int expert, Share groups) const;
+  void run_down_task(const Layer& layer, int expert, Share panels) const;
+  void add_experts(Rows rows) const;
 
   void norm_inputs(const float* weight, WeightKind kind, Rows rows) const {
     for (int i = 0; i < rows.count; i++) norm_input(weight, kind, rows.token + i, rows.input + i);
@@ -94,7 +121,10 @@ class StepRun {
   }
 
   void project_qkv(const Layer& layer, Rows rows, Share panels) const;
-  void project_gate_up(const Layer& layer, Rows rows, Share groups) const;
+  void project_gate_up(const GateUp& product, Share groups) const;
+  GateUp gate_up_of(const Layer& layer, Rows rows) const {
+    return {&layer.gate_up, layer.down.kind, &work.inputs, &work.gated_inputs, rows.input, rows.scratch, rows.count};
+  }
   void project_residual(const Matrix& matrix, const Activations& inputs, const float* bias, bool direct, Rows rows,
                         Share panels) const;
   void add_projected(const float* weight, Rows rows) const;
@@ -115,6 +145,7 @@ class StepRun {
   const Step& step;
   Team& team;
   const int thread, num_threads, d;
+  int tasks_begin = 0;  // number of the first task of the next `share_tasks`
 
  public:
   const Stopwatch watch;
@@ -134,11 +165,11 @@ void StepRun::project_qkv(const Layer& layer, Rows rows, Share panels) const {
 }
 
 // Computes gate and up for groups of kDepth inputs of `down`, and quantizes these while they are in the cache.
-void StepRun::project_gate_up(const Layer& layer, Rows rows, Share groups) const {
+void StepRun::project_gate_up(const GateUp& product, Share groups) const {
   const bool is_silu = m.activation == Activation::kSilu;
   for (int group = groups.begin; group < groups.end; group++) {
     const int panel = group * kGateUpPanels;
-    gemm(layer.gate_up, work.inputs, rows.input, rows.count, panel, panel + kGateUpPanels,
+    gemm(*product.matrix, *product.inputs, product.first_input, product.num_rows, panel, panel + kGateUpPanels,
          [&](int row, int count, int column, const float* tile) {
            for (int r = 0; r < count; r++) {
              float* out = gated(row + r) + column / 2 - group * kDepth;
@@ -148,8 +179,8 @@ void StepRun::project_gate_up(const Layer& layer, Rows rows, Share groups) const
              }
            }
          });
-    for (int i = 0; i < rows.count; i++) {
-      quantize_row(layer.down.kind, gated(i), kDepth, work.gated_inputs, rows.scratch + i, group * kDepth);
+    for (int i = 0; i < product.num_rows; i++) {
+      quantize_row(product.kind, gated(i), kDepth, *product.outputs, product.first_output + i, group * kDepth);
     }
   }
 }

@@ -55,8 +55,20 @@ void StepRun::run_columns() {
     project_residual(layer.o, work.inputs, layer.o_bias, !layer.post_attn_norm, every, panels(layer.o));
     barrier_before(layer.gate_up, groups.begin * kGateUpPanels, Phase::kOutput);
     add_norm(layer.post_attn_norm);
+    if (layer.router) {
+      norm_for_experts(layer, split);
+      barrier_after(Phase::kNorm);
+      score_experts(layer, every, share_of(m.experts.num_scores(), thread, num_threads));
+      barrier_after(Phase::kRoute);
+      choose_experts(mine);
+      barrier_after(Phase::kRoute);
+      run_experts(layer);
+      add_experts(split);
+      barrier_before(next, panels(next).begin, Phase::kDown);
+      continue;
+    }
     norm(layer.mlp_norm, layer.gate_up);
-    project_gate_up(layer, every, groups);
+    project_gate_up(gate_up_of(layer, every), groups);
     barrier_before(layer.down, panels(layer.down).begin, Phase::kGateUp);
     project_residual(layer.down, work.gated_inputs, nullptr, !layer.post_mlp_norm, every, panels(layer.down));
     barrier_before(next, panels(next).begin, Phase::kDown);
@@ -128,6 +140,11 @@ void StepRun::begin_layer(int index, Rows rows) const {
 }
 
 void StepRun::finish_layer(int index, Rows rows) const {
+  finish_attention(index, rows);
+  finish_mlp(m.layers[index], rows);
+}
+
+void StepRun::finish_attention(int index, Rows rows) const {
   const Layer& layer = m.layers[index];
   attend_rows_of(index, rows);
   watch.end(Phase::kAttention);
@@ -136,9 +153,12 @@ void StepRun::finish_layer(int index, Rows rows) const {
   project_residual(layer.o, work.inputs, layer.o_bias, !layer.post_attn_norm, rows, all(layer.o));
   watch.end(Phase::kOutput);
   if (layer.post_attn_norm) add_projected(layer.post_attn_norm, rows);
+}
+
+void StepRun::finish_mlp(const Layer& layer, Rows rows) const {
   norm_inputs(layer.mlp_norm, layer.gate_up.kind, rows);
   watch.end(Phase::kNorm);
-  project_gate_up(layer, rows, {0, layer.gate_up.num_panels / kGateUpPanels});
+  project_gate_up(gate_up_of(layer, rows), {0, layer.gate_up.num_panels / kGateUpPanels});
   watch.end(Phase::kGateUp);
   project_residual(layer.down, work.gated_inputs, nullptr, !layer.post_mlp_norm, rows, all(layer.down));
   if (layer.post_mlp_norm) add_projected(layer.post_mlp_norm, rows);

@@ -31,6 +31,13 @@ class ModelConfig:
     embedding_scale: float
     attention_scale: float
     windows: list[int]
+    num_experts: int
+    top_k: int
+    expert_size: int
+    num_shared_experts: int
+    renormalize: bool
+    shared_gate: bool
+    expert_layers: list[bool]
     w8_matrices: list[str]
     rope_frequencies: list[list[float]]
     rope_factors: list[float]

@@ -1,12 +1,21 @@
 import math
 
 import pytest
-from transformers import Gemma3TextConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    Qwen2Config,
+    Qwen2MoeConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.families.registry import from_config
 from headrace.models.fields import Fields
-from headrace.models.spec import RopeSpec
+from headrace.models.spec import MoeSpec, RopeSpec
 from tests.models.model_files import TINY_LLAMA
 
 SIZES = {
@@ -152,10 +161,57 @@ def test_gemma_3_is_read_in_the_form_of_transformers_4():
     assert spec.tie_embeddings
 
 
+def test_the_experts_of_mixtral_are_read():
+    spec = spec_of(MixtralConfig(**SIZES, num_local_experts=6, num_experts_per_tok=3))
+
+    assert spec.moe == MoeSpec(num_experts=6, top_k=3, expert_size=96, renormalize=True)
+    assert spec.windows == ()
+    assert spec_of(MixtralConfig(**SIZES, sliding_window=20)).windows == (20,) * 6
+
+
+def test_the_experts_of_qwen_2_are_read_with_the_shared_one():
+    spec = spec_of(Qwen2MoeConfig(**SIZES, mlp_only_layers=[3], decoder_sparse_step=2, num_experts=9))
+
+    assert spec.moe == MoeSpec(
+        num_experts=9,
+        top_k=4,
+        expert_size=1408,
+        layers=(False, True, False, False, False, True),
+        shared_size=5632,
+        has_shared_router=True,
+    )
+    assert (spec.qkv_bias, spec.o_bias) == (True, False)
+
+
+def test_the_experts_of_qwen_3_are_read_in_the_forms_of_transformers_4_and_5():
+    values = Qwen3MoeConfig(**SIZES, head_dim=32, norm_topk_prob=True).to_dict()
+    older = {key: value for key, value in values.items() if "local" not in key} | {"num_experts": 128}
+
+    spec = spec_of(values)
+    assert spec == spec_of(older)
+    assert spec.moe == MoeSpec(num_experts=128, top_k=8, expert_size=768, layers=(True,) * 6, renormalize=True)
+    assert (spec.qk_norm, spec.head_dim) == (True, 32)
+    assert spec.num_parameters > 6 * 128 * 3 * 64 * 768
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"model_type": "mixtral"}, "'mixtral'"),
+        ({"num_experts_per_tok": 9}, "expected at most 8"),
+        ({"num_local_experts": 10**9}, "65536 in the whole network"),
+        ({"num_hidden_layers": 10**9}, "expected at most 1024"),
+    ],
+)
+def test_impossible_experts_are_refused(change, named):
+    for config in (MixtralConfig(**SIZES), Qwen3MoeConfig(**SIZES, num_experts=8)):
+        with pytest.raises(BrokenModel, match=named):
+            spec_of(config.to_dict() | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"model_type": "mamba"}, "'mamba'"),
         ({"model_type": "gemma2"}, "needs softcapping"),
         ({"model_type": "cohere"}, "needs LayerNorm"),
         ({"model_type": None}, "model_type"),

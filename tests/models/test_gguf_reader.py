@@ -12,7 +12,7 @@ from headrace.models.gguf_file import open_gguf
 from headrace.models.gguf_reader import GgufWeights, read_gguf_spec
 from headrace.models.places import gguf_name
 from headrace.models.rope import inverse_frequencies, llama3_divisors
-from headrace.models.spec import RopeSpec
+from headrace.models.spec import MoeSpec, RopeSpec
 from headrace.models.weights import Encoding
 from tests.models.model_files import TINY_LLAMA, gguf_metadata, random_weights, write_gguf
 
@@ -37,7 +37,7 @@ def write_llama(path, weights, *, kind=Type.F32, spec=SPEC, architecture="llama"
     for name, values in weights.items():
         heads = {"q": spec.num_heads, "k": spec.num_kv_heads}.get(name.rpartition(".")[2])
         tensors[gguf_name(name)] = interleaved(values, heads) if heads and architecture == "llama" else values
-        if values.ndim == 2 and kind is not Type.F32:
+        if values.ndim > 1 and kind is not Type.F32:
             types[gguf_name(name)] = kind
     values = gguf_metadata(spec, architecture) | (metadata or {})
     write_gguf(path, values, tensors | (extra or {}), architecture=architecture, types=types)
@@ -200,3 +200,50 @@ def test_the_real_file_gives_the_spec_of_smollm2(smollm2_path):
     assert spec.tie_embeddings
     assert source.dominant_encoding is Encoding.Q4_1
     assert source.load("embed").encoding is Encoding.Q8_0
+
+
+MOE = {
+    "llama": (
+        SPEC,
+        MoeSpec(num_experts=5, top_k=2, expert_size=64, layers=(True, True), renormalize=True),
+        {"expert_count": 5, "expert_used_count": 2},
+    ),
+    "qwen2moe": (
+        replace(SPEC, qkv_bias=True),
+        MoeSpec(num_experts=4, top_k=3, expert_size=32, layers=(False, True), shared_size=96, has_shared_router=True),
+        {"expert_count": 4, "expert_used_count": 3, "expert_feed_forward_length": 32},
+    ),
+    "qwen3moe": (
+        replace(SPEC, qk_norm=True),
+        MoeSpec(num_experts=3, top_k=1, expert_size=32, layers=(True, True), renormalize=True),
+        {"expert_count": 3, "expert_used_count": 1, "expert_feed_forward_length": 32},
+    ),
+}
+
+
+def stacked(weights, moe):
+    """Stack the experts of each layer, as converters do."""
+    stacks = {name: values for name, values in weights.items() if ".experts." not in name}
+    for name in [name for name in weights if ".experts.0." in name]:
+        experts = [name.replace(".experts.0.", f".experts.{expert}.") for expert in range(moe.num_experts)]
+        stacks[name] = np.stack([weights[expert] for expert in experts])
+    return stacks
+
+
+@pytest.mark.parametrize("kind", [Type.F32, Type.Q4_1, Type.Q8_0])
+@pytest.mark.parametrize("architecture", MOE)
+def test_stacked_experts_are_read_one_by_one(architecture, kind, tmp_path):
+    base, moe, keys = MOE[architecture]
+    spec = replace(base, moe=moe)
+    weights = random_weights(spec)
+    metadata = {f"{architecture}.{key}": value for key, value in keys.items()}
+    file = write_llama(
+        tmp_path / "m.gguf", stacked(weights, moe), kind=kind, spec=spec, architecture=architecture, metadata=metadata
+    )
+    family, read = read_gguf_spec(file)
+    source = GgufWeights(file, family, read)
+
+    assert read.moe == moe
+    for name in ("layers.1.experts.2.down", "layers.1.experts.0.gate", "layers.1.router"):
+        expected = quants.dequantize(quants.quantize(weights[name], kind), kind)
+        np.testing.assert_array_equal(as_floats(source.load(name)), expected)

@@ -65,6 +65,8 @@ def longrope(num_pairs: int, original: int, **others: object) -> dict[str, objec
     return {"rope_parameters": LONGROPE | factors | others, "original_max_position_embeddings": original}
 
 
+EXPERTS = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
+
 NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("LlamaForCausalLM", {}),
     "llama, tied": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
@@ -85,6 +87,15 @@ NETWORKS: dict[str, tuple[str, dict[str, object]]] = {
     "mistral, sliding window": ("MistralForCausalLM", {"sliding_window": 17}),
     "qwen 2": ("Qwen2ForCausalLM", {}),
     "qwen 3": ("Qwen3ForCausalLM", {"tie_word_embeddings": True}),
+    "mixtral": (
+        "MixtralForCausalLM",
+        {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None},
+    ),
+    "qwen 2 moe": (
+        "Qwen2MoeForCausalLM",
+        EXPERTS | {"shared_expert_intermediate_size": 128, "num_experts_per_tok": 4, "mlp_only_layers": [1]},
+    ),
+    "qwen 3 moe": ("Qwen3MoeForCausalLM", EXPERTS | {"norm_topk_prob": True}),
     "gemma 3": (
         "Gemma3ForCausalLM",
         {

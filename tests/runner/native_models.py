@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace import _native
-from headrace.models.spec import ModelSpec, RopeSpec
+from headrace.models.spec import ModelSpec, MoeSpec, RopeSpec
 from headrace.models.weights import Encoding, RawTensor, WeightSource
 from headrace.runner.memory import MemoryBudget
 from headrace.runner.native import NativeRunner, load_native_runner
@@ -81,6 +81,12 @@ SPECS: Mapping[str, ModelSpec] = {
         ),
         rope_of_layer=(1, -1, 0),
     ),
+    "experts, one layer dense": small_spec(
+        moe=MoeSpec(num_experts=7, top_k=2, expert_size=96, layers=(True, False), renormalize=True)
+    ),
+    "experts, shared one of another size": small_spec(
+        moe=MoeSpec(num_experts=19, top_k=4, expert_size=32, shared_size=80, has_shared_router=True)
+    ),
     "dynamic rope": small_spec(head_dim=96, ropes=(RopeSpec(kind="dynamic", factor=2.0, original_max_positions=128),)),
 }
 
@@ -134,6 +140,13 @@ def load(
         w8_matrices=eight_bit_matrices(spec, weights),
     )
     return load_native_runner(spec, weights, replace(plan, limits=limits), isa=isa, cache_dir=cache_dir)
+
+
+def logits_error(spec: ModelSpec, actual, expected) -> float:
+    """Return the relative error; with experts that of the median row: rounding changes the choice of some rows."""
+    if spec.moe is None:
+        return relative_error(actual, expected)
+    return float(np.median([relative_error(*rows) for rows in zip(actual, expected, strict=True)]))
 
 
 def relative_error(actual, expected) -> float:

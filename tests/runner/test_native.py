@@ -6,12 +6,23 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import SettingsError
+from headrace.models.spec import MoeSpec
 from headrace.models.weights import Encoding
 from headrace.runner.native import cpu_report
 from headrace.runner.reference import ReferenceRunner
 from headrace.runner.sampling import sample_rows
 from headrace.runner.step import Bias, History, Mask
-from tests.runner.native_models import FORMATS, ISAS, LIMITS, SPECS, BlockWeights, load, relative_error, small_spec
+from tests.runner.native_models import (
+    FORMATS,
+    ISAS,
+    LIMITS,
+    SPECS,
+    BlockWeights,
+    load,
+    logits_error,
+    relative_error,
+    small_spec,
+)
 from tests.runner.steps import make_step
 from tests.runner.weights import ArrayWeights, random_weights, weight_shapes
 
@@ -33,7 +44,7 @@ def test_logits_match_the_reference(name, dtype, kv_dtype, isa, tmp_path):
     runner = load(spec, weights, tmp_path, dtype=dtype, kv_dtype=kv_dtype, isa=isa)
     step = make_step((prompt(spec, 150), 0, BLOCKS), (prompt(spec, 33, 1), 0, [1, 4]), all_rows=True)
     expected = ReferenceRunner(spec, weights, LIMITS).logits(step)
-    assert relative_error(runner.logits(step), expected) < TOLERANCES[dtype]
+    assert logits_error(spec, runner.logits(step), expected) < TOLERANCES[dtype]
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -78,6 +89,34 @@ def test_decoding_over_several_attention_chunks_matches_the_reference(isa, tmp_p
     for context in range(300, 310):
         step = make_step(([tokens[context]], context, BLOCKS))
         assert relative_error(runner.logits(step), reference.logits(step)) < 0.015
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.moe])
+@pytest.mark.parametrize("batch", [1, 3, 8])
+def test_decoding_with_experts_matches_the_reference(batch, name, isa, tmp_path):
+    spec = SPECS[name]
+    weights = random_weights(spec)
+    runner, reference = load(spec, weights, tmp_path, isa=isa), ReferenceRunner(spec, weights, LIMITS)
+    errors = []
+    for context in range(12):
+        step = make_step(*[([prompt(spec, 12, sequence)[context]], context, [sequence]) for sequence in range(batch)])
+        expected = reference.logits(step)
+        errors += [relative_error(*rows) for rows in zip(runner.logits(step), expected, strict=True)]
+    assert np.median(errors) < TOLERANCES["bf16"]
+
+
+def test_equal_scores_choose_the_experts_with_the_lowest_index(tmp_path):
+    spec = small_spec(moe=MoeSpec(num_experts=20, top_k=2, expert_size=32))
+    arrays = dict(random_weights(spec)._arrays)
+    for name, array in arrays.items():
+        expert = name.partition(".experts.")[2].partition(".")[0]
+        if name.endswith(".router") or (expert and int(expert) not in (0, 1)):
+            arrays[name] = np.zeros_like(array)
+    weights = ArrayWeights(arrays)
+    step = make_step((prompt(spec, 40), 0, BLOCKS), all_rows=True)
+    expected = ReferenceRunner(spec, weights, LIMITS).logits(step)
+    assert relative_error(load(spec, weights, tmp_path).logits(step), expected) < TOLERANCES["bf16"]
 
 
 @pytest.mark.parametrize("isa", ISAS)

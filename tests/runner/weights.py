@@ -46,7 +46,8 @@ def weight_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     if not spec.tie_embeddings:
         shapes["lm_head"] = (spec.vocab_size, spec.hidden_size)
     for layer in range(spec.num_layers):
-        shapes |= {f"layers.{layer}.{name}": shape for name, shape in _layer_shapes(spec).items()}
+        parts = _layer_shapes(spec) | _mlp_shapes(spec, layer)
+        shapes |= {f"layers.{layer}.{name}": shape for name, shape in parts.items()}
     return shapes
 
 
@@ -59,9 +60,6 @@ def _layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         "v": (keys, hidden),
         "o": (hidden, queries),
         "mlp_norm": (hidden,),
-        "gate": (spec.intermediate_size, hidden),
-        "up": (spec.intermediate_size, hidden),
-        "down": (hidden, spec.intermediate_size),
     }
     if spec.qkv_bias:
         shapes |= {"q_bias": (queries,), "k_bias": (keys,), "v_bias": (keys,)}
@@ -71,6 +69,20 @@ def _layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         shapes |= {"q_norm": (spec.head_dim,), "k_norm": (spec.head_dim,)}
     if spec.sandwich_norms:
         shapes |= {"post_attn_norm": (hidden,), "post_mlp_norm": (hidden,)}
+    return shapes
+
+
+def _mlp_shapes(spec: ModelSpec, layer: int) -> dict[str, tuple[int, ...]]:
+    moe, hidden = spec.experts(layer), spec.hidden_size
+    widths = {"": spec.intermediate_size}
+    if moe is not None:
+        widths = {f"experts.{expert}.": moe.expert_size for expert in range(moe.num_experts)}
+        widths |= {"shared_": moe.shared_size} if moe.shared_size else {}
+    shapes = {} if moe is None else {"router": (moe.num_experts, hidden)}
+    if moe is not None and moe.has_shared_router:
+        shapes["shared_router"] = (1, hidden)
+    for prefix, width in widths.items():
+        shapes |= {f"{prefix}gate": (width, hidden), f"{prefix}up": (width, hidden), f"{prefix}down": (hidden, width)}
     return shapes
 
 

@@ -92,14 +92,17 @@ class GgufWeights:
         """Return a tensor, or its rows of a fused tensor."""
         if name not in self._tensors:
             raise BrokenModel(f"{self._file.path} has no weight {name}.", name=name)
-        tensor = self._tensors[name]
+        tensor, place = self._tensors[name], self._places[name]
         encoding = _handed_out(tensor.type_id)
         data = tensor.rows
+        if place.is_matrix:  # before conversion, which takes time for every row
+            data = place.cut(data)
         if tensor.type_id == _Q4_K:
             data = q4_k_as_q4_1(data)
         elif tensor.type_id not in RAW_TYPES:
-            data = _dequantized(self._file, tensor)
-        return self._places[name].select(RawTensor(encoding, tensor.num_rows, tensor.num_columns, data))
+            data = _dequantized(self._file, tensor, data)
+        raw = RawTensor(encoding, len(data), tensor.num_columns, data)
+        return raw if place.is_matrix else place.select(raw)
 
     def _find(self, stored: str, shape: Shape) -> GgufTensor:
         tensor = self._file.tensors.get(stored)
@@ -131,15 +134,15 @@ def _rope_tensors(file: GgufFile) -> dict[str, tuple[float, ...]]:
     return {tensor.name: tuple(tensor.rows.view("<f4").ravel().tolist()) for tensor in found}
 
 
-def _dequantized(file: GgufFile, tensor: GgufTensor) -> npt.NDArray[np.uint8]:
+def _dequantized(file: GgufFile, tensor: GgufTensor, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     from gguf import GGMLQuantizationType, quants
 
     try:
-        values = quants.dequantize(tensor.rows, GGMLQuantizationType(tensor.type_id))
+        values = quants.dequantize(data, GGMLQuantizationType(tensor.type_id))
     except (NotImplementedError, ValueError) as exc:
         raise UnsupportedModel(
             f"{file.path}: tensor {tensor.name} has type {tensor.type_id}, which is not supported. "
             "Expected F32, F16, BF16, Q4_0 to Q8_0, K-quants, IQ types, TQ types, MXFP4 or NVFP4.",
             tensor=tensor.name,
         ) from exc
-    return np.ascontiguousarray(values, dtype=np.float32).view(np.uint8).reshape(tensor.num_rows, -1)
+    return np.ascontiguousarray(values, dtype=np.float32).view(np.uint8).reshape(len(data), -1)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.models.families.family import GGUF_TENSORS, Family
+from headrace.models.families.family import EXPERT_INDEX, GGUF_TENSORS, Family
 from headrace.models.shapes import Shape, expected_shapes
-from headrace.models.spec import ModelSpec, RopeSpec
+from headrace.models.spec import ModelSpec, RopeSpec, split_name
 from headrace.models.weights import Encoding, RawTensor, as_float32
 
 Rows = slice | npt.NDArray[np.intp]
@@ -39,6 +39,15 @@ class Place:
         """Whether the stored tensor is the weight."""
         return self.rows is None and self.factor == 1.0
 
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the stored tensor has more than one row."""
+        return self.shape[0] > 1
+
+    def cut(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the rows of the weight, given those of a stored matrix in any encoding."""
+        return data if self.rows is None else data[self.rows]
+
     def select(self, tensor: RawTensor) -> RawTensor:
         """Return the weight, given the stored tensor."""
         if self.factor != 1.0:
@@ -46,10 +55,10 @@ class Place:
             tensor = RawTensor(Encoding.F32, tensor.num_rows, tensor.num_columns, values.view(np.uint8).reshape(1, -1))
         if self.rows is None:
             return tensor
-        if self.shape[0] == 1:
+        if not self.is_matrix:
             numbers = tensor.data.reshape(self.shape[1], -1)[self.rows]
             return RawTensor(tensor.encoding, 1, len(numbers), numbers.reshape(1, -1))
-        rows = tensor.data[self.rows]
+        rows = self.cut(tensor.data)
         return RawTensor(tensor.encoding, len(rows), tensor.num_columns, rows)
 
 
@@ -70,14 +79,15 @@ def gguf_places(family: Family, spec: ModelSpec) -> dict[str, Place]:
 
 def stored_name(name: str, tensors: Mapping[str, str]) -> str:
     """Return the name that Hugging Face checkpoints use for a canonical name."""
-    prefix, _, part = name.rpartition(".")
-    return f"model.{prefix}.{tensors[part]}" if prefix else tensors[part]
+    layer, part, expert = split_name(name)
+    stored = tensors[part].replace(EXPERT_INDEX, str(expert))
+    return f"model.{layer}.{stored}" if layer else stored
 
 
 def gguf_name(name: str, tensors: Mapping[str, str] = GGUF_TENSORS) -> str:
     """Return the name that GGUF files use for a canonical name."""
-    prefix, _, part = name.rpartition(".")
-    return f"{prefix.replace('layers.', 'blk.')}.{tensors[part]}" if prefix else tensors[part]
+    layer, part, _ = split_name(name)
+    return f"{layer.replace('layers.', 'blk.')}.{tensors[part]}" if layer else tensors[part]
 
 
 def _places(spec: ModelSpec, name_of: Callable[[str], str], *, interleaved: bool, qkv_groups: int) -> dict[str, Place]:

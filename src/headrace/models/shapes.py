@@ -1,6 +1,6 @@
 """The weights that a spec requires, and their shapes."""
 
-from headrace.models.spec import ModelSpec
+from headrace.models.spec import ModelSpec, MoeSpec
 
 Shape = tuple[int, int]
 """Rows, columns; a vector is one row."""
@@ -14,14 +14,33 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
     }
     if not spec.tie_embeddings:
         shapes["lm_head"] = (spec.vocab_size, spec.hidden_size)
-    layer = _layer_shapes(spec)
+    attention = _attention_shapes(spec)
     for index in range(spec.num_layers):
+        layer = attention | _mlp_shapes(spec, spec.experts(index))
         shapes.update({f"layers.{index}.{part}": shape for part, shape in layer.items()})
     return shapes
 
 
-def _layer_shapes(spec: ModelSpec) -> dict[str, Shape]:
-    hidden, inner = spec.hidden_size, spec.intermediate_size
+def _mlp_shapes(spec: ModelSpec, moe: MoeSpec | None) -> dict[str, Shape]:
+    hidden = spec.hidden_size
+    if moe is None:
+        return _gated_shapes("", hidden, spec.intermediate_size)
+    shapes: dict[str, Shape] = {"router": (moe.num_experts, hidden)}
+    for expert in range(moe.num_experts):
+        shapes |= _gated_shapes(f"experts.{expert}.", hidden, moe.expert_size)
+    if moe.shared_size:
+        shapes |= _gated_shapes("shared_", hidden, moe.shared_size)
+    if moe.has_shared_router:
+        shapes["shared_router"] = (1, hidden)
+    return shapes
+
+
+def _gated_shapes(prefix: str, hidden: int, inner: int) -> dict[str, Shape]:
+    return {f"{prefix}gate": (inner, hidden), f"{prefix}up": (inner, hidden), f"{prefix}down": (hidden, inner)}
+
+
+def _attention_shapes(spec: ModelSpec) -> dict[str, Shape]:
+    hidden = spec.hidden_size
     query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     shapes: dict[str, Shape] = {
         "attn_norm": (1, hidden),
@@ -30,9 +49,6 @@ def _layer_shapes(spec: ModelSpec) -> dict[str, Shape]:
         "v": (key, hidden),
         "o": (hidden, query),
         "mlp_norm": (1, hidden),
-        "gate": (inner, hidden),
-        "up": (inner, hidden),
-        "down": (hidden, inner),
     }
     if spec.qkv_bias:
         shapes |= {"q_bias": (1, query), "k_bias": (1, key), "v_bias": (1, key)}

@@ -21,11 +21,32 @@ Canonical weights (rows = outputs, columns = inputs; rotary halves in the "NeoX"
     layers.{i}.down             (hidden, intermediate)
     layers.{i}.post_mlp_norm    (hidden,)           when `sandwich_norms`
 
+A layer with experts (`moe`) has instead of gate, up and down:
+
+    layers.{i}.router                           (experts, hidden)
+    layers.{i}.experts.{e}.gate | up            (expert_size, hidden)
+    layers.{i}.experts.{e}.down                 (hidden, expert_size)
+    layers.{i}.shared_gate | shared_up          (shared_size, hidden)   when `shared_size`
+    layers.{i}.shared_down                      (hidden, shared_size)   when `shared_size`
+    layers.{i}.shared_router                    (1, hidden)             when `has_shared_router`
+
 Norm weights are final: a family whose norm is `x * (1 + w)` returns `1 + w`.
 """
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+_EXPERT: Final = re.compile(r"(.+)\.experts\.(\d+)\.(\w+)")
+
+
+def split_name(name: str) -> tuple[str, str, int]:
+    """Split a canonical name into its layer ("" without one), its part (`expert_gate` in any expert) and its expert."""
+    match = _EXPERT.fullmatch(name)
+    if match is not None:
+        return match[1], f"expert_{match[3]}", int(match[2])
+    layer, _, part = name.rpartition(".")
+    return layer, part, 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +76,33 @@ class RopeSpec:
     """Divisor of each frequency in contexts of up to `original_max_positions` (longrope)."""
     long_factors: tuple[float, ...] = ()
     """Divisor of each frequency in longer contexts (longrope)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeSpec:
+    """
+    A mixture of experts: gated MLPs of which a router chooses `top_k` for each token.
+
+    The output is the sum of the chosen experts, each multiplied by its softmax. Of equal scores the lower index wins.
+    """
+
+    num_experts: int
+    top_k: int
+    expert_size: int
+    """Width of an expert."""
+    layers: tuple[bool, ...] = ()
+    """True for layers with experts; the others have a dense MLP. Empty: all layers have experts."""
+    renormalize: bool = False
+    """The softmax is over the scores of the chosen experts instead of all, so that the factors add up to 1."""
+    shared_size: int = 0
+    """Width of the MLP that every token passes through in addition; 0 for none."""
+    has_shared_router: bool = False
+    """The output of the shared MLP is multiplied by the sigmoid of a score of its own."""
+
+    @property
+    def num_shared_experts(self) -> int:
+        """Number of experts of `expert_size` that together are the shared MLP, the last one padded with zeros."""
+        return -(-self.shared_size // self.expert_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +141,9 @@ class ModelSpec:
     windows: tuple[int, ...] = ()
     """Sliding window of each layer in tokens, the token itself included; 0 means none. Empty: none in any layer."""
 
+    moe: MoeSpec | None = None
+    """The experts of the layers that have some."""
+
     @property
     def group_size(self) -> int:
         """Number of query heads that share a KV head."""
@@ -118,10 +169,18 @@ class ModelSpec:
         """Return the sliding window of a layer in tokens; 0 for none."""
         return self.windows[layer] if self.windows else 0
 
+    def experts(self, layer: int) -> MoeSpec | None:
+        """Return the experts of a layer; None if its MLP is dense."""
+        return self.moe if self.moe is not None and (not self.moe.layers or self.moe.layers[layer]) else None
+
     @property
     def num_parameters(self) -> int:
-        """Number of weights in the matrices, without norms and biases."""
+        """Number of weights in the matrices, without norms and biases; of all experts."""
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
-        per_layer = attention + 3 * self.hidden_size * self.intermediate_size
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2)
-        return self.num_layers * per_layer + embeddings
+        mlps = sum(self._mlp_width(layer) for layer in range(self.num_layers))
+        return self.num_layers * attention + 3 * self.hidden_size * mlps + embeddings
+
+    def _mlp_width(self, layer: int) -> int:
+        moe = self.experts(layer)
+        return self.intermediate_size if moe is None else moe.num_experts * moe.expert_size + moe.shared_size

@@ -14,6 +14,8 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headrace.core.errors import BrokenModel
+
 
 class Encoding(StrEnum):
     """The storage format of a tensor. Names with a `q` are blocks of 32 along a row, as in GGUF."""
@@ -48,6 +50,40 @@ class RawTensor:
     num_columns: int
     data: npt.NDArray[np.uint8]
     """(num_rows, bytes per row), C-contiguous."""
+
+
+_BLOCKS: Final = {
+    Encoding.F32: (1, 4),
+    Encoding.F16: (1, 2),
+    Encoding.BF16: (1, 2),
+    Encoding.Q8_0: (32, 34),
+    Encoding.Q4_0: (32, 18),
+    Encoding.Q4_1: (32, 20),
+    Encoding.I8: (1, 1),
+}
+"""Numbers and bytes of a block."""
+_I8_SCALE_BYTES: Final = 4
+
+
+def cut_tensor(tensor: RawTensor, rows: range | None, columns: range | None) -> RawTensor:
+    """
+    Return some rows and columns of a tensor (None: all of them) in the same encoding.
+
+    Raises:
+        BrokenModel: a block of numbers that share a scale would be cut in two.
+    """
+    data = tensor.data if rows is None else tensor.data[rows.start : rows.stop]
+    if columns is None:
+        return RawTensor(tensor.encoding, len(data), tensor.num_columns, data)
+    first, stop = columns.start, columns.stop
+    block, block_bytes = _BLOCKS[tensor.encoding]
+    if first % block or stop % block:
+        raise BrokenModel(
+            f"Columns {first} to {stop} of a matrix in {tensor.encoding} are needed; expected multiples of {block}."
+        )
+    start = _I8_SCALE_BYTES if tensor.encoding is Encoding.I8 else 0
+    cut = data[:, start + first // block * block_bytes : start + stop // block * block_bytes]
+    return RawTensor(tensor.encoding, len(data), stop - first, np.concatenate([data[:, :start], cut], axis=1))
 
 
 class WeightSource(Protocol):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from headrace import _native
 from headrace.models.rope import inverse_frequencies
-from headrace.models.spec import ModelSpec
+from headrace.models.spec import ModelSpec, MoeSpec
 from headrace.runner.step import RunnerLimits
 
 
@@ -28,6 +28,8 @@ def native_config(
     config.sandwich_norms = spec.sandwich_norms
     config.norm_eps = spec.norm_eps
     config.embedding_scale, config.attention_scale = spec.embedding_scale, spec.scale
+    if spec.moe is not None:
+        _set_experts(config, spec.moe)
     config.w8_matrices = list(w8_matrices)
     config.windows = list(spec.windows)
     _set_ropes(config, spec, max_context_tokens)
@@ -54,3 +56,10 @@ def _set_ropes(config: _native.ModelConfig, spec: ModelSpec, max_context_tokens:
         factors.append(1.0)
     config.rope_frequencies, config.rope_factors = frequencies, factors
     config.rope_of_layer = [len(factors) - 1 if rope < 0 else rope for rope in spec.rope_of_layer]
+
+
+def _set_experts(config: _native.ModelConfig, moe: MoeSpec) -> None:
+    config.num_experts, config.top_k, config.expert_size = moe.num_experts, moe.top_k, moe.expert_size
+    config.num_shared_experts, config.shared_gate = moe.num_shared_experts, moe.has_shared_router
+    config.renormalize = moe.renormalize
+    config.expert_layers = list(moe.layers)

@@ -20,8 +20,8 @@ import numpy as np
 from headrace import _native
 from headrace.core.errors import BrokenModel
 from headrace.core.progress import Progress, no_progress
-from headrace.models.spec import ModelSpec
-from headrace.models.weights import WeightSource
+from headrace.models.spec import ModelSpec, MoeSpec
+from headrace.models.weights import WeightSource, cut_tensor
 from headrace.runner.decoding import decode
 
 PACKING_VERSION: Final = 2
@@ -48,6 +48,11 @@ class Part:
     name: str
     first_row: int = 0
     interleaved: bool = False
+    expert: int = 0
+    """The expert whose rows of the packed matrix it belongs to; `first_row` counts from there."""
+    rows: range | None = None
+    columns: range | None = None
+    """The part of the tensor that belongs there; None: all of it."""
 
 
 def load_packed(
@@ -113,7 +118,11 @@ def pack(
 def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
     """Yield the tensors that make up a packed matrix or vector."""
     prefix, _, name = slot_name.rpartition(".")
+    moe = spec.experts(int(prefix.removeprefix("layers."))) if prefix else None
     prefix = f"{prefix}." if prefix else ""
+    if moe is not None and name in {"router", "gate_up", "down"}:
+        yield from _expert_parts(moe, prefix, name)
+        return
     queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     if name in {"qkv", "qkv_bias"}:
         suffix = name.removeprefix("qkv")
@@ -125,6 +134,24 @@ def parts_of(spec: ModelSpec, slot_name: str) -> Iterator[Part]:
         yield Part(f"{prefix}up", first_row=16, interleaved=True)
     else:
         yield Part(slot_name)
+
+
+def _expert_parts(moe: MoeSpec, prefix: str, name: str) -> Iterator[Part]:
+    """Yield the parts of all experts; the shared MLP is cut into experts of the same size, which follow the others."""
+    if name == "router":
+        yield Part(f"{prefix}router")
+        if moe.has_shared_router:
+            yield Part(f"{prefix}shared_router", first_row=moe.num_experts)
+        return
+    for expert in range(moe.num_experts + moe.num_shared_experts):
+        start = (expert - moe.num_experts) * moe.expert_size
+        piece = range(start, min(start + moe.expert_size, moe.shared_size)) if start >= 0 else None
+        tensors = f"{prefix}experts.{expert}." if piece is None else f"{prefix}shared_"
+        if name == "down":
+            yield Part(f"{tensors}down", expert=expert, columns=piece)
+        else:
+            yield Part(f"{tensors}gate", interleaved=True, expert=expert, rows=piece)
+            yield Part(f"{tensors}up", first_row=16, interleaved=True, expert=expert, rows=piece)
 
 
 def eight_bit_matrices(spec: ModelSpec, weights: WeightSource) -> tuple[str, ...]:
@@ -188,8 +215,10 @@ def _parse_header(page: bytes) -> dict[str, object]:
 def _pack_matrix(
     spec: ModelSpec, weights: WeightSource, arena: _native.Arena, slot: _native.Slot, threads: int
 ) -> None:
-    for part in parts_of(spec, slot.name):
-        tensor = weights.load(part.name)
+    parts = list(parts_of(spec, slot.name))
+    rows_per_expert = slot.num_rows // (parts[-1].expert + 1)
+    for part in parts:
+        tensor = cut_tensor(weights.load(part.name), part.rows, part.columns)
         try:
             _native.pack_tensor(
                 arena,
@@ -198,7 +227,7 @@ def _pack_matrix(
                 np.ascontiguousarray(tensor.data),
                 tensor.num_rows,
                 tensor.num_columns,
-                first_row=part.first_row,
+                first_row=part.expert * rows_per_expert + part.first_row,
                 interleaved=part.interleaved,
                 num_threads=threads,
             )
@@ -212,8 +241,13 @@ def _pack_matrix(
 
 def _copy_vector(spec: ModelSpec, weights: WeightSource, arena: _native.Arena, slot: _native.Slot) -> None:
     out = arena.view()[slot.offset : slot.offset + slot.num_bytes].view(np.float32)
+    if slot.num_rows > 1:
+        out = out.reshape(slot.num_rows, slot.num_columns)
     for part in parts_of(spec, slot.name):
-        values = decode(weights.load(part.name)).ravel()
-        if part.first_row + len(values) > len(out):
-            raise BrokenModel(f"Weight {part.name} has {len(values)} numbers, which is too many.", name=part.name)
-        out[part.first_row : part.first_row + len(values)] = values
+        values = decode(weights.load(part.name))
+        values = values.ravel() if out.ndim == 1 else values
+        place = out[part.first_row : part.first_row + len(values)]
+        place = place if out.ndim == 1 else place[:, : values.shape[1]]
+        if place.shape != values.shape:
+            raise BrokenModel(f"Weight {part.name} has {values.size} numbers, which is too many.", name=part.name)
+        place[:] = values

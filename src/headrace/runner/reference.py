@@ -12,6 +12,7 @@ from headrace.models.spec import ModelSpec, RopeSpec
 from headrace.models.weights import WeightSource
 from headrace.runner.checks import check_step, token_slots
 from headrace.runner.decoding import decode
+from headrace.runner.reference_moe import mix_experts
 from headrace.runner.sampling import sample_rows
 from headrace.runner.step import Float32, Int32, RunnerInfo, RunnerLimits, StepInput, StepOutput
 
@@ -64,6 +65,7 @@ class Layer:
         prefix = f"layers.{index}."
         self._spec = spec
         self._weights = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+        self._moe = spec.experts(index)
         self._window = spec.window(index)
         rope = spec.rope(index)
         self._rotation = None if rope is None else Rotation(rope, spec.head_dim, limits.max_context_tokens)
@@ -111,8 +113,14 @@ class Layer:
         return joined
 
     def _mlp(self, x: Float32) -> Float32:
+        if self._moe is None:
+            return self._gated(x, "")
+        return mix_experts(self._moe, self._weights, x, self._gated)
+
+    def _gated(self, x: Float32, prefix: str) -> Float32:
         activation = silu if self._spec.activation == "silu" else gelu_tanh
-        return self._linear(activation(self._linear(x, "gate")) * self._linear(x, "up"), "down")
+        gated = activation(self._linear(x, f"{prefix}gate")) * self._linear(x, f"{prefix}up")
+        return self._linear(gated, f"{prefix}down")
 
     def _heads(self, x: Float32, name: str) -> Float32:
         """Project (T, hidden) to (T, heads, D)."""

@@ -9,7 +9,7 @@ from headrace.core.errors import BrokenModel, UnsupportedModel
 from headrace.models.families.rope_config import rope_from_config, rope_from_gguf, scaled_positions
 from headrace.models.fields import Fields
 from headrace.models.quantized.registry import refuse_other_quantization
-from headrace.models.spec import ModelSpec
+from headrace.models.spec import ModelSpec, MoeSpec
 
 LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -35,7 +35,27 @@ LLAMA_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Names in Hugging Face checkpoints; those of a layer follow `model.layers.{i}.`."""
 
-_MAX_LAYERS: Final = 1024
+EXPERT_INDEX: Final = "{expert}"
+"""The place of the expert's number in the names of expert tensors."""
+
+QWEN_EXPERT_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **LLAMA_TENSORS,
+        "router": "mlp.gate.weight",
+        "expert_gate": f"mlp.experts.{EXPERT_INDEX}.gate_proj.weight",
+        "expert_up": f"mlp.experts.{EXPERT_INDEX}.up_proj.weight",
+        "expert_down": f"mlp.experts.{EXPERT_INDEX}.down_proj.weight",
+        "shared_gate": "mlp.shared_expert.gate_proj.weight",
+        "shared_up": "mlp.shared_expert.up_proj.weight",
+        "shared_down": "mlp.shared_expert.down_proj.weight",
+        "shared_router": "mlp.shared_expert_gate.weight",
+    }
+)
+"""Names in checkpoints with experts that follow Qwen's."""
+
+MAX_LAYERS: Final = 1024
+_MAX_EXPERTS: Final = 65536
+"""Of all layers together."""
 
 GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -58,10 +78,18 @@ GGUF_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
         "gate": "ffn_gate.weight",
         "up": "ffn_up.weight",
         "down": "ffn_down.weight",
+        "router": "ffn_gate_inp.weight",
+        "expert_gate": "ffn_gate_exps.weight",
+        "expert_up": "ffn_up_exps.weight",
+        "expert_down": "ffn_down_exps.weight",
+        "shared_gate": "ffn_gate_shexp.weight",
+        "shared_up": "ffn_up_shexp.weight",
+        "shared_down": "ffn_down_shexp.weight",
+        "shared_router": "ffn_gate_inp_shexp.weight",
         "post_mlp_norm": "post_ffw_norm.weight",
     }
 )
-"""Names in GGUF files, the same for all families; those of a layer follow `blk.{i}.`."""
+"""Names in GGUF files, the same for all families; those of a layer follow `blk.{i}.`. Experts are stacked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +127,17 @@ class GgufHeader:
     """Those of `rope_config.ROPE_TENSORS` that the file has."""
 
 
-def base_config_spec(config: Fields, family: str, *, rotary_fraction: float | None = None) -> ModelSpec:
+def base_config_spec(
+    config: Fields, family: str, *, rotary_fraction: float | None = None, moe: MoeSpec | None = None
+) -> ModelSpec:
     """
     Read the keys of config.json that all families share, and refuse parts that none of them supports.
 
     `rotary_fraction` is the default of `partial_rotary_factor`; None for a family whose heads turn as a whole.
     """
     refuse_foreign_parts(config)
+    if moe is None:
+        refuse_experts(config)
     if rotary_fraction is None:
         for fields in (config, config.sub("rope_parameters")):
             fields.refuse("partial_rotary_factor", "a partial rotary embedding in this family", unless=(1.0, 1))
@@ -126,14 +158,17 @@ def base_config_spec(config: Fields, family: str, *, rotary_fraction: float | No
         norm_eps=config.positive("rms_norm_eps", 1e-6),
         ropes=(rope,),
         tie_embeddings=config.flag("tie_word_embeddings", default=False),
+        moe=moe,
     )
     return checked(spec, config.source)
 
 
-def base_gguf_spec(header: GgufHeader, family: str) -> ModelSpec:
+def base_gguf_spec(header: GgufHeader, family: str, *, moe: MoeSpec | None = None) -> ModelSpec:
     """Read the keys of GGUF metadata that all families share, and refuse parts that none of them supports."""
     fields = header.fields
     refuse_foreign_gguf_parts(fields)
+    if moe is None:
+        fields.refuse("expert_count", "a mixture of experts", unless=(0,))
     num_heads = fields.whole("attention.head_count")
     hidden_size = fields.whole("embedding_length")
     head_dim = fields.whole("attention.key_length", hidden_size // num_heads)
@@ -154,21 +189,34 @@ def base_gguf_spec(header: GgufHeader, family: str) -> ModelSpec:
         norm_eps=fields.positive("attention.layer_norm_rms_epsilon"),
         ropes=(rope_from_gguf(fields, head_dim, header.rope_tensors),),
         tie_embeddings=GGUF_TENSORS["lm_head"] not in header.tensor_shapes,
+        moe=moe,
     )
     return checked(spec, fields.source)
 
 
 def checked(spec: ModelSpec, source: str) -> ModelSpec:
     """Return the spec, or refuse sizes that no real network has."""
-    if spec.num_layers > _MAX_LAYERS:
-        raise BrokenModel(f"{source}: the network has {spec.num_layers} layers; expected at most {_MAX_LAYERS}.")
+    if spec.num_layers > MAX_LAYERS:
+        raise BrokenModel(f"{source}: the network has {spec.num_layers} layers; expected at most {MAX_LAYERS}.")
     if spec.num_heads % spec.num_kv_heads:
         raise BrokenModel(
             f"{source}: there are {spec.num_heads} query heads; expected a multiple of {spec.num_kv_heads} key heads."
         )
+    if spec.moe is not None:
+        _check_experts(spec.moe, spec.num_layers, source)
     if spec.head_dim % 2 or spec.head_dim < 4:
         raise BrokenModel(f"{source}: the head size is {spec.head_dim}; expected an even number of at least 4.")
     return spec
+
+
+def _check_experts(moe: MoeSpec, num_layers: int, source: str) -> None:
+    if moe.top_k > moe.num_experts:
+        raise BrokenModel(f"{source}: a token takes {moe.top_k} experts; expected at most {moe.num_experts}.")
+    if moe.num_experts * num_layers > _MAX_EXPERTS:
+        raise BrokenModel(
+            f"{source}: {num_layers} layers have {moe.num_experts} experts each; "
+            f"expected at most {_MAX_EXPERTS} in the whole network."
+        )
 
 
 def require_activation(config: Fields, expected: Literal["silu", "gelu_tanh"], *, key: str = "hidden_act") -> None:
@@ -201,8 +249,6 @@ def layer_windows(config: Fields, spec: ModelSpec, window: int, default: tuple[b
 def refuse_foreign_parts(config: Fields) -> None:
     """Refuse parts of config.json that would give wrong answers if they were ignored."""
     refuse_other_quantization(config)
-    for key in ("num_local_experts", "num_experts", "n_routed_experts"):
-        config.refuse(key, "a mixture of experts", unless=(0, 1))
     config.refuse("vision_config", "an image encoder")
     config.refuse("audio_config", "an audio encoder")
     config.refuse("attn_logit_softcapping", "softcapping of attention scores")
@@ -213,9 +259,36 @@ def refuse_foreign_parts(config: Fields) -> None:
     config.refuse("use_bidirectional_attention", "bidirectional attention", unless=(False,))
 
 
+def refuse_experts(config: Fields) -> None:
+    """Refuse experts in the config of a dense family."""
+    for key in ("num_local_experts", "num_experts", "n_routed_experts"):
+        config.refuse(key, "a mixture of experts", unless=(0, 1))
+
+
+def gguf_experts(header: GgufHeader, *, renormalize: bool) -> MoeSpec:
+    """Read the experts of GGUF metadata; they have the width of a dense MLP unless the file says otherwise."""
+    fields = header.fields
+    fields.refuse("expert_group_count", "choosing experts by groups", unless=(0, 1))
+    fields.refuse("expert_weights_scale", "scaling the output of experts", unless=(0.0, 1.0))
+    fields.refuse("expert_gating_func", "experts chosen by anything but a softmax", unless=(0, 1))
+    shared = GGUF_TENSORS["shared_gate"]
+    sizes = {rows for name, (rows, _) in header.tensor_shapes.items() if name.endswith(shared)}
+    return MoeSpec(
+        num_experts=fields.whole("expert_count"),
+        top_k=fields.whole("expert_used_count"),
+        expert_size=fields.whole("expert_feed_forward_length", fields.whole("feed_forward_length")),
+        layers=tuple(
+            f"blk.{layer}.{GGUF_TENSORS['router']}" in header.tensor_shapes
+            for layer in range(min(fields.whole("block_count"), MAX_LAYERS))
+        ),
+        renormalize=renormalize,
+        shared_size=max(sizes, default=0),
+        has_shared_router=any(name.endswith(GGUF_TENSORS["shared_router"]) for name in header.tensor_shapes),
+    )
+
+
 def refuse_foreign_gguf_parts(fields: Fields) -> None:
     """Refuse parts of GGUF metadata that would give wrong answers if they were ignored."""
-    fields.refuse("expert_count", "a mixture of experts", unless=(0,))
     fields.refuse("attn_logit_softcapping", "softcapping of attention scores", unless=(0.0,))
     fields.refuse("final_logit_softcapping", "softcapping of logits", unless=(0.0,))
     fields.refuse("logit_scale", "scaling of logits", unless=(0.0, 1.0))

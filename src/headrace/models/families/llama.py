@@ -8,6 +8,7 @@ from headrace.models.families.family import (
     GgufHeader,
     base_config_spec,
     base_gguf_spec,
+    gguf_experts,
     require_activation,
 )
 from headrace.models.fields import Fields
@@ -23,8 +24,10 @@ def spec_from_config(config: Fields) -> ModelSpec:
 
 
 def spec_from_gguf(header: GgufHeader) -> ModelSpec:
-    """Read GGUF metadata; this architecture also covers Mistral models without a sliding window."""
-    spec = base_gguf_spec(header, "llama")
+    """Read GGUF metadata; this architecture also covers Mixtral, and Mistral without a sliding window."""
+    routed = header.fields.whole("expert_count", 0, minimum=0) > 0
+    moe = gguf_experts(header, renormalize=True) if routed else None
+    spec = base_gguf_spec(header, "mixtral" if routed else "llama", moe=moe)
     return replace(
         spec,
         qkv_bias="blk.0.attn_q.bias" in header.tensor_shapes,

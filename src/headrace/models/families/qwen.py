@@ -20,7 +20,7 @@ QWEN3_HEAD_DIM: Final = 128
 def qwen2_from_config(config: Fields) -> ModelSpec:
     """Read a Qwen 2 config."""
     require_activation(config, "silu")
-    return _with_windows(config, replace(base_config_spec(config, "qwen2"), qkv_bias=True))
+    return with_windows(config, replace(base_config_spec(config, "qwen2"), qkv_bias=True))
 
 
 def qwen3_from_config(config: Fields) -> ModelSpec:
@@ -29,7 +29,7 @@ def qwen3_from_config(config: Fields) -> ModelSpec:
     head_dim = config.whole("head_dim", QWEN3_HEAD_DIM)
     spec = base_config_spec(Fields({**config.values, "head_dim": head_dim}, config.source), "qwen3")
     biased = config.flag("attention_bias", default=False)
-    return _with_windows(config, replace(spec, qk_norm=True, qkv_bias=biased, o_bias=biased))
+    return with_windows(config, replace(spec, qk_norm=True, qkv_bias=biased, o_bias=biased))
 
 
 def qwen2_from_gguf(header: GgufHeader) -> ModelSpec:
@@ -42,7 +42,7 @@ def qwen3_from_gguf(header: GgufHeader) -> ModelSpec:
     return replace(base_gguf_spec(header, "qwen3"), qk_norm=True)
 
 
-def _with_windows(config: Fields, spec: ModelSpec) -> ModelSpec:
+def with_windows(config: Fields, spec: ModelSpec) -> ModelSpec:
     """Set the windows, which apply only with `use_sliding_window` and from layer `max_window_layers` on."""
     if not config.flag("use_sliding_window", default=False) or _window_is_off(config):
         config.refuse("layer_types", "sliding layers without a window", unless=(["full_attention"] * spec.num_layers,))

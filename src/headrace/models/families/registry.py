@@ -9,8 +9,10 @@ from headrace.models.families.glm import GLM, GLM4
 from headrace.models.families.granite import GRANITE
 from headrace.models.families.llama import LLAMA
 from headrace.models.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
+from headrace.models.families.mixtral import MIXTRAL
 from headrace.models.families.phi import PHI3
 from headrace.models.families.qwen import QWEN2, QWEN3
+from headrace.models.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from headrace.models.families.smollm3 import SMOLLM3
 from headrace.models.fields import Fields
 from headrace.models.spec import ModelSpec
@@ -18,6 +20,7 @@ from headrace.models.spec import ModelSpec
 FAMILIES: Final = (
     *(LLAMA, MISTRAL, MINISTRAL, MINISTRAL3, QWEN2, QWEN3, GEMMA, GEMMA3),
     *(PHI3, GRANITE, SMOLLM3, GLM, GLM4),
+    *(MIXTRAL, QWEN2_MOE, QWEN3_MOE),
 )
 NESTED: Final = ("gemma3", "mistral3")
 """`model_type` of networks that also read images, whose text part is a network of a family."""
@@ -28,9 +31,7 @@ _MISSING: Final = {
     "olmo2": "norms after attention and MLP only",
     "olmo3": "norms after attention and MLP only",
     "exaone4": "norms after attention and MLP only",
-    **dict.fromkeys(
-        ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gpt_oss", "phimoe"), "a mixture of experts"
-    ),
+    **dict.fromkeys(("olmoe", "granitemoe", "gpt_oss", "phimoe"), "a mixture of experts"),
     **dict.fromkeys(("cohere", "cohere2", "stablelm", "starcoder2", "phi", "gpt_neox", "gpt2", "falcon"), "LayerNorm"),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "latent attention"),
     **dict.fromkeys(("mamba", "mamba2", "qwen3_next", "granitemoehybrid", "falcon_h1", "lfm2"), "a recurrent state"),

@@ -17,7 +17,7 @@ _COMMON: Mapping[str, Refused] = {
     "return_token_ids": Refused("responses contain no token ids", "TGI's '/generate' returns them with 'details'."),
     "return_tokens_as_token_ids": Refused("logprobs identify tokens by their text"),
     "return_hidden_states": Refused("hidden states are not available"),
-    "return_routed_experts": Refused("mixture-of-experts models are not supported"),
+    "return_routed_experts": Refused("the experts that a token took are not returned"),
     "return_cached_tokens_details": Refused(
         "only the number of cached tokens is reported", "See 'usage.prompt_tokens_details'."
     ),

@@ -1,0 +1,177 @@
+"""
+Write a GGUF file with the shapes of a known model, fewer layers and random weights: for speed only, its text is noise.
+
+    python benchmarks/synthetic/make.py qwen3-30b-a3b /tmp/q3moe.gguf --layers 4
+    python benchmarks/native_step/run.py /tmp/q3moe.gguf --formats w4a8/int8
+
+Matrices of the layers are Q4_0, embedding and LM head Q8_0. Routers choose all experts equally often.
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType as Type
+
+BLOCK = 32
+SCALES = {Type.Q4_0: 2.0**-9, Type.Q8_0: 2.0**-11}
+BYTES = {Type.Q4_0: 16, Type.Q8_0: 32}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The dimensions of a model; without experts `intermediate` is the width of its MLP, otherwise of an expert."""
+
+    architecture: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    theta: float
+    experts: int = 0
+    top_k: int = 0
+    qk_norm: bool = False
+
+
+SHAPES = {
+    "llama-3.2-1b": Shape(
+        architecture="llama", layers=16, hidden=2048, intermediate=8192, heads=32, kv_heads=8, head_dim=64,
+        vocab=128256, theta=5e5,
+    ),
+    "llama-3.1-8b": Shape(
+        architecture="llama", layers=32, hidden=4096, intermediate=14336, heads=32, kv_heads=8, head_dim=128,
+        vocab=128256, theta=5e5,
+    ),
+    "mixtral-8x7b": Shape(
+        architecture="llama", layers=32, hidden=4096, intermediate=14336, heads=32, kv_heads=8, head_dim=128,
+        vocab=32000, theta=1e6, experts=8, top_k=2,
+    ),
+    "qwen3-30b-a3b": Shape(
+        architecture="qwen3moe", layers=48, hidden=2048, intermediate=768, heads=32, kv_heads=4, head_dim=128,
+        vocab=151936, theta=1e6, experts=128, top_k=8, qk_norm=True,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the file; `dims` from the outermost, a norm has one."""
+
+    name: str
+    dims: tuple[int, ...]
+    kind: Type
+
+
+def tensors_of(shape: Shape) -> Iterator[Tensor]:
+    """Yield all tensors in the order of the file."""
+    yield Tensor("token_embd.weight", (shape.vocab, shape.hidden), Type.Q8_0)
+    yield Tensor("output_norm.weight", (shape.hidden,), Type.F32)
+    yield Tensor("output.weight", (shape.vocab, shape.hidden), Type.Q8_0)
+    for layer in range(shape.layers):
+        for name, dims in layer_dims(shape).items():
+            kind = Type.F32 if len(dims) == 1 or name == "ffn_gate_inp" else Type.Q4_0
+            yield Tensor(f"blk.{layer}.{name}.weight", dims, kind)
+
+
+def layer_dims(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Return the dimensions of the tensors of a layer."""
+    hidden, inner = shape.hidden, shape.intermediate
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    dims: dict[str, tuple[int, ...]] = {
+        "attn_norm": (hidden,),
+        "attn_q": (queries, hidden),
+        "attn_k": (keys, hidden),
+        "attn_v": (keys, hidden),
+        "attn_output": (hidden, queries),
+        "ffn_norm": (hidden,),
+    }
+    if shape.qk_norm:
+        dims |= {"attn_q_norm": (shape.head_dim,), "attn_k_norm": (shape.head_dim,)}
+    stack = (shape.experts,) if shape.experts else ()
+    suffix = "_exps" if shape.experts else ""
+    if shape.experts:
+        dims["ffn_gate_inp"] = (shape.experts, hidden)
+    for part, pair in {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}.items():
+        dims[f"ffn_{part}{suffix}"] = (*stack, *pair)
+    return dims
+
+
+def write(shape: Shape, path: Path) -> None:
+    """Write the file; a tensor is in memory only while it is written."""
+    writer = gguf.GGUFWriter(path, shape.architecture)
+    add_metadata(writer, shape)
+    tensors = list(tensors_of(shape))
+    for tensor in tensors:
+        values = blocks_of(tensor, np.random.default_rng(0), rows=1)
+        dims = (*tensor.dims[:-1], values.shape[-1])
+        num_bytes = int(np.prod(dims)) * values.itemsize
+        quantized = tensor.kind if values.dtype == np.uint8 else None
+        writer.add_tensor_info(tensor.name, dims, values.dtype, num_bytes, raw_dtype=quantized)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    rng = np.random.default_rng(0)
+    for tensor in tensors:
+        writer.write_tensor_data(blocks_of(tensor, rng, rows=int(np.prod(tensor.dims[:-1], dtype=np.int64))))
+    writer.close()
+
+
+def blocks_of(tensor: Tensor, rng: np.random.Generator, *, rows: int) -> npt.NDArray[np.generic]:
+    """Return random rows of a tensor: blocks with one scale, or floats."""
+    columns = tensor.dims[-1]
+    if tensor.kind is Type.F32:
+        if len(tensor.dims) == 1:
+            return np.ones(columns, np.float32)
+        return rng.standard_normal((rows, columns), dtype=np.float32)
+    blocks = np.empty((rows, columns // BLOCK, 2 + BYTES[tensor.kind]), np.uint8)
+    blocks[:, :, :2] = np.array([SCALES[tensor.kind]], np.float16).view(np.uint8)
+    blocks[:, :, 2:] = np.frombuffer(rng.bytes(blocks[:, :, 2:].size), np.uint8).reshape(blocks[:, :, 2:].shape)
+    return blocks.reshape(rows, -1)
+
+
+def add_metadata(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    """Add the dimensions, and a vocabulary of bytes and made-up words."""
+    writer.add_block_count(shape.layers)
+    writer.add_context_length(32768)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_feed_forward_length(shape.intermediate)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(shape.theta)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.top_k)
+        writer.add_expert_feed_forward_length(shape.intermediate)
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # the byte alphabet of GPT-2
+    alphabet = [chr(byte) for byte in printable] + [chr(256 + index) for index in range(256 - len(printable))]
+    words = [f"<word{index}>" for index in range(shape.vocab - len(alphabet) - 1)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([*alphabet, "<end>", *words])
+    writer.add_token_types([1] * len(alphabet) + [3] + [1] * len(words))
+    writer.add_token_merges([f"{alphabet[0]} {alphabet[1]}"])
+    writer.add_eos_token_id(len(alphabet))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--layers", type=int, help="fewer than the model has, where memory or patience is short")
+    arguments = parser.parse_args()
+    shape = SHAPES[arguments.shape]
+    write(replace(shape, layers=arguments.layers or shape.layers), arguments.file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+// Layers with experts: the router, and the products of each expert with the rows that chose it.
+//
+// Rows are sorted by expert, so that a weight is read once for all rows of a step. Each output of an expert goes to a
+// place of its own, and a row sums its experts in the order in which it chose them: its bits depend neither on the
+// other rows nor on the threads.
+
+constexpr int kRouterRows = 4;                     // rows that share a load of the router's weights
+constexpr size_t kTaskBytes = size_t{512} << 10;  // weights of a task, long enough for prefetching to pay
+constexpr int kTasksPerThread = 4;                 // at least, where the experts are small: no thread waits for long
+
+INLINE float sigmoid_one(float x) {
+  float lanes[W];
+  store_f(lanes, sigmoid_times(set_f(1.0f), set_f(x)));
+  return lanes[0];
+}
+
+// Views `count` rows from `first` on as activations of their own, with `count` rows a slab.
+INLINE Activations part_of(const Activations& all, WeightKind kind, int first, int count) {
+  const size_t row_bytes = static_cast<size_t>(all.groups_pitch) * kW4Group * (kind == WeightKind::kBf16 ? 2 : 1);
+  const size_t groups = static_cast<size_t>(first) * all.groups_pitch;
+  return {all.values + first * row_bytes, all.scales + groups, all.biases + groups, all.sums + groups,
+          static_cast<size_t>(count), all.groups_pitch};
+}
+
+INLINE void copy_row(WeightKind kind, int num_inputs, const Activations& from, int from_row, const Activations& to,
+                     int to_row) {
+  const int num_slabs = num_inputs / (kind == WeightKind::kBf16 ? 32 : 64);
+  for (int i = 0; i < num_slabs; i++) {
+    __builtin_memcpy(to.values + (i * to.num_rows + to_row) * 64, from.values + (i * from.num_rows + from_row) * 64, 64);
+  }
+  if (kind == WeightKind::kBf16) return;
+  const size_t bytes = static_cast<size_t>(num_inputs / group_of(kind)) * 4;
+  const size_t from_groups = static_cast<size_t>(from_row) * from.groups_pitch;
+  const size_t to_groups = static_cast<size_t>(to_row) * to.groups_pitch;
+  __builtin_memcpy(to.scales + to_groups, from.scales + from_groups, bytes);
+  if (kind == WeightKind::kW8) __builtin_memcpy(to.biases + to_groups, from.biases + from_groups, bytes);
+  else __builtin_memcpy(to.sums + to_groups, from.sums + from_groups, bytes);
+}
+
+// Scores of experts [begin, end) for ROWS rows; each sum has the same order for any ROWS.
+template <int ROWS>
+INLINE void score_rows(const float* router, int size, Share experts, const float* x, float* scores, int pitch) {
+  for (int expert = experts.begin; expert < experts.end; expert++) {
+    const float* weight = router + static_cast<size_t>(expert) * size;
+    vf sums[ROWS];
+    UNROLL for (int r = 0; r < ROWS; r++) sums[r] = zero_f();
+    for (int i = 0; i < size; i += W) {
+      const vf w = load_f(weight + i);
+      UNROLL for (int r = 0; r < ROWS; r++) sums[r] = fma(load_f(x + static_cast<size_t>(r) * size + i), w, sums[r]);
+    }
+    UNROLL for (int r = 0; r < ROWS; r++) scores[static_cast<size_t>(r) * pitch + expert] = sum(sums[r]);
+  }
+}
+
+// Sum of exp(score - top) over a row's `count` scores; those behind them, up to a multiple of 16, are overwritten.
+INLINE float sum_of_exponentials(float* scores, int count, float top) {
+  const int padded = static_cast<int>(round_up(count, 16));
+  for (int i = count; i < padded; i++) scores[i] = -__builtin_inff();
+  vf total = zero_f();
+  for (int i = 0; i < padded; i += W) {
+    total = add(total, exp2_v(mul(sub(load_f(scores + i), set_f(top)), set_f(kLog2E))));
+  }
+  return sum(total);
+}
+
+// Runs `body` for every i < count on the threads of the step, in this order, and waits for all of them. Nothing else may
+// call `team.take` in such a step: every thread knows the number of the first task because each takes one too many.
+template <class Body>
+void StepRun::share_tasks(int count, const Body& body) {
+  for (int task; (task = team.take() - tasks_begin) < count;) body(task);
+  tasks_begin += count + num_threads;
+  team.barrier(thread);
+  watch.end(Phase::kWait);
+}
+
+// Norms rows and quantizes them once for all experts; the router reads them unquantized.
+void StepRun::norm_for_experts(const Layer& layer, Rows rows) const {
+  const WeightKind kind = layer.gate_up.kind;
+  for (int i = 0; i < rows.count; i++) {
+    float* row = normed(rows.scratch + i);
+    rms_norm(x(rows.token + i), layer.mlp_norm, m.hidden_padded, m.hidden, m.norm_eps, row);
+    quantize_row(kind, row, m.hidden_padded, part_of(work.experts.rows, kind, rows.token + i, 1), 0);
+  }
+}
+
+void StepRun::score_experts(const Layer& layer, Rows rows, Share experts) const {
+  const int size = m.hidden_padded, pitch = m.experts.score_pitch();
+  for (int i = 0; i < rows.count;) {
+    float* scores = work.experts.scores + static_cast<size_t>(rows.token + i) * pitch;
+    const float* row = normed(rows.scratch + i);
+    if (rows.count - i >= kRouterRows) {
+      score_rows<kRouterRows>(layer.router, size, experts, row, scores, pitch);
+      i += kRouterRows;
+    } else {
+      score_rows<1>(layer.router, size, experts, row, scores, pitch);
+      i++;
+    }
+  }
+}
+
+// Chooses the experts of rows, the best first and the lower one of two equals, and their factors: the softmax of all
+// scores, or of the chosen ones (`renormalize`).
+void StepRun::choose_experts(Share tokens) const {
+  const Experts& experts = m.experts;
+  for (int token = tokens.begin; token < tokens.end; token++) {
+    float* scores = work.experts.scores + static_cast<size_t>(token) * experts.score_pitch();
+    int32_t* chosen = work.experts.chosen + static_cast<size_t>(token) * experts.slots();
+    float* shares = work.experts.shares + static_cast<size_t>(token) * experts.slots();
+    const float gate = experts.has_shared_gate ? sigmoid_one(scores[experts.count]) : 1.0f;
+    float top = scores[0], total = 0.0f;
+    for (int i = 1; i < experts.count; i++) top = scores[i] > top ? scores[i] : top;
+    if (!experts.renormalize) total = sum_of_exponentials(scores, experts.count, top);
+    for (int slot = 0; slot < experts.top_k; slot++) {
+      int best = 0;
+      for (int i = 1; i < experts.count; i++) best = scores[i] > scores[best] ? i : best;
+      chosen[slot] = best;
+      shares[slot] = exp2_one((scores[best] - top) * kLog2E);
+      scores[best] = -__builtin_inff();
+      if (experts.renormalize) total += shares[slot];
+    }
+    for (int slot = 0; slot < experts.top_k; slot++) shares[slot] /= total;
+    for (int i = 0; i < experts.num_shared; i++) {
+      chosen[experts.top_k + i] = experts.count + i;
+      shares[experts.top_k + i] = gate;
+    }
+  }
+}
+
+// Sorts the places of all rows by expert, and the experts that have rows by the number of these.
+void StepRun::sort_places() const {
+  const int num_experts = m.experts.total(), num_places = step.num_tokens * m.experts.slots();
+  int32_t *starts = work.experts.starts, *active = work.experts.active;
+  const int32_t* chosen = work.experts.chosen;
+  for (int i = 0; i <= num_experts; i++) starts[i] = 0;
+  for (int i = 0; i < num_places; i++) starts[chosen[i] + 1]++;
+  for (int i = 0; i < num_experts; i++) starts[i + 1] += starts[i];
+  for (int i = 0; i < num_experts; i++) active[i] = starts[i];  // the next free place, for now
+  for (int i = 0; i < num_places; i++) work.experts.places[active[chosen[i]]++] = i;
+  int num_active = 0;
+  const auto rows_of = [&](int expert) { return starts[expert + 1] - starts[expert]; };
+  for (int expert = 0; expert < num_experts; expert++) {
+    if (rows_of(expert) == 0) continue;
+    int at = num_active++;
+    for (; at > 0 && rows_of(active[at - 1]) < rows_of(expert); at--) active[at] = active[at - 1];
+    active[at] = expert;
+  }
+  *work.experts.num_active = num_active;
+}
+
+// Copies the inputs of each expert together, so that its products are those of any matrix (about 2 % of their time).
+void StepRun::gather_inputs(const Layer& layer, Share places) const {
+  const WeightKind kind = layer.gate_up.kind;
+  const int32_t* starts = work.experts.starts;
+  for (int expert = 0; expert < m.experts.total(); expert++) {
+    const int first = starts[expert], stop = starts[expert + 1];
+    const Activations inputs = part_of(work.experts.inputs, kind, first, stop - first);
+    for (int i = first > places.begin ? first : places.begin; i < stop && i < places.end; i++) {
+      const int token = work.experts.places[i] / m.experts.slots();
+      copy_row(kind, m.hidden_padded, part_of(work.experts.rows, kind, token, 1), 0, inputs, i - first);
+    }
+  }
+}
+
+Matrix StepRun::expert_of(const Matrix& stack, int expert) const {
+  const int32_t num_panels = stack.num_panels / m.experts.total();
+  return {stack.kind, num_panels, stack.k, stack.panel_bytes,
+          stack.panels + static_cast<size_t>(expert) * num_panels * stack.panel_bytes};
+}
+
+// Returns how many of the `num_units` units of an expert's matrix a task computes.
+int StepRun::units_per_task(int num_units, size_t unit_bytes) const {
+  const int by_size = static_cast<int>(kTaskBytes / unit_bytes);
+  const int by_threads = *work.experts.num_active * num_units / (kTasksPerThread * num_threads);
+  const int units = by_size < by_threads ? by_size : by_threads;
+  return units > 1 ? units : 1;
+}
+
+void StepRun::run_gate_up_task(const Layer& layer, int expert, Share groups) const {
+  const int first = work.experts.starts[expert], count = work.experts.starts[expert + 1] - first;
+  const Matrix matrix = expert_of(layer.gate_up, expert);
+  const Activations inputs = part_of(work.experts.inputs, matrix.kind, first, count);
+  const Activations outputs = part_of(work.experts.gated_inputs, layer.down.kind, first, count);
+  for (int group = groups.begin; group < groups.end; group++) {
+    for (int row = 0; row < count; row += work.gated_rows) {
+      const int rows = count - row < work.gated_rows ? count - row : work.gated_rows;
+      project_gate_up({&matrix, layer.down.kind, &inputs, &outputs, row, row, rows}, {group, group + 1});
+    }
+  }
+}
+
+void StepRun::run_down_task(const Layer& layer, int expert, Share panels) const {
+  const int first = work.experts.starts[expert], count = work.experts.starts[expert + 1] - first;
+  const Matrix matrix = expert_of(layer.down, expert);
+  const Activations inputs = part_of(work.experts.gated_inputs, matrix.kind, first, count);
+  gemm(matrix, inputs, 0, count, panels.begin, panels.end, [&](int row, int rows, int column, const float* tile) {
+    for (int r = 0; r < rows; r++) {
+      const size_t place = static_cast<size_t>(work.experts.places[first + row + r]);
+      float* out = work.experts.outputs + place * m.hidden_padded + column;
+      for (int i = 0; i < kPanel; i += W) store_f(out + i, load_f(tile + r * kPanel + i));
+    }
+  });
+}
+
+// Computes the outputs of all experts, once every row has chosen its own.
+void StepRun::run_experts(const Layer& layer) {
+  if (thread == 0) sort_places();
+  team.barrier(thread);
+  watch.end(Phase::kRoute);
+  gather_inputs(layer, share_of(step.num_tokens * m.experts.slots(), thread, num_threads));
+  team.barrier(thread);
+  watch.end(Phase::kRoute);
+  const auto run_tasks = [&](const Matrix& stack, int unit_panels, Phase phase, const auto& run_task) {
+    const int num_units = stack.num_panels / m.experts.total() / unit_panels;
+    const int units = units_per_task(num_units, unit_panels * stack.panel_bytes);
+    const int tasks_per_expert = (num_units + units - 1) / units;
+    share_tasks(*work.experts.num_active * tasks_per_expert, [&](int task) {
+      const int begin = task % tasks_per_expert * units, end = begin + units < num_units ? begin + units : num_units;
+      run_task(layer, work.experts.active[task / tasks_per_expert], Share{begin, end});
+      watch.end(phase);
+    });
+  };
+  run_tasks(layer.gate_up, kGateUpPanels, Phase::kGateUp,
+            [&](const Layer& of, int expert, Share groups) { run_gate_up_task(of, expert, groups); });
+  run_tasks(layer.down, 1, Phase::kDown,
+            [&](const Layer& of, int expert, Share panels) { run_down_task(of, expert, panels); });
+}
+
+// Adds the outputs of the experts of each row to the residual stream, in the order of its choice.
+void StepRun::add_experts(Rows rows) const {
+  const int slots = m.experts.slots(), padded = static_cast<int>(round_up(m.hidden, kPanel));
+  for (int token = rows.token; token < rows.token + rows.count; token++) {
+    const float* shares = work.experts.shares + static_cast<size_t>(token) * slots;
+    const float* outputs = work.experts.outputs + static_cast<size_t>(token) * slots * m.hidden_padded;
+    for (int i = 0; i < padded; i += W) {
+      vf total = zero_f();
+      for (int slot = 0; slot < slots; slot++) {
+        total = fma(set_f(shares[slot]), load_f(outputs + static_cast<size_t>(slot) * m.hidden_padded + i), total);
+      }
+      store_f(x(token) + i, add(load_f(x(token) + i), total));
+    }
+  }
+}
+
+// Many rows: as `run_row_blocks`, but all rows of the step pass through the experts together, between barriers.
+void StepRun::run_expert_blocks() {
+  const int num_blocks = num_row_blocks(step.num_tokens, num_threads), scratch = thread * kBlockRows;
+  const auto rows_of = [&](int block) {
+    const Share tokens = share_of(step.num_tokens, block, num_blocks);
+    return Rows{tokens.begin, tokens.end - tokens.begin, scratch, scratch};
+  };
+  for (int index = 0; index <= m.num_layers; index++) {
+    share_tasks(num_blocks, [&](int block) {
+      const Rows rows = rows_of(block);
+      if (index == 0) embed({rows.token, rows.token + rows.count});
+      else if (m.layers[index - 1].router) add_experts(rows);
+      watch.end(index == 0 ? Phase::kEmbed : Phase::kDown);
+      if (index < m.num_layers) begin_layer(index, rows);
+    });
+    if (index == m.num_layers) return;
+    const Layer& layer = m.layers[index];
+    share_tasks(num_blocks, [&](int block) {
+      const Rows rows = rows_of(block);
+      finish_attention(index, rows);
+      if (!layer.router) return finish_mlp(layer, rows);
+      norm_for_experts(layer, rows);
+      watch.end(Phase::kNorm);
+      score_experts(layer, rows, {0, m.experts.num_scores()});
+      choose_experts({rows.token, rows.token + rows.count});
+      watch.end(Phase::kRoute);
+    });
+    if (layer.router) run_experts(layer);
+  }
+}
