@@ -152,7 +152,6 @@ def test_other_rope_divisors_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "named"),
     [
-        ({"llama.expert_count": 8}, "expert_count = 8"),
         ({"llama.rope.scaling.type": "ntk"}, "ntk"),
         ({"llama.rope.scaling.yarn_log_multiplier": 0.1}, "yarn_log_multiplier"),
         ({"llama.attention.value_length": 4}, "value heads"),

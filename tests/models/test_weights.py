@@ -13,7 +13,7 @@ def tensor_in(encoding):
     if encoding is Encoding.I8:
         scales = np.linspace(0.5, 1.5, 6, dtype=np.float32).reshape(6, 1).view(np.uint8)
         return RawTensor(encoding, 6, 128, np.concatenate([scales, VALUES.view(np.uint8)[:, :128]], axis=1))
-    return RawTensor(encoding, 6, 128, quants.quantize(VALUES, GGMLQuantizationType[encoding.upper()]))
+    return RawTensor(encoding, 6, 128, quants.quantize(VALUES, GGMLQuantizationType[encoding.upper()]).view(np.uint8))
 
 
 @pytest.mark.parametrize("encoding", Encoding)
