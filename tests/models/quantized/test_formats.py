@@ -62,6 +62,10 @@ CASES = {
     "MXFP4": (writers.mxfp4, Encoding.F32, 4),
     "NVFP4": (writers.nvfp4(), Encoding.F32, 4),
     "NVFP4 of ModelOpt": (writers.nvfp4(modelopt=True), Encoding.F32, 4),
+    "int8 of torchao": (writers.torchao(), Encoding.I8, 8),
+    "int8 of torchao in groups": (writers.torchao(32), Encoding.F32, 8),
+    "FP8 of torchao": (writers.torchao_fp8(), Encoding.F32, 8),
+    "FP8 of torchao, one scale": (writers.torchao_fp8("tensor"), Encoding.F32, 8),
 }
 
 
@@ -173,7 +177,8 @@ def test_the_config_of_older_writers_is_read_from_its_own_file(tmp_path, file, m
         ({"quant_method": "gptq", "is_marlin_format": True}, "is_marlin_format"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "W4A8_AWQ"),
         ({"quant_method": "hqq"}, "quantized with hqq"),
-        ({"quant_method": "torchao"}, "quantized with torchao"),
+        (writers.torchao_config("Int4WeightOnlyConfig"), "configuration is 'Int4WeightOnlyConfig'"),
+        ({"quant_method": "torchao", "quant_type": "int4_weight_only"}, "configuration is 'int4_weight_only'"),
     ],
 )
 def test_a_layout_that_is_not_read_is_refused_by_name(quantization, named):

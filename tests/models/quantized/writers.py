@@ -40,6 +40,15 @@ def pack(codes, bits, order=None):
     return torch.from_numpy(words.view(np.int32).copy())
 
 
+def pack_less_one(codes, bits):
+    """Pack and subtract 1 from every code, from whole words where codes do not cross them, as GPTQModel does."""
+    if bits == 3:
+        return pack((codes - 1) & 7, bits)
+    ones = sum(1 << shift for shift in range(0, 32, bits))
+    words = [[(word - ones) & 0xFFFFFFFF for word in row] for row in pack(codes, bits).tolist()]
+    return torch.from_numpy(np.array(words, np.uint32).view(np.int32))
+
+
 def affine(rng, num_rows, num_columns, group, bits, *, symmetric=False):
     """Codes, zeros and scales of a matrix: (rows, columns), (rows, groups) twice."""
     num_groups = -(-num_columns // group)
@@ -63,10 +72,9 @@ def gptq(bits=4, group=32, *, version=1, symmetric=False, shuffled=False, with_i
         columns = np.arange(num_columns) // size
         if shuffled:
             rng.shuffle(columns)
-        stored_zeros = (zeros - (1 if version == 1 else 0)) & (2**bits - 1)
         tensors = {
             "qweight": pack(codes, bits).T.contiguous(),
-            "qzeros": pack(stored_zeros.T, bits),
+            "qzeros": pack(zeros.T, bits) if version == 2 else pack_less_one(zeros.T, bits),
             "scales": torch.from_numpy(scales.T.copy()),
             "bias": torch.zeros(num_rows, dtype=torch.float16),
         }
@@ -205,6 +213,37 @@ def four_bits(kind="nf4", *, nested=False) -> Writer:
         return Written(tensors, values, {"quant_method": "bitsandbytes", "load_in_4bit": True})
 
     return write
+
+
+def torchao(group=None) -> Writer:
+    def write(rng, num_rows, num_columns):
+        written = int_quantized(group, symmetric=group is None)(rng, num_rows, num_columns)
+        zeros = torch.zeros(written.tensors["weight_scale"].shape, dtype=torch.int8)
+        tensors = {
+            "_weight_qdata": written.tensors["weight"],
+            "_weight_scale": written.tensors["weight_scale"].float(),
+            "_weight_zero_point": written.tensors.get("weight_zero_point", zeros),
+        }
+        return Written(tensors, written.values, torchao_config("Int8WeightOnlyConfig"))
+
+    return write
+
+
+def torchao_fp8(granularity="row") -> Writer:
+    def write(rng, num_rows, num_columns):
+        written = fp8(granularity)(rng, num_rows, num_columns)
+        scale = written.tensors["weight_scale"]
+        tensors = {
+            "_weight_qdata": written.tensors["weight"],
+            "_weight_scale": scale if scale.ndim else scale.reshape(1, 1),
+        }
+        return Written(tensors, written.values, torchao_config("Float8WeightOnlyConfig"))
+
+    return write
+
+
+def torchao_config(kind):
+    return {"quant_method": "torchao", "quant_type": {"default": {"_type": kind, "_version": 2, "_data": {}}}}
 
 
 FP4 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]

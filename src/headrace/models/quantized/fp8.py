@@ -47,7 +47,7 @@ def read_fp8(matrix: MatrixFiles) -> StoredWeight:
 def _block(quantization: Fields, scale: StoredTensor, shape: Shape) -> Shape:
     """Return rows and columns that share a scale."""
     num_rows, num_columns = shape
-    if scale.shape in {(), (1,)}:
+    if scale.shape in {(), (1,), (1, 1)}:
         return shape
     if scale.shape in {(num_rows,), (num_rows, 1)}:
         return 1, num_columns

@@ -18,6 +18,7 @@ from headrace.models.quantized.fp4 import read_fp4
 from headrace.models.quantized.fp8 import check_fp8, check_modelopt, read_fp8
 from headrace.models.quantized.gptq import check_gptq, read_gptq
 from headrace.models.quantized.stored_weight import MatrixFiles, ReadFormat, StoredWeight
+from headrace.models.quantized.torchao import CODES, SCALES, check_torchao, read_torchao_fp8, read_torchao_int8
 from headrace.models.shapes import Shape
 from headrace.models.stored_tensor import TensorFiles
 
@@ -50,6 +51,8 @@ FORMATS: Final = (
     Format(name="FP8 in blocks", tensor="weight", dtype="F8_E4M3", companion="weight_scale_inv", read=read_fp8),
     Format(name="MXFP4 and NVFP4", tensor="weight_packed", dtype="U8", companion="weight_scale", read=read_fp4),
     Format(name="NVFP4 of ModelOpt", tensor="weight", dtype="U8", companion="weight_scale_2", read=read_fp4),
+    Format(name="int8 of torchao", tensor=CODES, dtype="I8", companion=SCALES, read=read_torchao_int8),
+    Format(name="FP8 of torchao", tensor=CODES, dtype="F8_E4M3", companion=SCALES, read=read_torchao_fp8),
 )
 
 METHODS: Final[Mapping[str, Callable[[Fields], None]]] = MappingProxyType(
@@ -61,6 +64,7 @@ METHODS: Final[Mapping[str, Callable[[Fields], None]]] = MappingProxyType(
         "fp8": check_fp8,
         "gptq": check_gptq,
         "modelopt": check_modelopt,
+        "torchao": check_torchao,
     }
 )
 """Every supported `quant_method`, with the check of its `quantization_config`."""
