@@ -7,6 +7,7 @@ Files are memory-mapped; a tensor is read when a runner loads it.
 import hashlib
 import json
 import mmap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -37,9 +38,14 @@ def open_folder(folder: Path) -> tuple[dict[str, StoredTensor], str]:
         BrokenModel: There is none, or one is truncated or malformed; the message names it.
         UnsupportedModel: A pickle holds more than tensors.
     """
+    return open_files(_weight_files(folder))
+
+
+def open_files(files: Iterable[Path]) -> tuple[dict[str, StoredTensor], str]:
+    """Return the tensors of files, safetensors or pickles, and a hash as `open_folder` does; raises like it."""
     digest = hashlib.blake2b(digest_size=16)
     tensors: dict[str, StoredTensor] = {}
-    for file in _weight_files(folder):
+    for file in files:
         content = _map(file)
         found, header = (read_safetensors if file.suffix == _SAFETENSORS else read_pickle)(file, content)
         stat = file.stat()

@@ -59,6 +59,11 @@ def from_config(config: Fields) -> tuple[Family, ModelSpec]:
     )
 
 
+def family_named(name: str) -> Family:
+    """Return the family whose specs have this name."""
+    return next(family for family in FAMILIES if family.name == name)
+
+
 def text_part(config: Fields) -> Fields:
     """Return the config of the network that reads text: `text_config` of those that also read images."""
     if config.text("model_type", "") not in NESTED or config.has("num_hidden_layers"):

@@ -1,0 +1,180 @@
+"""
+Read a LoRA adapter from the folder that PEFT's `save_pretrained` writes.
+
+The names of the tensors say which modules are adapted; `places` says which rows of them each canonical weight has, so
+adapters of fused and rotary-permuted matrices need nothing of their own.
+Source: PEFT `utils/save_and_load.py`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from headrace.core.errors import BrokenModel, UnsupportedModel
+from headrace.models.adapter import Adapter, Float32, LowRank, is_adaptable
+from headrace.models.families.registry import family_named
+from headrace.models.fields import Fields
+from headrace.models.peft_config import PeftConfig, read_peft_config
+from headrace.models.places import Place, folder_places
+from headrace.models.spec import ModelSpec
+from headrace.models.stored_tensor import StoredTensor, TensorFiles
+from headrace.models.weight_files import open_files
+
+CONFIG: Final = "adapter_config.json"
+WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin")
+_MAX_CONFIG_BYTES: Final = 4 << 20
+_PREFIX: Final = "base_model.model."
+_SHRINK, _EXPAND = ".lora_A", ".lora_B"
+_OTHERS: Final = {
+    "lora_magnitude_vector": "DoRA",
+    "lora_embedding_": "an adapter of the embedding",
+    "modules_to_save": "replacing whole modules",
+    "trainable_tokens": "replacing the embeddings of tokens",
+}
+_NETWORKS: Final = ("model.", "model.language_model.", "language_model.model.", "language_model.", "")
+"""What precedes `layers.` in the names of modules: those of the bare network (`AutoModel`) have no prefix."""
+_DIGEST_BYTES: Final = 16
+
+
+def read_peft_adapter(folder: Path, spec: ModelSpec, *, max_rank: int) -> Adapter:
+    """
+    Read an adapter for a network.
+
+    Raises:
+        BrokenModel: A file is missing, truncated or malformed, or the adapter was made for another network.
+        UnsupportedModel: It needs more than low-rank additions to the matrices of attention and MLP, or more rank.
+    """
+    config = read_peft_config(_read_config(folder))
+    tensors = _tensors(folder)
+    modules = _modules(spec)
+    pairs = _pairs(tensors, modules, config)
+    matrices: dict[str, LowRank] = {}
+    for module, (shrink, expand) in pairs.items():
+        if len(shrink) > max_rank:
+            raise UnsupportedModel(
+                f"{folder}: {module} has rank {len(shrink)}; expected at most {max_rank}. Raise max_lora_rank."
+            )
+        scaled = expand * np.float32(config.scale_of(module))
+        for name, place in modules[_below_network(module)]:
+            matrices[name] = LowRank(shrink, scaled if place.rows is None else scaled[place.rows])
+    return Adapter(identity=_identity(matrices), matrices=matrices)
+
+
+def is_peft_folder(folder: Path) -> bool:
+    """Return whether a folder has the config of an adapter."""
+    return (folder / CONFIG).is_file()
+
+
+def _read_config(folder: Path) -> Fields:
+    path = folder / CONFIG
+    try:
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
+            raise BrokenModel(f"{path} has more than {_MAX_CONFIG_BYTES} bytes.", path=str(path))
+        value = json.loads(path.read_bytes())
+    except OSError as exc:
+        raise BrokenModel(
+            f"{path} cannot be read: {exc.strerror or exc}. Expected a folder that PEFT's save_pretrained wrote."
+        ) from exc
+    except (ValueError, RecursionError) as exc:
+        raise BrokenModel(f"{path} is not valid JSON: {exc}.", path=str(path)) from exc
+    if not isinstance(value, dict):
+        raise BrokenModel(f"{path} must contain a JSON object.", path=str(path))
+    return Fields(value, str(path))
+
+
+def _tensors(folder: Path) -> TensorFiles:
+    file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if file is None:
+        raise BrokenModel(f"{folder} has no {' or '.join(WEIGHTS)}.", path=str(folder))
+    tensors, _ = open_files([file])
+    return tensors
+
+
+def _modules(spec: ModelSpec) -> dict[str, list[tuple[str, Place]]]:
+    """Return the canonical weights that each module of the network holds, by the module's name below the network."""
+    modules: dict[str, list[tuple[str, Place]]] = {}
+    for name, place in folder_places(family_named(spec.family), spec).items():
+        if is_adaptable(name):
+            module = place.stored.removesuffix(".weight").removeprefix("model.")
+            modules.setdefault(module, []).append((name, place))
+    return modules
+
+
+def _pairs(
+    tensors: TensorFiles, modules: Mapping[str, list[tuple[str, Place]]], config: PeftConfig
+) -> dict[str, tuple[Float32, Float32]]:
+    """Return A and B of each adapted module, by its name in the base model, checked against the network."""
+    found: dict[str, dict[str, StoredTensor]] = {}
+    for name, tensor in tensors.items():
+        module, kind = _parse(name, tensor)
+        if _below_network(module) not in modules:
+            raise UnsupportedModel(
+                f"{tensor.file}: tensor {name!r:.200} adapts a module that this network does not have or whose "
+                "adapters are not supported; expected the matrices of attention and of the dense MLP, "
+                f"such as {next(iter(modules), 'none')}.",
+                tensor=name,
+            )
+        found.setdefault(module, {})[kind] = tensor
+    if not found:
+        raise BrokenModel(f"{config.source}: the adapter has no tensors.")
+    return {
+        module: _checked(module, pair, modules[_below_network(module)][0][1], config) for module, pair in found.items()
+    }
+
+
+def _parse(name: str, tensor: StoredTensor) -> tuple[str, str]:
+    """Return the module of a tensor by its name in the base model, and whether it is A or B."""
+    for part, meaning in _OTHERS.items():
+        if part in name:
+            raise UnsupportedModel(f"{tensor.file}: tensor {name!r:.200} needs {meaning}, which is not supported.")
+    path = name.removesuffix(".weight").removesuffix(".default")
+    for kind in (_SHRINK, _EXPAND):
+        if path.endswith(kind):
+            return path.removesuffix(kind).removeprefix(_PREFIX), kind
+    raise UnsupportedModel(
+        f"{tensor.file}: tensor {name!r:.200} is not one of LoRA's; expected names that end with "
+        f"{_SHRINK}.weight or {_EXPAND}.weight.",
+        tensor=name,
+    )
+
+
+def _below_network(module: str) -> str:
+    """Return the name of a module without the part that depends on the class of the base model."""
+    prefix = next((prefix for prefix in _NETWORKS if module.startswith(f"{prefix}layers.")), "")
+    return module.removeprefix(prefix)
+
+
+def _checked(
+    module: str, pair: Mapping[str, StoredTensor], place: Place, config: PeftConfig
+) -> tuple[Float32, Float32]:
+    if len(pair) != 2:
+        (tensor,) = pair.values()
+        raise BrokenModel(
+            f"{tensor.file} has only {tensor.name!r:.200} of module {module}; expected lora_A and lora_B."
+        )
+    rank, (num_rows, num_columns) = config.rank_of(module), place.shape
+    shrink = pair[_SHRINK].expect((rank, num_columns)).floats()
+    expand = pair[_EXPAND].expect((num_rows, rank)).floats()
+    for tensor, values in ((pair[_SHRINK], shrink), (pair[_EXPAND], expand)):
+        if not np.isfinite(values).all():
+            raise tensor.broken("it has numbers that are not finite")
+    return shrink, expand
+
+
+def _identity(matrices: Mapping[str, LowRank]) -> str:
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for part in _content(matrices):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _content(matrices: Mapping[str, LowRank]) -> Iterator[bytes | memoryview]:
+    for name in sorted(matrices):
+        matrix = matrices[name]
+        yield f"{name} {matrix.shrink.shape} {matrix.expand.shape} ".encode()
+        yield np.ascontiguousarray(matrix.shrink).data
+        yield np.ascontiguousarray(matrix.expand).data
